@@ -1,0 +1,56 @@
+"""What can go wrong, as one small tree.
+
+InfercastError
+├── InputError               the caller's input is wrong; the command line exits with code 2
+│   ├── UnknownNameError     a GPU, model or other name that is not known
+│   ├── FileFormatError      a file that cannot be read as what it should be
+│   ├── UnsupportedModelError   a model architecture that is not understood, never guessed
+│   └── SaturatedError       arrivals come faster than the deployment can ever serve them
+└── DoesNotFitError          a valid question whose answer is "it does not fit in memory"
+
+Every message is one sentence that names the field, the value and the alternatives.
+A Python exception outside this tree is a bug.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InfercastError(Exception):
+    """Everything this library raises on purpose."""
+
+
+class InputError(InfercastError, ValueError):
+    """The caller's input is wrong."""
+
+
+class UnknownNameError(InputError):
+    """A name that is not known, with the nearest known ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+        suggestion = f"did you mean {' or '.join(near)}? " if near else ""
+        super().__init__(f"unknown {kind} {name!r}; {suggestion}known: {', '.join(names)}{hint}")
+
+
+class FileFormatError(InputError):
+    """A file that cannot be read as what it should be: names the file, the place and the field."""
+
+    def __init__(self, path: object, problem: str, line: int | None = None) -> None:
+        place = f"{path}" if line is None else f"{path}, line {line}"
+        super().__init__(f"{place}: {problem}")
+
+
+class UnsupportedModelError(InputError):
+    """A model architecture that is not understood."""
+
+
+class SaturatedError(InputError):
+    """Arrivals come faster than the deployment can ever serve them."""
+
+
+class DoesNotFitError(InfercastError):
+    """The model, its activations or its KV cache do not fit in the GPU's memory."""

@@ -1,0 +1,1 @@
+"""What a GPU is: frozen specifications read from data files."""

@@ -1,0 +1,135 @@
+"""What a model is, once its config.json has been read: the facts that decide its kernels and its memory.
+
+A model is an embedding, a few *stacks* of equal layers and a head. Layers of one stack have the same attention
+and the same feed-forward, so everything is counted once a stack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedAttention:
+    """Multi-head, grouped-query or multi-query attention."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    rotary_dim: int
+    window: int = 0
+    """A query sees the last ``window`` tokens; 0: all of them."""
+    qk_norm: bool = False
+    """Norms over each query and key head (Qwen3, Gemma 3)."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    sinks: bool = False
+    """A learned sink logit for each head (gpt-oss)."""
+    shared_key_value: bool = False
+    """Values are the keys: one projection serves both (Gemma 4 global layers); the cache still holds both."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek): one compressed vector a token is cached for all heads."""
+
+    heads: int
+    kv_lora_rank: int
+    q_lora_rank: int
+    """0: queries are projected directly."""
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+    @property
+    def latent_dim(self) -> int:
+        """Values cached a token: the compressed key-value vector and the shared rotary key."""
+        return self.kv_lora_rank + self.rope_dim
+
+
+@dataclass(frozen=True, slots=True)
+class DenseFeedForward:
+    """An ordinary feed-forward network, gated (three matrices) or not (two)."""
+
+    inter: int
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertFeedForward:
+    """Routed experts, with shared ones beside them where the model has them."""
+
+    experts: int
+    topk: int
+    inter: int
+    shared_inter: int = 0
+    """Width of all shared experts together; 0: none."""
+    shared_gate: bool = False
+    """A learned scalar gate on the shared experts (Qwen2-MoE)."""
+    router_bias: bool = False
+    expert_bias: bool = False
+    dense_inter: int = 0
+    """Width of a dense feed-forward that runs in parallel with the experts (Gemma 4); 0: none."""
+
+
+Attention = GroupedAttention | LatentAttention
+FeedForward = DenseFeedForward | ExpertFeedForward
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """``layers`` equal layers, not necessarily next to each other in the model."""
+
+    layers: int
+    attention: Attention
+    feed_forward: FeedForward
+    norms: int = 2
+    """Norms over the hidden size in each layer: 2 before the halves; 4 where the halves' outputs are normed too."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """How the weights are stored and multiplied, by part of the model.
+
+    Names are dtypes of `infercast.ops.dtypes`. ``activation_*`` is what the inputs of a product are turned into
+    before it: the weight's own format (fp8 with dynamic scales), or ``base`` where weights alone are quantised.
+    """
+
+    base: str = "bf16"
+    """Embedding, norms, router and whatever is not named below."""
+    attention: str = "bf16"
+    feed_forward: str = "bf16"
+    """Dense feed-forward and shared experts."""
+    experts: str = "bf16"
+    head: str = "bf16"
+    activation_attention: str = "bf16"
+    activation_feed_forward: str = "bf16"
+    activation_experts: str = "bf16"
+    name: str = "bf16"
+    """What people call it: ``bf16``, ``fp8``, ``int4``, ``nvfp4``, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A model as published, ready to be lowered to operators."""
+
+    name: str
+    architecture: str
+    hidden: int
+    vocabulary: int
+    max_positions: int
+    stacks: tuple[Stack, ...]
+    weights: WeightFormat = field(default_factory=WeightFormat)
+    kv_dtype: str = "auto"
+    """KV-cache format a checkpoint asks for; ``auto``: that of the activations."""
+    tied_embedding: bool = False
+    """The head reuses the embedding table."""
+    notes: tuple[str, ...] = ()
+    """What was left out, in words: ``vision tower left out``."""
+
+    @property
+    def layers(self) -> int:
+        """Layers in all."""
+        return sum(stack.layers for stack in self.stacks)

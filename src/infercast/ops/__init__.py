@@ -1,0 +1,10 @@
+"""What a kernel is asked to do: shape, dtype, FLOPs and bytes. Knows no GPU and no fit."""
+
+from infercast.ops.attention import Attention
+from infercast.ops.collective import Collective
+from infercast.ops.elementwise import Elementwise
+from infercast.ops.gemm import Gemm
+from infercast.ops.moe import MoE
+from infercast.ops.op import Call, Op
+
+__all__ = ["Attention", "Call", "Collective", "Elementwise", "Gemm", "MoE", "Op"]

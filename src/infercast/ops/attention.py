@@ -1,0 +1,97 @@
+"""Causal attention over a paged KV cache: prefill, decode and mixed batches are one operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.ops.dtypes import bytes_of
+from infercast.ops.op import Quantity
+
+Lengths = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention kernel over a batch of sequences of uneven lengths.
+
+    The batch is a histogram: ``sequences[i]`` sequences each have ``queries[i]`` new tokens and ``keys[i]`` tokens
+    in all (cached ones and the new ones). The last axis runs over the batch and is summed; further axes in front
+    are an array of batches. Rows with ``sequences == 0`` are padding. A decode row has ``queries == 1``.
+
+    ``window`` limits a query to the last ``window`` keys (0: no limit). With ``latent_kv`` (multi-head latent
+    attention in its absorbed form) keys and values are one stored vector of ``head_dim``, read once.
+    """
+
+    queries: Lengths
+    keys: Lengths
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    sequences: Lengths | int = 1
+    window: int = 0
+    latent_kv: bool = False
+    dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    family: str = "attention"
+
+    @property
+    def compute_dtype(self) -> str:
+        """The format of the two matrix products."""
+        return self.dtype
+
+    @property
+    def pairs(self) -> Lengths:
+        """Query-key pairs that one head of one sequence computes, for each row of the batch."""
+        queries, cached = self.queries, self.keys - self.queries
+        if not self.window:
+            return np.asarray(queries * cached + queries * (queries + 1) // 2)
+        # The first queries still see every key; the others see exactly ``window``.
+        unlimited = np.clip(self.window - cached, 0, queries)
+        limited = (queries - unlimited) * self.window
+        return np.asarray(unlimited * cached + unlimited * (unlimited + 1) // 2 + limited)
+
+    @property
+    def keys_in_reach(self) -> Lengths:
+        """Keys that at least one query of the row looks at."""
+        return np.minimum(self.keys, self.window + self.queries - 1) if self.window else self.keys
+
+    @property
+    def flops(self) -> Quantity:
+        """Scores and weighted values: two products for each query-key pair and head."""
+        return self._sum(2.0 * self.heads * (self.head_dim + self.value_dim) * self.pairs)
+
+    @property
+    def exponentials(self) -> Quantity:
+        """Exponentials of the softmax, which run on the special-function units."""
+        return self._sum(1.0 * self.heads * self.pairs)
+
+    @property
+    def query_bytes(self) -> Quantity:
+        """Bytes of the new tokens' queries."""
+        return self._sum(bytes_of(self.dtype) * self.heads * self.head_dim * self.queries)
+
+    @property
+    def kv_bytes(self) -> Quantity:
+        """Bytes of the keys and values in reach, each once."""
+        width = self.head_dim if self.latent_kv else self.head_dim + self.value_dim
+        return self._sum(bytes_of(self.kv_dtype) * self.kv_heads * width * self.keys_in_reach)
+
+    @property
+    def bytes_read(self) -> Quantity:
+        """Queries, keys and values, each once."""
+        return self.query_bytes + self.kv_bytes
+
+    @property
+    def bytes_written(self) -> Quantity:
+        """The output of the new tokens."""
+        return self._sum(bytes_of(self.dtype) * self.heads * self.value_dim * self.queries)
+
+    def _sum(self, per_sequence: npt.NDArray[Any]) -> Quantity:
+        """Add up over the batch, the last axis."""
+        total: Quantity = np.sum(per_sequence * self.sequences, axis=-1)
+        return total

@@ -1,0 +1,93 @@
+"""Memory-bound kernels: norms, activations, rotary embedding, KV writes, embedding, sampling, quantising."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infercast.ops.dtypes import bytes_of
+from infercast.ops.op import Quantity, Size
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """``rows`` independent rows, each reading and writing a fixed number of bytes.
+
+    ``shared_read`` is what all rows read together, such as a norm's weight.
+    """
+
+    family: str
+    rows: Size
+    read_per_row: float
+    written_per_row: float
+    flops_per_row: float = 0.0
+    shared_read: float = 0.0
+    compute_dtype: str = "fp32"
+
+    @property
+    def flops(self) -> Quantity:
+        """Plain arithmetic, not on the tensor cores."""
+        return self.flops_per_row * self.rows
+
+    @property
+    def bytes_read(self) -> Quantity:
+        """What every row reads, and what they share."""
+        return self.read_per_row * self.rows + self.shared_read
+
+    @property
+    def bytes_written(self) -> Quantity:
+        """What every row writes."""
+        return self.written_per_row * self.rows
+
+
+def norm(rows: Size, width: int, *, residual: bool, dtype: str = "bf16", out_dtype: str = "bf16") -> Elementwise:
+    """RMS or layer norm over ``width`` values; with ``residual``, fused with the addition before it."""
+    value = bytes_of(dtype)
+    read = width * value * (2 if residual else 1)
+    written = width * bytes_of(out_dtype) + (width * value if residual else 0)
+    return Elementwise("norm", rows, read, written, 5.0 * width, shared_read=width * value)
+
+
+def gated_activation(rows: Size, width: int, dtype: str = "bf16") -> Elementwise:
+    """``act(gate) * up``: reads both halves, writes one."""
+    value = bytes_of(dtype)
+    return Elementwise("activation", rows, 2 * width * value, width * value, 6.0 * width)
+
+
+def plain_activation(rows: Size, width: int, dtype: str = "bf16") -> Elementwise:
+    """``act(up)``: an activation without a gate."""
+    value = bytes_of(dtype)
+    return Elementwise("activation", rows, width * value, width * value, 5.0 * width)
+
+
+def rope(rows: Size, heads: int, rotary_dim: int, dtype: str = "bf16") -> Elementwise:
+    """Rotary position embedding of ``heads`` query and key heads, in place."""
+    width = heads * rotary_dim
+    value = bytes_of(dtype)
+    return Elementwise("rope", rows, width * value + rotary_dim * value, width * value, 3.0 * width)
+
+
+def kv_write(rows: Size, width: int, dtype: str = "bf16", kv_dtype: str = "bf16") -> Elementwise:
+    """Copy ``width`` new key and value elements of each token into their cache blocks."""
+    return Elementwise("kv_write", rows, width * bytes_of(dtype) + 8, width * bytes_of(kv_dtype))
+
+
+def embedding(rows: Size, width: int, dtype: str = "bf16") -> Elementwise:
+    """Look a row of the embedding table up for each token."""
+    value = bytes_of(dtype)
+    return Elementwise("embedding", rows, width * value + 8, width * value)
+
+
+def quantize(rows: Size, width: int, dtype: str = "bf16", out_dtype: str = "fp8") -> Elementwise:
+    """Scale activations into a narrower format, one scale found for each row."""
+    return Elementwise("quantize", rows, width * bytes_of(dtype), width * bytes_of(out_dtype) + 4, 4.0 * width)
+
+
+def sampling(rows: Size, vocabulary: int) -> Elementwise:
+    """Logits to fp32, then one pass to pick a token."""
+    return Elementwise("sampling", rows, vocabulary * (2.0 + 4.0), vocabulary * 4.0 + 8, 2.0 * vocabulary)
+
+
+def weighted_sum(rows: Size, width: int, terms: int, dtype: str = "bf16") -> Elementwise:
+    """Add ``terms`` rows into one, such as shared and routed experts."""
+    value = bytes_of(dtype)
+    return Elementwise("activation", rows, terms * width * value, width * value, 1.0 * terms * width)

@@ -1,0 +1,1 @@
+"""Requests, scheduler, KV blocks and the clock. Knows no operator and no GPU."""

@@ -1,0 +1,37 @@
+"""What users send: requests and the workload they form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of prompt whose content is named: equal ids at equal positions are equal tokens."""
+
+    content: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as a client sends it. Lengths are known to the simulation, not to its scheduler's decisions."""
+
+    arrival: float
+    """Seconds after the start. In a closed loop, the earliest moment the client may send it."""
+    num_input: int
+    num_output: int
+    prefix: tuple[Segment, ...] = ()
+    """The leading part of the prompt that other requests may share; the rest is this request's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests in order of arrival, and how many clients send them."""
+
+    requests: tuple[Request, ...]
+    concurrency: int | None = None
+    """Closed loop: at most this many requests are in the system; the next is sent when one ends. None: open loop."""
+    rate: float | None = None
+    """Offered requests a second where one number describes it; None for traces, bursts and closed loops."""
+    description: str = ""

@@ -1,0 +1,60 @@
+"""Seconds, bytes and FLOP as people read them. Inside the library everything is plain SI units."""
+
+from __future__ import annotations
+
+import math
+
+MILLI = 1e-3
+MICRO = 1e-6
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+GIGA = 1e9
+TERA = 1e12
+
+
+def format_seconds(seconds: float) -> str:
+    """Three significant digits with the unit that fits: ``17.7 ms``."""
+    if not math.isfinite(seconds):
+        return "-"
+    for unit, scale in (("s", 1.0), ("ms", MILLI)):
+        if abs(seconds) >= scale:
+            return f"{_three_digits(seconds / scale)} {unit}"
+    return f"{_three_digits(seconds / MICRO)} us"
+
+
+def format_bytes(count: float) -> str:
+    """Binary units, as memory is sold and reported by drivers: ``14.96 GiB``."""
+    for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if abs(count) >= scale:
+            return f"{count / scale:,.2f} {unit}"
+    return f"{count:,.0f} B"
+
+
+def format_rate(per_second: float, unit: str) -> str:
+    """Decimal units, as bandwidth and FLOP/s are sold: ``4.80 TB/s``."""
+    for prefix, scale in (("P", 1e15), ("T", TERA), ("G", GIGA), ("M", 1e6)):
+        if abs(per_second) >= scale:
+            return f"{_three_digits(per_second / scale)} {prefix}{unit}"
+    return f"{_three_digits(per_second)} {unit}"
+
+
+def format_count(count: float) -> str:
+    """Parameter counts as they are spoken of: ``8.03 B``."""
+    for suffix, scale in (("T", TERA), ("B", GIGA), ("M", 1e6)):
+        if abs(count) >= scale:
+            return f"{_three_digits(count / scale)} {suffix}"
+    return f"{count:,.0f}"
+
+
+def format_percent(fraction: float) -> str:
+    """A fraction as a percentage with one decimal."""
+    return f"{100 * fraction:.1f} %"
+
+
+def _three_digits(value: float) -> str:
+    """Three significant digits without scientific notation."""
+    if value == 0:
+        return "0"
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}"
