@@ -123,11 +123,16 @@ class ModelConfig:
     stacks: tuple[Stack, ...]
     weights: WeightFormat = field(default_factory=WeightFormat)
     kv_dtype: str = "auto"
-    """KV-cache format a checkpoint asks for; ``auto``: that of the activations."""
+    """KV-cache format that the checkpoint or the user asks for; ``auto``: that of the activations."""
     tied_embedding: bool = False
     """The head reuses the embedding table."""
     notes: tuple[str, ...] = ()
     """What was left out, in words: ``vision tower left out``."""
+
+    @property
+    def cache_dtype(self) -> str:
+        """The format keys and values are cached in."""
+        return self.weights.base if self.kv_dtype == "auto" else self.kv_dtype
 
     @property
     def layers(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from infercast.ops.op import Quantity
 Lengths = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Attention:
     """One attention kernel over a batch of sequences of uneven lengths.
 
@@ -44,54 +45,59 @@ class Attention:
         """The format of the two matrix products."""
         return self.dtype
 
-    @property
-    def pairs(self) -> Lengths:
-        """Query-key pairs that one head of one sequence computes, for each row of the batch."""
+    @cached_property
+    def num_queries(self) -> Quantity:
+        """New tokens in the batch."""
+        return self._sum(self.queries)
+
+    def num_tiles(self, rows: int) -> Quantity:
+        """Tiles of ``rows`` queries of one sequence each, over the batch."""
+        return self._sum(-(-self.queries // rows))
+
+    @cached_property
+    def num_pairs(self) -> Quantity:
+        """Query-key pairs that one head computes over the batch."""
         queries, cached = self.queries, self.keys - self.queries
         if not self.window:
-            return np.asarray(queries * cached + queries * (queries + 1) // 2)
+            return self._sum(queries * cached + queries * (queries + 1) // 2)
         # The first queries still see every key; the others see exactly ``window``.
         unlimited = np.clip(self.window - cached, 0, queries)
         limited = (queries - unlimited) * self.window
-        return np.asarray(unlimited * cached + unlimited * (unlimited + 1) // 2 + limited)
+        return self._sum(unlimited * cached + unlimited * (unlimited + 1) // 2 + limited)
 
-    @property
-    def keys_in_reach(self) -> Lengths:
-        """Keys that at least one query of the row looks at."""
-        return np.minimum(self.keys, self.window + self.queries - 1) if self.window else self.keys
+    @cached_property
+    def num_keys_in_reach(self) -> Quantity:
+        """Keys of the batch that at least one query of their sequence looks at."""
+        return self._sum(np.minimum(self.keys, self.window + self.queries - 1) if self.window else self.keys)
 
     @property
     def flops(self) -> Quantity:
         """Scores and weighted values: two products for each query-key pair and head."""
-        return self._sum(2.0 * self.heads * (self.head_dim + self.value_dim) * self.pairs)
+        return 2.0 * self.heads * (self.head_dim + self.value_dim) * self.num_pairs
 
     @property
     def exponentials(self) -> Quantity:
         """Exponentials of the softmax, which run on the special-function units."""
-        return self._sum(1.0 * self.heads * self.pairs)
-
-    @property
-    def query_bytes(self) -> Quantity:
-        """Bytes of the new tokens' queries."""
-        return self._sum(bytes_of(self.dtype) * self.heads * self.head_dim * self.queries)
+        return 1.0 * self.heads * self.num_pairs
 
     @property
     def kv_bytes(self) -> Quantity:
         """Bytes of the keys and values in reach, each once."""
         width = self.head_dim if self.latent_kv else self.head_dim + self.value_dim
-        return self._sum(bytes_of(self.kv_dtype) * self.kv_heads * width * self.keys_in_reach)
+        return bytes_of(self.kv_dtype) * self.kv_heads * width * self.num_keys_in_reach
 
     @property
     def bytes_read(self) -> Quantity:
         """Queries, keys and values, each once."""
-        return self.query_bytes + self.kv_bytes
+        return bytes_of(self.dtype) * self.heads * self.head_dim * self.num_queries + self.kv_bytes
 
     @property
     def bytes_written(self) -> Quantity:
         """The output of the new tokens."""
-        return self._sum(bytes_of(self.dtype) * self.heads * self.value_dim * self.queries)
+        return bytes_of(self.dtype) * self.heads * self.value_dim * self.num_queries
 
-    def _sum(self, per_sequence: npt.NDArray[Any]) -> Quantity:
+    def _sum(self, per_sequence: Lengths) -> Quantity:
         """Add up over the batch, the last axis."""
-        total: Quantity = np.sum(per_sequence * self.sequences, axis=-1)
-        return total
+        weighted = per_sequence if isinstance(self.sequences, int) else per_sequence * self.sequences
+        total: Quantity = np.add.reduce(weighted, axis=-1)
+        return total * self.sequences if isinstance(self.sequences, int) else total

@@ -77,9 +77,9 @@ def embedding(rows: Size, width: int, dtype: str = "bf16") -> Elementwise:
     return Elementwise("embedding", rows, width * value + 8, width * value)
 
 
-def quantize(rows: Size, width: int, dtype: str = "bf16", out_dtype: str = "fp8") -> Elementwise:
+def quantise(rows: Size, width: int, dtype: str = "bf16", out_dtype: str = "fp8") -> Elementwise:
     """Scale activations into a narrower format, one scale found for each row."""
-    return Elementwise("quantize", rows, width * bytes_of(dtype), width * bytes_of(out_dtype) + 4, 4.0 * width)
+    return Elementwise("quantise", rows, width * bytes_of(dtype), width * bytes_of(out_dtype) + 4, 4.0 * width)
 
 
 def sampling(rows: Size, vocabulary: int) -> Elementwise:

@@ -1,0 +1,62 @@
+"""A model on GPUs under an engine's settings: everything that is known before the first request arrives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infercast.engine.graphs import Graphs, capture_sizes
+from infercast.engine.host import Host
+from infercast.engine.memory import Memory, require_fit
+from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
+from infercast.engine.timer import KernelTimer
+from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.spec import ModelConfig
+from infercast.predict.roofline import Predictor
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One replica, ready to be asked for step times."""
+
+    model: ModelConfig
+    gpu: Gpu
+    layout: ParallelLayout
+    settings: ResolvedSettings
+    predictor: Predictor
+    host: Host
+    memory: Memory
+
+    @property
+    def graphs(self) -> Graphs:
+        """The CUDA graphs the engine records at its start."""
+        sizes = () if self.settings.enforce_eager else capture_sizes(self.settings.max_num_seqs)
+        return Graphs(sizes, self.settings.max_num_seqs)
+
+    def timer(self) -> KernelTimer:
+        """A step timer with every step size priced; it may be called for any batch within the settings."""
+        return KernelTimer(
+            self.model,
+            self.layout,
+            self.gpu,
+            self.predictor,
+            self.graphs,
+            self.host,
+            max_tokens=self.settings.max_num_batched_tokens,
+            max_rows=self.settings.max_num_seqs,
+        )
+
+
+def deploy(
+    model: ModelConfig,
+    gpu: Gpu,
+    settings: EngineSettings,
+    layout: ParallelLayout,
+    predictor: Predictor,
+    host: Host,
+) -> Deployment:
+    """Put a model on GPUs, or say why it cannot be done."""
+    check_layout(model, layout)
+    resolved = resolve(settings, gpu, model.max_positions)
+    memory = require_fit(model, layout, gpu, resolved)
+    return Deployment(model, gpu, layout, resolved, predictor, host, memory)

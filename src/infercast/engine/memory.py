@@ -1,0 +1,136 @@
+"""What fits: weights, activations, CUDA graphs, and the KV blocks that the rest of the memory holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from infercast.engine.graphs import capture_sizes
+from infercast.engine.kv import KvLayout, kv_layout
+from infercast.engine.settings import ResolvedSettings
+from infercast.errors import DoesNotFitError
+from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout
+from infercast.models.lower import step_calls
+from infercast.models.parameters import weight_bytes
+from infercast.models.spec import DenseFeedForward, ModelConfig, Stack
+from infercast.ops.dtypes import bytes_of
+from infercast.units import KIB, MIB, format_bytes
+
+# Memory of a recorded graph for each kernel in it, and what libraries take beside torch's allocator. Read off the
+# block counts of vLLM 0.25 on an H200 for five models: see docs/engine.md.
+GRAPH_BYTES_A_KERNEL = 16 * KIB
+LIBRARY_BYTES = 100 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where the memory of one GPU goes, in bytes."""
+
+    total: float
+    usable: float
+    weights: float
+    activations: float
+    graphs: float
+    libraries: float
+    kv: KvLayout
+    num_blocks: int
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of all KV blocks."""
+        return self.num_blocks * self.kv.block_bytes
+
+    @property
+    def needed(self) -> float:
+        """What must fit before the first KV block does."""
+        return self.weights + self.activations + self.graphs + self.libraries
+
+    def most_sequences(self, num_tokens: int, chunk: int) -> int:
+        """Sequences of that many tokens that fit at once; the engine sets one block aside."""
+        return max(0, self.num_blocks - 1) // self.kv.shape.most_blocks(num_tokens, chunk)
+
+    def longest_sequence(self, chunk: int) -> int:
+        """Tokens of the longest sequence that fits alone."""
+        blocks, low, high = max(0, self.num_blocks - 1), 0, max(0, self.num_blocks - 1)
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = self.kv.shape.most_blocks(middle * self.kv.shape.block_size, chunk) <= blocks
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low * self.kv.shape.block_size
+
+
+def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> Memory:
+    """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may come out as 0."""
+    kv = kv_layout(config, layout, settings.block_size)
+    usable = gpu.driver_bytes * settings.gpu_memory_utilization
+    weights = weight_bytes(config).total / layout.tensor
+    activations = peak_activation_bytes(config, layout, settings)
+    graphs = 0.0 if settings.enforce_eager else graph_bytes(config, layout, settings)
+    left = usable - weights - activations - graphs - LIBRARY_BYTES
+    num_blocks = settings.num_gpu_blocks_override or max(0, int(left // kv.block_bytes))
+    return Memory(gpu.driver_bytes, usable, weights, activations, graphs, LIBRARY_BYTES, kv, num_blocks)
+
+
+def require_fit(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> Memory:
+    """The memory plan, or the reason why there is none and the smallest tensor parallelism that helps."""
+    memory = plan_memory(config, layout, gpu, settings)
+    chunk = settings.max_num_batched_tokens
+    if memory.most_sequences(settings.max_model_len, chunk):
+        return memory
+    where = f"{layout.gpus} x {gpu.name}"
+    remedy = _remedy(config, layout, gpu, settings)
+    longest = memory.longest_sequence(chunk)
+    if longest == 0:
+        raise DoesNotFitError(
+            f"{config.name} ({config.weights.name}) does not fit on {where}: weights, activations and graphs need "
+            f"{format_bytes(memory.needed)} of {format_bytes(memory.usable)} usable a GPU; {remedy}"
+        )
+    raise DoesNotFitError(
+        f"one sequence of max_model_len {settings.max_model_len} does not fit in the KV cache of {config.name} on "
+        f"{where}, whose {memory.num_blocks} blocks hold {longest} tokens; lower max_model_len, or: {remedy}"
+    )
+
+
+def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> float:
+    """The most that activations take: the widest layer of a full step, or the logits of a full batch."""
+    value = bytes_of(config.weights.base)
+    tokens = settings.max_num_batched_tokens
+    widest = max(_feed_forward_values(config, stack, layout) for stack in config.stacks)
+    in_layers = tokens * (2 * config.hidden + widest) * value
+    # Logits in the model's format and in fp32, beside the hidden states they come from.
+    in_head = settings.max_num_seqs * config.vocabulary * (value + 4) + tokens * config.hidden * value
+    return max(in_layers, in_head)
+
+
+def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> float:
+    """Memory of the recorded CUDA graphs, which grows with their number and their kernels."""
+    one = np.array([1])
+    num_kernels = sum(call.count for call in step_calls(config, layout, one, one, sampled=1))
+    sizes = capture_sizes(settings.max_num_seqs)
+    num_full = sum(size <= settings.max_num_seqs for size in sizes)
+    return float(GRAPH_BYTES_A_KERNEL * num_kernels * (len(sizes) + num_full))
+
+
+def _remedy(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> str:
+    """The smallest tensor parallelism within a node that fits."""
+    size = 2 * layout.tensor
+    while size <= gpu.gpus_per_node:
+        memory = plan_memory(config, ParallelLayout(size), gpu, settings)
+        if memory.most_sequences(settings.max_model_len, settings.max_num_batched_tokens):
+            return f"tensor_parallel_size={size} fits"
+        size *= 2
+    return f"no tensor parallelism up to the {gpu.gpus_per_node} GPUs of a node fits"
+
+
+def _feed_forward_values(config: ModelConfig, stack: Stack, layout: ParallelLayout) -> float:
+    """Values a token that are alive at once in the feed-forward half."""
+    spec = stack.feed_forward
+    inter = layout.share(spec.inter)
+    if isinstance(spec, DenseFeedForward):
+        return 3 * inter
+    # The fused experts keep one buffer for both products' outputs and one for the activation between them.
+    routed = spec.topk * (max(2 * inter, config.hidden) + inter)
+    beside = 3 * layout.share(spec.shared_inter + spec.dense_inter)
+    return routed + beside + config.hidden

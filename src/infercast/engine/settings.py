@@ -1,0 +1,100 @@
+"""The knobs of a serving engine, under vLLM's names and with vLLM's defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infercast.errors import InputError
+from infercast.hardware import Gpu
+from infercast.units import GIB
+
+# vLLM gives an API server larger batches on GPUs with at least this much memory, the A100 excepted.
+LARGE_GPU_BYTES = 70 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What a user passes to ``vllm serve``; None means the engine's default for the GPU and the model."""
+
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    max_model_len: int | None = None
+    gpu_memory_utilization: float = 0.9
+    block_size: int = 16
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    async_scheduling: bool = True
+    enforce_eager: bool = False
+    num_gpu_blocks_override: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSettings:
+    """The same knobs with every default filled in."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    gpu_memory_utilization: float
+    block_size: int
+    enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    long_prefill_token_threshold: int
+    async_scheduling: bool
+    enforce_eager: bool
+    num_gpu_blocks_override: int | None
+
+
+def resolve(settings: EngineSettings, gpu: Gpu, max_positions: int) -> ResolvedSettings:
+    """Fill in what vLLM would choose on this GPU, and refuse what it would refuse."""
+    _check(settings, max_positions)
+    large = gpu.driver_bytes >= LARGE_GPU_BYTES and "a100" not in gpu.name
+    max_model_len = settings.max_model_len or max_positions
+    max_num_seqs = settings.max_num_seqs or (1024 if large else 256)
+    tokens = settings.max_num_batched_tokens
+    if tokens is None:
+        tokens = min(8192 if large else 2048, max_num_seqs * max_model_len)
+        if not settings.enable_chunked_prefill:
+            tokens = max(tokens, max_model_len)
+    elif not settings.enable_chunked_prefill and tokens < max_model_len:
+        raise InputError(
+            f"max_num_batched_tokens {tokens} is below max_model_len {max_model_len}, which needs chunked prefill; "
+            "enable it, raise max_num_batched_tokens or lower max_model_len"
+        )
+    if settings.max_num_seqs is None:
+        max_num_seqs = min(max_num_seqs, tokens)
+    elif tokens < max_num_seqs:
+        raise InputError(
+            f"max_num_batched_tokens {tokens} is below max_num_seqs {max_num_seqs}: every running sequence "
+            "needs at least one token a step"
+        )
+    return ResolvedSettings(
+        max_num_batched_tokens=tokens,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        gpu_memory_utilization=settings.gpu_memory_utilization,
+        block_size=settings.block_size,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        enable_chunked_prefill=settings.enable_chunked_prefill,
+        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        async_scheduling=settings.async_scheduling,
+        enforce_eager=settings.enforce_eager,
+        num_gpu_blocks_override=settings.num_gpu_blocks_override,
+    )
+
+
+def _check(settings: EngineSettings, max_positions: int) -> None:
+    """One clear sentence for each knob that is out of range."""
+    for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override"):
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be at least 1, not {value}")
+    if not 0 < settings.gpu_memory_utilization <= 1:
+        raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
+    if settings.long_prefill_token_threshold < 0:
+        raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
+    if settings.max_model_len is not None and settings.max_model_len > max_positions:
+        raise InputError(
+            f"max_model_len {settings.max_model_len} is above the {max_positions} positions the model was made for"
+        )

@@ -1,0 +1,60 @@
+"""The contract between an engine and whoever drives it: a step's shape in, its time out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """The batch of one step: sequence i computes ``new_tokens[i]`` tokens after ``computed[i]`` earlier ones."""
+
+    new_tokens: Sequence[int]
+    computed: Sequence[int]
+    num_sampled: int
+    """Sequences that produce a token at the end of the step."""
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """Tokens computed in the step."""
+        return sum(self.new_tokens)
+
+    @cached_property
+    def is_decode(self) -> bool:
+        """Every sequence computes a single token, so the step is as uniform as a CUDA graph needs it."""
+        return max(self.new_tokens) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepEstimate:
+    """How long a step takes, and where its GPU time goes."""
+
+    seconds: float
+    """From one step's end to the next one's, when steps follow each other without a pause."""
+    gpu_seconds: float
+    host_seconds: float
+    kernel_seconds: npt.NDArray[Any]
+    """Seconds of each kernel, in the order of the timer's ``kernels``."""
+
+
+class StepTimer(Protocol):
+    """Anything that can tell how long a step takes."""
+
+    def __call__(self, shape: StepShape) -> StepEstimate:
+        """The time of one step."""
+
+
+def constant_timer(seconds: float) -> StepTimer:
+    """Every step takes the same time: for tests and for queueing theory."""
+    estimate = StepEstimate(seconds, seconds, 0.0, np.array([seconds]))
+
+    def timer(shape: StepShape) -> StepEstimate:
+        return estimate
+
+    return timer

@@ -1,0 +1,114 @@
+"""The kernels of one step: how often, how long, what holds each back, and how close it comes to that limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from infercast.engine.deployment import Deployment
+from infercast.engine.graphs import Launch
+from infercast.engine.step import StepShape
+from infercast.errors import InputError
+from infercast.models.lower import attention_calls, head_calls, token_calls
+from infercast.ops import Call
+from infercast.ops.dtypes import tensor_rate_of
+from infercast.predict.estimate import Estimate, total
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """All launches of one kernel in a step."""
+
+    name: str
+    family: str
+    count: int
+    estimate: Estimate
+    """One launch."""
+    achieved: float
+    """FLOP/s where arithmetic is the bound, bytes/s otherwise."""
+    limit: float
+    """The GPU's own rate for the same."""
+    unit: str
+
+    @property
+    def seconds(self) -> float:
+        """All launches together."""
+        return self.count * float(self.estimate.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """One step, kernel by kernel."""
+
+    kernels: tuple[KernelCost, ...]
+    gpu: Estimate
+    host_seconds: float
+    launch: str
+    num_tokens: int
+    padded_tokens: int
+
+    @property
+    def seconds(self) -> float:
+        """The step as its GPU or its host takes longer."""
+        return max(float(self.gpu.seconds), self.host_seconds)
+
+
+def price_step(deployment: Deployment, shape: StepShape) -> StepCost:
+    """Price every kernel of one step over a given batch."""
+    _check_shape(deployment, shape)
+    graphs = deployment.graphs
+    launch = graphs.launch(shape.num_tokens, shape.is_decode)
+    padded = shape.num_tokens if launch is Launch.EAGER else graphs.padded(shape.num_tokens)
+    queries = np.array(shape.new_tokens)
+    keys = queries + np.array(shape.computed)
+    model, layout = deployment.model, deployment.layout
+    calls = [
+        *token_calls(model, layout, padded),
+        *attention_calls(model, layout, queries, keys),
+        *head_calls(model, layout, shape.num_sampled),
+    ]
+    kernels = tuple(_price_call(deployment, call) for call in calls)
+    gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
+    host_seconds = deployment.host.step_seconds(launch, model.layers)
+    return StepCost(kernels, gpu, host_seconds, launch.value, shape.num_tokens, padded)
+
+
+def prefill_shape(num_tokens: int, cached: int = 0) -> StepShape:
+    """One prompt computed in one step, after ``cached`` tokens that are in the cache already."""
+    return StepShape([num_tokens], [cached], 1)
+
+
+def decode_shape(batch: int, context: int) -> StepShape:
+    """``batch`` sequences that each compute one token after ``context`` earlier ones."""
+    return StepShape([1] * batch, [context] * batch, batch)
+
+
+def _check_shape(deployment: Deployment, shape: StepShape) -> None:
+    """Refuse steps that the engine's scheduler could never plan."""
+    settings = deployment.settings
+    if min(shape.new_tokens) < 1 or min(shape.computed) < 0:
+        raise InputError("a step needs at least one new token a sequence and a context of 0 or more")
+    if shape.num_tokens > settings.max_num_batched_tokens:
+        raise InputError(
+            f"a step of {shape.num_tokens} tokens is above max_num_batched_tokens {settings.max_num_batched_tokens}"
+        )
+    if len(shape.new_tokens) > settings.max_num_seqs:
+        raise InputError(f"a batch of {len(shape.new_tokens)} is above max_num_seqs {settings.max_num_seqs}")
+    longest = max(new + old for new, old in zip(shape.new_tokens, shape.computed, strict=True))
+    if longest > settings.max_model_len:
+        raise InputError(f"a sequence of {longest} tokens is above max_model_len {settings.max_model_len}")
+
+
+def _price_call(deployment: Deployment, call: Call) -> KernelCost:
+    """One kernel of the step, with the rate it reaches on the pipe that holds it back."""
+    op, gpu = call.op, deployment.gpu
+    estimate = deployment.predictor.price(op, gpu)
+    seconds = float(estimate.seconds)
+    if estimate.bound in ("tensor", "special"):
+        achieved, limit, unit = op.flops / seconds, gpu.dense_flops(tensor_rate_of(op.compute_dtype)), "FLOP/s"
+    elif estimate.bound == "link":
+        achieved, limit, unit = op.bytes_read / seconds, gpu.nvlink_bandwidth or gpu.pcie_bandwidth, "B/s"
+    else:
+        achieved, limit, unit = (op.bytes_read + op.bytes_written) / seconds, gpu.dram_bandwidth, "B/s"
+    return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit)

@@ -1,0 +1,84 @@
+"""Where GPU time went, by kernel, for steps with prompts in them and for steps of decoding only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from infercast.engine.deployment import Deployment
+from infercast.engine.step import StepShape
+from infercast.forecast.kernels import price_step
+from infercast.serve import Record
+from infercast.serve.record import PhaseTotals
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyShare:
+    """A kernel family's part of a phase."""
+
+    family: str
+    seconds: float
+    share: float
+    """Of the phase's GPU time."""
+    bound: str
+    """What holds the family's largest kernel back in an average step of the phase."""
+    kernels: tuple[tuple[str, float], ...]
+    """(name, seconds) of each kernel, largest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """All steps of one kind."""
+
+    name: str
+    steps: int
+    tokens: int
+    seconds: float
+    gpu_seconds: float
+    host_bound_seconds: float
+    """Time in which the GPU waited for the host within steps."""
+    families: tuple[FamilyShare, ...]
+
+
+def summarise_phases(deployment: Deployment, record: Record, kernels: tuple[tuple[str, str], ...]) -> tuple[Phase, ...]:
+    """Sum the kernels of all steps up by family."""
+    return tuple(
+        _summarise(name, totals, deployment, kernels) for name, totals in record.phases.items() if totals.steps
+    )
+
+
+def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, kernels: tuple[tuple[str, str], ...]) -> Phase:
+    """One phase."""
+    bounds = _bounds_of_average_step(totals, deployment)
+    members: dict[str, dict[str, float]] = {}
+    for (kernel, family), seconds in zip(kernels, np.asarray(totals.kernel_seconds), strict=True):
+        if seconds > 0:
+            of_family = members.setdefault(family, {})
+            of_family[kernel] = of_family.get(kernel, 0.0) + float(seconds)
+    families = []
+    for family, parts in members.items():
+        ranked = tuple(sorted(parts.items(), key=lambda part: -part[1]))
+        seconds = sum(parts.values())
+        bound = next((bounds[kernel] for kernel, _ in ranked if kernel in bounds), "")
+        families.append(FamilyShare(family, seconds, seconds / totals.gpu_seconds, bound, ranked))
+    families.sort(key=lambda family: -family.seconds)
+    return Phase(
+        name=name,
+        steps=totals.steps,
+        tokens=totals.tokens,
+        seconds=totals.seconds,
+        gpu_seconds=totals.gpu_seconds,
+        host_bound_seconds=totals.host_bound_seconds,
+        families=tuple(families),
+    )
+
+
+def _bounds_of_average_step(totals: PhaseTotals, deployment: Deployment) -> dict[str, str]:
+    """What holds each kernel back in a step of average size."""
+    sequences = max(1, round(totals.sequences / totals.steps))
+    new_tokens = max(1, round(totals.tokens / totals.sequences))
+    context = round(totals.context / totals.sequences)
+    sampled = max(1, round(totals.sampled / totals.steps))
+    shape = StepShape([new_tokens] * sequences, [context] * sequences, sampled)
+    return {kernel.name: str(kernel.estimate.bound) for kernel in price_step(deployment, shape).kernels}

@@ -1,0 +1,124 @@
+"""What users of a deployment would see: a simulated run, summed up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engine.deployment import Deployment
+from infercast.engine.step import StepTimer
+from infercast.forecast.phases import Phase, summarise_phases
+from infercast.forecast.saturation import Saturation, find_saturation
+from infercast.serve import Limits, Record, Replica, Workload, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """A latency over all requests, or over all tokens, in seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A quantity over the time in which steps ran."""
+
+    mean: float
+    peak: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The result of a simulated run."""
+
+    deployment: Deployment
+    workload: Workload
+    record: Record
+    ttft: Percentiles
+    tpot: Percentiles | None
+    """None where no request has a second token."""
+    inter_token: Percentiles | None
+    end_to_end: Percentiles
+    duration: float
+    output_tokens_per_second: float
+    requests_per_second: float
+    running: Level
+    waiting: Level
+    kv_usage: Level
+    prefix_hit_rate: float
+    num_preemptions: int
+    phases: tuple[Phase, ...]
+    saturation: Saturation | None
+    """Set where requests arrive faster than they can ever be served; latencies then only tell how long the run was."""
+
+
+def replica_of(deployment: Deployment, timer: StepTimer) -> Replica:
+    """The deployment as the simulation sees it."""
+    settings = deployment.settings
+    limits = Limits(
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_seqs=settings.max_num_seqs,
+        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        chunked_prefill=settings.enable_chunked_prefill,
+    )
+    return Replica(
+        timer=timer,
+        limits=limits,
+        # The engine keeps one block aside as the empty block.
+        num_blocks=deployment.memory.num_blocks - 1,
+        kv_shape=deployment.memory.kv.shape,
+        prefix_caching=settings.enable_prefix_caching,
+        steps_under_way=2 if settings.async_scheduling else 1,
+        request_path_seconds=deployment.host.request_path,
+        token_path_seconds=deployment.host.token_path,
+        max_model_len=settings.max_model_len,
+    )
+
+
+def serve_workload(deployment: Deployment, workload: Workload) -> Forecast:
+    """Simulate a workload on a deployment."""
+    timer = deployment.timer()
+    record = simulate(replica_of(deployment, timer), workload)
+    start, end = float(record.sent_at.min()), float(record.last_token.max())
+    duration = end - start
+    busy = sum(phase.seconds for phase in record.phases.values())
+    tpot = record.tpot
+    gaps, counts = record.gaps
+    num_input = sum(request.num_input for request in workload.requests)
+    return Forecast(
+        deployment=deployment,
+        workload=workload,
+        record=record,
+        ttft=percentiles(record.ttft),
+        tpot=percentiles(tpot) if tpot.size else None,
+        inter_token=percentiles(gaps, counts) if gaps.size else None,
+        end_to_end=percentiles(record.end_to_end),
+        duration=duration,
+        output_tokens_per_second=float(record.num_output.sum()) / duration,
+        requests_per_second=len(workload.requests) / duration,
+        running=Level(record.running.area / busy, record.running.peak),
+        waiting=Level(record.waiting.area / busy, record.waiting.peak),
+        kv_usage=Level(record.kv_usage.area / busy, record.kv_usage.peak),
+        prefix_hit_rate=float(record.num_cached.sum()) / num_input,
+        num_preemptions=record.num_preemptions,
+        phases=summarise_phases(deployment, record, timer.kernels),
+        saturation=find_saturation(workload, record),
+    )
+
+
+def percentiles(values: npt.NDArray[Any], counts: npt.NDArray[Any] | None = None) -> Percentiles:
+    """Mean and percentiles, each value counted ``counts`` times."""
+    if counts is None:
+        p50, p90, p99 = np.percentile(values, [50, 90, 99])
+        return Percentiles(float(values.mean()), float(p50), float(p90), float(p99))
+    order = np.argsort(values)
+    cumulated = np.cumsum(counts[order])
+    ranks = np.searchsorted(cumulated, np.array([0.5, 0.9, 0.99]) * cumulated[-1])
+    p50, p90, p99 = values[order][ranks]
+    return Percentiles(float(np.average(values, weights=counts)), float(p50), float(p90), float(p99))

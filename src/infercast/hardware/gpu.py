@@ -1,0 +1,90 @@
+"""A GPU as a kernel sees it: how fast it multiplies, how fast it moves bytes, how much it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from infercast.errors import UnknownNameError
+
+# What a matrix product runs at when the chip lacks its format, first choice first. An engine then keeps the weights
+# small in memory and widens them to 16 bits on the way to the tensor cores (weight-only kernels such as Marlin).
+FALLBACKS: dict[str, tuple[str, ...]] = {
+    "fp32": ("fp32",),
+    "tf32": ("tf32", "fp32"),
+    "bf16": ("bf16", "fp16", "fp32"),
+    "fp16": ("fp16", "bf16", "fp32"),
+    "fp8": ("fp8", "bf16", "fp16", "fp32"),
+    "int8": ("int8", "bf16", "fp16", "fp32"),
+    "fp4": ("fp4", "bf16", "fp16", "fp32"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU model, in SI units: Hz, bytes, bytes/s, FLOP/s, W. Rates are peaks at ``boost_clock``.
+
+    ``boost_clock`` is the clock that the datasheet's tensor FLOP/s belong to; ``sustained_clock`` is what the chip
+    holds inside its power limit while it multiplies large bf16 matrices without a pause.
+    """
+
+    name: str
+    title: str
+    vendor: str
+    architecture: str
+    compute_capability: str
+    sms: int
+    """Streaming multiprocessors; compute units on AMD."""
+    boost_clock: float
+    sustained_clock: float
+    tensor_flops: Mapping[str, float] = field(hash=False)
+    """Dense FLOP/s (no structured sparsity) with wide accumulation, for each format the chip multiplies in.
+
+    ``fp32`` is the plain rate outside the tensor cores.
+    """
+    fma_flops: float
+    """Plain fp32 multiply-add FLOP/s, a multiply-add counted as two."""
+    special_rate: float
+    """Exponentials and other special functions a second."""
+    dram_bytes: int
+    """The size it is sold with."""
+    driver_bytes: int
+    """The total that the driver reports to a program, after ECC and its own reserve."""
+    dram_bandwidth: float
+    l2_bytes: int
+    """The last cache before DRAM: L2, or the Infinity Cache on AMD."""
+    l2_bandwidth: float
+    shared_memory_per_sm: int
+    registers_per_sm: int
+    """32-bit registers."""
+    nvlink_bandwidth: float
+    """Direct GPU-to-GPU links, one direction, all links of the GPU together; 0 without any."""
+    pcie_bandwidth: float
+    """To the host, one direction."""
+    gpus_per_node: int
+    """GPUs that usually share one such link domain, or one server where there is none."""
+    tdp: float
+    aliases: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    @property
+    def sustained_fraction(self) -> float:
+        """Share of the boost clock that is left under a long, heavy matrix product."""
+        return self.sustained_clock / self.boost_clock
+
+    def supports(self, dtype: str) -> bool:
+        """Whether the chip itself multiplies in ``dtype``."""
+        _known(dtype)
+        return dtype in self.tensor_flops
+
+    def dense_flops(self, dtype: str) -> float:
+        """Peak FLOP/s of a matrix product in ``dtype``, or in what engines use instead where the chip lacks it."""
+        return self.tensor_flops[next(name for name in _known(dtype) if name in self.tensor_flops)]
+
+
+def _known(dtype: str) -> tuple[str, ...]:
+    """The formats to try for ``dtype``, or a clear error."""
+    try:
+        return FALLBACKS[dtype]
+    except KeyError:
+        raise UnknownNameError("tensor dtype", dtype, FALLBACKS) from None

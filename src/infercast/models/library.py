@@ -1,0 +1,49 @@
+"""The models that come with the package: one small file each, in the key names of a published config.json."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, cast
+
+from infercast.errors import UnknownNameError
+
+HINT = "; a path to a config.json works too"
+
+
+def _folder() -> Traversable:
+    return files("infercast").joinpath("data", "models")
+
+
+@cache
+def model_names() -> tuple[str, ...]:
+    """Names of all bundled models, in alphabetical order."""
+    entries = (entry.name for entry in _folder().iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in entries if name.endswith(".json")))
+
+
+def bundled_name(name: str) -> str | None:
+    """The bundled model that ``name`` means (its own name or an alias, in any case), or None."""
+    plain = name.strip().lower()
+    return plain if plain in model_names() else _aliases().get(plain)
+
+
+def bundled_config(name: str) -> dict[str, Any]:
+    """The file of a bundled model: the keys of its config.json, and ``infercast`` with its sources."""
+    found = bundled_name(name)
+    if found is None:
+        raise UnknownNameError("model", name, model_names(), HINT)
+    return _load(found)
+
+
+def _load(name: str) -> dict[str, Any]:
+    text = _folder().joinpath(f"{name}.json").read_text(encoding="utf-8")
+    return cast(dict[str, Any], json.loads(text))
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    """Every alias, in lower case, with the model it means; reads all files, so only when a plain name misses."""
+    return {alias.lower(): name for name in model_names() for alias in _load(name)["infercast"]["aliases"]}

@@ -1,0 +1,19 @@
+"""A linear layer as kernels: the product, and the quantising of its input where the format asks for it."""
+
+from __future__ import annotations
+
+from infercast.ops import Call, Gemm
+from infercast.ops.elementwise import quantise
+from infercast.ops.op import Size
+
+
+def linear(
+    name: str, tokens: Size, outputs: int, inputs: int, formats: tuple[str, str], base: str, count: int
+) -> list[Call]:
+    """``formats`` is (weight format, activation format); inputs arrive and outputs leave in ``base``."""
+    weight, activation = formats
+    calls = []
+    if activation != base:
+        calls.append(Call(f"{name}_quantise", quantise(tokens, inputs, base, activation), count))
+    calls.append(Call(name, Gemm(tokens, outputs, inputs, activation, weight, base), count))
+    return calls

@@ -1,0 +1,103 @@
+"""From a model to the kernels of one step, fused as an engine launches them.
+
+A step's kernels come in three groups that depend on different things, so each can be priced on its own:
+
+- `token_calls`: everything that depends on the number of tokens in the step alone (projections, feed-forward, norms);
+- `attention_calls`: what depends on the lengths of the sequences in the batch;
+- `head_calls`: the language-model head and sampling, which see only the rows that produce a token.
+
+Token counts may be arrays, so one call lowers every step size that a run can meet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+
+from infercast.models.attention import attention_token_calls, sequence_calls
+from infercast.models.feed_forward import feed_forward_calls
+from infercast.models.layout import ParallelLayout
+from infercast.models.spec import Attention, ModelConfig, Stack
+from infercast.ops import Call, Collective, Gemm
+from infercast.ops.attention import Lengths
+from infercast.ops.dtypes import bytes_of
+from infercast.ops.elementwise import embedding, norm, sampling
+from infercast.ops.op import Size
+
+
+def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> list[Call]:
+    """Kernels whose shapes follow from the number of tokens in the step."""
+    base = config.weights.base
+    calls = [Call("embedding", embedding(tokens, config.hidden, base))]
+    for stack in config.stacks:
+        calls += _norms(config, stack, tokens)
+        calls += attention_token_calls(config, stack, layout, tokens)
+        calls += feed_forward_calls(config, stack, layout, tokens)
+        if layout.tensor > 1:
+            message = tokens * int(config.hidden * bytes_of(base))
+            calls.append(Call("all_reduce", Collective("all_reduce", message, layout.tensor), 2 * stack.layers))
+    calls.append(Call("final_norm", norm(tokens, config.hidden, residual=True, dtype=base)))
+    return merge(calls)
+
+
+def attention_calls(config: ModelConfig, layout: ParallelLayout, queries: Lengths, keys: Lengths) -> list[Call]:
+    """Attention of a batch in which sequence i has ``queries[i]`` new tokens and ``keys[i]`` tokens in all."""
+    return [
+        call
+        for attention, layers in attention_kinds(config).items()
+        for call in sequence_calls(config, attention, layers, layout, queries, keys)
+    ]
+
+
+def attention_kinds(config: ModelConfig) -> dict[Attention, int]:
+    """Each kind of attention the model has, and how many of its layers have it."""
+    kinds: dict[Attention, int] = {}
+    for stack in config.stacks:
+        kinds[stack.attention] = kinds.get(stack.attention, 0) + stack.layers
+    return kinds
+
+
+def head_calls(config: ModelConfig, layout: ParallelLayout, rows: Size) -> list[Call]:
+    """The head and sampling over the ``rows`` that produce a token in this step."""
+    weights = config.weights
+    vocabulary = layout.share(config.vocabulary)
+    head = Gemm(rows, vocabulary, config.hidden, dtype=weights.base, weight_dtype=weights.head, family="lm_head")
+    calls = [Call("lm_head", head)]
+    if layout.tensor > 1:
+        message = rows * int(config.vocabulary * bytes_of(weights.base))
+        calls.append(Call("logits_gather", Collective("all_gather", message, layout.tensor)))
+    calls.append(Call("sampling", sampling(rows, config.vocabulary)))
+    return calls
+
+
+def step_calls(
+    config: ModelConfig, layout: ParallelLayout, queries: Lengths, keys: Lengths, *, sampled: int
+) -> list[Call]:
+    """Every kernel of one step over one batch, in the order of the three groups."""
+    tokens = int(np.sum(queries))
+    return [
+        *token_calls(config, layout, tokens),
+        *attention_calls(config, layout, queries, keys),
+        *head_calls(config, layout, sampled),
+    ]
+
+
+def merge(calls: list[Call]) -> list[Call]:
+    """Join what stacks have in common: the same kernel on the same shape, launched more often.
+
+    Arrays are left out of the comparison: within one step every operator is over the same tokens or sequences.
+    """
+    merged: dict[tuple[object, ...], Call] = {}
+    for call in calls:
+        values = (getattr(call.op, field.name) for field in fields(call.op))  # type: ignore[arg-type]
+        key = (call.name, *(value for value in values if not isinstance(value, np.ndarray)))
+        seen = merged.get(key)
+        merged[key] = call if seen is None else Call(call.name, call.op, seen.count + call.count)
+    return list(merged.values())
+
+
+def _norms(config: ModelConfig, stack: Stack, tokens: Size) -> list[Call]:
+    """The norms over the hidden size; each swallows the residual addition before it."""
+    op = norm(tokens, config.hidden, residual=True, dtype=config.weights.base)
+    return [Call("norm", op, stack.norms * stack.layers)]

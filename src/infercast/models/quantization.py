@@ -1,0 +1,231 @@
+"""How a checkpoint's weights are stored and multiplied: ``quantization_config`` read, and overrides of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from infercast.errors import UnknownNameError, UnsupportedModelError
+from infercast.models.architectures import Fields, Layer
+from infercast.models.module_names import ModuleNames, part_modules
+from infercast.models.spec import ExpertFeedForward, WeightFormat
+
+BASE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16"}
+"""A float32 checkpoint is served in bf16, as vLLM's ``auto`` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """One way to quantise: the format of the weights, and that of what they are multiplied with ("" : base)."""
+
+    weights: str
+    activations: str = ""
+    experts_only: bool = False
+
+
+FP8, FP8_BLOCK = Scheme("fp8", "fp8"), Scheme("fp8_block", "fp8_block")
+INT8, INT4, INT4_FP8 = Scheme("int8", "int8"), Scheme("int4"), Scheme("int4", "fp8")
+NVFP4, MXFP4 = Scheme("nvfp4", "nvfp4"), Scheme("mxfp4", experts_only=True)
+
+# What ``--quantization`` may be, with vLLM's meaning.
+OVERRIDES: dict[str, Scheme] = {
+    "fp8": FP8,
+    "fp8_block": FP8_BLOCK,
+    "int8": INT8,
+    "int4": INT4,
+    "awq": INT4,
+    "gptq": INT4,
+    "nvfp4": NVFP4,
+    "mxfp4": MXFP4,
+}
+FAMILY_OF = {"fp8_block": "fp8", "awq": "int4", "gptq": "int4"}
+
+# NVIDIA Model Optimizer's names (modelopt, ``quant_algo``).
+MODELOPT: dict[str, Scheme] = {
+    "FP8": FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": FP8,
+    "FP8_PB_WO": FP8_BLOCK,
+    "NVFP4": NVFP4,
+    "NVFP4_AWQ": NVFP4,
+    "W4A16_NVFP4": Scheme("nvfp4"),
+    "W4A16_AWQ": INT4,
+    "W4A8_AWQ": INT4_FP8,
+    "INT8_SQ": INT8,
+    "W8A16": Scheme("int8"),
+}
+
+IGNORE_KEYS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
+
+
+def base_dtype(fields: Fields) -> str:
+    """The format of what is not quantised; bf16 where the file does not say."""
+    name = str(fields.raw("torch_dtype", "dtype") or "bfloat16").removeprefix("torch.")
+    try:
+        return BASE_DTYPES[name]
+    except KeyError:
+        raise fields.wrong("torch_dtype", f"one of {', '.join(BASE_DTYPES)}") from None
+
+
+def read_format(fields: Fields, layers: Sequence[Layer]) -> tuple[WeightFormat, str]:
+    """The weight format and the KV-cache format (``auto`` or ``fp8``) that a checkpoint asks for."""
+    base = base_dtype(fields)
+    settings = _settings(fields)
+    if settings is None:
+        return _uniform(base, layers, None), "auto"
+    kv_dtype = "fp8" if _fp8_cache(settings) else "auto"
+    ignored = ModuleNames.parse(name for key in IGNORE_KEYS for name in _name_list(settings.raw(key)))
+    modules = part_modules(layers)
+    parts: dict[str, Scheme] = {}
+    head: Scheme | None = None
+    for scheme, names in _schemes(settings):
+        for part, part_names in modules.items():
+            wanted = not scheme.experts_only or part == "experts"
+            covered = names is None or names.cover_part(part_names)
+            if part_names and part not in parts and wanted and covered and not ignored.cover_part(part_names):
+                parts[part] = scheme
+        if head is None and names is not None and names.cover_head() and not ignored.cover_head():
+            head = scheme
+    return _assemble(base, parts, head), kv_dtype
+
+
+def override_format(name: str, weights: WeightFormat, layers: Sequence[Layer]) -> WeightFormat:
+    """``weights`` quantised while loading: every linear layer but router and head (mxfp4: experts alone)."""
+    if name not in OVERRIDES:
+        raise UnknownNameError("quantization", name, [*OVERRIDES, "none"])
+    if weights.name != weights.base:
+        if FAMILY_OF.get(weights.name, weights.name) == FAMILY_OF.get(name, name):
+            return weights
+        raise UnsupportedModelError(
+            f"quantization {name!r} does not apply: the checkpoint is already quantised to {weights.name}; "
+            "leave the option out, or start from the unquantised checkpoint"
+        )
+    return _uniform(weights.base, layers, OVERRIDES[name])
+
+
+def _uniform(base: str, layers: Sequence[Layer], scheme: Scheme | None) -> WeightFormat:
+    """One scheme for every linear layer it applies to; None: nothing is quantised."""
+    if scheme is None:
+        return _assemble(base, {}, None)
+    has_experts = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in layers)
+    if scheme.experts_only and not has_experts:
+        raise UnsupportedModelError(f"quantization {scheme.weights!r} applies to experts, and this model has none")
+    parts = ["experts"] if scheme.experts_only else ["attention", "feed_forward", "experts"]
+    if not has_experts:
+        parts.remove("experts")
+    return _assemble(base, dict.fromkeys(parts, scheme), None)
+
+
+def _assemble(base: str, parts: dict[str, Scheme], head: Scheme | None) -> WeightFormat:
+    plain = WeightFormat(base, base, base, base, base, base, base, base, name=base)
+    if not parts:
+        return plain
+    stored = {part: scheme.weights for part, scheme in parts.items()}
+    multiplied = {f"activation_{part}": scheme.activations or base for part, scheme in parts.items()}
+    # Named after what holds most of the weights.
+    name = next(stored[part] for part in ("experts", "feed_forward", "attention") if part in stored)
+    return replace(plain, **stored, **multiplied, head=head.weights if head else base, name=name)
+
+
+def _settings(fields: Fields) -> Fields | None:
+    """The quantisation settings, wherever the publisher put them; None without any."""
+    for key in ("quantization_config", "compression_config", "quantization"):
+        if fields.raw(key) is not None:
+            section = fields.section(key)
+            # modelopt's own hf_quant_config.json has one more level.
+            section = section.section("quantization") if section.raw("quantization") is not None else section
+            return section if section.values else None
+    return None
+
+
+def _schemes(settings: Fields) -> list[tuple[Scheme, ModuleNames | None]]:
+    """Schemes with the modules each applies to (None: to all), the first that fits counts."""
+    algorithm = settings.word("quant_algo")
+    if algorithm == "MIXED_PRECISION":
+        return _mixed(settings)
+    if algorithm:
+        return [(_modelopt(settings, algorithm), None)]
+    method = settings.word("quant_method").lower()
+    if method in ("compressed-tensors", "modelopt", "modelopt_fp4") or (not method and settings.raw("config_groups")):
+        return _groups(settings)
+    return [(_named(settings, method), None)]
+
+
+def _named(settings: Fields, method: str) -> Scheme:
+    if method in ("fp8", "fbgemm_fp8"):
+        return FP8_BLOCK if settings.raw("weight_block_size") else FP8
+    if method == "mxfp4":
+        return MXFP4
+    if method in ("awq", "gptq", "awq_marlin", "gptq_marlin", "auto-round"):
+        bits = settings.positive("bits", "w_bit", default=4)
+        if bits in (4, 8):
+            return INT4 if bits == 4 else Scheme("int8")
+        raise settings.wrong("bits", "4 or 8")
+    raise UnsupportedModelError(
+        f"{settings.where}: quant_method {method!r} is not modelled; known: fp8, fbgemm_fp8, mxfp4, awq, gptq, "
+        "auto-round, compressed-tensors, modelopt"
+    )
+
+
+def _modelopt(settings: Fields, algorithm: str) -> Scheme:
+    try:
+        return MODELOPT[algorithm]
+    except KeyError:
+        raise UnsupportedModelError(
+            f"{settings.where}: quant_algo {algorithm!r} is not modelled; known: {', '.join(MODELOPT)}, MIXED_PRECISION"
+        ) from None
+
+
+def _mixed(settings: Fields) -> list[tuple[Scheme, ModuleNames | None]]:
+    """Mixed precision of modelopt: an algorithm for each module by name."""
+    listed = settings.section("quantized_layers")
+    names: dict[str, list[str]] = {}
+    for module in listed.values:
+        names.setdefault(listed.section(module).word("quant_algo"), []).append(module)
+    names.pop("", None)
+    return [(_modelopt(settings, algorithm), ModuleNames.parse(modules)) for algorithm, modules in names.items()]
+
+
+def _groups(settings: Fields) -> list[tuple[Scheme, ModuleNames | None]]:
+    """compressed-tensors: groups of target modules with a scheme each."""
+    groups = settings.section("config_groups")
+    found: list[tuple[Scheme, ModuleNames | None]] = []
+    for key in groups.values:
+        group = groups.section(key)
+        if group.raw("weights") is None:
+            continue
+        targets = _name_list(group.raw("targets"))
+        everything = not targets or "Linear" in targets
+        found.append((_group_scheme(group), None if everything else ModuleNames.parse(targets)))
+    # Groups with a target of their own come before one that takes all that is left.
+    return sorted(found, key=lambda pair: pair[1] is None)
+
+
+def _group_scheme(group: Fields) -> Scheme:
+    weights, inputs = group.section("weights"), group.section("input_activations")
+    bits, kind = weights.positive("num_bits"), weights.word("type", "int")
+    quantised_inputs = group.raw("input_activations") is not None
+    if (kind, bits) == ("float", 8):
+        scheme = FP8_BLOCK if weights.word("strategy") == "block" else FP8
+        return scheme if quantised_inputs else Scheme(scheme.weights)
+    if (kind, bits) == ("float", 4):
+        name = "mxfp4" if weights.count("group_size", default=16) == 32 else "nvfp4"
+        return Scheme(name, name if quantised_inputs else "")
+    if (kind, bits) == ("int", 8):
+        return INT8 if quantised_inputs else Scheme("int8")
+    if (kind, bits) == ("int", 4):
+        eight_bit_float = quantised_inputs and inputs.word("type") == "float" and inputs.raw("num_bits") == 8
+        return INT4_FP8 if eight_bit_float else INT4
+    raise UnsupportedModelError(f"{weights.where}: {bits}-bit {kind} weights are not modelled; known: 4 and 8 bits")
+
+
+def _fp8_cache(settings: Fields) -> bool:
+    scheme = settings.raw("kv_cache_scheme", "kv_cache_quant_algo")
+    if isinstance(scheme, dict):
+        return scheme.get("num_bits") == 8 and scheme.get("type") == "float"
+    return isinstance(scheme, str) and scheme.upper().startswith("FP8")
+
+
+def _name_list(value: Any) -> list[str]:
+    """A list of module names; anything else in its place names nothing."""
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []

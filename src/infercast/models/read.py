@@ -1,0 +1,146 @@
+"""A model from a bundled name, a config.json, a folder that holds one, or a dictionary."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infercast.errors import FileFormatError, UnknownNameError, UnsupportedModelError
+from infercast.models.architectures import FAMILIES, MODEL_TYPES, PREDICTION, REFUSED, VISION, Fields, gather
+from infercast.models.library import HINT, bundled_config, bundled_name, model_names
+from infercast.models.quantization import override_format, read_format
+from infercast.models.spec import ModelConfig
+
+TEXT_KEYS = ("text_config", "llm_config", "language_config")
+PREDICTION_KEYS = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers")
+LARGEST_FILE = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A config as found: its fields, a name for the model, and where it came from, for errors."""
+
+    values: Mapping[str, Any]
+    name: str
+    where: str
+
+
+def read_model(
+    source: str | os.PathLike[str] | Mapping[str, Any], *, quantization: str | None = None, name: str | None = None
+) -> ModelConfig:
+    """Read a model.
+
+    ``source`` is the name of a bundled model or an alias of it, a path to a config.json, a folder that holds one, or
+    the content of one. ``quantization`` quantises an unquantised checkpoint while loading, as vLLM's option of that
+    name does (``fp8``, ``int8``, ``int4``, ``awq``, ``gptq``, ``mxfp4``, ``nvfp4``, ``fp8_block``); None and ``none``
+    keep what the checkpoint says. ``name`` replaces the model's name.
+    """
+    found = _find(source)
+    architecture = _architecture(found)
+    fields = _text_fields(found, architecture)
+    family = FAMILIES[VISION.get(architecture, architecture)]
+    layers = family.read(fields)
+    weights, kv_dtype = read_format(fields, layers)
+    if quantization not in (None, "none"):
+        weights = override_format(str(quantization).lower(), weights, layers)
+    notes = ["vision part left out"] if architecture in VISION else []
+    if family.note or any(fields.raw(key) for key in PREDICTION_KEYS):
+        notes.append(family.note or PREDICTION)
+    return ModelConfig(
+        name=name or found.name,
+        architecture=architecture,
+        hidden=fields.positive("hidden_size"),
+        vocabulary=fields.positive("vocab_size"),
+        max_positions=fields.positive("max_position_embeddings"),
+        stacks=gather(layers),
+        weights=weights,
+        kv_dtype=kv_dtype,
+        tied_embedding=fields.flag("tie_word_embeddings", family.tied),
+        notes=tuple(notes),
+    )
+
+
+def _find(source: str | os.PathLike[str] | Mapping[str, Any]) -> Source:
+    if isinstance(source, Mapping):
+        return Source(source, str(source.get("model_type") or "model"), "config")
+    text = os.fspath(source)
+    if isinstance(source, str) and text.lower() in model_names():
+        return Source(bundled_config(text), text.lower(), f"bundled model {text.lower()}")
+    path = Path(text)
+    if os.path.isdir(text):
+        return _from_folder(path)
+    if os.path.isfile(text):
+        return _from_folder(path.parent) if path.name == "config.json" else Source(_load(path), path.stem, str(path))
+    alias = bundled_name(text) if isinstance(source, str) else None
+    if alias:
+        return Source(bundled_config(alias), alias, f"bundled model {alias}")
+    if not isinstance(source, str) or path.suffix == ".json":
+        raise FileFormatError(path, "there is no such file")
+    raise UnknownNameError("model", text, model_names(), HINT)
+
+
+def _from_folder(folder: Path) -> Source:
+    config = folder / "config.json"
+    if not config.is_file():
+        raise FileFormatError(folder, "the folder holds no config.json")
+    values = _load(config)
+    # NVIDIA's older checkpoints say how they are quantised in a file of its own.
+    beside = folder / "hf_quant_config.json"
+    if beside.is_file() and "quantization_config" not in values:
+        values = {**values, "quantization_config": _load(beside)}
+    return Source(values, folder.absolute().name or "model", str(config))
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise FileFormatError(path, f"larger than {LARGEST_FILE // 2**20} MiB, too large for a config.json")
+        values = json.loads(path.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise FileFormatError(path, f"not valid JSON: {error.msg}", line=error.lineno) from None
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "not a text file in UTF-8") from None
+    except RecursionError:
+        raise FileFormatError(path, "nested too deeply for a config.json") from None
+    except OSError as error:
+        raise FileFormatError(path, f"cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        if isinstance(error, FileFormatError):
+            raise
+        # The standard library refuses numbers of thousands of digits.
+        raise FileFormatError(path, "holds a number that is too long") from None
+    if not isinstance(values, dict):
+        raise FileFormatError(path, f"a config.json holds one object, not a {type(values).__name__}")
+    return values
+
+
+def _architecture(found: Source) -> str:
+    """The architecture a config names, if it is one that can be read."""
+    fields = Fields(found.values, found.where)
+    named = fields.words("architectures")
+    kind = fields.word("model_type")
+    if not named and not kind:
+        raise FileFormatError(found.where, "neither architectures nor model_type says what kind of model this is")
+    architecture = named[0] if named else MODEL_TYPES.get(kind, kind)
+    if architecture in REFUSED:
+        raise UnsupportedModelError(f"{architecture} is not supported: {REFUSED[architecture]}")
+    known = sorted({*FAMILIES, *VISION})
+    if architecture not in known:
+        raise UnsupportedModelError(f"{found.where}: {architecture} is not known; known: {', '.join(known)}")
+    return architecture
+
+
+def _text_fields(found: Source, architecture: str) -> Fields:
+    """The fields of the text model, with what its family may leave out filled in."""
+    family = FAMILIES[VISION.get(architecture, architecture)]
+    fields = Fields(found.values, found.where)
+    nested = next((key for key in TEXT_KEYS if fields.raw(key) is not None), None)
+    if architecture in VISION and nested:
+        inner = fields.section(nested)
+        fields = Fields(inner.values, inner.where, outer=found.values)
+    present = {key: value for key, value in fields.values.items() if value is not None}
+    return Fields({**(family.defaults or {}), **present}, fields.where, fields.outer)

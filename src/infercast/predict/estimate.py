@@ -1,0 +1,47 @@
+"""A price with its error bar, its source and its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from infercast.ops.op import Quantity
+
+# From the most to the least trusted; a sum is only as good as its weakest part.
+SOURCES = ("measured", "learned", "roofline")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Seconds that one launch takes, or arrays of them for an array of shapes."""
+
+    seconds: Quantity
+    low: Quantity
+    """Lower end of the 80 % interval."""
+    high: Quantity
+    """Upper end of the 80 % interval."""
+    source: str
+    """Where the number comes from: one of `SOURCES`."""
+    bound: str | npt.NDArray[Any]
+    """What limits the kernel: ``tensor``, ``dram``, ``special``, ``fma``, ``link`` or ``launch``."""
+
+
+def total(parts: Iterable[tuple[Estimate, int]]) -> Estimate:
+    """The sum of (estimate, launches) pairs; its bound is that of the largest part.
+
+    Interval ends add up: errors of one predictor on one GPU tend to point the same way, so they do not cancel.
+    """
+    seconds = low = high = largest = 0.0
+    source, bound = SOURCES[0], "launch"
+    for estimate, count in parts:
+        share = float(estimate.seconds) * count
+        seconds += share
+        low += float(estimate.low) * count
+        high += float(estimate.high) * count
+        source = max(source, estimate.source, key=SOURCES.index)
+        if share > largest:
+            largest, bound = share, str(estimate.bound)
+    return Estimate(seconds, low, high, source, bound)

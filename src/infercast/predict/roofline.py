@@ -1,0 +1,60 @@
+"""The roofline with wave quantisation and a launch floor: no fit, only what a GPU can do at best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from infercast.hardware import Gpu
+from infercast.ops import Op
+from infercast.predict.estimate import Estimate
+from infercast.predict.pipes import pipes_of
+
+# The shortest kernels of a replayed CUDA graph take about this long on an H200 whose clock is 1.83 GHz; the part
+# that is instructions scales with the clock, the part that is wires and memory latency does not.
+LAUNCH_FLOOR = 2.0e-6
+REFERENCE_CLOCK = 1.83e9
+CLOCK_SHARE = 0.55
+
+# 90th percentile of measured / roofline latency by family, over the GEMM, attention and MoE tables of A100, L40S,
+# H100, H200 and B200 described in docs/predict.md. The roofline itself is the lower end: nothing runs faster.
+SPREAD = {"gemm": 2.6, "lm_head": 2.0, "attention": 3.5, "moe": 4.0, "collective": 3.0}
+DEFAULT_SPREAD = 2.5
+
+
+class Predictor(Protocol):
+    """Prices operators on a GPU."""
+
+    def price(self, op: Op, gpu: Gpu) -> Estimate:
+        """One launch of ``op``; arrays of shapes give arrays of prices."""
+
+
+class Roofline:
+    """Busiest pipe plus the launch floor."""
+
+    def price(self, op: Op, gpu: Gpu) -> Estimate:
+        """One launch of ``op``; arrays of shapes give arrays of prices."""
+        pipes = pipes_of(op, gpu)
+        floor = launch_floor(gpu)
+        spread = SPREAD.get(op.family, DEFAULT_SPREAD)
+        if all(np.ndim(demand) == 0 for demand in pipes.values()):
+            busiest = max(pipes, key=pipes.__getitem__)
+            demand = float(pipes[busiest])
+            bound = busiest if demand > floor else "launch"
+            return Estimate(demand + floor, demand + floor, demand * spread + 2 * floor, "roofline", bound)
+        demands = np.stack(np.broadcast_arrays(*pipes.values(), floor))
+        bounds = np.array([*pipes, "launch"])[np.argmax(demands, axis=0)]
+        slowest = np.max(demands[:-1], axis=0)
+        return Estimate(slowest + floor, slowest + floor, slowest * spread + 2 * floor, "roofline", bounds)
+
+
+def launch_floor(gpu: Gpu) -> float:
+    """Seconds the emptiest kernel takes on this GPU."""
+    return LAUNCH_FLOOR * (1 - CLOCK_SHARE + CLOCK_SHARE * REFERENCE_CLOCK / gpu.boost_clock)
+
+
+def price_all(predictor: Predictor, ops: Sequence[Op], gpu: Gpu) -> list[Estimate]:
+    """One estimate an operator, in order."""
+    return [predictor.price(op, gpu) for op in ops]

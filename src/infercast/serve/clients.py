@@ -1,0 +1,48 @@
+"""Who sends requests, and when: an open loop follows a clock, a closed loop waits for answers."""
+
+from __future__ import annotations
+
+import heapq
+
+from infercast.serve.request import Request, Workload
+
+
+class Clients:
+    """Releases the requests of a workload to the engine.
+
+    ``path_seconds`` is what a request spends on its way into the engine's queue, once a client has sent it.
+    """
+
+    def __init__(self, workload: Workload, path_seconds: float = 0.0) -> None:
+        self._requests = workload.requests
+        self._path_seconds = path_seconds
+        self._next = 0
+        # Closed loop: the moments at which a client is free to send, a heap.
+        self._free_at: list[float] | None = None
+        if workload.concurrency is not None:
+            self._free_at = [0.0] * min(workload.concurrency, len(self._requests))
+
+    @property
+    def next_arrival(self) -> float | None:
+        """When the next request reaches the engine's queue; None if no client will send one before an answer."""
+        if self._next == len(self._requests) or (self._free_at is not None and not self._free_at):
+            return None
+        return self._sent_at() + self._path_seconds
+
+    def pop(self) -> tuple[int, Request, float]:
+        """The next request: its index, itself, and when its client sent it."""
+        sent = self._sent_at()
+        if self._free_at is not None:
+            heapq.heappop(self._free_at)
+        index = self._next
+        self._next += 1
+        return index, self._requests[index], sent
+
+    def answer(self, time: float) -> None:
+        """A client has its whole answer and may send the next request."""
+        if self._free_at is not None:
+            heapq.heappush(self._free_at, time)
+
+    def _sent_at(self) -> float:
+        earliest = self._requests[self._next].arrival
+        return earliest if self._free_at is None else max(earliest, self._free_at[0])

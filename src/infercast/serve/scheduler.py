@@ -1,0 +1,187 @@
+"""One scheduler step after another, by the rules of vLLM V1.
+
+There is no prefill phase and no decode phase: each sequence has ``num_computed`` tokens that catch up with its
+``num_tokens``. Chunked prefill, prefix hits and recomputing after preemption are all the same rule.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from infercast.engine.step import StepShape
+from infercast.serve.cache import Holding, KvCache
+from infercast.serve.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a step."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    long_prefill_token_threshold: int = 0
+    """At most this many tokens of one prompt a step; 0: no such limit."""
+    chunked_prefill: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request inside the engine."""
+
+    index: int
+    request: Request
+    holding: Holding
+    num_tokens: int
+    """The prompt and every token sampled so far, or being sampled in a step under way, that will be computed on."""
+    num_computed: int = 0
+    num_promised: int = 0
+    """Tokens that finished steps and steps under way produce."""
+    num_produced: int = 0
+    """Tokens that finished steps have produced."""
+    num_cached: int = 0
+    """Prompt tokens found in the prefix cache when the sequence was last started."""
+    num_preemptions: int = 0
+    first_token: float = 0.0
+    last_token: float = 0.0
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one step computes."""
+
+    sequences: list[Sequence] = field(default_factory=list)
+    new_tokens: list[int] = field(default_factory=list)
+    computed: list[int] = field(default_factory=list)
+    started: list[Sequence] = field(default_factory=list)
+    """Those that left the queue for this step."""
+    sampled: list[Sequence] = field(default_factory=list)
+    """Those that produce a token at its end."""
+    num_preempted: int = 0
+
+    @property
+    def shape(self) -> StepShape:
+        """What a step timer needs to know."""
+        return StepShape(self.new_tokens, self.computed, len(self.sampled))
+
+
+class Scheduler:
+    """Decides what each step computes. Sequences are served in order of arrival; the last one gives way first."""
+
+    def __init__(self, limits: Limits, cache: KvCache) -> None:
+        self.limits = limits
+        self.cache = cache
+        self.running: list[Sequence] = []
+        self.waiting: deque[Sequence] = deque()
+        self.num_preemptions = 0
+        self._block_size = cache.shape.block_size
+
+    def add(self, index: int, request: Request) -> None:
+        """Queue a request."""
+        holding = self.cache.new_holding(index, request)
+        self.waiting.append(Sequence(index, request, holding, num_tokens=request.num_input))
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence is not finished."""
+        return bool(self.running or self.waiting)
+
+    def schedule(self) -> Plan | None:
+        """Plan the next step, assuming that the steps under way end as planned; None if nothing can be computed."""
+        plan = Plan()
+        budget = self._schedule_running(plan)
+        if not plan.num_preempted:
+            self._schedule_waiting(plan, budget)
+        return plan if plan.sequences else None
+
+    def complete(self, plan: Plan) -> list[Sequence]:
+        """Take in the tokens that a finished step produced; returns the sequences that are done."""
+        done = []
+        for sequence in plan.sampled:
+            sequence.num_produced += 1
+            if sequence.num_produced == sequence.request.num_output:
+                done.append(sequence)
+        if done:
+            finished = {sequence.index for sequence in done}
+            self.running = [sequence for sequence in self.running if sequence.index not in finished]
+            for sequence in done:
+                self.cache.free(sequence.holding)
+        return done
+
+    def _schedule_running(self, plan: Plan) -> int:
+        """First the running sequences, in order; returns what is left of the token budget."""
+        budget = self.limits.max_num_batched_tokens
+        position = 0
+        while position < len(self.running) and budget > 0:
+            sequence = self.running[position]
+            position += 1
+            missing = sequence.num_tokens - sequence.num_computed
+            if missing == 0:  # its last token is being sampled right now
+                continue
+            new_tokens = missing if missing == 1 else self._chunk(missing, budget)
+            if not self._make_room(sequence, new_tokens, plan):
+                break
+            self._put(plan, sequence, new_tokens)
+            budget -= new_tokens
+        return budget
+
+    def _make_room(self, sequence: Sequence, new_tokens: int, plan: Plan) -> bool:
+        """Blocks for the new tokens, preempting from the back of the line until there are enough."""
+        if sequence.num_computed + new_tokens <= sequence.holding.capacity:
+            return True
+        while not self.cache.grow(sequence.holding, sequence.num_computed, new_tokens):
+            victim = self.running.pop()
+            self._preempt(victim)
+            plan.num_preempted += 1
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Take a sequence's blocks; it will compute its tokens again, before anyone else who waits."""
+        self.cache.free(sequence.holding)
+        sequence.num_computed = 0
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        # A sequence whose last token is under way needs no blocks any more and nothing to be computed.
+        if sequence.num_promised < sequence.request.num_output:
+            self.waiting.appendleft(sequence)
+
+    def _schedule_waiting(self, plan: Plan, budget: int) -> None:
+        """Then those who wait, in order, until one does not fit."""
+        while self.waiting and budget > 0 and len(self.running) < self.limits.max_num_seqs:
+            sequence = self.waiting[0]
+            num_cached = self.cache.longest_prefix(sequence.holding, sequence.num_tokens)
+            missing = sequence.num_tokens - num_cached
+            if missing > budget and not self.limits.chunked_prefill:
+                return
+            new_tokens = self._chunk(missing, budget)
+            whole = self.cache.shape.most_blocks(sequence.num_tokens, self.limits.max_num_batched_tokens)
+            if not self.cache.admit(sequence.holding, num_cached, new_tokens, whole):
+                return
+            self.waiting.popleft()
+            self.running.append(sequence)
+            sequence.num_computed = sequence.num_cached = num_cached
+            plan.started.append(sequence)
+            self._put(plan, sequence, new_tokens)
+            budget -= new_tokens
+
+    def _chunk(self, missing: int, budget: int) -> int:
+        """How much of a prompt this step computes."""
+        threshold = self.limits.long_prefill_token_threshold
+        return min(missing, budget, threshold) if threshold else min(missing, budget)
+
+    def _put(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
+        """Enter a sequence into the plan and count its tokens as computed; if it caught up, it samples a token."""
+        computed = sequence.num_computed
+        reached = sequence.num_computed = computed + new_tokens
+        plan.sequences.append(sequence)
+        plan.new_tokens.append(new_tokens)
+        plan.computed.append(computed)
+        if reached % self._block_size < new_tokens:  # a block was filled, which the next sequence may find already
+            self.cache.name_full_blocks(sequence.holding, reached)
+        if reached == sequence.num_tokens:
+            plan.sampled.append(sequence)
+            sequence.num_promised += 1
+            if sequence.num_promised < sequence.request.num_output:
+                sequence.num_tokens += 1

@@ -1,0 +1,94 @@
+"""The clock: steps follow each other, arrivals fall between them, requests become latencies.
+
+Like vLLM's engine core, the loop keeps up to two steps under way when scheduling is asynchronous: the next one is
+planned when the one before it starts, so a request that arrives during a step joins the one after the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from infercast.engine.kv import KvShape
+from infercast.engine.step import StepTimer
+from infercast.errors import InputError
+from infercast.serve.cache import KvCache
+from infercast.serve.clients import Clients
+from infercast.serve.record import Record
+from infercast.serve.request import Workload
+from infercast.serve.scheduler import Limits, Plan, Scheduler
+
+Observer = Callable[[Scheduler, Plan], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One engine: how long its steps take, what bounds them and how much it can remember."""
+
+    timer: StepTimer
+    limits: Limits
+    num_blocks: int
+    kv_shape: KvShape = field(default_factory=KvShape)
+    prefix_caching: bool = True
+    steps_under_way: int = 2
+    """2: the next step is planned while one runs (asynchronous scheduling); 1: one after the other."""
+    request_path_seconds: float = 0.0
+    """From the client's call to the engine's queue."""
+    token_path_seconds: float = 0.0
+    """From the end of a step to the client."""
+    max_model_len: int | None = None
+
+
+def simulate(replica: Replica, workload: Workload, observe: Observer | None = None) -> Record:
+    """Serve a workload and record what every request saw."""
+    check_workload(replica, workload)
+    cache = KvCache(replica.num_blocks, replica.kv_shape, caching=replica.prefix_caching)
+    scheduler = Scheduler(replica.limits, cache)
+    clients = Clients(workload, replica.request_path_seconds)
+    record = Record(len(workload.requests), replica.token_path_seconds)
+    under_way: deque[tuple[Plan, float]] = deque()
+    clock = gpu_free = 0.0
+    while True:
+        while (arrival := clients.next_arrival) is not None and arrival <= clock:
+            index, request, sent = clients.pop()
+            scheduler.add(index, request)
+            record.sent(index, sent)
+        plan = scheduler.schedule()
+        if plan is not None:
+            shape = plan.shape
+            estimate = replica.timer(shape)
+            start = max(clock, gpu_free)
+            gpu_free = start + estimate.seconds
+            under_way.append((plan, gpu_free))
+            record.step(plan, shape, estimate, start, scheduler)
+            if observe is not None:
+                observe(scheduler, plan)
+            if len(under_way) < replica.steps_under_way:
+                continue
+        if under_way:
+            finished, clock = under_way.popleft()
+            for sequence in record.tokens(finished, clock, scheduler.complete(finished)):
+                clients.answer(record.last_token[sequence.index])
+        elif arrival is not None:
+            clock = arrival
+        else:
+            return record.close(scheduler)
+
+
+def check_workload(replica: Replica, workload: Workload) -> None:
+    """Refuse what the engine would refuse, before the first step."""
+    if not workload.requests:
+        raise InputError("the workload has no requests")
+    longest = replica.max_model_len or replica.num_blocks * replica.kv_shape.block_size
+    for index, request in enumerate(workload.requests):
+        if request.num_input < 1 or request.num_output < 1:
+            raise InputError(
+                f"request {index} has {request.num_input} input and {request.num_output} output tokens; "
+                "both must be at least 1"
+            )
+        if request.num_input + request.num_output > longest:
+            raise InputError(
+                f"request {index} needs {request.num_input} input + {request.num_output} output tokens, "
+                f"above max_model_len {longest}; shorten it or raise max_model_len"
+            )

@@ -1,0 +1,85 @@
+"""Bundled models: every one reads, counts right, and is found by its names."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from infercast.errors import UnknownNameError
+from infercast.models.library import bundled_config, bundled_name, model_names
+from infercast.models.parameters import active_parameter_count, parameter_count, weight_bytes
+from infercast.models.read import read_model
+
+DOCS = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+def test_there_are_many():
+    assert len(model_names()) >= 55
+    assert list(model_names()) == sorted(model_names())
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_bundled_model_reads_and_counts_as_published(name):
+    config = read_model(name)
+    facts = bundled_config(name)["infercast"]
+    assert config.name == name
+    assert parameter_count(config) == pytest.approx(facts["parameters"], rel=0.01)
+    assert 0 < active_parameter_count(config) <= parameter_count(config)
+    assert weight_bytes(config).total <= 2 * parameter_count(config)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_bundled_file_names_its_sources(name):
+    facts = bundled_config(name)["infercast"]
+    assert set(facts) == {"source", "aliases", "parameters", "parameters_source"}
+    assert facts["source"].startswith("huggingface.co/")
+    assert facts["parameters_source"]
+    assert name == name.lower()
+    assert re.fullmatch(r"[a-z0-9.-]+", name)
+
+
+def test_an_alias_means_one_model():
+    aliases = [alias.lower() for name in model_names() for alias in bundled_config(name)["infercast"]["aliases"]]
+    assert len(aliases) == len(set(aliases))
+    assert not set(aliases) & set(model_names())
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("META-LLAMA/llama-3.1-8b-instruct", "llama-3.1-8b"),
+        ("LLAMA-3.1-8B", "llama-3.1-8b"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-r1"),
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b-fp8"),
+    ],
+)
+def test_aliases_in_any_case(alias, name):
+    assert bundled_name(alias) == name
+    assert read_model(alias).name == name
+
+
+def test_unknown_names_come_with_suggestions():
+    with pytest.raises(UnknownNameError, match=r"unknown model 'llama-3\.1-9b'; did you mean .*config\.json works too"):
+        bundled_config("llama-3.1-9b")
+    assert bundled_name("nothing/like-it") is None
+
+
+def test_bundled_configs_are_not_shared():
+    first = bundled_config("phi-4")
+    first["hidden_size"] = 1
+    assert bundled_config("phi-4")["hidden_size"] == 5120
+
+
+def test_files_are_plain_json():
+    folder = Path(__file__).parents[2] / "src" / "infercast" / "data" / "models"
+    for path in folder.glob("*.json"):
+        assert "NaN" not in path.read_text(encoding="utf-8")
+        json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_the_guide_lists_every_bundled_model():
+    rows = set(re.findall(r"^\| `([^`]+)` \|", DOCS.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert set(model_names()) <= rows
