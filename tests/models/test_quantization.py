@@ -160,9 +160,11 @@ def test_mxfp4_overrides_experts_alone():
 def test_overrides_of_quantised_checkpoints():
     assert read_model("qwen3-32b-fp8", quantization="fp8").weights.name == "fp8_block"
     assert read_model("kimi-k2.5", quantization="awq").weights.name == "int4"
-    with pytest.raises(UnsupportedModelError, match="'int4' does not apply: the checkpoint is already quantised to fp8"):
+    with pytest.raises(
+        UnsupportedModelError, match="'int4' does not apply: the checkpoint is already quantised to fp8"
+    ):
         read_model("qwen3-32b-fp8", quantization="int4")
-    with pytest.raises(UnknownNameError, match="unknown quantization 'fp6'; .*nvfp4"):
+    with pytest.raises(UnknownNameError, match=r"unknown quantization 'fp6'; .*nvfp4"):
         read_model("llama-3.1-8b", quantization="fp6")
 
 

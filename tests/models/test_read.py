@@ -1,9 +1,7 @@
 """Configs read into stacks: facts checked by hand, one or more for each family."""
 
 import json
-from pathlib import Path
-
-import pytest
+import time
 
 from infercast.models.library import bundled_config
 from infercast.models.read import read_model
@@ -52,8 +50,8 @@ def test_qwen_windows_upper_layers_only_when_told():
 def test_qwen_experts_in_some_layers():
     values = {**bundled_config("qwen3-30b-a3b"), "mlp_only_layers": [1], "decoder_sparse_step": 2}
     dense, sparse = read_model(values).stacks
-    assert (dense.layers, dense.feed_forward) == (24, DenseFeedForward(6144))
-    assert (sparse.layers, sparse.feed_forward) == (24, ExpertFeedForward(128, 8, 768))
+    assert (dense.layers, dense.feed_forward) == (25, DenseFeedForward(6144))
+    assert (sparse.layers, sparse.feed_forward) == (23, ExpertFeedForward(128, 8, 768))
     values["mlp_only_layers"] = [1, 3]
     assert [stack.layers for stack in read_model({**values, "decoder_sparse_step": 1}).stacks] == [46, 2]
 
@@ -124,7 +122,11 @@ def test_deepseek():
     )
     assert read_model("deepseek-v3").notes == ("multi-token prediction layers left out",)
     lite = read_model("deepseek-v2-lite").stacks[1]
-    assert (lite.attention.q_lora_rank, lite.feed_forward.shared_inter, lite.feed_forward.router_bias) == (0, 2816, False)
+    assert (lite.attention.q_lora_rank, lite.feed_forward.shared_inter, lite.feed_forward.router_bias) == (
+        0,
+        2816,
+        False,
+    )
 
 
 def test_kimi():
@@ -205,65 +207,8 @@ def test_a_file_without_architectures_is_known_by_its_type():
 
 
 def test_reading_is_quick():
-    import time
-
     read_model("llama-3.1-8b")
     start = time.perf_counter()
     for _ in range(20):
         read_model("llama-3.1-8b")
     assert (time.perf_counter() - start) / 20 < 0.005
-
-
-SHARED = Path(__file__).parents[3] / "shared" / "models"
-# Published totals in billions, of the language model alone, prediction layers left out.
-PUBLISHED = {
-    "MiniMax-M2": 229,
-    "Qwen3-0.6B": 0.596,
-    "Qwen3-1.7B": 1.72,
-    "Qwen3-8B": 8.19,
-    "Qwen3-32B": 32.8,
-    "Qwen3-30B": 30.5,
-    "Qwen3-235B": 235.1,
-    "Qwen3-Coder-480B": 480.2,
-    "Qwen3-VL-2B": 1.72,
-    "Qwen3-VL-4B": 4.02,
-    "Qwen3-VL-8B": 8.19,
-    "Qwen3-VL-32B": 32.8,
-    "Qwen3-VL-30B": 30.5,
-    "Qwen3-VL-235B": 235.1,
-    "MiMo-7B": 7.62,
-    "MiMo-V2-Flash": 309,
-    "DeepSeek-R1": 671,
-    "DeepSeek-V3": 671,
-    "gemma-4-26B": 25.2,
-    "Gemma-4-26B": 25.2,
-    "Gemma-4-31B": 30.7,
-    "Llama-4-Maverick": 400,
-    "Llama-4-Scout": 107.8,
-    "Llama-3.1-405B": 405.9,
-    "Llama-3.1-70B": 70.55,
-    "Llama-3.1-8B": 8.03,
-    "Mixtral-8x22B": 140.6,
-    "Mixtral-8x7B": 46.7,
-    "Kimi-K2": 1026,
-    "gpt-oss-120b": 116.8,
-    "gpt-oss-20b": 20.9,
-}
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the collection of published configs is not here")
-def test_current_configs_are_counted_right_or_refused_by_name():
-    from infercast.errors import UnsupportedModelError
-    from infercast.models.parameters import parameter_count
-
-    read = 0
-    for path in sorted(SHARED.glob("*.json")):
-        try:
-            config = read_model(path)
-        except UnsupportedModelError as error:
-            assert "not modelled yet" in str(error), path.name
-            continue
-        read += 1
-        billions = next(PUBLISHED[key] for key in sorted(PUBLISHED, key=len, reverse=True) if key in path.name)
-        assert parameter_count(config) / 1e9 == pytest.approx(billions, rel=0.01), path.name
-    assert read >= 40

@@ -33,28 +33,30 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True)
 class StepEstimate:
-    """How long a step takes, and where its GPU time goes."""
+    """How long one step takes, or each of several steps in a row, and where its GPU time goes."""
 
-    seconds: float
+    seconds: npt.NDArray[Any]
     """From one step's end to the next one's, when steps follow each other without a pause."""
-    gpu_seconds: float
+    gpu_seconds: npt.NDArray[Any]
     host_seconds: float
     kernel_seconds: npt.NDArray[Any]
-    """Seconds of each kernel, in the order of the timer's ``kernels``."""
+    """Seconds of each kernel (last axis), in the order of the timer's ``kernels``."""
 
 
 class StepTimer(Protocol):
-    """Anything that can tell how long a step takes."""
+    """Anything that can tell how long steps take."""
 
-    def __call__(self, shape: StepShape) -> StepEstimate:
-        """The time of one step."""
+    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
+        """The times of ``steps`` steps in a row: of this batch, then of the same batch with all its contexts one
+        token longer, and so on. More than one step can be asked of a decoding batch only.
+        """
 
 
 def constant_timer(seconds: float) -> StepTimer:
     """Every step takes the same time: for tests and for queueing theory."""
-    estimate = StepEstimate(seconds, seconds, 0.0, np.array([seconds]))
 
-    def timer(shape: StepShape) -> StepEstimate:
-        return estimate
+    def timer(shape: StepShape, steps: int = 1) -> StepEstimate:
+        each = np.full(steps, seconds)
+        return StepEstimate(each, each, 0.0, each[:, None])
 
     return timer

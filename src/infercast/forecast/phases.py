@@ -10,7 +10,7 @@ from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepShape
 from infercast.forecast.kernels import price_step
 from infercast.serve import Record
-from infercast.serve.record import PhaseTotals
+from infercast.serve.totals import PhaseTotals
 
 
 @dataclass(frozen=True, slots=True)

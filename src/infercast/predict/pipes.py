@@ -60,12 +60,10 @@ def _gemm(op: Gemm, gpu: Gpu) -> Pipes:
 
 def _attention(op: Attention, gpu: Gpu) -> Pipes:
     """Matrix products in whole rounds of query tiles, exponentials, and the KV cache read once."""
-    blocks = op.heads * op.num_tiles(QUERY_TILE)
-    return {
-        "tensor": op.flops / gpu.dense_flops(tensor_rate_of(op.dtype)) * quantised_waves(blocks, gpu.sms),
-        "special": op.exponentials / gpu.special_rate,
-        "dram": _dram(op, gpu),
-    }
+    tensor = op.flops / gpu.dense_flops(tensor_rate_of(op.dtype))
+    if op.queries.max() > 1:  # a batch that only decodes is cut along its keys until it fills the chip evenly
+        tensor = tensor * quantised_waves(op.heads * op.num_tiles(QUERY_TILE), gpu.sms)
+    return {"tensor": tensor, "special": op.exponentials / gpu.special_rate, "dram": _dram(op, gpu)}
 
 
 def _moe(op: MoE, gpu: Gpu) -> Pipes:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Protocol
 
 import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.ops import Op
+from infercast.ops.op import Quantity
 from infercast.predict.estimate import Estimate
 from infercast.predict.pipes import pipes_of
 
@@ -30,6 +32,9 @@ class Predictor(Protocol):
     def price(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices."""
 
+    def seconds(self, op: Op, gpu: Gpu) -> Quantity:
+        """The same without interval and reason, for those who price by the thousand."""
+
 
 class Roofline:
     """Busiest pipe plus the launch floor."""
@@ -38,16 +43,18 @@ class Roofline:
         """One launch of ``op``; arrays of shapes give arrays of prices."""
         pipes = pipes_of(op, gpu)
         floor = launch_floor(gpu)
-        spread = SPREAD.get(op.family, DEFAULT_SPREAD)
-        if all(np.ndim(demand) == 0 for demand in pipes.values()):
-            busiest = max(pipes, key=pipes.__getitem__)
-            demand = float(pipes[busiest])
-            bound = busiest if demand > floor else "launch"
-            return Estimate(demand + floor, demand + floor, demand * spread + 2 * floor, "roofline", bound)
-        demands = np.stack(np.broadcast_arrays(*pipes.values(), floor))
-        bounds = np.array([*pipes, "launch"])[np.argmax(demands, axis=0)]
-        slowest = np.max(demands[:-1], axis=0)
-        return Estimate(slowest + floor, slowest + floor, slowest * spread + 2 * floor, "roofline", bounds)
+        demands = np.stack(np.broadcast_arrays(floor, *pipes.values()))
+        bound = np.array(["launch", *pipes])[np.argmax(demands, axis=0)]
+        busiest = np.max(demands[1:], axis=0)
+        seconds = busiest + floor
+        high = busiest * SPREAD.get(op.family, DEFAULT_SPREAD) + 2 * floor
+        if seconds.ndim == 0:
+            return Estimate(float(seconds), float(seconds), float(high), "roofline", str(bound))
+        return Estimate(seconds, seconds, high, "roofline", bound)
+
+    def seconds(self, op: Op, gpu: Gpu) -> Quantity:
+        """The same without interval and reason, for those who price by the thousand."""
+        return reduce(np.maximum, pipes_of(op, gpu).values()) + launch_floor(gpu)
 
 
 def launch_floor(gpu: Gpu) -> float:

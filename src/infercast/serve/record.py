@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,59 +11,21 @@ import numpy.typing as npt
 
 from infercast.engine.step import StepEstimate, StepShape
 from infercast.serve.scheduler import Plan, Scheduler, Sequence
+from infercast.serve.totals import Gauge, PhaseTotals
 
 PHASES = ("prefill", "decode")
 """Steps that compute any prompt tokens (decodes may ride along), and steps of single new tokens only."""
 
 
-class PhaseTotals:
-    """Sums over the steps of one phase."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.tokens = 0
-        self.sequences = 0
-        self.context = 0
-        self.sampled = 0
-        self.seconds = 0.0
-        self.gpu_seconds = 0.0
-        self.host_bound_seconds = 0.0
-        self.kernel_seconds: npt.NDArray[Any] | float = 0.0
-
-    def add(self, shape: StepShape, estimate: StepEstimate) -> None:
-        """One more step."""
-        self.steps += 1
-        self.tokens += shape.num_tokens
-        self.sequences += len(shape.new_tokens)
-        self.context += sum(shape.computed)
-        self.sampled += shape.num_sampled
-        self.seconds += estimate.seconds
-        self.gpu_seconds += estimate.gpu_seconds
-        self.host_bound_seconds += max(0.0, estimate.seconds - estimate.gpu_seconds)
-        self.kernel_seconds = self.kernel_seconds + estimate.kernel_seconds
-
-
-class Gauge:
-    """A quantity over time: its time-weighted mean and its peak."""
-
-    def __init__(self) -> None:
-        self.area = 0.0
-        self.peak = 0.0
-
-    def add(self, value: float, seconds: float) -> None:
-        """The quantity stood at ``value`` for that long."""
-        self.area += value * seconds
-        self.peak = max(self.peak, value)
-
-
 class Record:
-    """Arrays over requests, filled as the run goes on."""
+    """Arrays over requests, filled as the run goes on. Times are in seconds."""
 
     def __init__(self, num_requests: int, token_path_seconds: float = 0.0) -> None:
         self.sent_at = np.full(num_requests, np.nan)
+        self.started_at = np.full(num_requests, np.nan)
+        """When the first step with the request in it began."""
         self.first_token = np.full(num_requests, np.nan)
         self.last_token = np.full(num_requests, np.nan)
-        self.started_at = np.full(num_requests, np.nan)
         self.num_output = np.zeros(num_requests, dtype=np.int64)
         self.num_cached = np.zeros(num_requests, dtype=np.int64)
         self.phases = {phase: PhaseTotals() for phase in PHASES}
@@ -78,22 +41,24 @@ class Record:
         """A client sent its request."""
         self.sent_at[index] = time
 
-    def step(
-        self, plan: Plan, shape: StepShape, estimate: StepEstimate, start: float, scheduler: Scheduler
-    ) -> None:
-        """A step was planned that begins at ``start``."""
-        phase = "decode" if shape.is_decode else "prefill"
-        self.phases[phase].add(shape, estimate)
-        self.running.add(len(plan.sequences), estimate.seconds)
-        self.waiting.add(len(scheduler.waiting), estimate.seconds)
-        self.kv_usage.add(scheduler.cache.usage, estimate.seconds)
-        for sequence in plan.started:
+    def start(self, sequences: SequenceOf[Sequence], time: float) -> None:
+        """Sequences left the queue for a step that begins at ``time``."""
+        for sequence in sequences:
             if not sequence.num_preemptions:
-                self.started_at[sequence.index] = start
+                self.started_at[sequence.index] = time
                 self.num_cached[sequence.index] = sequence.num_cached
 
-    def tokens(self, plan: Plan, end: float, done: SequenceOf[Sequence]) -> SequenceOf[Sequence]:
-        """A step ended and its tokens are on their way to their clients; returns ``done``."""
+    def steps(
+        self, shape: StepShape, estimate: StepEstimate, *, running: int, waiting: int, kv: float | npt.NDArray[Any]
+    ) -> None:
+        """One or more steps of the same batch were planned."""
+        self.phases["decode" if shape.is_decode else "prefill"].add(shape, estimate)
+        self.running.add(running, estimate.seconds)
+        self.waiting.add(waiting, estimate.seconds)
+        self.kv_usage.add(kv, estimate.seconds)
+
+    def tokens(self, plan: Plan, end: float, done: SequenceOf[Sequence]) -> None:
+        """A step ended and its tokens are on their way to their clients."""
         time = end + self._token_path_seconds
         steady = 0
         for sequence in plan.sampled:
@@ -112,7 +77,19 @@ class Record:
         for sequence in done:
             self.last_token[sequence.index] = time
             self.num_output[sequence.index] = sequence.num_produced
-        return done
+
+    def all_produced_last(self, sequences: SequenceOf[Sequence]) -> bool:
+        """Whether each of them got a token at the last step that ended."""
+        return all(sequence.last_token == self._previous_end for sequence in sequences)
+
+    def steady_tokens(self, sequences: SequenceOf[Sequence], ends: npt.NDArray[Any]) -> None:
+        """Steps ended one after the other, each with a token for all these sequences and none their last."""
+        times = [end + self._token_path_seconds for end in ends.tolist()]
+        self._gaps += [later - earlier for earlier, later in pairwise([self._previous_end, *times])]
+        self._gap_counts += [len(sequences)] * len(times)
+        self._previous_end = times[-1]
+        for sequence in sequences:
+            sequence.last_token = self._previous_end
 
     def close(self, scheduler: Scheduler) -> Record:
         """The run is over."""
@@ -125,17 +102,17 @@ class Record:
 
     @property
     def ttft(self) -> npt.NDArray[Any]:
-        """Seconds from sending a request to its first token."""
+        """From sending a request to its first token."""
         return np.asarray(self.first_token - self.sent_at)
 
     @property
     def end_to_end(self) -> npt.NDArray[Any]:
-        """Seconds from sending a request to its last token."""
+        """From sending a request to its last token."""
         return np.asarray(self.last_token - self.sent_at)
 
     @property
     def tpot(self) -> npt.NDArray[Any]:
-        """Mean seconds between a request's tokens, for the requests that have more than one."""
+        """Mean time between a request's tokens, for the requests that have more than one."""
         several = self.num_output > 1
         return np.asarray((self.last_token - self.first_token)[several] / (self.num_output[several] - 1))
 

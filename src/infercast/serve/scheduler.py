@@ -108,6 +108,17 @@ class Scheduler:
                 self.cache.free(sequence.holding)
         return done
 
+    def advance(self, sequence: Sequence, steps: int) -> None:
+        """Let a decoding sequence take ``steps`` steps at once, for which there must be blocks."""
+        computed = sequence.num_computed
+        if computed + steps > sequence.holding.capacity:
+            self.cache.grow(sequence.holding, computed, steps)
+        sequence.num_computed += steps
+        self.cache.name_full_blocks(sequence.holding, sequence.num_computed)
+        sequence.num_produced += steps
+        sequence.num_promised += steps
+        sequence.num_tokens += steps - (sequence.num_promised == sequence.request.num_output)
+
     def _schedule_running(self, plan: Plan) -> int:
         """First the running sequences, in order; returns what is left of the token budget."""
         budget = self.limits.max_num_batched_tokens

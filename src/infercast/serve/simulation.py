@@ -6,7 +6,6 @@ planned when the one before it starts, so a request that arrives during a step j
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,9 +14,11 @@ from infercast.engine.step import StepTimer
 from infercast.errors import InputError
 from infercast.serve.cache import KvCache
 from infercast.serve.clients import Clients
+from infercast.serve.coast import coast
 from infercast.serve.record import Record
 from infercast.serve.request import Workload
 from infercast.serve.scheduler import Limits, Plan, Scheduler
+from infercast.serve.state import State
 
 Observer = Callable[[Scheduler, Plan], None]
 
@@ -40,38 +41,37 @@ class Replica:
     max_model_len: int | None = None
 
 
-def simulate(replica: Replica, workload: Workload, observe: Observer | None = None) -> Record:
-    """Serve a workload and record what every request saw."""
+def simulate(replica: Replica, workload: Workload, *, jump: bool = True, observe: Observer | None = None) -> Record:
+    """Serve a workload and record what every request saw.
+
+    With ``jump``, stretches in which nothing but decoding happens are computed at once; the result is the same to
+    the last bit. ``observe`` is called after each step is planned, which needs ``jump=False``.
+    """
     check_workload(replica, workload)
     cache = KvCache(replica.num_blocks, replica.kv_shape, caching=replica.prefix_caching)
-    scheduler = Scheduler(replica.limits, cache)
     clients = Clients(workload, replica.request_path_seconds)
     record = Record(len(workload.requests), replica.token_path_seconds)
-    under_way: deque[tuple[Plan, float]] = deque()
-    clock = gpu_free = 0.0
+    state = State(Scheduler(replica.limits, cache), clients, record, replica.timer, replica.steps_under_way)
+    scheduler = state.scheduler
     while True:
-        while (arrival := clients.next_arrival) is not None and arrival <= clock:
+        while (arrival := clients.next_arrival) is not None and arrival <= state.clock:
             index, request, sent = clients.pop()
             scheduler.add(index, request)
             record.sent(index, sent)
+        if jump and coast(state):
+            continue
         plan = scheduler.schedule()
         if plan is not None:
-            shape = plan.shape
-            estimate = replica.timer(shape)
-            start = max(clock, gpu_free)
-            gpu_free = start + estimate.seconds
-            under_way.append((plan, gpu_free))
-            record.step(plan, shape, estimate, start, scheduler)
+            state.start(plan)
             if observe is not None:
                 observe(scheduler, plan)
-            if len(under_way) < replica.steps_under_way:
+            if len(state.under_way) < replica.steps_under_way:
                 continue
-        if under_way:
-            finished, clock = under_way.popleft()
-            for sequence in record.tokens(finished, clock, scheduler.complete(finished)):
+        if state.under_way:
+            for sequence in state.finish():
                 clients.answer(record.last_token[sequence.index])
         elif arrival is not None:
-            clock = arrival
+            state.clock = arrival
         else:
             return record.close(scheduler)
 

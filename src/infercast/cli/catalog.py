@@ -1,0 +1,56 @@
+"""``infercast gpus`` and ``infercast models``: what is known."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from infercast.cli import options
+from infercast.forecast.deploy import load_model
+from infercast.hardware import gpu_names, load_gpu
+from infercast.models.library import model_names
+from infercast.report import catalog
+from infercast.report.layout import show
+
+
+def gpus(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One GPU in full, or your own TOML file.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the GPUs that are known, or show one with the source of its numbers."""
+    if name is None:
+        known = [load_gpu(each) for each in gpu_names()]
+        if as_json:
+            options.print_json([catalog.gpu_dict(gpu) for gpu in known])
+        else:
+            show(*catalog.render_gpus(known))
+        return
+    gpu = load_gpu(name)
+    if as_json:
+        options.print_json(catalog.gpu_dict(gpu))
+    else:
+        show(*catalog.render_gpu(gpu))
+
+
+def models(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One model in full: a bundled name or a config.json.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the models that are bundled, or show how one config.json is understood."""
+    if name is None:
+        known = [load_model(each) for each in model_names()]
+        if as_json:
+            options.print_json([catalog.model_dict(model) for model in known])
+        else:
+            show(*catalog.render_models(known))
+        return
+    model = load_model(name)
+    if as_json:
+        options.print_json(catalog.model_dict(model))
+    else:
+        show(*catalog.render_model(model))

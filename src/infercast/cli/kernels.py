@@ -1,0 +1,82 @@
+"""``infercast kernels``: where the time of one step goes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from infercast.cli import options
+from infercast.engine.settings import EngineSettings
+from infercast.errors import InputError
+from infercast.forecast.deploy import deploy
+from infercast.forecast.kernels import decode_shape, prefill_shape, price_step
+from infercast.report.kernels import render_step, step_dict
+from infercast.report.layout import show
+
+
+def command(
+    model: options.Model,
+    gpu: options.GpuName,
+    prefill: Annotated[int | None, typer.Option("--prefill", help="One prompt of so many tokens.")] = None,
+    decode: Annotated[int | None, typer.Option("--decode", help="So many sequences, one new token each.")] = None,
+    context: Annotated[
+        int | None, typer.Option("--context", help="Tokens before: of each decoding sequence, or cached of the prompt.")
+    ] = None,
+    quantization: options.Quantization = None,
+    kv_cache_dtype: options.KvCacheDtype = "auto",
+    tensor_parallel_size: options.TensorParallel = 1,
+    max_num_batched_tokens: options.MaxBatchedTokens = None,
+    enforce_eager: options.EnforceEager = False,
+    as_json: options.Json = False,
+) -> None:
+    """Price one step kernel by kernel: launches, time, share, what bounds it, and how close it comes.
+
+    Examples:
+
+      infercast kernels llama-3.1-8b --gpu h200-sxm --prefill 8192
+
+      infercast kernels qwen3-30b-a3b --gpu b200-sxm --decode 32 --context 1400
+    """
+    if (prefill is None) == (decode is None):
+        raise InputError("say which step: either --prefill TOKENS, or --decode SEQUENCES with --context TOKENS")
+    if prefill is not None:
+        cached = context or 0
+        shape = prefill_shape(_positive("--prefill", prefill), _not_negative("--context", cached))
+        question = f"prefill of {prefill:,} tokens" + (f" after {cached:,} cached ones" if cached else "")
+    else:
+        assert decode is not None
+        before = 1024 if context is None else context
+        shape = decode_shape(_positive("--decode", decode), _not_negative("--context", before))
+        question = f"decode of {decode:,} sequences, each after {before:,} tokens"
+    settings = EngineSettings(
+        max_num_batched_tokens=max_num_batched_tokens or max(shape.num_tokens, 8192),
+        max_num_seqs=max(len(shape.new_tokens), 256),
+        max_model_len=shape.new_tokens[0] + shape.computed[0],
+        enforce_eager=enforce_eager,
+    )
+    deployment = deploy(
+        model,
+        gpu,
+        settings,
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        tensor_parallel_size=tensor_parallel_size,
+    )
+    cost = price_step(deployment, shape)
+    if as_json:
+        options.print_json(step_dict(deployment, cost))
+    else:
+        show(*render_step(deployment, cost, question))
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        raise InputError(f"{name} must be at least 1, not {value}")
+    return value
+
+
+def _not_negative(name: str, value: int) -> int:
+    if value < 0:
+        raise InputError(f"{name} must be 0 or more, not {value}")
+    return value

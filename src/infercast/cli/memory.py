@@ -1,0 +1,63 @@
+"""``infercast memory``: what fits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from infercast.cli import options
+from infercast.engine.settings import EngineSettings
+from infercast.errors import InputError
+from infercast.forecast.memory import fit_memory
+from infercast.report.layout import show
+from infercast.report.memory import fit_dict, render_fit
+
+
+def command(
+    model: options.Model,
+    gpu: options.GpuName,
+    context: Annotated[
+        int, typer.Option("--context", help="Tokens of a typical sequence, to count how many fit.")
+    ] = 2048,
+    quantization: options.Quantization = None,
+    kv_cache_dtype: options.KvCacheDtype = "auto",
+    tensor_parallel_size: options.TensorParallel = 1,
+    max_num_batched_tokens: options.MaxBatchedTokens = None,
+    max_num_seqs: options.MaxSeqs = None,
+    max_model_len: options.MaxModelLen = None,
+    gpu_memory_utilization: options.MemoryUtilization = 0.9,
+    block_size: options.BlockSize = 16,
+    enforce_eager: options.EnforceEager = False,
+    as_json: options.Json = False,
+) -> None:
+    """Show what fits: weights, KV bytes a token, KV blocks, the longest context, the most sequences.
+
+    Examples:
+
+      infercast memory llama-3.3-70b --gpu h100-sxm --tensor-parallel-size 4
+
+      infercast memory deepseek-v3 --gpu h200-sxm -tp 8 --context 8192 --json
+    """
+    if context < 1:
+        raise InputError(f"--context must be at least 1, not {context}")
+    fit = fit_memory(
+        model,
+        gpu,
+        EngineSettings(
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            gpu_memory_utilization=gpu_memory_utilization,
+            block_size=block_size,
+            enforce_eager=enforce_eager,
+        ),
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        tensor_parallel_size=tensor_parallel_size,
+        context=context,
+    )
+    if as_json:
+        options.print_json(fit_dict(fit))
+    else:
+        show(*render_fit(fit))

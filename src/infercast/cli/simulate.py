@@ -1,0 +1,165 @@
+"""``infercast simulate``: what users of a deployment would see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infercast.cli import options
+from infercast.cli.options import ENGINE, WORKLOAD
+from infercast.engine.settings import EngineSettings
+from infercast.errors import InputError, SaturatedError
+from infercast.forecast.deploy import deploy
+from infercast.forecast.serving import serve_workload
+from infercast.report.layout import show
+from infercast.report.serving import forecast_dict, render_forecast
+from infercast.serve.request import Workload
+from infercast.serve.traces import read_trace
+from infercast.serve.workload import scaled, synthetic_workload
+
+DEFAULT_COUNT = 1000
+
+
+def command(
+    model: options.Model,
+    gpu: options.GpuName,
+    rate: Annotated[
+        float | None, typer.Option("--rate", "-r", help="Requests a second.", rich_help_panel=WORKLOAD)
+    ] = None,
+    arrival: Annotated[
+        str,
+        typer.Option("--arrival", help="poisson, gamma, constant or burst (all at once).", rich_help_panel=WORKLOAD),
+    ] = "poisson",
+    burstiness: Annotated[
+        float,
+        typer.Option("--burstiness", help="Gamma arrivals: 1 is Poisson, less is burstier.", rich_help_panel=WORKLOAD),
+    ] = 1.0,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency", help="Closed loop: so many clients wait for their answers.", rich_help_panel=WORKLOAD
+        ),
+    ] = None,
+    num_requests: Annotated[
+        int | None,
+        typer.Option(
+            "--num-requests", "-n", help=f"Default {DEFAULT_COUNT}, or the whole trace.", rich_help_panel=WORKLOAD
+        ),
+    ] = None,
+    input_len: Annotated[
+        str,
+        typer.Option(
+            "--input-len",
+            help="Prompt tokens: 512, uniform:100:900, lognormal:MEAN:SIGMA[:MIN:MAX].",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = "lognormal:700:0.9:16:8000",
+    output_len: Annotated[
+        str, typer.Option("--output-len", help="Output tokens, in the same forms.", rich_help_panel=WORKLOAD)
+    ] = "lognormal:180:0.8:4:1000",
+    prefix_len: Annotated[
+        int, typer.Option("--prefix-len", help="Tokens that prompts share at their start.", rich_help_panel=WORKLOAD)
+    ] = 0,
+    prefix_groups: Annotated[
+        int, typer.Option("--prefix-groups", help="How many different shared starts.", rich_help_panel=WORKLOAD)
+    ] = 1,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace", help="Replay a trace: Azure CSV, Mooncake JSONL, or plain CSV/JSONL.", rich_help_panel=WORKLOAD
+        ),
+    ] = None,
+    rate_scale: Annotated[
+        float, typer.Option("--rate-scale", help="Replay a trace so many times as fast.", rich_help_panel=WORKLOAD)
+    ] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.", rich_help_panel=WORKLOAD)] = 0,
+    allow_overload: Annotated[
+        bool, typer.Option("--allow-overload", help="Print a saturated run's numbers instead of refusing.")
+    ] = False,
+    quantization: options.Quantization = None,
+    kv_cache_dtype: options.KvCacheDtype = "auto",
+    tensor_parallel_size: options.TensorParallel = 1,
+    max_num_batched_tokens: options.MaxBatchedTokens = None,
+    max_num_seqs: options.MaxSeqs = None,
+    max_model_len: options.MaxModelLen = None,
+    gpu_memory_utilization: options.MemoryUtilization = 0.9,
+    block_size: options.BlockSize = 16,
+    enable_prefix_caching: Annotated[
+        bool,
+        typer.Option(
+            "--enable-prefix-caching/--no-enable-prefix-caching",
+            help="Find the KV blocks of prompts seen before.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = True,
+    async_scheduling: Annotated[
+        bool,
+        typer.Option(
+            "--async-scheduling/--no-async-scheduling", help="Plan a step while one runs.", rich_help_panel=ENGINE
+        ),
+    ] = True,
+    enforce_eager: options.EnforceEager = False,
+    as_json: options.Json = False,
+) -> None:
+    """Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes.
+
+    Examples:
+
+      infercast simulate llama-3.1-8b --gpu h200-sxm --rate 12
+
+      infercast simulate ./config.json --gpu l40s --concurrency 32 --input-len 2048 --output-len 256
+
+      infercast simulate qwen3-32b --gpu h100-sxm --quantization fp8 --trace azure.csv --rate-scale 0.5
+    """
+    if trace is not None:
+        workload = _trace_workload(trace, rate_scale, num_requests, rate, concurrency)
+    else:
+        if rate is None and concurrency is None and arrival != "burst":
+            raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
+        workload = synthetic_workload(
+            arrival=arrival,
+            rate=rate,
+            count=DEFAULT_COUNT if num_requests is None else num_requests,
+            concurrency=concurrency,
+            input_lengths=input_len,
+            output_lengths=output_len,
+            burstiness=burstiness,
+            prefix_length=prefix_len,
+            prefix_groups=prefix_groups,
+            seed=seed,
+        )
+    deployment = deploy(
+        model,
+        gpu,
+        EngineSettings(
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            gpu_memory_utilization=gpu_memory_utilization,
+            block_size=block_size,
+            enable_prefix_caching=enable_prefix_caching,
+            async_scheduling=async_scheduling,
+            enforce_eager=enforce_eager,
+        ),
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        tensor_parallel_size=tensor_parallel_size,
+    )
+    forecast = serve_workload(deployment, workload)
+    if forecast.saturation is not None and not allow_overload:
+        raise SaturatedError(f"{forecast.saturation.sentence}; lower --rate, add GPUs, or pass --allow-overload")
+    if as_json:
+        options.print_json(forecast_dict(forecast))
+    else:
+        show(*render_forecast(forecast))
+
+
+def _trace_workload(
+    path: Path, rate_scale: float, limit: int | None, rate: float | None, concurrency: int | None
+) -> Workload:
+    """A replayed trace; it brings its own arrivals."""
+    if rate is not None or concurrency is not None:
+        raise InputError("a trace brings its own arrivals: use --rate-scale with --trace, not --rate or --concurrency")
+    return scaled(read_trace(path), rate_scale=rate_scale, limit=limit)

@@ -1,0 +1,54 @@
+"""``infercast validate``: forecasts held against measured runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infercast.cli import options
+from infercast.errors import InputError
+from infercast.report.layout import show
+from infercast.report.validation import render_validation, validation_dict
+from infercast.validate.compare import validate
+from infercast.validate.measured import read_measured
+
+
+def command(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Measured runs, JSON or gzipped JSON.")],
+    model_config: Annotated[
+        Path | None,
+        typer.Option("--model-config", metavar="DIR", help="Folder of <model name>.json; bundled models otherwise."),
+    ] = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="In place of the GPU that the file names.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.
+
+    The files say which engine settings were used and how many KV blocks the engine really had; docs/validation.md
+    describes the format.
+    """
+    if model_config is not None and not model_config.is_dir():
+        raise InputError(f"--model-config {model_config} is not a folder")
+    measured = [read_measured(path) for path in files]
+    num_runs = sum(len(each.runs) for each in measured)
+    if sys.stderr.isatty() and not as_json:
+        from rich.console import Console  # noqa: PLC0415 - only where a bar is shown
+        from rich.progress import Progress  # noqa: PLC0415
+
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("re-running", total=num_runs)
+            validation = validate(
+                measured,
+                model_config=model_config,
+                gpu=gpu,
+                progress=lambda label: bar.update(task, advance=1, description=label),
+            )
+    else:
+        validation = validate(measured, model_config=model_config, gpu=gpu)
+    if as_json:
+        options.print_json(validation_dict(validation))
+    else:
+        show(*render_validation(validation))

@@ -1,0 +1,71 @@
+"""What fits on a GPU, as an answer: also when the answer is no."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infercast.engine.memory import Memory, plan_memory, require_fit
+from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
+from infercast.errors import DoesNotFitError
+from infercast.forecast.deploy import GpuSource, ModelSource, load_model
+from infercast.hardware import Gpu, load_gpu
+from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.spec import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a model sits in the memory of one GPU."""
+
+    model: ModelConfig
+    gpu: Gpu
+    layout: ParallelLayout
+    settings: ResolvedSettings
+    memory: Memory
+    longest_sequence: int
+    """Tokens of the longest sequence that fits alone, at most as many as the model has positions for."""
+    most_sequences: int
+    """Sequences of ``context`` tokens that fit at once."""
+    context: int
+    problem: str
+    """Why an engine would refuse to start; empty if it starts."""
+
+
+def fit_memory(
+    model: ModelSource,
+    gpu: GpuSource,
+    settings: EngineSettings | None = None,
+    *,
+    quantization: str | None = None,
+    kv_cache_dtype: str = "auto",
+    tensor_parallel_size: int = 1,
+    context: int = 2048,
+) -> Fit:
+    """Weights, activations and KV blocks of a model on a GPU, whether they fit or not."""
+    config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
+    device = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
+    layout = ParallelLayout(tensor_parallel_size)
+    check_layout(config, layout)
+    resolved = resolve(settings or EngineSettings(), device, config.max_positions)
+    memory = plan_memory(config, layout, device, resolved)
+    chunk = resolved.max_num_batched_tokens
+    return Fit(
+        model=config,
+        gpu=device,
+        layout=layout,
+        settings=resolved,
+        memory=memory,
+        longest_sequence=min(memory.longest_sequence(chunk), config.max_positions),
+        most_sequences=memory.most_sequences(context, chunk),
+        context=context,
+        problem=_problem(config, layout, device, resolved),
+    )
+
+
+def _problem(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> str:
+    """The engine's reason to refuse, or nothing."""
+    try:
+        require_fit(config, layout, gpu, settings)
+    except DoesNotFitError as reason:
+        return str(reason)
+    return ""

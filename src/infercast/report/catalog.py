@@ -1,0 +1,130 @@
+"""What is known: GPUs and models, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import RenderableType
+
+from infercast.hardware import Gpu
+from infercast.models.parameters import active_parameter_count, parameter_count, weight_bytes
+from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig, Stack
+from infercast.report.layout import facts, grid, section
+from infercast.units import GIGA, TERA, format_bytes, format_count, format_rate
+
+
+def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
+    """One line a GPU."""
+    columns = ("name", "architecture", "SMs", "bf16 TFLOP/s", "fp8", "fp4", "memory GB", "TB/s", "NVLink GB/s", "W")
+    rows = [
+        (
+            gpu.name,
+            gpu.architecture,
+            f"{gpu.sms}",
+            *(f"{gpu.tensor_flops[name] / TERA:,.0f}" if name in gpu.tensor_flops else "-" for name in _formats(gpu)),
+            f"{gpu.driver_bytes / GIGA:,.0f}",
+            f"{gpu.dram_bandwidth / TERA:.2f}",
+            f"{gpu.nvlink_bandwidth / GIGA:,.0f}" if gpu.nvlink_bandwidth else "-",
+            f"{gpu.tdp:,.0f}",
+        )
+        for gpu in gpus
+    ]
+    return [grid(columns, rows, text_columns=2)]
+
+
+def render_gpu(gpu: Gpu) -> list[RenderableType]:
+    """Everything that is known of one GPU."""
+    rows = [
+        ("architecture", f"{gpu.architecture}, compute capability {gpu.compute_capability}"),
+        ("multiprocessors", f"{gpu.sms}"),
+        ("clock", f"{gpu.boost_clock / GIGA:.3f} GHz boost, {gpu.sustained_clock / GIGA:.3f} GHz sustained"),
+        *((f"dense {name}", format_rate(rate, "FLOP/s")) for name, rate in gpu.tensor_flops.items()),
+        ("special functions", format_rate(gpu.special_rate, "op/s")),
+        ("memory", f"{format_bytes(gpu.driver_bytes)} usable, {format_rate(gpu.dram_bandwidth, 'B/s')}"),
+        ("L2 cache", f"{format_bytes(gpu.l2_bytes)}, {format_rate(gpu.l2_bandwidth, 'B/s')}"),
+        ("shared memory a SM", format_bytes(gpu.shared_memory_per_sm)),
+        ("registers a SM", f"{gpu.registers_per_sm:,}"),
+        ("NVLink", f"{format_rate(gpu.nvlink_bandwidth, 'B/s')} one way" if gpu.nvlink_bandwidth else "none"),
+        ("PCIe", f"{format_rate(gpu.pcie_bandwidth, 'B/s')} one way"),
+        ("GPUs a node", f"{gpu.gpus_per_node}"),
+        ("power", f"{gpu.tdp:,.0f} W"),
+        ("also known as", ", ".join(gpu.aliases)),
+        *(("source", source) for source in gpu.sources),
+    ]
+    return [section(f"{gpu.title} ({gpu.name})", facts(rows))]
+
+
+def gpu_dict(gpu: Gpu) -> dict[str, Any]:
+    """One GPU as plain data, in SI units."""
+    return asdict(gpu)
+
+
+def render_models(models: Iterable[ModelConfig]) -> list[RenderableType]:
+    """One line a model."""
+    columns = ("name", "architecture", "parameters", "active", "layers", "hidden", "attention", "weights")
+    rows = [
+        (
+            model.name,
+            model.architecture,
+            format_count(parameter_count(model)),
+            format_count(active_parameter_count(model)),
+            f"{model.layers}",
+            f"{model.hidden:,}",
+            _attention_words(model.stacks[0]),
+            model.weights.name,
+        )
+        for model in models
+    ]
+    return [grid(columns, rows, text_columns=2, notes_at=(6, 7))]
+
+
+def render_model(model: ModelConfig) -> list[RenderableType]:
+    """Everything that is known of one model."""
+    weights = weight_bytes(model)
+    rows = [
+        ("architecture", model.architecture),
+        (
+            "parameters",
+            f"{format_count(parameter_count(model))}, {format_count(active_parameter_count(model))} a token",
+        ),
+        ("weights", f"{model.weights.name}, {format_bytes(weights.total)}"),
+        ("hidden size", f"{model.hidden:,}"),
+        ("vocabulary", f"{model.vocabulary:,}{' (head shares the embedding)' if model.tied_embedding else ''}"),
+        ("positions", f"{model.max_positions:,}"),
+        ("KV cache", model.cache_dtype),
+        *(
+            (f"{stack.layers} layers", f"{_attention_words(stack)}; {_feed_forward_words(stack)}")
+            for stack in model.stacks
+        ),
+        *(("note", note) for note in model.notes),
+    ]
+    return [section(model.name, facts(rows))]
+
+
+def model_dict(model: ModelConfig) -> dict[str, Any]:
+    """One model as plain data."""
+    counts = {"parameters": parameter_count(model), "active_parameters": active_parameter_count(model)}
+    return {**asdict(model), **counts, "weight_bytes": weight_bytes(model).total}
+
+
+def _formats(gpu: Gpu) -> tuple[str, str, str]:
+    """Sixteen bits, eight and four: what each column of the list shows."""
+    return ("bf16" if "bf16" in gpu.tensor_flops else "fp16", "fp8", "fp4")
+
+
+def _attention_words(stack: Stack) -> str:
+    spec = stack.attention
+    if isinstance(spec, LatentAttention):
+        return f"MLA, {spec.heads} heads, latent {spec.latent_dim}"
+    window = f", window {spec.window:,}" if spec.window else ""
+    return f"{spec.heads}/{spec.kv_heads} heads of {spec.head_dim}{window}"
+
+
+def _feed_forward_words(stack: Stack) -> str:
+    spec = stack.feed_forward
+    if isinstance(spec, ExpertFeedForward):
+        shared = f" and {spec.shared_inter:,} shared" if spec.shared_inter else ""
+        return f"{spec.topk} of {spec.experts} experts of {spec.inter:,}{shared}"
+    return f"feed-forward of {spec.inter:,}"

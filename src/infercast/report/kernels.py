@@ -1,0 +1,89 @@
+"""The kernels of one step, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+
+from infercast.engine.deployment import Deployment
+from infercast.forecast.kernels import KernelCost, StepCost
+from infercast.report.layout import facts, grid, section
+from infercast.report.serving import deployment_dict, deployment_facts
+from infercast.units import MICRO, format_percent, format_rate, format_seconds
+
+
+def render_step(deployment: Deployment, cost: StepCost, question: str) -> list[RenderableType]:
+    """Tables for a terminal."""
+    padded = f", padded to {cost.padded_tokens:,}" if cost.padded_tokens != cost.num_tokens else ""
+    gpu = cost.gpu
+    summary = [
+        ("step", question),
+        ("tokens", f"{cost.num_tokens:,}{padded}, launched as {cost.launch}"),
+        ("GPU time", f"{format_seconds(float(gpu.seconds))} (80 % interval {_interval(cost)}, {gpu.source})"),
+        ("host time", f"{format_seconds(cost.host_seconds)}, hidden where the GPU takes longer"),
+        ("step time", format_seconds(cost.seconds)),
+    ]
+    columns = ("kernel", "family", "launches", "one", "all", "share", "bound by", "reaches", "limit")
+    rows = [_row(kernel, float(gpu.seconds)) for kernel in _ranked(cost)]
+    return [
+        section("Deployment", facts(deployment_facts(deployment))),
+        section("Step", facts(summary)),
+        section("Kernels", grid(columns, rows, text_columns=2, notes_at=(6,))),
+    ]
+
+
+def step_dict(deployment: Deployment, cost: StepCost) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "deployment": deployment_dict(deployment),
+        "num_tokens": cost.num_tokens,
+        "padded_tokens": cost.padded_tokens,
+        "launch": cost.launch,
+        "gpu_us": float(cost.gpu.seconds) / MICRO,
+        "gpu_low_us": float(cost.gpu.low) / MICRO,
+        "gpu_high_us": float(cost.gpu.high) / MICRO,
+        "host_us": cost.host_seconds / MICRO,
+        "step_us": cost.seconds / MICRO,
+        "source": cost.gpu.source,
+        "kernels": [_kernel_dict(kernel) for kernel in _ranked(cost)],
+    }
+
+
+def _ranked(cost: StepCost) -> list[KernelCost]:
+    return sorted(cost.kernels, key=lambda kernel: -kernel.seconds)
+
+
+def _interval(cost: StepCost) -> str:
+    return f"{format_seconds(float(cost.gpu.low))} to {format_seconds(float(cost.gpu.high))}"
+
+
+def _row(kernel: KernelCost, step_seconds: float) -> tuple[str, ...]:
+    return (
+        kernel.name,
+        kernel.family,
+        f"{kernel.count:,}",
+        format_seconds(float(kernel.estimate.seconds)),
+        format_seconds(kernel.seconds),
+        format_percent(kernel.seconds / step_seconds),
+        str(kernel.estimate.bound),
+        format_rate(kernel.achieved, kernel.unit),
+        format_rate(kernel.limit, kernel.unit),
+    )
+
+
+def _kernel_dict(kernel: KernelCost) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "family": kernel.family,
+        "launches": kernel.count,
+        "us": float(kernel.estimate.seconds) / MICRO,
+        "low_us": float(kernel.estimate.low) / MICRO,
+        "high_us": float(kernel.estimate.high) / MICRO,
+        "total_us": kernel.seconds / MICRO,
+        "source": kernel.estimate.source,
+        "bound": str(kernel.estimate.bound),
+        "achieved": kernel.achieved,
+        "limit": kernel.limit,
+        "unit": kernel.unit,
+    }

@@ -1,0 +1,80 @@
+"""What fits, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+
+from infercast.forecast.memory import Fit
+from infercast.models.parameters import parameter_count
+from infercast.report.layout import facts, grid, section
+from infercast.units import format_bytes, format_count, format_percent
+
+
+def render_fit(fit: Fit) -> list[RenderableType]:
+    """Tables for a terminal."""
+    model, memory = fit.model, fit.memory
+    title = f"{model.name} ({model.weights.name}) on {fit.layout.gpus} x {fit.gpu.title}"
+    rows = [(name, format_bytes(size), format_percent(size / memory.total)) for name, size in _parts(fit)]
+    shape = memory.kv.shape
+    windows = ", ".join("all tokens" if window == 0 else f"last {window:,}" for window in shape.windows)
+    answers = [
+        ("parameters", format_count(parameter_count(model))),
+        ("KV cache of a token", f"{format_bytes(memory.kv.token_bytes)} a GPU ({model.cache_dtype})"),
+        (
+            "KV blocks",
+            f"{memory.num_blocks:,} of {shape.block_size} tokens, {format_bytes(memory.kv.block_bytes)} each",
+        ),
+        ("longest sequence", f"{fit.longest_sequence:,} tokens"),
+        ("most sequences", f"{fit.most_sequences:,} of {fit.context:,} tokens"),
+    ]
+    if len(shape.windows) > 1:
+        answers.insert(3, ("groups of layers", f"{len(shape.windows)}: {windows}"))
+    answers += [("note", note) for note in model.notes]
+    answers.append(("verdict", fit.problem or f"fits; max_model_len {fit.settings.max_model_len:,}"))
+    return [
+        section(title, grid(("memory of one GPU", "size", "of total"), rows)),
+        section("What it holds", facts(answers)),
+    ]
+
+
+def fit_dict(fit: Fit) -> dict[str, Any]:
+    """The same as plain data."""
+    memory = fit.memory
+    return {
+        "model": fit.model.name,
+        "gpu": fit.gpu.name,
+        "tensor_parallel_size": fit.layout.tensor,
+        "weights": fit.model.weights.name,
+        "kv_cache_dtype": fit.model.cache_dtype,
+        "parameters": parameter_count(fit.model),
+        "bytes": {name.replace(" ", "_"): size for name, size in _parts(fit)},
+        "total_bytes": memory.total,
+        "kv_bytes_per_token": memory.kv.token_bytes,
+        "num_gpu_blocks": memory.num_blocks,
+        "block_size": memory.kv.shape.block_size,
+        "block_bytes": memory.kv.block_bytes,
+        "windows": list(memory.kv.shape.windows),
+        "longest_sequence": fit.longest_sequence,
+        "most_sequences": fit.most_sequences,
+        "context": fit.context,
+        "max_model_len": fit.settings.max_model_len,
+        "fits": not fit.problem,
+        "problem": fit.problem or None,
+        "notes": list(fit.model.notes),
+    }
+
+
+def _parts(fit: Fit) -> list[tuple[str, float]]:
+    """Where the memory goes, in the order in which it is given away."""
+    memory = fit.memory
+    used = memory.needed + memory.kv_bytes
+    return [
+        ("weights", memory.weights),
+        ("activations", memory.activations),
+        ("CUDA graphs", memory.graphs),
+        ("libraries", memory.libraries),
+        ("KV cache", float(memory.kv_bytes)),
+        ("left free", max(0.0, memory.total - used)),
+    ]

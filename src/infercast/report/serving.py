@@ -1,0 +1,201 @@
+"""A simulated run, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+
+from infercast.engine.deployment import Deployment
+from infercast.forecast.phases import Phase
+from infercast.forecast.serving import Forecast, Level, Percentiles
+from infercast.models.parameters import parameter_count
+from infercast.report.layout import facts, grid, section
+from infercast.units import MILLI, format_bytes, format_count, format_percent, format_seconds
+
+TITLES = {"prefill": "steps with prompt tokens", "decode": "steps of decoding only"}
+
+
+def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
+    """What was put where."""
+    model, gpu, memory, settings = deployment.model, deployment.gpu, deployment.memory, deployment.settings
+    shape = memory.kv.shape
+    rows = [
+        ("model", f"{model.name} ({format_count(parameter_count(model))} parameters, {model.layers} layers)"),
+        ("weights", f"{model.weights.name}, {format_bytes(memory.weights)} a GPU"),
+        ("GPU", f"{deployment.layout.gpus} x {gpu.title} ({gpu.name})"),
+        (
+            "KV cache",
+            f"{memory.num_blocks:,} blocks of {shape.block_size} tokens, {format_bytes(memory.kv_bytes)}, "
+            f"{model.cache_dtype}",
+        ),
+        (
+            "engine",
+            f"up to {settings.max_num_batched_tokens:,} tokens and {settings.max_num_seqs:,} sequences a step, "
+            f"max_model_len {settings.max_model_len:,}, prefix caching {'on' if settings.enable_prefix_caching else 'off'}",
+        ),
+        ("host", f"{deployment.host.title} (default; not fitted to your machine)"),
+        ("kernel prices", "roofline with wave quantisation: no learned efficiency yet, so times come out too short"),
+    ]
+    rows += [("note", note) for note in model.notes]
+    return rows
+
+
+def render_forecast(forecast: Forecast) -> list[RenderableType]:
+    """Tables for a terminal."""
+    parts: list[RenderableType] = [
+        section(
+            "What was simulated", facts([*deployment_facts(forecast.deployment), ("workload", _workload(forecast))])
+        ),
+        section("Latency", _latency_table(forecast)),
+        section("Load", facts(_load_rows(forecast))),
+    ]
+    parts += [section(_phase_title(phase), _phase_table(phase)) for phase in forecast.phases]
+    return parts
+
+
+def forecast_dict(forecast: Forecast) -> dict[str, Any]:
+    """The same as plain data, in milliseconds where a name says so."""
+    saturation = forecast.saturation
+    return {
+        "deployment": deployment_dict(forecast.deployment),
+        "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
+        "ttft_ms": _milliseconds(forecast.ttft),
+        "tpot_ms": _milliseconds(forecast.tpot),
+        "inter_token_ms": _milliseconds(forecast.inter_token),
+        "end_to_end_ms": _milliseconds(forecast.end_to_end),
+        "output_tokens_per_s": forecast.output_tokens_per_second,
+        "requests_per_s": forecast.requests_per_second,
+        "duration_s": forecast.duration,
+        "running": _level(forecast.running),
+        "waiting": _level(forecast.waiting),
+        "kv_usage": _level(forecast.kv_usage),
+        "prefix_hit_rate": forecast.prefix_hit_rate,
+        "preemptions": forecast.num_preemptions,
+        "phases": [_phase_dict(phase) for phase in forecast.phases],
+        "saturated": saturation is not None,
+        "saturation_requests_per_s": saturation.capacity if saturation else None,
+        "source": "roofline",
+    }
+
+
+def deployment_dict(deployment: Deployment) -> dict[str, Any]:
+    """What was put where, as plain data."""
+    model, memory, settings = deployment.model, deployment.memory, deployment.settings
+    return {
+        "model": model.name,
+        "architecture": model.architecture,
+        "parameters": parameter_count(model),
+        "weights": model.weights.name,
+        "kv_cache_dtype": model.cache_dtype,
+        "gpu": deployment.gpu.name,
+        "tensor_parallel_size": deployment.layout.tensor,
+        "weight_bytes": memory.weights,
+        "num_gpu_blocks": memory.num_blocks,
+        "block_size": memory.kv.shape.block_size,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "max_num_seqs": settings.max_num_seqs,
+        "max_model_len": settings.max_model_len,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "enable_prefix_caching": settings.enable_prefix_caching,
+        "notes": list(model.notes),
+    }
+
+
+def _workload(forecast: Forecast) -> str:
+    return f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
+
+
+def _latency_table(forecast: Forecast) -> RenderableType:
+    rows = [
+        ("time to first token (TTFT)", forecast.ttft),
+        ("time per output token (TPOT)", forecast.tpot),
+        ("inter-token latency", forecast.inter_token),
+        ("end to end", forecast.end_to_end),
+    ]
+    return grid(("", "mean", "p50", "p90", "p99"), [(name, *_cells(values)) for name, values in rows])
+
+
+def _cells(values: Percentiles | None) -> list[str]:
+    if values is None:
+        return ["-"] * 4
+    return [format_seconds(value) for value in (values.mean, values.p50, values.p90, values.p99)]
+
+
+def _load_rows(forecast: Forecast) -> list[tuple[str, str]]:
+    rows = [
+        ("throughput", f"{forecast.output_tokens_per_second:,.0f} output tokens/s"),
+        ("", f"{forecast.requests_per_second:,.2f} requests/s"),
+        ("running", f"{forecast.running.mean:,.1f} sequences on average, {forecast.running.peak:,.0f} at most"),
+        ("waiting", f"{forecast.waiting.mean:,.1f} requests on average, {forecast.waiting.peak:,.0f} at most"),
+        (
+            "KV cache use",
+            f"{format_percent(forecast.kv_usage.mean)} on average, {format_percent(forecast.kv_usage.peak)} at most",
+        ),
+    ]
+    if forecast.prefix_hit_rate > 0:
+        rows.append(("prefix cache", f"{format_percent(forecast.prefix_hit_rate)} of prompt tokens found"))
+    if forecast.num_preemptions:
+        rows.append(("preemptions", f"{forecast.num_preemptions:,}: the KV cache ran full"))
+    return rows
+
+
+def _phase_title(phase: Phase) -> str:
+    return f"GPU time in {TITLES[phase.name]}: {phase.steps:,} steps, {format_seconds(phase.gpu_seconds / phase.steps)} each"
+
+
+def _phase_table(phase: Phase) -> RenderableType:
+    rows = [
+        (
+            family.family,
+            format_percent(family.share),
+            format_seconds(family.seconds / phase.steps),
+            family.bound,
+            ", ".join(name for name, _ in family.kernels[:4]),
+        )
+        for family in phase.families
+        if family.share >= 0.0005
+    ]
+    waiting = phase.host_bound_seconds
+    if waiting > 0:
+        idle = (
+            "(GPU idle)",
+            format_percent(waiting / phase.gpu_seconds),
+            format_seconds(waiting / phase.steps),
+            "host",
+            "",
+        )
+        rows.append(idle)
+    return grid(("family", "share", "a step", "bound by", "largest kernels"), rows, notes_at=(3, 4))
+
+
+def _milliseconds(values: Percentiles | None) -> dict[str, float] | None:
+    if values is None:
+        return None
+    names = ("mean", "p50", "p90", "p99")
+    return {name: getattr(values, name) / MILLI for name in names}
+
+
+def _level(level: Level) -> dict[str, float]:
+    return {"mean": level.mean, "peak": level.peak}
+
+
+def _phase_dict(phase: Phase) -> dict[str, Any]:
+    return {
+        "phase": phase.name,
+        "steps": phase.steps,
+        "tokens": phase.tokens,
+        "seconds": phase.seconds,
+        "gpu_seconds": phase.gpu_seconds,
+        "host_bound_seconds": phase.host_bound_seconds,
+        "families": [
+            {
+                "family": family.family,
+                "seconds": family.seconds,
+                "share": family.share,
+                "bound": family.bound,
+                "kernels": dict(family.kernels),
+            }
+            for family in phase.families
+        ],
+    }

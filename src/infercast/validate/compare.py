@@ -1,0 +1,130 @@
+"""Forecasts held against measured runs: same requests, same arrivals, same settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engine.deployment import Deployment
+from infercast.engine.settings import EngineSettings
+from infercast.forecast.deploy import deploy
+from infercast.forecast.serving import replica_of
+from infercast.hardware import gpu_from_driver_name
+from infercast.serve import Record, simulate
+from infercast.validate.measured import MeasuredFile, MeasuredRun
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One number, measured and predicted."""
+
+    measured: float
+    predicted: float
+
+    @property
+    def ape(self) -> float:
+        """Absolute percentage error, as a fraction of the measured value."""
+        return abs(self.predicted - self.measured) / self.measured
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """One run; times in seconds."""
+
+    file: str
+    kind: str
+    label: str
+    ttft_p50: Comparison
+    ttft_p99: Comparison
+    tpot_p50: Comparison | None
+    output_tokens_per_second: Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """All runs of all files."""
+
+    runs: tuple[RunComparison, ...]
+    kv_blocks: tuple[tuple[str, Comparison], ...]
+    num_stalled: int
+
+    def median_ape(self, quantity: str, kind: str | None = None) -> float | None:
+        """Median error of one quantity over the runs, or over those of one kind."""
+        chosen = (run for run in self.runs if kind is None or run.kind == kind)
+        errors = [value.ape for run in chosen if (value := getattr(run, quantity)) is not None]
+        return float(np.median(errors)) if errors else None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of runs, in order of appearance."""
+        return tuple(dict.fromkeys(run.kind for run in self.runs))
+
+
+def validate(
+    files: Iterable[MeasuredFile],
+    *,
+    model_config: Path | None = None,
+    gpu: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Validation:
+    """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise."""
+    runs, kv_blocks, num_stalled = [], [], 0
+    for measured in files:
+        deployment = deployment_of(measured, model_config, gpu)
+        predicted_blocks = deployment.memory.num_blocks
+        kv_blocks.append((measured.path.name, Comparison(measured.num_gpu_blocks, predicted_blocks)))
+        num_stalled += measured.num_stalled
+        replica = replica_of(deployment, deployment.timer())
+        for run in measured.runs:
+            if progress is not None:
+                progress(f"{measured.path.name}: {run.label}")
+            runs.append(_compare(measured, run, simulate(replica, run.workload)))
+    return Validation(tuple(runs), tuple(kv_blocks), num_stalled)
+
+
+def deployment_of(measured: MeasuredFile, model_config: Path | None, gpu: str | None) -> Deployment:
+    """The engine that a file was measured on, as we would set it up."""
+    source: str | Path = measured.model
+    if model_config is not None and (model_config / f"{measured.model}.json").is_file():
+        source = model_config / f"{measured.model}.json"
+    settings = EngineSettings(
+        max_num_batched_tokens=measured.max_num_batched_tokens,
+        max_num_seqs=measured.max_num_seqs,
+        max_model_len=measured.max_model_len,
+        gpu_memory_utilization=measured.gpu_memory_utilization,
+        block_size=measured.block_size,
+        async_scheduling=measured.async_scheduling,
+    )
+    return deploy(
+        source,
+        gpu or gpu_from_driver_name(measured.gpu),
+        settings,
+        quantization=measured.quantization,
+        kv_cache_dtype=measured.kv_cache_dtype,
+    )
+
+
+def quantile(values: npt.NDArray[Any], fraction: float) -> float:
+    """The value at that rank without interpolation, as the measured summaries have it."""
+    ranked = np.sort(values)
+    return float(ranked[min(ranked.size - 1, int(ranked.size * fraction))])
+
+
+def _compare(measured: MeasuredFile, run: MeasuredRun, record: Record) -> RunComparison:
+    """Percentiles and throughput of one run, both sides by the same definitions."""
+    duration = float(record.last_token.max() - record.sent_at.min())
+    tpot = record.tpot
+    return RunComparison(
+        file=measured.path.name,
+        kind=run.kind,
+        label=run.label,
+        ttft_p50=Comparison(quantile(run.ttft, 0.5), quantile(record.ttft, 0.5)),
+        ttft_p99=Comparison(quantile(run.ttft, 0.99), quantile(record.ttft, 0.99)),
+        tpot_p50=Comparison(quantile(run.tpot, 0.5), quantile(tpot, 0.5)) if tpot.size else None,
+        output_tokens_per_second=Comparison(run.output_tokens_per_second, float(record.num_output.sum()) / duration),
+    )

@@ -1,0 +1,169 @@
+"""Measured serving runs, read from a file: what was sent, what came back, and how the engine was set up.
+
+A file is one JSON object (gzip is recognised) with ``config`` (the engine's settings, ``num_gpu_blocks``, the GPU's
+driver name) and ``runs``, each with ``kind``, ``requests`` (arrival in seconds, n_in, n_out, ttft_ms, tpot_ms, e2e_ms)
+and, for runs with shared prefixes, ``prefix_len`` and ``groups``. Runs marked ``one_off_stall`` are left out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.errors import FileFormatError
+from infercast.serve.request import Request, Segment, Workload
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """One run against a real engine; arrays are in order of arrival."""
+
+    kind: str
+    label: str
+    workload: Workload
+    ttft: npt.NDArray[Any]
+    tpot: npt.NDArray[Any]
+    """Of the requests with more than one token."""
+    output_tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFile:
+    """All runs of one engine."""
+
+    path: Path
+    model: str
+    """Name of the model, without what follows a double underscore."""
+    gpu: str
+    """The driver's name for it."""
+    quantization: str | None
+    kv_cache_dtype: str
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    gpu_memory_utilization: float
+    block_size: int
+    async_scheduling: bool
+    num_gpu_blocks: int
+    runs: tuple[MeasuredRun, ...]
+    num_stalled: int
+
+
+def read_measured(path: Path) -> MeasuredFile:
+    """Read and check one file."""
+    document = _load(path)
+    config = _field(path, document, "config", dict, "the file")
+    runs = _field(path, document, "runs", list, "the file")
+    measured, num_stalled = [], 0
+    for position, run in enumerate(runs):
+        where = f"runs[{position}]"
+        if not isinstance(run, dict):
+            raise FileFormatError(path, f"{where} must be an object, not {type(run).__name__}")
+        if run.get("one_off_stall"):
+            num_stalled += 1
+        elif run.get("kind") != "warmup":
+            measured.append(_read_run(path, run, where))
+
+    def setting(name: str, kind: type) -> Any:
+        return _field(path, config, name, kind, "config")
+
+    return MeasuredFile(
+        path=path,
+        model=setting("name", str).split("__")[0],
+        gpu=setting("gpu", str),
+        quantization=config.get("quant"),
+        kv_cache_dtype=config.get("kv_cache_dtype") or "auto",
+        max_num_batched_tokens=setting("max_num_batched_tokens", int),
+        max_num_seqs=setting("max_num_seqs", int),
+        max_model_len=setting("max_model_len", int),
+        gpu_memory_utilization=setting("gpu_memory_utilization", float),
+        block_size=setting("block_size", int),
+        async_scheduling=bool(config.get("async_scheduling", True)),
+        num_gpu_blocks=setting("num_gpu_blocks", int),
+        runs=tuple(measured),
+        num_stalled=num_stalled,
+    )
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        content = path.read_bytes()
+        if content.startswith(GZIP_MAGIC):
+            content = gzip.decompress(content)
+        document = json.loads(content)
+    except OSError as problem:
+        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except (ValueError, EOFError, RecursionError) as problem:
+        raise FileFormatError(path, f"is not JSON or gzipped JSON: {problem}") from None
+    if not isinstance(document, dict):
+        raise FileFormatError(path, f"must hold one JSON object, not {type(document).__name__}")
+    return document
+
+
+def _read_run(path: Path, run: dict[str, Any], where: str) -> MeasuredRun:
+    """One run, its requests put in order of arrival."""
+    kind = _field(path, run, "kind", str, where)
+    rows = _field(path, run, "requests", list, where)
+    if not rows:
+        raise FileFormatError(path, f"{where}.requests is empty")
+    groups = run.get("groups")
+    prefix_len = _field(path, run, "prefix_len", int, where) if groups is not None else 0
+    if groups is not None and (not isinstance(groups, list) or len(groups) != len(rows)):
+        raise FileFormatError(path, f"{where}.groups must name a prefix for each of the {len(rows)} requests")
+    requests, values = [], []
+    for position, row in enumerate(rows):
+        place = f"{where}.requests[{position}]"
+        number = _numbers(path, row, place)
+        prefix = () if groups is None else (Segment(int(groups[position]), prefix_len),)
+        requests.append(Request(number("arrival"), int(number("n_in")), int(number("n_out")), prefix))
+        values.append([number(name) for name in ("arrival", "n_out", "ttft_ms", "tpot_ms", "e2e_ms")])
+    order = sorted(range(len(rows)), key=lambda index: requests[index].arrival)
+    arrival, n_out, ttft, tpot, e2e = np.array(values)[order].T
+    duration = float((arrival + e2e / 1e3).max() - arrival.min())
+    return MeasuredRun(
+        kind=kind,
+        label=_label(kind, run),
+        workload=Workload(tuple(requests[index] for index in order), description=_label(kind, run)),
+        ttft=ttft / 1e3,
+        tpot=tpot[n_out > 1] / 1e3,
+        output_tokens_per_second=float(n_out.sum()) / duration,
+    )
+
+
+def _label(kind: str, run: dict[str, Any]) -> str:
+    """A name for people: ``static 8x1024x64 #1``, ``poisson 12/s``."""
+    if "batch" in run:
+        return f"{kind} {run['batch']}x{run.get('n_in')}x{run.get('n_out')} #{run.get('rep', 0)}"
+    return f"{kind} {run['rate']:g}/s" if isinstance(run.get("rate"), int | float) else kind
+
+
+def _numbers(path: Path, row: Any, place: str) -> Callable[[str], float]:
+    """A reader of the finite, non-negative numbers of one request."""
+
+    def number(name: str) -> float:
+        value = row.get(name) if isinstance(row, dict) else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            raise FileFormatError(path, f"{place}.{name} must be a number of 0 or more, not {value!r}")
+        return float(value)
+
+    return number
+
+
+def _field(path: Path, holder: dict[str, Any], name: str, kind: type, where: str) -> Any:
+    """A field of the right type; whole numbers serve as floats."""
+    value = holder.get(name)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise FileFormatError(path, f"{where} needs the field {name!r} of type {kind.__name__}, not {value!r}")
+    return value
