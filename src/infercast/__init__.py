@@ -1,3 +1,121 @@
-"""Forecast LLM inference on GPUs before anyone rents them."""
+"""Forecast LLM inference on GPUs before anyone rents them.
+
+>>> import infercast
+>>> deployment = infercast.deploy("llama-3.1-8b", "h200-sxm")
+>>> workload = infercast.synthetic_workload(rate=12, input_lengths=700, output_lengths=180)
+>>> forecast = infercast.simulate(deployment, workload)
+>>> forecast.ttft.p50 < forecast.ttft.p99
+True
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from infercast.engine.deployment import Deployment
+    from infercast.engine.settings import EngineSettings
+    from infercast.engine.step import StepShape
+    from infercast.errors import (
+        DoesNotFitError,
+        FileFormatError,
+        InfercastError,
+        InputError,
+        SaturatedError,
+        UnknownNameError,
+        UnsupportedModelError,
+    )
+    from infercast.forecast.deploy import deploy, load_model
+    from infercast.forecast.kernels import StepCost, decode_shape, prefill_shape, price_step
+    from infercast.forecast.memory import Fit, fit_memory
+    from infercast.forecast.serving import Forecast, simulate
+    from infercast.hardware import Gpu, gpu_names, load_gpu
+    from infercast.models.library import model_names
+    from infercast.models.spec import ModelConfig
+    from infercast.predict.estimate import Estimate
+    from infercast.serve.request import Request, Segment, Workload
+    from infercast.serve.traces import read_trace
+    from infercast.serve.workload import synthetic_workload
+
+# Where each public name lives. It is imported when it is first used, so that `import infercast` costs next to nothing.
+_HOMES = {
+    "Deployment": "engine.deployment",
+    "DoesNotFitError": "errors",
+    "EngineSettings": "engine.settings",
+    "Estimate": "predict.estimate",
+    "FileFormatError": "errors",
+    "Fit": "forecast.memory",
+    "Forecast": "forecast.serving",
+    "Gpu": "hardware",
+    "InfercastError": "errors",
+    "InputError": "errors",
+    "ModelConfig": "models.spec",
+    "Request": "serve.request",
+    "SaturatedError": "errors",
+    "Segment": "serve.request",
+    "StepCost": "forecast.kernels",
+    "StepShape": "engine.step",
+    "UnknownNameError": "errors",
+    "UnsupportedModelError": "errors",
+    "Workload": "serve.request",
+    "decode_shape": "forecast.kernels",
+    "deploy": "forecast.deploy",
+    "fit_memory": "forecast.memory",
+    "gpu_names": "hardware",
+    "load_gpu": "hardware",
+    "load_model": "forecast.deploy",
+    "model_names": "models.library",
+    "prefill_shape": "forecast.kernels",
+    "price_step": "forecast.kernels",
+    "read_trace": "serve.traces",
+    "simulate": "forecast.serving",
+    "synthetic_workload": "serve.workload",
+}
+
+__all__ = [
+    "Deployment",
+    "DoesNotFitError",
+    "EngineSettings",
+    "Estimate",
+    "FileFormatError",
+    "Fit",
+    "Forecast",
+    "Gpu",
+    "InfercastError",
+    "InputError",
+    "ModelConfig",
+    "Request",
+    "SaturatedError",
+    "Segment",
+    "StepCost",
+    "StepShape",
+    "UnknownNameError",
+    "UnsupportedModelError",
+    "Workload",
+    "decode_shape",
+    "deploy",
+    "fit_memory",
+    "gpu_names",
+    "load_gpu",
+    "load_model",
+    "model_names",
+    "prefill_shape",
+    "price_step",
+    "read_trace",
+    "simulate",
+    "synthetic_workload",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'infercast' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"infercast.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

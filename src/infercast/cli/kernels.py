@@ -32,7 +32,7 @@ def command(
 ) -> None:
     """Price one step kernel by kernel: launches, time, share, what bounds it, and how close it comes.
 
-    Examples:
+    For example:
 
       infercast kernels llama-3.1-8b --gpu h200-sxm --prefill 8192
 

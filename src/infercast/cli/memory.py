@@ -33,7 +33,7 @@ def command(
 ) -> None:
     """Show what fits: weights, KV bytes a token, KV blocks, the longest context, the most sequences.
 
-    Examples:
+    For example:
 
       infercast memory llama-3.3-70b --gpu h100-sxm --tensor-parallel-size 4
 

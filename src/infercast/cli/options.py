@@ -8,37 +8,53 @@ from typing import Annotated, Any
 import typer
 
 ENGINE = "Engine (vLLM's names and defaults)"
+SWITCHES = "Engine switches"
 WORKLOAD = "Workload"
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="Bundled name, Hugging Face id, config.json or a folder with one.")
 ]
-GpuName = Annotated[str, typer.Option("--gpu", help="Bundled name (see `infercast gpus`) or your own TOML file.")]
+GpuName = Annotated[
+    str, typer.Option("--gpu", metavar="GPU", help="Bundled name (see `infercast gpus`) or your own TOML file.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Quantization = Annotated[
     str | None,
-    typer.Option("--quantization", help="Weights other than the checkpoint's: fp8, int8, int4, mxfp4, nvfp4, ..."),
+    typer.Option(
+        "--quantization", metavar="T", help="Weights other than the checkpoint's: fp8, int8, int4, mxfp4, nvfp4, ..."
+    ),
 ]
-KvCacheDtype = Annotated[str, typer.Option("--kv-cache-dtype", help="auto, bf16 or fp8.", rich_help_panel=ENGINE)]
+KvCacheDtype = Annotated[
+    str, typer.Option("--kv-cache-dtype", metavar="T", help="auto, bf16 or fp8.", rich_help_panel=ENGINE)
+]
 TensorParallel = Annotated[
-    int, typer.Option("--tensor-parallel-size", "-tp", help="GPUs that share every layer.", rich_help_panel=ENGINE)
+    int,
+    typer.Option(
+        "--tensor-parallel-size", "-tp", metavar="N", help="GPUs that share every layer.", rich_help_panel=ENGINE
+    ),
 ]
 MaxBatchedTokens = Annotated[
     int | None,
-    typer.Option("--max-num-batched-tokens", help="Most tokens in one step.", rich_help_panel=ENGINE),
+    typer.Option("--max-num-batched-tokens", metavar="N", help="Most tokens in one step.", rich_help_panel=ENGINE),
 ]
 MaxSeqs = Annotated[
-    int | None, typer.Option("--max-num-seqs", help="Most sequences in one step.", rich_help_panel=ENGINE)
+    int | None, typer.Option("--max-num-seqs", metavar="N", help="Most sequences in one step.", rich_help_panel=ENGINE)
 ]
 MaxModelLen = Annotated[
     int | None,
-    typer.Option("--max-model-len", help="Longest sequence; default: all the model allows.", rich_help_panel=ENGINE),
+    typer.Option(
+        "--max-model-len", metavar="N", help="Longest sequence; default: all the model allows.", rich_help_panel=ENGINE
+    ),
 ]
 MemoryUtilization = Annotated[
     float,
-    typer.Option("--gpu-memory-utilization", help="Share of GPU memory the engine takes.", rich_help_panel=ENGINE),
+    typer.Option(
+        "--gpu-memory-utilization", metavar="X", help="Share of GPU memory the engine takes.", rich_help_panel=ENGINE
+    ),
 ]
-BlockSize = Annotated[int, typer.Option("--block-size", help="Tokens in a KV block.", rich_help_panel=ENGINE)]
+BlockSize = Annotated[
+    int, typer.Option("--block-size", metavar="N", help="Tokens in a KV block.", rich_help_panel=ENGINE)
+]
 EnforceEager = Annotated[bool, typer.Option("--enforce-eager", help="No CUDA graphs.", rich_help_panel=ENGINE)]
 
 

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from infercast.cli import options
-from infercast.cli.options import ENGINE, WORKLOAD
+from infercast.cli.options import SWITCHES, WORKLOAD
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.deploy import deploy
-from infercast.forecast.serving import serve_workload
+from infercast.forecast.serving import simulate
 from infercast.report.layout import show
 from infercast.report.serving import forecast_dict, render_forecast
 from infercast.serve.request import Workload
@@ -52,7 +52,7 @@ def command(
         str,
         typer.Option(
             "--input-len",
-            help="Prompt tokens: 512, uniform:100:900, lognormal:MEAN:SIGMA[:MIN:MAX].",
+            help="Prompt tokens: 512, uniform:MIN:MAX, lognormal:MEAN:SIGMA[:MIN:MAX].",
             rich_help_panel=WORKLOAD,
         ),
     ] = "lognormal:700:0.9:16:8000",
@@ -90,14 +90,20 @@ def command(
         bool,
         typer.Option(
             "--enable-prefix-caching/--no-enable-prefix-caching",
-            help="Find the KV blocks of prompts seen before.",
-            rich_help_panel=ENGINE,
+            metavar="",
+            help="On; --no-enable-prefix-caching turns it off.",
+            rich_help_panel=SWITCHES,
+            show_default=False,
         ),
     ] = True,
     async_scheduling: Annotated[
         bool,
         typer.Option(
-            "--async-scheduling/--no-async-scheduling", help="Plan a step while one runs.", rich_help_panel=ENGINE
+            "--async-scheduling/--no-async-scheduling",
+            metavar="",
+            help="On; --no-async-scheduling turns it off.",
+            rich_help_panel=SWITCHES,
+            show_default=False,
         ),
     ] = True,
     enforce_eager: options.EnforceEager = False,
@@ -105,7 +111,7 @@ def command(
 ) -> None:
     """Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes.
 
-    Examples:
+    For example:
 
       infercast simulate llama-3.1-8b --gpu h200-sxm --rate 12
 
@@ -147,7 +153,7 @@ def command(
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
     )
-    forecast = serve_workload(deployment, workload)
+    forecast = simulate(deployment, workload)
     if forecast.saturation is not None and not allow_overload:
         raise SaturatedError(f"{forecast.saturation.sentence}; lower --rate, add GPUs, or pass --allow-overload")
     if as_json:

@@ -25,7 +25,7 @@ class Fit:
     longest_sequence: int
     """Tokens of the longest sequence that fits alone, at most as many as the model has positions for."""
     most_sequences: int
-    """Sequences of ``context`` tokens that fit at once."""
+    """Sequences of ``context`` tokens that fit at once while they decode."""
     context: int
     problem: str
     """Why an engine would refuse to start; empty if it starts."""
@@ -56,7 +56,7 @@ def fit_memory(
         settings=resolved,
         memory=memory,
         longest_sequence=min(memory.longest_sequence(chunk), config.max_positions),
-        most_sequences=memory.most_sequences(context, chunk),
+        most_sequences=memory.most_sequences(context, chunk=1),
         context=context,
         problem=_problem(config, layout, device, resolved),
     )

@@ -12,7 +12,8 @@ from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepTimer
 from infercast.forecast.phases import Phase, summarise_phases
 from infercast.forecast.saturation import Saturation, find_saturation
-from infercast.serve import Limits, Record, Replica, Workload, simulate
+from infercast.serve import Limits, Record, Replica, Workload
+from infercast.serve import simulate as simulate_replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,10 @@ def replica_of(deployment: Deployment, timer: StepTimer) -> Replica:
     )
 
 
-def serve_workload(deployment: Deployment, workload: Workload) -> Forecast:
+def simulate(deployment: Deployment, workload: Workload) -> Forecast:
     """Simulate a workload on a deployment."""
     timer = deployment.timer()
-    record = simulate(replica_of(deployment, timer), workload)
+    record = simulate_replica(replica_of(deployment, timer), workload)
     start, end = float(record.sent_at.min()), float(record.last_token.max())
     duration = end - start
     busy = sum(phase.seconds for phase in record.phases.values())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from io import StringIO
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+
+PIPE_WIDTH = 160
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
@@ -40,9 +43,12 @@ def section(title: str, body: RenderableType) -> RenderableType:
 
 
 def show(*parts: RenderableType) -> None:
-    """Print to standard output; colours only on a terminal, and as wide as needed where there is none."""
+    """Print to standard output: in colour on a terminal, as plain wide text into a pipe or a file."""
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=140, no_color=True)
-    for part in parts:
-        console.print(part)
+    if console.is_terminal:
+        console.print(*parts, sep="\n")
+        return
+    plain = Console(highlight=False, width=PIPE_WIDTH, no_color=True, file=StringIO())
+    plain.print(*parts, sep="\n")
+    for line in plain.file.getvalue().splitlines():  # type: ignore[attr-defined]
+        print(line.rstrip())

@@ -32,7 +32,8 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         (
             "engine",
             f"up to {settings.max_num_batched_tokens:,} tokens and {settings.max_num_seqs:,} sequences a step, "
-            f"max_model_len {settings.max_model_len:,}, prefix caching {'on' if settings.enable_prefix_caching else 'off'}",
+            f"max_model_len {settings.max_model_len:,}, "
+            f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}",
         ),
         ("host", f"{deployment.host.title} (default; not fitted to your machine)"),
         ("kernel prices", "roofline with wave quantisation: no learned efficiency yet, so times come out too short"),
@@ -141,7 +142,8 @@ def _load_rows(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def _phase_title(phase: Phase) -> str:
-    return f"GPU time in {TITLES[phase.name]}: {phase.steps:,} steps, {format_seconds(phase.gpu_seconds / phase.steps)} each"
+    each = format_seconds(phase.gpu_seconds / phase.steps)
+    return f"GPU time in {TITLES[phase.name]}: {phase.steps:,} steps, {each} each"
 
 
 def _phase_table(phase: Phase) -> RenderableType:
