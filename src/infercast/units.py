@@ -18,7 +18,7 @@ def format_seconds(seconds: float) -> str:
     if not math.isfinite(seconds):
         return "-"
     for unit, scale in (("s", 1.0), ("ms", MILLI)):
-        if abs(seconds) >= scale:
+        if _reaches(seconds, scale):
             return f"{_three_digits(seconds / scale)} {unit}"
     return f"{_three_digits(seconds / MICRO)} us"
 
@@ -33,16 +33,20 @@ def format_bytes(count: float) -> str:
 
 def format_rate(per_second: float, unit: str) -> str:
     """Decimal units, as bandwidth and FLOP/s are sold: ``4.80 TB/s``."""
+    if not math.isfinite(per_second):
+        return "-"
     for prefix, scale in (("P", 1e15), ("T", TERA), ("G", GIGA), ("M", 1e6)):
-        if abs(per_second) >= scale:
+        if _reaches(per_second, scale):
             return f"{_three_digits(per_second / scale)} {prefix}{unit}"
     return f"{_three_digits(per_second)} {unit}"
 
 
 def format_count(count: float) -> str:
     """Parameter counts as they are spoken of: ``8.03 B``."""
+    if not math.isfinite(count):
+        return "-"
     for suffix, scale in (("T", TERA), ("B", GIGA), ("M", 1e6)):
-        if abs(count) >= scale:
+        if _reaches(count, scale):
             return f"{_three_digits(count / scale)} {suffix}"
     return f"{count:,.0f}"
 
@@ -52,9 +56,19 @@ def format_percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
+def _reaches(value: float, scale: float) -> bool:
+    """Whether ``value`` fills the unit once it is rounded for display: 999.6 us is 1.00 ms."""
+    return _rounded(value) >= scale
+
+
+def _rounded(value: float) -> float:
+    """The size of ``value`` to three significant digits."""
+    return abs(float(f"{value:.3g}"))
+
+
 def _three_digits(value: float) -> str:
     """Three significant digits without scientific notation."""
     if value == 0:
         return "0"
-    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    decimals = max(0, 2 - math.floor(math.log10(_rounded(value))))
     return f"{value:,.{decimals}f}"

@@ -49,9 +49,10 @@ def command(
         before = 1024 if context is None else context
         shape = decode_shape(_positive("--decode", decode), _not_negative("--context", before))
         question = f"decode of {decode:,} sequences, each after {before:,} tokens"
+    most_tokens = max(shape.num_tokens, 8192) if max_num_batched_tokens is None else max_num_batched_tokens
     settings = EngineSettings(
-        max_num_batched_tokens=max_num_batched_tokens or max(shape.num_tokens, 8192),
-        max_num_seqs=max(len(shape.new_tokens), 256),
+        max_num_batched_tokens=most_tokens,
+        max_num_seqs=max(len(shape.new_tokens), min(most_tokens, 256)),
         max_model_len=shape.new_tokens[0] + shape.computed[0],
         enforce_eager=enforce_eager,
     )

@@ -37,7 +37,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def root(
     version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        False, "--version", metavar="", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
     """Forecast LLM inference on GPUs before anyone rents them."""

@@ -17,7 +17,7 @@ Model = Annotated[
 GpuName = Annotated[
     str, typer.Option("--gpu", metavar="GPU", help="Bundled name (see `infercast gpus`) or your own TOML file.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of tables.")]
 Quantization = Annotated[
     str | None,
     typer.Option(
@@ -55,7 +55,9 @@ MemoryUtilization = Annotated[
 BlockSize = Annotated[
     int, typer.Option("--block-size", metavar="N", help="Tokens in a KV block.", rich_help_panel=ENGINE)
 ]
-EnforceEager = Annotated[bool, typer.Option("--enforce-eager", help="No CUDA graphs.", rich_help_panel=ENGINE)]
+EnforceEager = Annotated[
+    bool, typer.Option("--enforce-eager", metavar="", help="No CUDA graphs.", rich_help_panel=ENGINE)
+]
 
 
 def print_json(data: Any) -> None:

@@ -15,14 +15,19 @@ from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import simulate
 from infercast.report.layout import show
 from infercast.report.serving import forecast_dict, render_forecast
-from infercast.serve.request import Workload
+from infercast.serve.lengths import parse_lengths
 from infercast.serve.traces import read_trace
 from infercast.serve.workload import scaled, synthetic_workload
 
 DEFAULT_COUNT = 1000
+# What a trace brings along.
+SYNTHETIC = (
+    "rate", "arrival", "burstiness", "concurrency", "input_len", "output_len", "prefix_len", "prefix_groups", "seed",
+)  # fmt: skip
 
 
 def command(
+    context: typer.Context,
     model: options.Model,
     gpu: options.GpuName,
     rate: Annotated[
@@ -76,7 +81,7 @@ def command(
     ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.", rich_help_panel=WORKLOAD)] = 0,
     allow_overload: Annotated[
-        bool, typer.Option("--allow-overload", help="Print a saturated run's numbers instead of refusing.")
+        bool, typer.Option("--allow-overload", metavar="", help="Print a saturated run's numbers instead of refusing.")
     ] = False,
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
@@ -119,8 +124,11 @@ def command(
 
       infercast simulate qwen3-32b --gpu h100-sxm --quantization fp8 --trace azure.csv --rate-scale 0.5
     """
+    if num_requests is not None and num_requests < 1:
+        raise InputError(f"--num-requests must be at least 1, not {num_requests}")
+    _refuse_idle_options(context, SYNTHETIC if trace is not None else ("rate_scale",), trace is not None)
     if trace is not None:
-        workload = _trace_workload(trace, rate_scale, num_requests, rate, concurrency)
+        workload = scaled(read_trace(trace), rate_scale=rate_scale, limit=num_requests)
     else:
         if rate is None and concurrency is None and arrival != "burst":
             raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
@@ -129,8 +137,8 @@ def command(
             rate=rate,
             count=DEFAULT_COUNT if num_requests is None else num_requests,
             concurrency=concurrency,
-            input_lengths=input_len,
-            output_lengths=output_len,
+            input_lengths=parse_lengths(input_len, "--input-len"),
+            output_lengths=parse_lengths(output_len, "--output-len"),
             burstiness=burstiness,
             prefix_length=prefix_len,
             prefix_groups=prefix_groups,
@@ -162,10 +170,13 @@ def command(
         show(*render_forecast(forecast))
 
 
-def _trace_workload(
-    path: Path, rate_scale: float, limit: int | None, rate: float | None, concurrency: int | None
-) -> Workload:
-    """A replayed trace; it brings its own arrivals."""
-    if rate is not None or concurrency is not None:
-        raise InputError("a trace brings its own arrivals: use --rate-scale with --trace, not --rate or --concurrency")
-    return scaled(read_trace(path), rate_scale=rate_scale, limit=limit)
+def _refuse_idle_options(context: typer.Context, names: tuple[str, ...], replays: bool) -> None:
+    """An option that would change nothing is refused, never ignored."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            reason = "a trace brings its own arrivals and lengths; only --rate-scale and --num-requests change it"
+            raise InputError(
+                f"{option} has no meaning with --trace: {reason}" if replays else f"{option} needs --trace"
+            )

@@ -17,7 +17,7 @@ from infercast.validate.measured import read_measured
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Measured runs, JSON or gzipped JSON.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Measured runs, JSON or gzipped JSON.")],
     model_config: Annotated[
         Path | None,
         typer.Option("--model-config", metavar="DIR", help="Folder of <model name>.json; bundled models otherwise."),
@@ -27,8 +27,9 @@ def command(
 ) -> None:
     """Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.
 
-    The files say which engine settings were used and how many KV blocks the engine really had; docs/validation.md
-    describes the format.
+    The files say which engine settings were used and how many KV blocks the engine really had.
+
+    Their format is described in docs/validation.md.
     """
     if model_config is not None and not model_config.is_dir():
         raise InputError(f"--model-config {model_config} is not a folder")

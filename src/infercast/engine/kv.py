@@ -46,7 +46,8 @@ def kv_layout(config: ModelConfig, layout: ParallelLayout, block_size: int) -> K
     """Blocks and groups of a model's KV cache.
 
     Layers with the same window form one kind. Where a model has several kinds, vLLM cuts each into groups of as many
-    layers as the smallest kind has, one block serves one group, and all blocks are as large as the widest layers need.
+    layers as the smallest kind has (or as the largest, where they are nearly as many), one block serves one group,
+    and all blocks are as large as the widest layers need.
     """
     kinds: dict[int, list[tuple[int, float]]] = {}
     for stack in config.stacks:
@@ -57,7 +58,8 @@ def kv_layout(config: ModelConfig, layout: ParallelLayout, block_size: int) -> K
         all_layers = sum(count * width for count, width in parts)
         return KvLayout(KvShape(block_size, (window,)), round(all_layers * block_size), token_bytes)
     layers = {window: sum(count for count, _ in parts) for window, parts in kinds.items()}
-    group_layers = min(layers.values())
+    fewest, most = min(layers.values()), max(layers.values())
+    group_layers = most if most < 1.5 * fewest else fewest
     widest = max(width for parts in kinds.values() for _, width in parts)
     windows = tuple(window for window, count in layers.items() for _ in range(-(-count // group_layers)))
     return KvLayout(KvShape(block_size, windows), round(group_layers * widest * block_size), token_bytes)

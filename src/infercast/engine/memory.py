@@ -11,7 +11,7 @@ from infercast.engine.kv import KvLayout, kv_layout
 from infercast.engine.settings import ResolvedSettings
 from infercast.errors import DoesNotFitError
 from infercast.hardware import Gpu
-from infercast.models.layout import ParallelLayout
+from infercast.models.layout import ParallelLayout, divides
 from infercast.models.lower import step_calls
 from infercast.models.parameters import weight_bytes
 from infercast.models.spec import DenseFeedForward, ModelConfig, Stack
@@ -114,13 +114,13 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
 
 
 def _remedy(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> str:
-    """The smallest tensor parallelism within a node that fits."""
-    size = 2 * layout.tensor
-    while size <= gpu.gpus_per_node:
+    """The smallest tensor parallelism within a node that the model allows and that fits."""
+    for size in range(layout.tensor + 1, gpu.gpus_per_node + 1):
+        if not divides(config, size):
+            continue
         memory = plan_memory(config, ParallelLayout(size), gpu, settings)
         if memory.most_sequences(settings.max_model_len, settings.max_num_batched_tokens):
             return f"tensor_parallel_size={size} fits"
-        size *= 2
     return f"no tensor parallelism up to the {gpu.gpus_per_node} GPUs of a node fits"
 
 

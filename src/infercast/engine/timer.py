@@ -42,7 +42,7 @@ class KernelTimer:
         self._config, self._layout, self._gpu, self._predictor = config, layout, gpu, predictor
         self._graphs, self._host = graphs, host
         max_tokens = max(max_tokens, *graphs.sizes, 1)
-        # Row i of a table is the step of i tokens (or i sampled rows); row 0 is never used.
+        # Row i of a table is the step of i tokens, or i sampled rows; a step that samples nothing still runs the head.
         by_tokens = token_calls(config, layout, np.arange(max_tokens + 1))
         by_rows = head_calls(config, layout, np.arange(max_rows + 1))
         self._token_table = self._price_table(by_tokens, max_tokens + 1)

@@ -30,6 +30,8 @@ KV_DTYPES = {
 
 def load_model(source: ModelSource, *, quantization: str | None = None, kv_cache_dtype: str = "auto") -> ModelConfig:
     """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict."""
+    if isinstance(source, ModelConfig) and quantization not in (None, "none"):
+        raise InputError(f"quantization {quantization!r} needs a config to read; give it when {source.name} is loaded")
     model = source if isinstance(source, ModelConfig) else read_model(source, quantization=quantization)
     if kv_cache_dtype not in KV_DTYPES:
         raise InputError(f"unknown kv_cache_dtype {kv_cache_dtype!r}; known: {', '.join(KV_DTYPES)}")

@@ -11,7 +11,7 @@ from infercast.engine.graphs import Launch
 from infercast.engine.step import StepShape
 from infercast.errors import InputError
 from infercast.models.lower import attention_calls, head_calls, token_calls
-from infercast.ops import Call
+from infercast.ops import Call, Collective
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.estimate import Estimate, total
 
@@ -55,8 +55,13 @@ class StepCost:
 
 
 def price_step(deployment: Deployment, shape: StepShape) -> StepCost:
-    """Price every kernel of one step over a given batch."""
+    """Price every kernel of one step over a given batch, if the engine's scheduler could plan it."""
     _check_shape(deployment, shape)
+    return price_shape(deployment, shape)
+
+
+def price_shape(deployment: Deployment, shape: StepShape) -> StepCost:
+    """Price every kernel of one step, whatever the settings allow."""
     graphs = deployment.graphs
     launch = graphs.launch(shape.num_tokens, shape.is_decode)
     padded = shape.num_tokens if launch is Launch.EAGER else graphs.padded(shape.num_tokens)
@@ -87,8 +92,15 @@ def decode_shape(batch: int, context: int) -> StepShape:
 def _check_shape(deployment: Deployment, shape: StepShape) -> None:
     """Refuse steps that the engine's scheduler could never plan."""
     settings = deployment.settings
+    if not shape.new_tokens or len(shape.new_tokens) != len(shape.computed):
+        raise InputError(
+            f"a step needs at least one sequence and a context for each, not {len(shape.new_tokens)} sequences and "
+            f"{len(shape.computed)} contexts"
+        )
     if min(shape.new_tokens) < 1 or min(shape.computed) < 0:
         raise InputError("a step needs at least one new token a sequence and a context of 0 or more")
+    if not 0 <= shape.num_sampled <= len(shape.new_tokens):
+        raise InputError(f"num_sampled {shape.num_sampled} must lie between 0 and the batch of {len(shape.new_tokens)}")
     if shape.num_tokens > settings.max_num_batched_tokens:
         raise InputError(
             f"a step of {shape.num_tokens} tokens is above max_num_batched_tokens {settings.max_num_batched_tokens}"
@@ -107,8 +119,8 @@ def _price_call(deployment: Deployment, call: Call) -> KernelCost:
     seconds = float(estimate.seconds)
     if estimate.bound in ("tensor", "special"):
         achieved, limit, unit = op.flops / seconds, gpu.dense_flops(tensor_rate_of(op.compute_dtype)), "FLOP/s"
-    elif estimate.bound == "link":
-        achieved, limit, unit = op.bytes_read / seconds, gpu.nvlink_bandwidth or gpu.pcie_bandwidth, "B/s"
+    elif isinstance(op, Collective):
+        achieved, limit, unit = op.link_bytes / seconds, gpu.nvlink_bandwidth or gpu.pcie_bandwidth, "B/s"
     else:
         achieved, limit, unit = (op.bytes_read + op.bytes_written) / seconds, gpu.dram_bandwidth, "B/s"
     return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from infercast.engine.memory import Memory, plan_memory, require_fit
 from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
-from infercast.errors import DoesNotFitError
+from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, load_model
 from infercast.hardware import Gpu, load_gpu
 from infercast.models.layout import ParallelLayout, check_layout
@@ -42,6 +42,8 @@ def fit_memory(
     context: int = 2048,
 ) -> Fit:
     """Weights, activations and KV blocks of a model on a GPU, whether they fit or not."""
+    if context < 1:
+        raise InputError(f"context must be at least 1 token, not {context}")
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
     device = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
     layout = ParallelLayout(tensor_parallel_size)

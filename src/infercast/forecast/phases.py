@@ -8,7 +8,7 @@ import numpy as np
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepShape
-from infercast.forecast.kernels import price_step
+from infercast.forecast.kernels import price_shape
 from infercast.serve import Record
 from infercast.serve.totals import PhaseTotals
 
@@ -75,10 +75,10 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, kernels: 
 
 
 def _bounds_of_average_step(totals: PhaseTotals, deployment: Deployment) -> dict[str, str]:
-    """What holds each kernel back in a step of average size."""
+    """What holds each kernel back in a step of average size, which may round to more than the engine would plan."""
     sequences = max(1, round(totals.sequences / totals.steps))
     new_tokens = max(1, round(totals.tokens / totals.sequences))
     context = round(totals.context / totals.sequences)
     sampled = max(1, round(totals.sampled / totals.steps))
     shape = StepShape([new_tokens] * sequences, [context] * sequences, sampled)
-    return {kernel.name: str(kernel.estimate.bound) for kernel in price_step(deployment, shape).kernels}
+    return {kernel.name: str(kernel.estimate.bound) for kernel in price_shape(deployment, shape).kernels}

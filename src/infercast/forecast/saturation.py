@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
 
 import numpy as np
 
-from infercast.serve import Record, Workload
+from infercast.serve import Record, Replica, Workload, simulate
+
+ROUNDS = 3
+"""A capacity run serves so many times as many requests as the engine can hold at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """Arrivals outrun the deployment: its queue grows for as long as they go on."""
+    """Arrivals outrun the deployment: its backlog grows for as long as they go on."""
 
     offered: float
     """Requests a second that arrive."""
     capacity: float
-    """Requests a second that are finished while the queue is never empty."""
+    """Requests a second that are finished when there is always another one waiting."""
 
     @property
     def sentence(self) -> str:
@@ -27,19 +31,34 @@ class Saturation:
         )
 
 
-def find_saturation(workload: Workload, record: Record) -> Saturation | None:
-    """Look whether the queue still grew when the last request of a steady stream arrived.
+def find_saturation(replica: Replica, workload: Workload, record: Record) -> Saturation | None:
+    """Whether a steady stream of requests comes faster than they can ever be served.
 
-    A queue that grows in step with time is twice as long at the end of the arrivals as at their middle. Traces,
-    bursts and closed loops have no steady rate and are never called saturated.
+    A backlog that still grows when the last request arrives is a sign, but a short run of a healthy deployment shows
+    it too. So the sign only raises the question, and the answer is the rate that the deployment reaches when it is
+    kept full. Traces, bursts and closed loops have no steady rate and are never called saturated.
     """
-    if workload.rate is None:
+    if workload.rate is None or not _backlog_grows(record):
         return None
-    last = float(record.sent_at.max())
-    half = (float(record.sent_at.min()) + last) / 2
-    waiting_half, waiting_last = record.waiting_at(half), record.waiting_at(last)
-    num_requests = len(workload.requests)
-    if waiting_last <= max(20, 0.05 * num_requests) or waiting_last < 1.5 * waiting_half:
-        return None
-    finished = np.count_nonzero((record.last_token > half) & (record.last_token <= last))
-    return Saturation(workload.rate, finished / (last - half))
+    capacity = full_rate(replica, workload)
+    return Saturation(workload.rate, capacity) if workload.rate > capacity else None
+
+
+def full_rate(replica: Replica, workload: Workload) -> float:
+    """Requests a second that a deployment finishes while every one that ends is replaced by another."""
+    concurrency = replica.limits.max_num_seqs
+    requests = (replace(request, arrival=0.0) for request in islice(cycle(workload.requests), ROUNDS * concurrency))
+    record = simulate(replica, Workload(tuple(requests), concurrency=concurrency))
+    ends = np.sort(record.last_token)
+    # Leave out the common start, in which nobody ends, and the last third, in which nobody follows.
+    first, last = ends.size // 10, (6 * ends.size) // 10
+    return float((last - first) / (ends[last] - ends[first]))
+
+
+def _backlog_grows(record: Record) -> bool:
+    """Whether more than a tenth of the requests of the second half stayed in the system when the last one came."""
+    end = float(record.sent_at.max())
+    half = (float(record.sent_at.min()) + end) / 2
+    num_arrived = int(np.count_nonzero(record.sent_at > half))
+    growth = record.in_system_at(end) - record.in_system_at(half)
+    return record.in_system_at(end) > 30 and growth > 0.1 * num_arrived

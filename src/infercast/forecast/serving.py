@@ -85,7 +85,8 @@ def replica_of(deployment: Deployment, timer: StepTimer) -> Replica:
 def simulate(deployment: Deployment, workload: Workload) -> Forecast:
     """Simulate a workload on a deployment."""
     timer = deployment.timer()
-    record = simulate_replica(replica_of(deployment, timer), workload)
+    replica = replica_of(deployment, timer)
+    record = simulate_replica(replica, workload)
     start, end = float(record.sent_at.min()), float(record.last_token.max())
     duration = end - start
     busy = sum(phase.seconds for phase in record.phases.values())
@@ -109,7 +110,7 @@ def simulate(deployment: Deployment, workload: Workload) -> Forecast:
         prefix_hit_rate=float(record.num_cached.sum()) / num_input,
         num_preemptions=record.num_preemptions,
         phases=summarise_phases(deployment, record, timer.kernels),
-        saturation=find_saturation(workload, record),
+        saturation=find_saturation(replica, workload, record),
     )
 
 
@@ -120,6 +121,10 @@ def percentiles(values: npt.NDArray[Any], counts: npt.NDArray[Any] | None = None
         return Percentiles(float(values.mean()), float(p50), float(p90), float(p99))
     order = np.argsort(values)
     cumulated = np.cumsum(counts[order])
-    ranks = np.searchsorted(cumulated, np.array([0.5, 0.9, 0.99]) * cumulated[-1])
-    p50, p90, p99 = values[order][ranks]
+    # The same percentiles as of the values written out: interpolated between the two ranks beside them.
+    positions = np.array([0.5, 0.9, 0.99]) * (cumulated[-1] - 1)
+    ranks = np.floor(positions)
+    below = values[order][np.searchsorted(cumulated, ranks, side="right")]
+    above = values[order][np.searchsorted(cumulated, np.ceil(positions), side="right")]
+    p50, p90, p99 = below + (above - below) * (positions - ranks)
     return Percentiles(float(np.average(values, weights=counts)), float(p50), float(p90), float(p99))

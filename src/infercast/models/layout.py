@@ -32,15 +32,15 @@ def check_layout(config: ModelConfig, layout: ParallelLayout) -> None:
     """Refuse a layout that the model's dimensions do not allow, naming the ones that they do."""
     if layout.tensor < 1:
         raise InputError(f"tensor_parallel_size must be at least 1, not {layout.tensor}")
-    if not _divides(config, layout.tensor):
-        valid = ", ".join(str(size) for size in range(1, 65) if _divides(config, size))
+    if not divides(config, layout.tensor):
+        valid = ", ".join(str(size) for size in range(1, 65) if divides(config, size))
         raise InputError(
             f"tensor_parallel_size {layout.tensor} does not divide the heads and widths of {config.name}; "
             f"valid: {valid}"
         )
 
 
-def _divides(config: ModelConfig, tensor: int) -> bool:
+def divides(config: ModelConfig, tensor: int) -> bool:
     """Whether heads, key-value heads and feed-forward widths split evenly over ``tensor`` GPUs."""
     for stack in config.stacks:
         attention = stack.attention

@@ -61,8 +61,10 @@ def _gemm(op: Gemm, gpu: Gpu) -> Pipes:
 def _attention(op: Attention, gpu: Gpu) -> Pipes:
     """Matrix products in whole rounds of query tiles, exponentials, and the KV cache read once."""
     tensor = op.flops / gpu.dense_flops(tensor_rate_of(op.dtype))
-    if op.queries.max() > 1:  # a batch that only decodes is cut along its keys until it fills the chip evenly
-        tensor = tensor * quantised_waves(op.heads * op.num_tiles(QUERY_TILE), gpu.sms)
+    has_prompt = op.queries.max(axis=-1) > 1  # the rest only decode, cut along their keys until they fill the chip
+    if has_prompt.any():
+        waves = quantised_waves(op.heads * op.num_tiles(QUERY_TILE), gpu.sms)
+        tensor = tensor * np.where(has_prompt, waves, 1.0)
     return {"tensor": tensor, "special": op.exponentials / gpu.special_rate, "dram": _dram(op, gpu)}
 
 

@@ -20,14 +20,19 @@ LAUNCH_FLOOR = 2.0e-6
 REFERENCE_CLOCK = 1.83e9
 CLOCK_SHARE = 0.55
 
-# 90th percentile of measured / roofline latency by family, over the GEMM, attention and MoE tables of A100, L40S,
-# H100, H200 and B200 described in docs/predict.md. The roofline itself is the lower end: nothing runs faster.
-SPREAD = {"gemm": 2.6, "lm_head": 2.0, "attention": 3.5, "moe": 4.0, "collective": 3.0}
-DEFAULT_SPREAD = 2.5
+# 90th percentile of measured / roofline latency by family, over the public kernel tables of A100, L40S, H100, H200 and
+# B200 described in docs/predict.md. The roofline itself is the lower end: nearly nothing runs faster.
+SPREAD = {"gemm": 3.7, "lm_head": 1.9, "attention": 8.0, "moe": 6.7, "collective": 9.4}
+MEMORY_BOUND_SPREAD = 1.5
 
 
 class Predictor(Protocol):
     """Prices operators on a GPU."""
+
+    source: str
+    """What its estimates rest on at best: one of `infercast.predict.estimate.SOURCES`."""
+    description: str
+    """For people: what it does and how far to trust it."""
 
     def price(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices."""
@@ -39,6 +44,9 @@ class Predictor(Protocol):
 class Roofline:
     """Busiest pipe plus the launch floor."""
 
+    source = "roofline"
+    description = "roofline with wave quantisation; nothing is learned yet, so times come out too short"
+
     def price(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices."""
         pipes = pipes_of(op, gpu)
@@ -47,10 +55,10 @@ class Roofline:
         bound = np.array(["launch", *pipes])[np.argmax(demands, axis=0)]
         busiest = np.max(demands[1:], axis=0)
         seconds = busiest + floor
-        high = busiest * SPREAD.get(op.family, DEFAULT_SPREAD) + 2 * floor
+        high = seconds * SPREAD.get(op.family, MEMORY_BOUND_SPREAD)
         if seconds.ndim == 0:
-            return Estimate(float(seconds), float(seconds), float(high), "roofline", str(bound))
-        return Estimate(seconds, seconds, high, "roofline", bound)
+            return Estimate(float(seconds), float(seconds), float(high), self.source, str(bound))
+        return Estimate(seconds, seconds, high, self.source, bound)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who price by the thousand."""

@@ -7,31 +7,33 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from infercast.hardware import Gpu
 from infercast.models.parameters import active_parameter_count, parameter_count, weight_bytes
 from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig, Stack
 from infercast.report.layout import facts, grid, section
-from infercast.units import GIGA, TERA, format_bytes, format_count, format_rate
+from infercast.units import GIB, GIGA, TERA, format_bytes, format_count, format_rate
 
 
 def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
     """One line a GPU."""
-    columns = ("name", "architecture", "SMs", "bf16 TFLOP/s", "fp8", "fp4", "memory GB", "TB/s", "NVLink GB/s", "W")
+    columns = ("name", "architecture", "SMs", "16-bit", "fp8", "fp4", "GiB", "TB/s", "link GB/s", "W")
     rows = [
         (
             gpu.name,
             gpu.architecture,
             f"{gpu.sms}",
             *(f"{gpu.tensor_flops[name] / TERA:,.0f}" if name in gpu.tensor_flops else "-" for name in _formats(gpu)),
-            f"{gpu.driver_bytes / GIGA:,.0f}",
+            f"{gpu.driver_bytes / GIB:,.0f}",
             f"{gpu.dram_bandwidth / TERA:.2f}",
             f"{gpu.nvlink_bandwidth / GIGA:,.0f}" if gpu.nvlink_bandwidth else "-",
             f"{gpu.tdp:,.0f}",
         )
         for gpu in gpus
     ]
-    return [grid(columns, rows, text_columns=2)]
+    legend = "16-bit, fp8, fp4: dense TFLOP/s. GiB and TB/s: memory and its bandwidth. link: one way between GPUs."
+    return [grid(columns, rows, text_columns=2), Text(legend, style="dim")]
 
 
 def render_gpu(gpu: Gpu) -> list[RenderableType]:
@@ -63,21 +65,21 @@ def gpu_dict(gpu: Gpu) -> dict[str, Any]:
 
 def render_models(models: Iterable[ModelConfig]) -> list[RenderableType]:
     """One line a model."""
-    columns = ("name", "architecture", "parameters", "active", "layers", "hidden", "attention", "weights")
+    columns = ("name", "architecture", "parameters", "active", "layers", "heads", "weights")
     rows = [
         (
             model.name,
-            model.architecture,
+            model.architecture.removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration"),
             format_count(parameter_count(model)),
             format_count(active_parameter_count(model)),
             f"{model.layers}",
-            f"{model.hidden:,}",
-            _attention_words(model.stacks[0]),
+            _heads(model.stacks[0]),
             model.weights.name,
         )
         for model in models
     ]
-    return [grid(columns, rows, text_columns=2, notes_at=(6, 7))]
+    legend = "active: parameters that one token uses. heads: query/key-value x width; MLA has one latent for all."
+    return [grid(columns, rows, text_columns=2, notes_at=(5, 6)), Text(legend, style="dim")]
 
 
 def render_model(model: ModelConfig) -> list[RenderableType]:
@@ -112,6 +114,14 @@ def model_dict(model: ModelConfig) -> dict[str, Any]:
 def _formats(gpu: Gpu) -> tuple[str, str, str]:
     """Sixteen bits, eight and four: what each column of the list shows."""
     return ("bf16" if "bf16" in gpu.tensor_flops else "fp16", "fp8", "fp4")
+
+
+def _heads(stack: Stack) -> str:
+    """Short, for a list."""
+    spec = stack.attention
+    if isinstance(spec, LatentAttention):
+        return f"MLA {spec.heads} x {spec.latent_dim}"
+    return f"{spec.heads}/{spec.kv_heads} x {spec.head_dim}"
 
 
 def _attention_words(stack: Stack) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from io import StringIO
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -12,13 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 PIPE_WIDTH = 160
+# On a narrower terminal lines run over its edge: every table fits in this width, and no digit is ever cut off.
+LEAST_WIDTH = 100
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
     """Name and value side by side."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
-    table.add_column()
+    table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(name, Text(value))
     return table
@@ -27,11 +28,17 @@ def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
 def grid(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1, notes_at: Sequence[int] = ()
 ) -> Table:
-    """A table of numbers: the first ``text_columns`` and those in ``notes_at`` are words, the rest align right."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    """A table of numbers: the first ``text_columns`` and those in ``notes_at`` are words, the rest align right.
+
+    Only notes are ever broken into lines.
+    """
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for position, name in enumerate(columns):
-        words = position < text_columns or position in notes_at
-        table.add_column(name, justify="left" if words else "right", no_wrap=not words, overflow="fold")
+        note = position in notes_at
+        words = note or position < text_columns
+        table.add_column(
+            name, justify="left" if words else "right", no_wrap=not note, overflow="fold" if note else "ellipsis"
+        )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
@@ -39,16 +46,19 @@ def grid(
 
 def section(title: str, body: RenderableType) -> RenderableType:
     """A heading with something below it."""
-    return Group(Text(title, style="bold cyan"), Padding(body, (0, 0, 0, 2)))
+    return Group(Text(title, style="bold cyan"), Padding(body, (0, 0, 0, 2), expand=False))
 
 
 def show(*parts: RenderableType) -> None:
     """Print to standard output: in colour on a terminal, as plain wide text into a pipe or a file."""
     console = Console(highlight=False)
+    spaced = [line for part in parts for line in (Text(), part)][1:]
     if console.is_terminal:
-        console.print(*parts, sep="\n")
+        console.width = max(console.width, LEAST_WIDTH)
+        console.print(*spaced, sep="\n")
         return
-    plain = Console(highlight=False, width=PIPE_WIDTH, no_color=True, file=StringIO())
-    plain.print(*parts, sep="\n")
-    for line in plain.file.getvalue().splitlines():  # type: ignore[attr-defined]
+    console.width = PIPE_WIDTH
+    with console.capture() as captured:
+        console.print(*spaced, sep="\n")
+    for line in captured.get().splitlines():
         print(line.rstrip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from infercast.engine.deployment import Deployment
 from infercast.forecast.phases import Phase
@@ -31,12 +32,12 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ),
         (
             "engine",
-            f"up to {settings.max_num_batched_tokens:,} tokens and {settings.max_num_seqs:,} sequences a step, "
-            f"max_model_len {settings.max_model_len:,}, "
+            f"up to {settings.max_num_batched_tokens:,} tokens, {settings.max_num_seqs:,} sequences a step; "
+            f"max_model_len {settings.max_model_len:,}; "
             f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}",
         ),
         ("host", f"{deployment.host.title} (default; not fitted to your machine)"),
-        ("kernel prices", "roofline with wave quantisation: no learned efficiency yet, so times come out too short"),
+        ("kernel prices", deployment.predictor.description),
     ]
     rows += [("note", note) for note in model.notes]
     return rows
@@ -51,6 +52,8 @@ def render_forecast(forecast: Forecast) -> list[RenderableType]:
         section("Latency", _latency_table(forecast)),
         section("Load", facts(_load_rows(forecast))),
     ]
+    if forecast.saturation is not None:
+        parts.insert(1, section("Overload", Text(forecast.saturation.sentence, style="bold red")))
     parts += [section(_phase_title(phase), _phase_table(phase)) for phase in forecast.phases]
     return parts
 
@@ -76,7 +79,7 @@ def forecast_dict(forecast: Forecast) -> dict[str, Any]:
         "phases": [_phase_dict(phase) for phase in forecast.phases],
         "saturated": saturation is not None,
         "saturation_requests_per_s": saturation.capacity if saturation else None,
-        "source": "roofline",
+        "source": forecast.deployment.predictor.source,
     }
 
 
@@ -161,11 +164,11 @@ def _phase_table(phase: Phase) -> RenderableType:
     waiting = phase.host_bound_seconds
     if waiting > 0:
         idle = (
-            "(GPU idle)",
+            "+ GPU idle",
             format_percent(waiting / phase.gpu_seconds),
             format_seconds(waiting / phase.steps),
             "host",
-            "",
+            "beside the 100 % above",
         )
         rows.append(idle)
     return grid(("family", "share", "a step", "bound by", "largest kernels"), rows, notes_at=(3, 4))

@@ -4,37 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from infercast.report.layout import grid, section
 from infercast.units import MILLI, format_percent
 from infercast.validate.compare import Comparison, RunComparison, Validation
 
 QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
+TITLES = ("TTFT p50", "TTFT p99", "TPOT p50", "tokens/s")
+UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
 
 
 def render_validation(validation: Validation) -> list[RenderableType]:
-    """Tables for a terminal: every run, then medians."""
-    names = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "output tokens/s")
-    columns = ("file", "run", *(column for name in names for column in (name, "error")))
-    runs = grid(columns, [_run_row(run) for run in validation.runs], text_columns=2)
-    blocks = grid(
-        ("file", "measured", "predicted", "error"),
-        [
-            (name, f"{pair.measured:,.0f}", f"{pair.predicted:,.0f}", _signed(pair))
-            for name, pair in validation.kv_blocks
-        ],
-    )
-    medians = grid(
-        ("runs", "count", "TTFT p50", "TTFT p99", "TPOT p50", "throughput"),
-        [_median_row(validation, kind) for kind in (*validation.kinds, None)],
-    )
+    """Tables for a terminal: the runs of each file, then medians over all."""
+    parts = [_render_file(validation, name, blocks) for name, blocks in validation.kv_blocks]
+    medians = grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
     left_out = f" ({validation.num_stalled} stalled runs left out)" if validation.num_stalled else ""
-    return [
-        section(f"Measured > predicted{left_out}", runs),
-        section("KV blocks", blocks),
-        section("Median absolute error", medians),
-    ]
+    return [*parts, section(f"Median absolute error{left_out}", medians)]
+
+
+def _render_file(validation: Validation, name: str, blocks: Comparison) -> RenderableType:
+    """One file: its KV blocks, and each run as measured and as forecast, with the error."""
+    columns = ("run", *(column for title in UNITS for column in (title, "error")))
+    rows = [_run_row(run) for run in validation.runs if run.file == name]
+    counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {_signed(blocks)}"
+    return section(name, Group(Text(f"KV blocks: {counted}\nRuns: measured > predicted\n"), grid(columns, rows, notes_at=(0,))))
 
 
 def validation_dict(validation: Validation) -> dict[str, Any]:
@@ -55,17 +50,21 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
 
 
 def _run_row(run: RunComparison) -> tuple[str, ...]:
-    cells: list[str] = [run.file.removesuffix(".gz").removesuffix(".json"), run.label]
+    cells = [run.label]
     for quantity in QUANTITIES:
         pair = getattr(run, quantity)
         if pair is None:
             cells += ["-", "-"]
-            continue
-        scale = 1.0 if quantity == "output_tokens_per_second" else MILLI
-        decimals = 0 if quantity == "output_tokens_per_second" else 2 if quantity == "tpot_p50" else 1
-        cells.append(f"{pair.measured / scale:,.{decimals}f} > {pair.predicted / scale:,.{decimals}f}")
-        cells.append(_signed(pair))
+        else:
+            scale = 1.0 if quantity == "output_tokens_per_second" else MILLI
+            cells.append(f"{_digits(pair.measured / scale)} > {_digits(pair.predicted / scale)}")
+            cells.append(f"{100 * (pair.predicted / pair.measured - 1):+,.0f} %")
     return tuple(cells)
+
+
+def _digits(value: float) -> str:
+    """Three digits at least, so that columns stay narrow."""
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
 def _median_row(validation: Validation, kind: str | None) -> tuple[str, ...]:
@@ -76,7 +75,7 @@ def _median_row(validation: Validation, kind: str | None) -> tuple[str, ...]:
 
 def _signed(pair: Comparison) -> str:
     """How far the prediction is off, with its sign."""
-    return f"{100 * (pair.predicted / pair.measured - 1):+.1f} %"
+    return f"{100 * (pair.predicted / pair.measured - 1):+,.1f} %"
 
 
 def _pair(pair: Comparison, scale: float) -> dict[str, float]:

@@ -49,6 +49,7 @@ class KvCache:
         self.num_blocks = num_blocks
         self.shape = shape
         self.caching = caching
+        self._groups = tuple(KvShape(shape.block_size, (window,)) for window in shape.windows)
         self._names = PrefixNames(shape.block_size)
         self._spare: list[int] = []
         self._num_fresh = num_blocks
@@ -91,15 +92,17 @@ class KvCache:
             hit -= 1
         return hit * self.shape.block_size
 
-    def admit(self, holding: Holding, num_cached: int, new_tokens: int, whole: int) -> bool:
+    def admit(self, holding: Holding, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> bool:
         """Start a sequence with the ``num_cached`` tokens that `longest_prefix` found and room for ``new_tokens``.
 
-        ``whole`` is the most blocks the sequence will ever hold: it starts only if all of them were free now.
+        It starts only if all the blocks for its ``num_tokens``, computed at most ``chunk`` a step, were free now.
         """
         found = self._found_blocks(holding, num_cached)
         held_by_none = sum(self._holders[block] == 0 for blocks in found for block in blocks if block != NO_BLOCK)
         needed = sum(self.shape.blocks_for(num_cached + new_tokens) - len(blocks) for blocks in found)
-        least = max(needed, whole - sum(len(blocks) for blocks in found))
+        # Group by group: a window's few blocks must not make up for what full attention still needs.
+        whole = (group.most_blocks(num_tokens, chunk) for group in self._groups)
+        least = max(needed, sum(max(0, most - len(blocks)) for most, blocks in zip(whole, found, strict=True)))
         if least + held_by_none > self.num_free:
             return False
         for table, blocks in zip(holding.tables, found, strict=True):

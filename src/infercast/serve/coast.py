@@ -31,6 +31,8 @@ def coast(state: State) -> bool:
     computed = np.array([sequence.num_computed for sequence in sequences])
     held = _blocks_held(state, computed, steps)
     steps = min(steps, int(np.count_nonzero(held[1:] - held[0] <= state.scheduler.cache.num_free)))
+    if steps < 2:
+        return False
     shape = StepShape([1] * len(sequences), computed.tolist(), len(sequences))
     estimate = state.timer(shape, steps)
     ends = _run_on(state.gpu_free, estimate.seconds)
@@ -66,8 +68,9 @@ def _steps_left(sequence: Sequence) -> int:
 
 def _blocks_held(state: State, computed: npt.NDArray[Any], steps: int) -> npt.NDArray[Any]:
     """Blocks that the sequences hold now and after each further step."""
+    shape = state.scheduler.cache.shape
     tokens = computed + np.arange(steps + 1)[:, None]
-    return np.asarray(np.sum(-(-tokens // state.scheduler.cache.shape.block_size), axis=1))
+    return np.asarray(len(shape.windows) * np.sum(-(-tokens // shape.block_size), axis=1))
 
 
 def _run_on(start: float, seconds: npt.NDArray[Any]) -> npt.NDArray[Any]:

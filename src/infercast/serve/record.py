@@ -96,9 +96,9 @@ class Record:
         self.num_preemptions = scheduler.num_preemptions
         return self
 
-    def waiting_at(self, time: float) -> int:
-        """Requests that had been sent but not started at that moment."""
-        return int(np.count_nonzero(self.sent_at <= time)) - int(np.count_nonzero(self.started_at <= time))
+    def in_system_at(self, time: float) -> int:
+        """Requests that had been sent but not fully answered at that moment."""
+        return int(np.count_nonzero(self.sent_at <= time)) - int(np.count_nonzero(self.last_token <= time))
 
     @property
     def ttft(self) -> npt.NDArray[Any]:

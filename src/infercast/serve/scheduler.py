@@ -6,6 +6,7 @@ There is no prefill phase and no decode phase: each sequence has ``num_computed`
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -43,7 +44,7 @@ class Sequence:
     """Prompt tokens found in the prefix cache when the sequence was last started."""
     num_preemptions: int = 0
     first_token: float = 0.0
-    last_token: float = 0.0
+    last_token: float = math.nan
 
 
 @dataclass(slots=True)
@@ -164,11 +165,12 @@ class Scheduler:
             sequence = self.waiting[0]
             num_cached = self.cache.longest_prefix(sequence.holding, sequence.num_tokens)
             missing = sequence.num_tokens - num_cached
-            if missing > budget and not self.limits.chunked_prefill:
+            # The threshold comes first: a prompt that it cuts small enough may start even without chunked prefill.
+            if self._chunk(missing, missing) > budget and not self.limits.chunked_prefill:
                 return
             new_tokens = self._chunk(missing, budget)
-            whole = self.cache.shape.most_blocks(sequence.num_tokens, self.limits.max_num_batched_tokens)
-            if not self.cache.admit(sequence.holding, num_cached, new_tokens, whole):
+            most = self.limits.max_num_batched_tokens
+            if not self.cache.admit(sequence.holding, num_cached, new_tokens, sequence.num_tokens, most):
                 return
             self.waiting.popleft()
             self.running.append(sequence)

@@ -81,6 +81,7 @@ def check_workload(replica: Replica, workload: Workload) -> None:
     if not workload.requests:
         raise InputError("the workload has no requests")
     longest = replica.max_model_len or replica.num_blocks * replica.kv_shape.block_size
+    budget = replica.limits.max_num_batched_tokens
     for index, request in enumerate(workload.requests):
         if request.num_input < 1 or request.num_output < 1:
             raise InputError(
@@ -91,4 +92,16 @@ def check_workload(replica: Replica, workload: Workload) -> None:
             raise InputError(
                 f"request {index} needs {request.num_input} input + {request.num_output} output tokens, "
                 f"above max_model_len {longest}; shorten it or raise max_model_len"
+            )
+        computed = request.num_input + request.num_output - 1  # nothing is computed on the last token
+        if (needed := replica.kv_shape.most_blocks(computed, budget)) > replica.num_blocks:
+            raise InputError(
+                f"request {index} needs {needed} KV blocks for its {request.num_input} input + {request.num_output} "
+                f"output tokens, above the {replica.num_blocks} there are; shorten it or give the cache more memory"
+            )
+        # After a preemption the tokens sampled so far are computed again together with the prompt.
+        if computed > budget and not replica.limits.chunked_prefill:
+            raise InputError(
+                f"request {index} may compute {computed} tokens in one step, above max_num_batched_tokens {budget}; "
+                "shorten it, raise max_num_batched_tokens or enable chunked prefill"
             )

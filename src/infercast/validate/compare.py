@@ -106,6 +106,7 @@ def deployment_of(measured: MeasuredFile, model_config: Path | None, gpu: str | 
         settings,
         quantization=measured.quantization,
         kv_cache_dtype=measured.kv_cache_dtype,
+        tensor_parallel_size=measured.tensor_parallel_size,
     )
 
 

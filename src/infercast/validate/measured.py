@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from infercast.errors import FileFormatError
 from infercast.serve.request import Request, Segment, Workload
 
 GZIP_MAGIC = b"\x1f\x8b"
+TINY_MS = 1e-6
+"""No latency is shorter than this; errors are fractions of what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class MeasuredFile:
     """The driver's name for it."""
     quantization: str | None
     kv_cache_dtype: str
+    tensor_parallel_size: int
     max_num_batched_tokens: int
     max_num_seqs: int
     max_model_len: int
@@ -81,15 +85,16 @@ def read_measured(path: Path) -> MeasuredFile:
         path=path,
         model=setting("name", str).split("__")[0],
         gpu=setting("gpu", str),
-        quantization=config.get("quant"),
-        kv_cache_dtype=config.get("kv_cache_dtype") or "auto",
+        quantization=setting("quant", str) if config.get("quant") else None,
+        kv_cache_dtype=setting("kv_cache_dtype", str) if config.get("kv_cache_dtype") else "auto",
+        tensor_parallel_size=setting("tensor_parallel_size", int) if config.get("tensor_parallel_size") else 1,
         max_num_batched_tokens=setting("max_num_batched_tokens", int),
         max_num_seqs=setting("max_num_seqs", int),
         max_model_len=setting("max_model_len", int),
         gpu_memory_utilization=setting("gpu_memory_utilization", float),
         block_size=setting("block_size", int),
         async_scheduling=bool(config.get("async_scheduling", True)),
-        num_gpu_blocks=setting("num_gpu_blocks", int),
+        num_gpu_blocks=_at_least(path, setting("num_gpu_blocks", int), 1, "config.num_gpu_blocks"),
         runs=tuple(measured),
         num_stalled=num_stalled,
     )
@@ -103,7 +108,7 @@ def _load(path: Path) -> dict[str, Any]:
         document = json.loads(content)
     except OSError as problem:
         raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except (ValueError, EOFError, RecursionError) as problem:
+    except (ValueError, EOFError, RecursionError, zlib.error) as problem:
         raise FileFormatError(path, f"is not JSON or gzipped JSON: {problem}") from None
     if not isinstance(document, dict):
         raise FileFormatError(path, f"must hold one JSON object, not {type(document).__name__}")
@@ -117,16 +122,22 @@ def _read_run(path: Path, run: dict[str, Any], where: str) -> MeasuredRun:
     if not rows:
         raise FileFormatError(path, f"{where}.requests is empty")
     groups = run.get("groups")
-    prefix_len = _field(path, run, "prefix_len", int, where) if groups is not None else 0
-    if groups is not None and (not isinstance(groups, list) or len(groups) != len(rows)):
-        raise FileFormatError(path, f"{where}.groups must name a prefix for each of the {len(rows)} requests")
+    prefix_len = 0
+    if groups is not None:
+        prefix_len = _at_least(path, _field(path, run, "prefix_len", int, where), 1, f"{where}.prefix_len")
+        if not isinstance(groups, list) or len(groups) != len(rows) or not all(type(each) is int for each in groups):
+            raise FileFormatError(path, f"{where}.groups must number a prefix for each of the {len(rows)} requests")
     requests, values = [], []
     for position, row in enumerate(rows):
         place = f"{where}.requests[{position}]"
         number = _numbers(path, row, place)
-        prefix = () if groups is None else (Segment(int(groups[position]), prefix_len),)
-        requests.append(Request(number("arrival"), int(number("n_in")), int(number("n_out")), prefix))
-        values.append([number(name) for name in ("arrival", "n_out", "ttft_ms", "tpot_ms", "e2e_ms")])
+        num_input, num_output = int(number("n_in", 1)), int(number("n_out", 1))
+        if prefix_len > num_input:
+            raise FileFormatError(path, f"{place}.n_in {num_input} is below {where}.prefix_len {prefix_len}")
+        prefix = () if groups is None else (Segment(groups[position], prefix_len),)
+        requests.append(Request(number("arrival"), num_input, num_output, prefix))
+        tpot_ms = number("tpot_ms", TINY_MS) if num_output > 1 else 0.0
+        values.append((number("arrival"), num_output, number("ttft_ms", TINY_MS), tpot_ms, number("e2e_ms", TINY_MS)))
     order = sorted(range(len(rows)), key=lambda index: requests[index].arrival)
     arrival, n_out, ttft, tpot, e2e = np.array(values)[order].T
     duration = float((arrival + e2e / 1e3).max() - arrival.min())
@@ -147,16 +158,22 @@ def _label(kind: str, run: dict[str, Any]) -> str:
     return f"{kind} {run['rate']:g}/s" if isinstance(run.get("rate"), int | float) else kind
 
 
-def _numbers(path: Path, row: Any, place: str) -> Callable[[str], float]:
-    """A reader of the finite, non-negative numbers of one request."""
+def _numbers(path: Path, row: Any, place: str) -> Callable[..., float]:
+    """A reader of the finite numbers of one request, 0 or more unless told otherwise."""
 
-    def number(name: str) -> float:
+    def number(name: str, least: float = 0) -> float:
         value = row.get(name) if isinstance(row, dict) else None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-            raise FileFormatError(path, f"{place}.{name} must be a number of 0 or more, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
+            raise FileFormatError(path, f"{place}.{name} must be a number of at least {least:g}, not {value!r}")
         return float(value)
 
     return number
+
+
+def _at_least(path: Path, value: int, least: int, place: str) -> int:
+    if value < least:
+        raise FileFormatError(path, f"{place} must be at least {least}, not {value}")
+    return value
 
 
 def _field(path: Path, holder: dict[str, Any], name: str, kind: type, where: str) -> Any:

@@ -1,0 +1,171 @@
+"""Wrong input: exit code 2, one sentence on standard error that helps, nothing on standard output."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SIMULATE = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "-n", 30)
+KERNELS = ("kernels", "qwen3-0.6b", "--gpu", "h200-sxm")
+MEMORY = ("memory", "qwen3-0.6b", "--gpu", "h200-sxm")
+
+
+def problem(result: Any) -> str:
+    """The one line that was printed, less the name of the program."""
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("infercast: ")
+    assert result.err.endswith("\n")
+    assert result.err.count("\n") == 1
+    assert "Traceback" not in result.err
+    return str(result.err).removeprefix("infercast: ").rstrip()
+
+
+CASES = {
+    "unknown GPU": (("memory", "qwen3-0.6b", "--gpu", "h20o"), "unknown GPU 'h20o'; did you mean", "h200-sxm"),
+    "missing GPU file": (("memory", "qwen3-0.6b", "--gpu", "./no.toml"), "no.toml"),
+    "unknown model": (("memory", "qwen3-0.6", "--gpu", "l4"), "unknown model 'qwen3-0.6'; did you mean qwen3-0.6b"),
+    "unknown GPU listed": (("gpus", "h20o"), "did you mean", "h200-sxm"),
+    "unknown model listed": (("models", "lama-3.1-8b"), "did you mean llama-3.1-8b"),
+    "missing config file": (("models", "no/config.json"), "config.json: there is no such file"),
+    "negative rate": ((*SIMULATE, "--rate", -1), "rate must be a positive, finite number", "-1.0"),
+    "zero rate": ((*SIMULATE, "--rate", 0), "rate must be a positive, finite number"),
+    "NaN rate": ((*SIMULATE, "--rate", "nan"), "rate must be a positive, finite number", "nan"),
+    "infinite rate": ((*SIMULATE, "--rate", "inf"), "rate must be a positive, finite number", "inf"),
+    "no arrivals": (SIMULATE, "--rate R, --concurrency N, --arrival burst or --trace FILE"),
+    "rate and concurrency": ((*SIMULATE, "--rate", 1, "--concurrency", 2), "exclude each other"),
+    "rate of a burst": ((*SIMULATE, "--rate", 1, "--arrival", "burst"), "a burst has none"),
+    "no clients": ((*SIMULATE, "--concurrency", 0), "concurrency must be at least 1"),
+    "missing trace": ((*SIMULATE, "--trace", "no.csv"), "no.csv: cannot be read: No such file"),
+    "length form": ((*SIMULATE, "--rate", 1, "--input-len", "zipf:3"), "--input-len 'zipf:3'", "lognormal:MEAN:SIGMA"),
+    "negative length": ((*SIMULATE, "--rate", 1, "--output-len", "-3"), "--output-len '-3'", "from 1 to"),
+    "arrival kind": ((*SIMULATE, "--rate", 1, "--arrival", "poison"), "did you mean poisson?", "gamma"),
+    "burstiness": ((*SIMULATE, "--rate", 1, "--burstiness", 0.5), "no meaning for poisson"),
+    "prefix groups alone": ((*SIMULATE, "--rate", 1, "--prefix-groups", 3), "prefix_groups 3 needs prefix_length"),
+    "rate scale without a trace": ((*SIMULATE, "--rate", 1, "--rate-scale", 2), "--rate-scale needs --trace"),
+    "negative count": ((*SIMULATE[:-2], "--rate", 1, "-n", -5), "--num-requests must be at least 1, not -5"),
+    "zero count": ((*SIMULATE[:-2], "--rate", 1, "-n", 0), "--num-requests must be at least 1, not 0"),
+    "negative seed": ((*SIMULATE, "--rate", 1, "--seed", -1), "seed"),
+    "too long": (
+        (*SIMULATE, "--rate", 1, "--input-len", 3000, "--output-len", 1, "--max-model-len", 2048),
+        "request 0 needs 3000 input + 1 output tokens, above max_model_len 2048",
+    ),
+    "above the positions": ((*MEMORY, "--max-model-len", 10**6), "max_model_len 1000000 is above the 40960 positions"),
+    "does not fit": (
+        ("simulate", "llama-3.3-70b", "--gpu", "h100-sxm", "--rate", 1),
+        "does not fit on 1 x h100-sxm",
+        "tensor_parallel_size=4 fits",
+    ),
+    "fits nowhere": (("kernels", "deepseek-v3", "--gpu", "l4", "--decode", 1), "no tensor parallelism up to the"),
+    "parallel heads": ((*MEMORY, "-tp", 3), "tensor_parallel_size 3 does not divide", "valid: 1, 2, 4, 8, 16"),
+    "no GPUs": ((*MEMORY, "-tp", 0), "tensor_parallel_size must be at least 1, not 0"),
+    "block size": ((*MEMORY, "--block-size", 0), "block_size must be at least 1, not 0"),
+    "utilization": ((*MEMORY, "--gpu-memory-utilization", 1.5), "gpu_memory_utilization must lie in (0, 1], not 1.5"),
+    "no utilization": ((*MEMORY, "--gpu-memory-utilization", "nan"), "gpu_memory_utilization must lie in (0, 1]"),
+    "more sequences than tokens": (
+        (*MEMORY, "--max-num-seqs", 512, "--max-num-batched-tokens", 256),
+        "max_num_batched_tokens 256 is below max_num_seqs 512",
+    ),
+    "no memory context": ((*MEMORY, "--context", 0), "--context must be at least 1, not 0"),
+    "cache format": ((*MEMORY, "--kv-cache-dtype", "fp3"), "unknown kv_cache_dtype 'fp3'; known: auto, bf16"),
+    "weight format": ((*MEMORY, "--quantization", "fp9"), "unknown quantization 'fp9'; did you mean fp8"),
+    "neither step": (KERNELS, "either --prefill TOKENS, or --decode SEQUENCES"),
+    "both steps": ((*KERNELS, "--prefill", 8, "--decode", 8), "either --prefill TOKENS, or --decode SEQUENCES"),
+    "negative context": ((*KERNELS, "--decode", 8, "--context", -1), "--context must be 0 or more, not -1"),
+    "negative cached": ((*KERNELS, "--prefill", 8, "--context", -1), "--context must be 0 or more, not -1"),
+    "empty prefill": ((*KERNELS, "--prefill", 0), "--prefill must be at least 1, not 0"),
+    "empty batch": ((*KERNELS, "--decode", 0), "--decode must be at least 1, not 0"),
+    "prefill over the positions": ((*KERNELS, "--prefill", 50_000), "above the 40960 positions"),
+    "no token budget": ((*KERNELS, "--decode", 1, "--max-num-batched-tokens", 0), "max_num_batched_tokens must be at"),
+    "step over the budget": (
+        (*KERNELS, "--prefill", 300, "--max-num-batched-tokens", 256),
+        "300 tokens is above max_num_batched_tokens 256",
+    ),
+    "missing measurements": (("validate", "no.json"), "no.json: cannot be read: No such file"),
+    "no config folder": (
+        ("validate", "no.json", "--model-config", "nowhere"),
+        "--model-config nowhere is not a folder",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "expected"), [(words, rest) for words, *rest in CASES.values()], ids=list(CASES))
+def test_one_sentence(infercast: Any, words: tuple[object, ...], expected: list[str]) -> None:
+    sentence = problem(infercast(*words))
+    for part in expected:
+        assert part in sentence
+
+
+@pytest.mark.parametrize(
+    "option", [("--rate", 3), ("--concurrency", 3), ("--arrival", "burst"), ("--input-len", 9), ("--seed", 1)]
+)
+def test_a_trace_allows_no_synthetic_options(infercast: Any, tmp_path: Path, option: tuple[object, ...]) -> None:
+    path = tmp_path / "plain.csv"
+    path.write_text("arrival,input,output\n0,10,10\n", encoding="utf-8")
+    assert f"{option[0]} has no meaning with --trace" in problem(infercast(*SIMULATE, "--trace", path, *option))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("arrival,input,output\n0,10,10\n1,many,10\n", "line 3: input must be a number of at least 0, not 'many'"),
+        ("arrival,input,output\n0,10,10\n1,10\n", "line 3"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,10,10\n", "line 2: TIMESTAMP"),
+        ('{"timestamp": 0, "input_length": -4, "output_length": 1, "hash_ids": []}\n', "line 1: input_length"),
+        ("when,what\n1,2\n", "are not those of a trace"),
+        ("", "is empty"),
+    ],
+)
+def test_malformed_traces_name_file_line_and_field(infercast: Any, tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_text(text, encoding="utf-8")
+    sentence = problem(infercast("simulate", "qwen3-0.6b", "--gpu", "l4", "--trace", path))
+    assert sentence.startswith(str(path))
+    assert expected in sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{\n"architectures": ["LlamaForCausalLM"],\n"hidden_size": ,\n}', "line 3"),
+        ("[]", "holds one object"),
+        (json.dumps({"architectures": ["LlamaForCausalLM"]}), "the field num_attention_heads is missing"),
+        (json.dumps({"architectures": ["MambaForCausalLM"]}), "MambaForCausalLM"),
+        (json.dumps({"architectures": ["NeverHeardOfIt"]}), "NeverHeardOfIt is not known; known: "),
+        (json.dumps({"hidden_size": 5}), "neither architectures nor model_type"),
+    ],
+)
+def test_malformed_configs_name_the_place(infercast: Any, tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="utf-8")
+    assert expected in problem(infercast("memory", path, "--gpu", "l4"))
+
+
+def test_a_malformed_gpu_file(infercast: Any, tmp_path: Path) -> None:
+    path = tmp_path / "my-chip.toml"
+    path.write_text('base = "h200-sxm"\ntdp = 3\n', encoding="utf-8")
+    assert "my-chip.toml: unknown field 'tdp'; did you mean tdp_w?" in problem(infercast("gpus", path))
+
+
+def test_json_does_not_change_how_errors_are_said(infercast: Any) -> None:
+    assert problem(infercast("gpus", "h20o", "--json")) == problem(infercast("gpus", "h20o"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("memory", "qwen3-0.6b"),
+        ("memory", "qwen3-0.6b", "--gpu", "l4", "--tensor-parralel", 2),
+        ("simulate", "qwen3-0.6b", "--gpu", "l4", "--rate", "fast"),
+        ("memory",),
+        ("guess",),
+        ("validate",),
+    ],
+)
+def test_usage_errors(infercast: Any, words: tuple[object, ...]) -> None:
+    result = infercast(*words)
+    assert result.code == 2
+    assert result.out == ""
+    assert "Usage: infercast" in result.err
+    assert "Traceback" not in result.err

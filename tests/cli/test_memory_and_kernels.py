@@ -1,0 +1,94 @@
+"""``infercast memory`` and ``infercast kernels``."""
+
+from typing import Any
+
+import pytest
+
+MEMORY_KEYS = {
+    "model", "gpu", "tensor_parallel_size", "weights", "kv_cache_dtype", "parameters", "bytes", "total_bytes",
+    "kv_bytes_per_token", "num_gpu_blocks", "block_size", "block_bytes", "windows", "longest_sequence",
+    "most_sequences", "context", "max_model_len", "fits", "problem", "notes",
+}  # fmt: skip
+STEP_KEYS = {
+    "deployment", "num_tokens", "padded_tokens", "launch", "gpu_us", "gpu_low_us", "gpu_high_us", "host_us", "step_us",
+    "source", "kernels",
+}  # fmt: skip
+KERNEL_KEYS = {
+    "name", "family", "launches", "us", "low_us", "high_us", "total_us", "source", "bound", "achieved", "limit", "unit",
+}  # fmt: skip
+ON_H200 = ("llama-3.1-8b", "--gpu", "h200-sxm")
+
+
+def test_memory_in_tables(infercast: Any) -> None:
+    result = infercast("memory", *ON_H200)
+    blocks = infercast("memory", *ON_H200, "--json").json["num_gpu_blocks"]
+    assert result.code == 0
+    assert f"{blocks:,} of 16 tokens" in result.out
+    assert "fits; max_model_len 131,072" in result.out
+
+
+def test_memory_as_json(infercast: Any) -> None:
+    fit = infercast("memory", *ON_H200, "--context", 4096, "--json").json
+    assert set(fit) == MEMORY_KEYS
+    assert fit["fits"]
+    assert fit["problem"] is None
+    assert sum(fit["bytes"].values()) == pytest.approx(fit["total_bytes"], rel=1e-9)
+    assert fit["kv_bytes_per_token"] == 2 * 32 * 8 * 128 * 2
+    assert fit["most_sequences"] == (fit["num_gpu_blocks"] - 1) // (4096 // 16)
+
+
+def test_what_does_not_fit_is_an_answer(infercast: Any) -> None:
+    words = ("memory", "llama-3.3-70b", "--gpu", "h100-sxm")
+    result = infercast(*words)
+    assert result.code == 0
+    assert "tensor_parallel_size=4 fits" in " ".join(result.out.split())
+    fit = infercast(*words, "--json").json
+    assert not fit["fits"]
+    assert fit["num_gpu_blocks"] == fit["most_sequences"] == 0
+    assert infercast(*words, "-tp", 4, "--json").json["fits"]
+
+
+def test_engine_options_reach_the_memory_plan(infercast: Any) -> None:
+    def fit(*more: object) -> Any:
+        return infercast("memory", *ON_H200, "--json", *more).json
+
+    plain = fit()
+    assert fit("--kv-cache-dtype", "fp8")["kv_bytes_per_token"] == plain["kv_bytes_per_token"] / 2
+    assert fit("--quantization", "fp8")["bytes"]["weights"] < 0.7 * plain["bytes"]["weights"]
+    assert fit("-tp", 2)["kv_bytes_per_token"] == plain["kv_bytes_per_token"] / 2
+    assert fit("--gpu-memory-utilization", 0.5)["num_gpu_blocks"] < plain["num_gpu_blocks"]
+    assert fit("--block-size", 32)["block_bytes"] == 2 * plain["block_bytes"]
+    assert fit("--enforce-eager")["bytes"]["CUDA_graphs"] == 0
+    assert fit("--max-model-len", 5000)["max_model_len"] == 5000
+
+
+def test_kernels_of_a_prefill(infercast: Any) -> None:
+    step = infercast("kernels", *ON_H200, "--prefill", 4096, "--json").json
+    assert set(step) == STEP_KEYS
+    assert step["num_tokens"] == 4096
+    assert all(set(kernel) == KERNEL_KEYS for kernel in step["kernels"])
+    assert sum(kernel["total_us"] for kernel in step["kernels"]) == pytest.approx(step["gpu_us"])
+    assert step["gpu_low_us"] <= step["gpu_us"] <= step["gpu_high_us"]
+    totals = [kernel["total_us"] for kernel in step["kernels"]]
+    assert totals == sorted(totals, reverse=True)
+    assert all(kernel["achieved"] <= kernel["limit"] for kernel in step["kernels"])
+
+
+def test_kernels_of_a_decode(infercast: Any) -> None:
+    result = infercast("kernels", "qwen3-30b-a3b", "--gpu", "b200-sxm", "--decode", 30, "--context", 1400)
+    assert result.code == 0
+    assert "decode of 30 sequences, each after 1,400 tokens" in result.out
+    assert "30, padded to 32, launched as full graph" in result.out
+    assert "experts" in result.out
+
+
+def test_cached_tokens_make_a_prefill_longer(infercast: Any) -> None:
+    def step(*more: object) -> float:
+        return float(infercast("kernels", *ON_H200, "--prefill", 1024, "--json", *more).json["gpu_us"])
+
+    assert step() < step("--context", 50_000)
+
+
+def test_a_small_token_budget_is_enough_for_a_small_batch(infercast: Any) -> None:
+    step = infercast("kernels", *ON_H200, "--decode", 4, "--max-num-batched-tokens", 128, "--json").json
+    assert step["deployment"]["max_num_batched_tokens"] == 128

@@ -1,0 +1,105 @@
+"""A simulated run, summed up."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infercast.engine.settings import EngineSettings
+from infercast.engine.step import StepShape
+from infercast.forecast.deploy import deploy
+from infercast.forecast.serving import percentiles, replica_of, simulate
+from infercast.serve import Request
+from infercast.serve.workload import synthetic_workload, workload_from_requests
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return deploy("llama-3.1-8b", "h200-sxm", EngineSettings(max_model_len=16384))
+
+
+@pytest.fixture(scope="module")
+def forecast(llama):
+    workload = synthetic_workload(
+        rate=8, count=80, input_lengths="lognormal:600:0.8", output_lengths="lognormal:60:0.8", prefix_length=64
+    )
+    return simulate(llama, workload)
+
+
+def test_percentiles_are_in_order(forecast):
+    for latency in (forecast.ttft, forecast.tpot, forecast.inter_token, forecast.end_to_end):
+        assert 0 < latency.p50 <= latency.p90 <= latency.p99 < math.inf
+        assert latency.mean > 0
+
+
+def test_a_request_is_its_first_token_and_the_rest(forecast):
+    record, several = forecast.record, forecast.record.num_output > 1
+    rest = record.tpot * (record.num_output[several] - 1)
+    assert record.end_to_end[several] == pytest.approx(record.ttft[several] + rest)
+    assert np.all(record.end_to_end >= record.ttft)
+
+
+def test_every_gap_between_tokens_is_counted(forecast):
+    gaps, counts = forecast.record.gaps
+    assert counts.sum() == (forecast.record.num_output - 1).sum()
+    assert (gaps * counts).sum() == pytest.approx((forecast.record.last_token - forecast.record.first_token).sum())
+
+
+def test_rates_are_totals_over_the_duration(forecast):
+    tokens = sum(request.num_output for request in forecast.workload.requests)
+    assert forecast.output_tokens_per_second == pytest.approx(tokens / forecast.duration)
+    assert forecast.requests_per_second == pytest.approx(80 / forecast.duration)
+
+
+def test_levels_are_within_what_there_is(forecast, llama):
+    assert 0 < forecast.running.mean <= forecast.running.peak <= llama.settings.max_num_seqs
+    assert 0 < forecast.kv_usage.mean <= forecast.kv_usage.peak <= 1
+    assert 0 <= forecast.waiting.mean <= forecast.waiting.peak
+    assert 0 < forecast.prefix_hit_rate < 1
+
+
+def test_an_idle_request_is_path_steps_and_path(llama):
+    forecast = simulate(llama, workload_from_requests([Request(0.0, 4000, 2)]))
+    timer, host = llama.timer(), llama.host
+    prefill = timer(StepShape([4000], [0], 1)).seconds[0]
+    decode = timer(StepShape([1], [4000], 1)).seconds[0]
+    assert forecast.ttft.p50 == pytest.approx(host.request_path + prefill + host.token_path)
+    assert forecast.tpot.p50 == pytest.approx(decode)
+
+
+def test_single_tokens_have_no_gaps(llama):
+    forecast = simulate(llama, workload_from_requests([Request(0.0, 100, 1)]))
+    assert forecast.tpot is None
+    assert forecast.inter_token is None
+    assert forecast.ttft == forecast.end_to_end
+
+
+def test_the_engine_keeps_one_block_aside(llama):
+    assert replica_of(llama, llama.timer()).num_blocks == llama.memory.num_blocks - 1
+
+
+@pytest.mark.parametrize(("asynchronous", "steps"), [(True, 2), (False, 1)])
+def test_asynchronous_scheduling_keeps_two_steps_under_way(asynchronous, steps):
+    deployment = deploy("qwen3-0.6b", "h200-sxm", EngineSettings(async_scheduling=asynchronous))
+    assert replica_of(deployment, deployment.timer()).steps_under_way == steps
+
+
+# Few distinct values, as the gaps of a run are, with repeats among them.
+weighted = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 30)), min_size=1, max_size=12)
+
+
+@given(weighted)
+def test_weighted_percentiles_equal_those_of_the_values_written_out(pairs):
+    values, counts = np.array([value for value, _ in pairs], float), np.array([count for _, count in pairs])
+    together, written_out = percentiles(values, counts), percentiles(np.repeat(values, counts))
+    for name in ("mean", "p50", "p90", "p99"):
+        assert getattr(together, name) == pytest.approx(getattr(written_out, name), rel=1e-12)
+
+
+def test_weighted_percentiles_by_hand():
+    # 1, 1, 1, 3: the median lies between the second and third, p90 at 0.7 of the way from 1 to 3.
+    latency = percentiles(np.array([3.0, 1.0]), np.array([1, 3]))
+    assert (latency.mean, latency.p50) == (1.5, 1.0)
+    assert latency.p90 == pytest.approx(1 + 2 * 0.7)

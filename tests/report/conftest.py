@@ -1,0 +1,38 @@
+"""Results to be reported, made once."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from infercast.forecast.deploy import deploy
+from infercast.forecast.serving import Forecast, simulate
+from infercast.serve.workload import synthetic_workload
+
+
+@pytest.fixture(scope="session")
+def deployment() -> Any:
+    return deploy("llama-3.1-8b", "h200-sxm")
+
+
+@pytest.fixture(scope="session")
+def forecast(deployment: Any) -> Forecast:
+    lengths = {"input_lengths": "uniform:50:900", "output_lengths": "uniform:2:60"}
+    return simulate(deployment, synthetic_workload(rate=20, count=50, prefix_length=160, **lengths))
+
+
+@pytest.fixture
+def text_of() -> Callable[..., str]:
+    """Parts as they look on a terminal of some width, without colour."""
+
+    def render(parts: Iterable[RenderableType], width: int = 100) -> str:
+        console = Console(width=width, no_color=True, highlight=False, force_terminal=False)
+        with console.capture() as captured:
+            console.print(*parts, sep="\n")
+        text = captured.get()
+        assert max(len(line) for line in text.splitlines()) <= width
+        assert "…" not in text, "a number was cut"
+        return text
+
+    return render

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infercast.serve.prefix import PrefixNames
+from infercast.serve.request import Request, Segment
+
+
+def request(*prefix: tuple[int, int], own: int = 0) -> Request:
+    segments = tuple(Segment(content, num_tokens) for content, num_tokens in prefix)
+    return Request(0.0, sum(segment.num_tokens for segment in segments) + own, 1, segments)
+
+
+def test_only_whole_blocks_have_names() -> None:
+    names = PrefixNames(4)
+    assert [len(names.shared_keys(request((1, tokens), own=9))) for tokens in (3, 4, 7, 8)] == [0, 1, 1, 2]
+
+
+def test_no_prefix_no_names() -> None:
+    assert PrefixNames(4).shared_keys(request(own=40)) == []
+
+
+def test_equal_prefixes_have_equal_names() -> None:
+    names = PrefixNames(4)
+    assert names.shared_keys(request((1, 8), own=3)) == names.shared_keys(request((1, 8), own=30))
+
+
+def test_different_contents_have_nothing_in_common() -> None:
+    names = PrefixNames(4)
+    first, second = names.shared_keys(request((1, 8))), names.shared_keys(request((2, 8)))
+    assert not set(first) & set(second)
+
+
+def test_a_shorter_last_segment_shares_its_whole_blocks() -> None:
+    names = PrefixNames(4)
+    long, short = names.shared_keys(request((1, 12))), names.shared_keys(request((1, 9), own=3))
+    assert short == long[:2]
+
+
+def test_what_follows_a_segment_depends_on_its_length() -> None:
+    # The second segment starts at token 4 in one and at token 8 in the other: its tokens stand elsewhere.
+    names = PrefixNames(4)
+    early, late = names.shared_keys(request((1, 4), (2, 8))), names.shared_keys(request((1, 8), (2, 8)))
+    assert early[0] == late[0]
+    assert not set(early[1:]) & set(late[1:])
+
+
+def test_a_block_across_segments_needs_both_to_be_equal() -> None:
+    # Block 1 holds tokens 4 and 5 of the first segment and two tokens of the second.
+    names = PrefixNames(4)
+    both = names.shared_keys(request((1, 6), (2, 2)))
+    other_end = names.shared_keys(request((1, 6), (3, 2)))
+    other_start = names.shared_keys(request((3, 6), (2, 2)))
+    assert len(both) == 2
+    assert other_end[0] == both[0]
+    assert len({both[1], other_end[1], other_start[1]}) == 3
+
+
+def test_equal_ids_at_different_positions_do_not_match() -> None:
+    names = PrefixNames(4)
+    first, second = names.shared_keys(request((1, 4), (2, 4))), names.shared_keys(request((2, 4), (1, 4)))
+    assert not set(first) & set(second)
+
+
+def test_a_segment_repeated_is_not_a_segment_continued() -> None:
+    names = PrefixNames(4)
+    twice, once = names.shared_keys(request((1, 4), (1, 4))), names.shared_keys(request((1, 8)))
+    assert twice[0] == once[0]
+    assert twice[1] != once[1]
+
+
+prefixes = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 6)), max_size=4)
+
+
+@given(prefixes, prefixes, st.integers(1, 4))
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_names_are_equal_exactly_if_all_tokens_so_far_are(
+    first: list[tuple[int, int]], second: list[tuple[int, int]], block_size: int
+) -> None:
+    names = PrefixNames(block_size)
+    keys = [names.shared_keys(request(*prefix)) for prefix in (first, second)]
+    tokens = [[(content, place) for content, count in prefix for place in range(count)] for prefix in (first, second)]
+    for position, (one, other) in enumerate(zip(*keys, strict=False)):
+        end = (position + 1) * block_size
+        assert (one == other) == (tokens[0][:end] == tokens[1][:end])

@@ -1,0 +1,156 @@
+"""Which layer may import which: every import statement is walked, also those inside functions."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "infercast"
+BASE = {"errors", "units"}
+UNDER_FORECAST = BASE | {"hardware", "ops", "models", "predict", "engine", "serve"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "": set(),
+    "errors": set(),
+    "units": set(),
+    "hardware": BASE,
+    "ops": BASE,
+    "models": BASE | {"ops"},
+    "predict": BASE | {"hardware", "ops"},
+    "engine": BASE | {"hardware", "ops", "models", "predict"},
+    "serve": BASE | {"engine.step", "engine.kv"},
+    "forecast": UNDER_FORECAST,
+    "validate": UNDER_FORECAST | {"forecast"},
+    "report": BASE | {"hardware", "models", "engine", "serve", "forecast", "validate"},
+    "cli": BASE | {"", "hardware", "models.library", "engine.settings", "serve", "forecast", "validate", "report"},
+    "__main__": {"cli.main"},
+}
+"""The public package itself is written as the empty name."""
+
+LIBRARIES = {
+    "numpy": {"predict", "ops", "models", "engine", "serve", "forecast", "validate"},
+    "rich": {"report", "cli"},
+    "typer": {"cli"},
+}
+
+
+class Import(NamedTuple):
+    file: str
+    line: int
+    layer: str
+    target: str
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def statements(tree: ast.AST, skip_type_checking: bool) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        if skip_type_checking and is_type_checking(node):
+            continue
+        yield node
+        yield from statements(node, skip_type_checking)
+
+
+def is_module(name: str) -> bool:
+    path = SOURCE.parent.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def targets(node: ast.AST) -> list[str]:
+    """Modules that a statement imports: ``from package import module`` names the module."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are absolute"
+        module = node.module or ""
+        return [f"{module}.{alias.name}" if is_module(f"{module}.{alias.name}") else module for alias in node.names]
+    return []
+
+
+def all_imports() -> list[Import]:
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        relative = path.relative_to(SOURCE)
+        layer = "" if relative.name == "__init__.py" and len(relative.parts) == 1 else relative.parts[0]
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in statements(tree, skip_type_checking=layer == ""):
+            line = getattr(node, "lineno", 0)
+            found += [Import(str(relative), line, layer.removesuffix(".py"), target) for target in targets(node)]
+    return found
+
+
+IMPORTS = all_imports()
+OWN = [each for each in IMPORTS if each.target.split(".")[0] == "infercast"]
+
+
+def is_allowed(layer: str, target: str) -> bool:
+    name = target.removeprefix("infercast").removeprefix(".")
+    if name.split(".")[0] == layer:
+        return True
+    return any(name == known or (known and name.startswith(f"{known}.")) for known in MAY_IMPORT[layer])
+
+
+def test_every_layer_has_a_row() -> None:
+    packages = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file()}
+    modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__"}
+    assert packages | modules | {""} == set(MAY_IMPORT)
+
+
+def test_the_walk_sees_imports_of_every_kind() -> None:
+    assert Import("cli/main.py", 9, "cli", "infercast.cli.catalog")._replace(line=0) in {
+        each._replace(line=0) for each in OWN
+    }
+    assert any(each.file == "cli/validate.py" and each.target == "rich.progress" for each in IMPORTS)
+
+
+def test_no_arrow_outside_the_table() -> None:
+    wrong = [
+        f"{each.file}:{each.line} imports {each.target}" for each in OWN if not is_allowed(each.layer, each.target)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("layer", "target"),
+    [
+        ("serve", "infercast.engine.timer"),
+        ("serve", "infercast.engine"),
+        ("cli", "infercast.predict.roofline"),
+        ("cli", "infercast.ops"),
+        ("models", "infercast.hardware"),
+        ("hardware", "infercast.models.spec"),
+        ("engine", "infercast.serve.request"),
+        ("errors", "infercast.units"),
+        ("", "infercast.errors"),
+        ("engine", "infercast"),
+    ],
+)
+def test_the_table_refuses(layer: str, target: str) -> None:
+    assert not is_allowed(layer, target)
+
+
+def test_no_circles_between_packages() -> None:
+    graph: dict[str, set[str]] = {}
+    for each in OWN:
+        parts = each.target.split(".")
+        if len(parts) > 1 and parts[1] != each.layer:
+            graph.setdefault(each.layer, set()).add(parts[1])
+    TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+def test_only_the_three_runtime_libraries_are_imported() -> None:
+    """In particular no torch, pandas, scikit-learn, scipy or pyarrow."""
+    foreign = [
+        f"{each.file}:{each.line} imports {each.target}"
+        for each in IMPORTS
+        if (root := each.target.split(".")[0]) not in sys.stdlib_module_names
+        and root != "infercast"
+        and each.layer not in LIBRARIES.get(root, set())
+    ]
+    assert not foreign, "\n".join(foreign)

@@ -1,0 +1,98 @@
+"""The public names are a list, and the list is tested."""
+
+import doctest
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import infercast
+
+PUBLIC = [
+    "Deployment",
+    "DoesNotFitError",
+    "EngineSettings",
+    "Estimate",
+    "FileFormatError",
+    "Fit",
+    "Forecast",
+    "Gpu",
+    "InfercastError",
+    "InputError",
+    "ModelConfig",
+    "Request",
+    "SaturatedError",
+    "Segment",
+    "StepCost",
+    "StepShape",
+    "UnknownNameError",
+    "UnsupportedModelError",
+    "Workload",
+    "decode_shape",
+    "deploy",
+    "fit_memory",
+    "gpu_names",
+    "load_gpu",
+    "load_model",
+    "model_names",
+    "prefill_shape",
+    "price_step",
+    "read_trace",
+    "simulate",
+    "synthetic_workload",
+]
+
+
+def run_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_the_list() -> None:
+    assert infercast.__all__ == PUBLIC
+    assert sorted(infercast._HOMES) == PUBLIC
+    assert set(PUBLIC) <= set(dir(infercast))
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_name_resolves_and_is_documented(name: str) -> None:
+    found = getattr(infercast, name)
+    assert callable(found)
+    assert found.__name__ == name
+    text = inspect.getdoc(found)
+    assert text
+    assert not text.startswith(f"{name}("), "the docstring is the one that dataclass makes up"
+
+
+def test_a_star_import_gives_the_list() -> None:
+    names: dict[str, object] = {}
+    exec("from infercast import *", names)
+    assert set(PUBLIC) <= set(names)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'infercast' has no attribute 'simulat'"):
+        infercast.simulat  # noqa: B018
+    assert not hasattr(infercast, "json")
+
+
+def test_the_import_is_light() -> None:
+    code = "import sys, infercast; print(*(name for name in ('numpy', 'typer', 'rich') if name in sys.modules))"
+    assert run_python(code).split() == []
+
+
+def test_errors_form_one_tree() -> None:
+    errors = [getattr(infercast, name) for name in PUBLIC if name.endswith("Error")]
+    assert all(issubclass(error, infercast.InfercastError) for error in errors)
+    assert issubclass(infercast.InputError, ValueError)
+    assert not issubclass(infercast.DoesNotFitError, infercast.InputError)
+
+
+def test_the_version_is_a_version() -> None:
+    assert all(part.isdigit() for part in infercast.__version__.split("."))
+
+
+def test_the_example_in_the_docstring() -> None:
+    results = doctest.testmod(infercast)
+    assert results.attempted >= 4
+    assert not results.failed

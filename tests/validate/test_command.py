@@ -1,0 +1,121 @@
+"""``infercast validate``: its JSON is a contract, its tables are for people."""
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infercast.cli import main
+
+PAIR = {"measured", "predicted", "ape"}
+RUN = {"file", "kind", "label", "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "output_tokens_per_s"}
+SUMMARY = {
+    "ttft_p50_ape_median", "ttft_p99_ape_median", "tpot_p50_ape_median", "throughput_ape_median", "kv_blocks_ape_max",
+    "runs", "stalled_runs",
+}  # fmt: skip
+
+
+@pytest.fixture
+def validate(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["infercast", "validate", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main.run()
+        return (end.value.code or 0, *capsys.readouterr())  # type: ignore[return-value]
+
+    return call
+
+
+def test_the_json_schema(validate: Any, document: Any, write: Any) -> None:
+    document["runs"].append({**document["runs"][1], "one_off_stall": True})
+    code, out, err = validate(write(document, "one.json.gz"), write(document, "two.json"), "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert set(result) == {"runs", "kv_blocks", "summary"}
+    assert [run["file"] for run in result["runs"]] == ["one.json.gz", "one.json.gz", "two.json", "two.json"]
+    for run in result["runs"]:
+        assert set(run) == RUN
+        for name in ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "output_tokens_per_s"):
+            assert set(run[name]) == PAIR
+            error = abs(run[name]["predicted"] / run[name]["measured"] - 1)
+            assert run[name]["ape"] == pytest.approx(error)
+    assert result["runs"][0]["kind"] == "static"
+    assert result["runs"][0]["label"] == "static 4x256x8 #1"
+    assert result["runs"][0]["ttft_p50_ms"]["measured"] == pytest.approx(20)
+    assert result["runs"][0]["tpot_p50_ms"]["measured"] == pytest.approx(2)
+    assert result["runs"][0]["output_tokens_per_s"]["measured"] == pytest.approx(4 * 8 / 0.034)
+    assert [set(each) for each in result["kv_blocks"]] == [{"file", *PAIR}] * 2
+    assert result["kv_blocks"][0]["measured"] == 68000
+    assert set(result["summary"]) == SUMMARY
+    assert (result["summary"]["runs"], result["summary"]["stalled_runs"]) == (4, 2)
+    errors = sorted(run["ttft_p50_ms"]["ape"] for run in result["runs"])
+    assert result["summary"]["ttft_p50_ape_median"] == pytest.approx((errors[1] + errors[2]) / 2)
+
+
+def test_one_token_runs_have_a_null(validate: Any, document: Any, write: Any) -> None:
+    del document["runs"][1]
+    for row in document["runs"][0]["requests"]:
+        row["n_out"] = 1
+    result = json.loads(validate(write(document), "--json")[1])
+    assert result["runs"][0]["tpot_p50_ms"] is None
+    assert result["summary"]["tpot_p50_ape_median"] is None
+
+
+def test_a_file_without_runs_still_tells_its_blocks(validate: Any, document: Any, write: Any) -> None:
+    document["runs"] = []
+    code, out, _ = validate(write(document), "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert result["runs"] == []
+    assert result["summary"]["ttft_p50_ape_median"] is None
+    assert result["summary"]["kv_blocks_ape_max"] < 0.1
+    assert validate(write(document))[0] == 0
+
+
+def test_tables_group_runs_by_file(validate: Any, document: Any, write: Any) -> None:
+    document["runs"][1]["one_off_stall"] = True
+    code, out, err = validate(write(document, "one.json.gz"), write(document, "two.json"))
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines.index("one.json.gz") < lines.index("two.json")
+    assert out.count("static 4x256x8 #1") == 2
+    assert "KV blocks: 68,000 measured" in out
+    assert "Median absolute error (2 stalled runs left out)" in out
+
+
+def test_options_reach_the_comparison(validate: Any, document: Any, write: Any, tmp_path: Path) -> None:
+    document["config"] |= {"gpu": "NVIDIA Z9", "max_num_batched_tokens": 2048}
+    path = write(document)
+    code, out, _ = validate(path, "--gpu", "l40s", "--model-config", tmp_path, "--json")
+    assert code == 0
+    assert json.loads(out)["kv_blocks"][0]["predicted"] < 34000
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"not json", "is not JSON or gzipped JSON"),
+        (gzip.compress(b'{"config": {}, "runs": []}')[:-9], "is not JSON or gzipped JSON"),
+        (b'{"runs": []}', "needs the field 'config' of type dict"),
+        (b'{"config": {}, "runs": []}', "config needs the field 'name' of type str"),
+    ],
+)
+def test_bad_files_are_one_sentence(validate: Any, tmp_path: Path, content: bytes, expected: str) -> None:
+    path = tmp_path / "measured.json"
+    path.write_bytes(content)
+    code, out, err = validate(path)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"infercast: {path}: ")
+    assert err.count("\n") == 1
+    assert expected in err
+
+
+def test_an_unknown_driver_name_is_refused(validate: Any, document: Any, write: Any) -> None:
+    document["config"]["gpu"] = "NVIDIA Z9"
+    code, out, err = validate(write(document))
+    assert (code, out) == (2, "")
+    assert err.startswith("infercast: unknown GPU driver name 'NVIDIA Z9'")
+    assert err.count("\n") == 1
