@@ -50,7 +50,7 @@ def test_tables_show_the_same_numbers(infercast: Any, forecast: Any) -> None:
     result = forecast(*STEADY)
     assert f"{result['deployment']['num_gpu_blocks']:,} blocks of 16 tokens" in text
     assert f"{result['output_tokens_per_s']:,.0f} output tokens/s" in text
-    for title in ("What was simulated", "Latency", "Load", "GPU time in steps with prompt tokens"):
+    for title in ("What was simulated", "Latency", "Load", "Where time goes in steps with prompt tokens"):
         assert title in text
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from infercast.engine.kv import KvShape
 from infercast.engine.step import constant_timer
@@ -77,6 +78,12 @@ def test_a_phase_that_never_was_has_no_kernels() -> None:
     assert phases["decode"].kernel_seconds is None
     assert phases["prefill"].kernel_seconds is not None
     assert phases["prefill"].kernel_seconds.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(("time", "requests"), [(-0.1, 0), (0.0, 1), (0.5, 2), (2.9, 2), (3.0, 1), (4.0, 0)])
+def test_requests_in_the_system_at_a_moment(time: float, requests: int) -> None:
+    # A is there from 0 to 4, B from 0.5 to 3.
+    assert serve(*TWO).in_system_at(time) == requests
 
 
 def test_steps_that_take_no_time_still_have_a_first_token() -> None:

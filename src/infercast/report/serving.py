@@ -145,32 +145,26 @@ def _load_rows(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def _phase_title(phase: Phase) -> str:
-    each = format_seconds(phase.gpu_seconds / phase.steps)
-    return f"GPU time in {TITLES[phase.name]}: {phase.steps:,} steps, {each} each"
+    each = format_seconds(phase.seconds / phase.steps)
+    return f"Where time goes in {TITLES[phase.name]}: {phase.steps:,} steps, {each} each"
 
 
 def _phase_table(phase: Phase) -> RenderableType:
+    """Kernel families, and the time in which the GPU waited for its host: together the whole step."""
+    parts = [(each.family, each.seconds, each.bound, each.kernels) for each in phase.families]
+    if phase.host_bound_seconds > 0:
+        parts.append(("GPU idle", phase.host_bound_seconds, "host", ()))
     rows = [
         (
-            family.family,
-            format_percent(family.share),
-            format_seconds(family.seconds / phase.steps),
-            family.bound,
-            ", ".join(name for name, _ in family.kernels[:4]),
+            name,
+            format_percent(seconds / phase.seconds),
+            format_seconds(seconds / phase.steps),
+            bound,
+            ", ".join(kernel for kernel, _ in kernels[:4]),
         )
-        for family in phase.families
-        if family.share >= 0.0005
+        for name, seconds, bound, kernels in parts
+        if seconds >= 0.0005 * phase.seconds
     ]
-    waiting = phase.host_bound_seconds
-    if waiting > 0:
-        idle = (
-            "+ GPU idle",
-            format_percent(waiting / phase.gpu_seconds),
-            format_seconds(waiting / phase.steps),
-            "host",
-            "beside the 100 % above",
-        )
-        rows.append(idle)
     return grid(("family", "share", "a step", "bound by", "largest kernels"), rows, notes_at=(3, 4))
 
 

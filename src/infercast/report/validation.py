@@ -29,7 +29,8 @@ def _render_file(validation: Validation, name: str, blocks: Comparison) -> Rende
     columns = ("run", *(column for title in UNITS for column in (title, "error")))
     rows = [_run_row(run) for run in validation.runs if run.file == name]
     counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {_signed(blocks)}"
-    return section(name, Group(Text(f"KV blocks: {counted}\nRuns: measured > predicted\n"), grid(columns, rows, notes_at=(0,))))
+    heading = Text(f"KV blocks: {counted}\nRuns: measured > predicted\n")
+    return section(name, Group(heading, grid(columns, rows, notes_at=(0,))))
 
 
 def validation_dict(validation: Validation) -> dict[str, Any]:

@@ -43,7 +43,6 @@ class Sequence:
     num_cached: int = 0
     """Prompt tokens found in the prefix cache when the sequence was last started."""
     num_preemptions: int = 0
-    first_token: float = 0.0
     last_token: float = math.nan
 
 
