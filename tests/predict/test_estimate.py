@@ -11,8 +11,8 @@ def test_a_sum_is_as_good_as_its_weakest_part():
         return total((Estimate(1.0, 1.0, 1.0, source, "dram"), 1) for source in sources).source
 
     assert of("measured", "measured") == "measured"
-    assert of("learned", "measured") == "learned"
-    assert of("measured", "roofline", "learned") == "roofline"
+    assert of("unseen", "measured") == "unseen"
+    assert of("measured", "roofline", "sibling") == "roofline"
 
 
 def test_the_bound_is_that_of_the_largest_part_with_all_its_launches():

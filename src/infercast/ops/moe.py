@@ -15,7 +15,7 @@ class MoE:
     """``topk`` of ``experts`` gated feed-forward networks for each token, from router output to summed result.
 
     ``local_experts`` of them live on this GPU (all, unless experts are spread over GPUs). Routing is taken as
-    uniform: every expert is as likely as any other.
+    uniform in every quantity here: each expert is as likely as any other. ``routing`` is for kernel models only.
     """
 
     tokens: Size
@@ -28,6 +28,8 @@ class MoE:
     weight_dtype: str | None = None
     gated: bool = True
     family: str = "moe"
+    routing: str = "uniform"
+    """How tokens spread over experts: ``uniform``, ``balanced`` (equal counts) or ``power_law_`` and its exponent."""
 
     @property
     def compute_dtype(self) -> str:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from infercast.ops.op import Quantity
 
 # From the most to the least trusted; a sum is only as good as its weakest part.
-SOURCES = ("measured", "learned", "roofline")
+SOURCES = ("measured", "few-shot", "sibling", "unseen", "physics", "roofline")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,11 @@ MEMORY_BOUND_SPREAD = 1.5
 class Predictor(Protocol):
     """Prices operators on a GPU."""
 
-    source: str
-    """What its estimates rest on at best: one of `infercast.predict.estimate.SOURCES`."""
-    description: str
-    """For people: what it does and how far to trust it."""
+    is_cheap: bool
+    """Whether a single price costs so little that nobody needs to keep it."""
+
+    def describe(self, gpu: Gpu) -> str:
+        """For people: what its prices on this GPU rest on."""
 
     def price(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices."""
@@ -40,12 +41,18 @@ class Predictor(Protocol):
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who price by the thousand."""
 
+    def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
+        """The terms of one price: seconds of each pipe, and what the sum of all is multiplied by (``efficiency``)."""
+
 
 class Roofline:
     """Busiest pipe plus the launch floor."""
 
-    source = "roofline"
-    description = "roofline with wave quantisation; nothing is learned yet, so times come out too short"
+    is_cheap = True
+
+    def describe(self, gpu: Gpu) -> str:
+        """For people: what its prices on this GPU rest on."""
+        return "roofline with wave quantisation: nothing learned, so times come out too short"
 
     def price(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices."""
@@ -57,12 +64,16 @@ class Roofline:
         seconds = busiest + floor
         high = seconds * SPREAD.get(op.family, MEMORY_BOUND_SPREAD)
         if seconds.ndim == 0:
-            return Estimate(float(seconds), float(seconds), float(high), self.source, str(bound))
-        return Estimate(seconds, seconds, high, self.source, bound)
+            return Estimate(float(seconds), float(seconds), float(high), "roofline", str(bound))
+        return Estimate(seconds, seconds, high, "roofline", bound)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who price by the thousand."""
         return reduce(np.maximum, pipes_of(op, gpu).values()) + launch_floor(gpu)
+
+    def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
+        """The terms of one price: seconds of each pipe."""
+        return {name: float(value) for name, value in (*pipes_of(op, gpu).items(), ("launch", launch_floor(gpu)))}
 
 
 def launch_floor(gpu: Gpu) -> float:

@@ -1,0 +1,33 @@
+"""The predictor that every command uses unless it is told otherwise."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+from infercast.errors import UnknownNameError
+from infercast.predict.artifact import Artifact, load_artifact
+from infercast.predict.learned import Learned
+from infercast.predict.profile import kernel_profile
+from infercast.predict.roofline import Predictor, Roofline
+
+PREDICTORS = ("learned", "roofline")
+
+
+@lru_cache
+def default_artifact() -> Artifact:
+    """The artefact that comes with infercast."""
+    with resources.as_file(resources.files("infercast").joinpath("data/fitted/kernels.npz")) as path:
+        return load_artifact(Path(path))
+
+
+def make_predictor(name: str = "learned") -> Predictor:
+    """A predictor by name, or a learned one from an artefact's path."""
+    if name == "roofline":
+        return Roofline()
+    if name == "learned":
+        return Learned(default_artifact(), kernel_profile())
+    if name.endswith(".npz"):
+        return Learned(load_artifact(Path(name)), kernel_profile())
+    raise UnknownNameError("predictor", name, PREDICTORS, hint=", or the path of an artefact (.npz)")

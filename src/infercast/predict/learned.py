@@ -1,0 +1,232 @@
+"""Physics times a learned efficiency: t = t_physics * exp(r), with r from the best knowledge there is of the GPU.
+
+Tiers, best first: *measured* (the GPU's own rows), *sibling* (a GPU of the same architecture), *unseen* (a model of
+several GPUs, for one that nobody measured). A kernel without any model is priced by its physics alone and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from infercast.hardware import Gpu, load_gpu
+from infercast.ops import Attention, Gemm, MoE, Op
+from infercast.ops.dtypes import tensor_rate_of
+from infercast.ops.op import Quantity
+from infercast.predict.anchors import Correction
+from infercast.predict.artifact import POOLED, Artifact, Entry
+from infercast.predict.estimate import Estimate
+from infercast.predict.forest import Forest
+from infercast.predict.physics.cores import engine_physics, table_physics
+from infercast.predict.physics.terms import Array, Physics
+from infercast.predict.profile import KernelProfile, family_of, variants_of
+from infercast.predict.roofline import Roofline, launch_floor
+
+UNDERSTOOD = "NVIDIA"
+"""The physics speaks of this vendor's multiprocessors and libraries; others are priced by the roofline."""
+SIBLING_TRUST = {"attention_prefill": 0.5}
+"""Exponent of the physics ratio between siblings: prefill's overstates what memory bandwidth does (H100 and H200)."""
+SIBLING_WIDENING = 1.3
+"""How much wider a sibling's interval is: H100's rows by H200's models fall into their own 65 to 78 % of the time."""
+PHYSICS_INTERVAL = (-0.3, 0.4)
+"""Logarithms of the 80 % interval where nothing was learned: what physics alone misses on the families with data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The model that prices a kind of operator, and by which tier it was found."""
+
+    tier: str
+    entry: Entry
+    forest: Forest
+    known: Gpu | None = None
+    """The GPU that a sibling's model was fitted on."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Logarithms of the ends of the 80 % interval; borrowed knowledge is worth less than one's own."""
+        wider = SIBLING_WIDENING if self.known is not None else 1.0
+        return wider * self.entry.low, wider * self.entry.high
+
+    def residual(self, physics: Physics) -> Array:
+        """log(measured / physics) as the model believes it."""
+        return np.asarray(self.entry.offset + self.entry.shrink * self.forest.predict(physics.features))
+
+
+class Learned:
+    """Prices operators with an artefact, falling back to the roofline where it has nothing to say."""
+
+    is_cheap = False
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        profile: KernelProfile,
+        *,
+        tier: str | None = None,
+        as_tabled: bool = False,
+        corrections: Mapping[tuple[str, str], Correction] | None = None,
+    ) -> None:
+        """``tier`` keeps better ones from being used: ``unseen`` prices a GPU as if it had never been measured.
+
+        ``as_tabled`` prices kernels under the conditions of the tables they were learned from, not of an engine.
+        ``corrections`` are what anchor points taught, by (family, variant); they hold for the GPU they came from.
+        """
+        self._artifact = artifact
+        self._profile = profile
+        self._tier = tier
+        self._as_tabled = as_tabled
+        self._physics = table_physics if as_tabled else engine_physics
+        self._corrections = corrections or {}
+        self._fallback = Roofline()
+        self._choices: dict[tuple[str, str, tuple[str, ...]], Choice | None] = {}
+
+    def describe(self, gpu: Gpu) -> str:
+        """For people: what its prices on this GPU rest on."""
+        if gpu.vendor != UNDERSTOOD:
+            return f"{self._fallback.describe(gpu)} (learned prices are for {UNDERSTOOD} GPUs)"
+        measured = {entry.gpu for entry in self._artifact.entries}
+        for tier, names in self._known(gpu):
+            found = [name for name in names if name in measured]
+            if found and tier == "measured":
+                return "physics times an efficiency learned from measured kernels of this GPU"
+            if found and tier == "sibling":
+                return f"physics times an efficiency borrowed from its sibling {found[0]}; this GPU was not measured"
+        others = ", ".join(sorted(measured - {POOLED}))
+        return f"physics times an efficiency learned from {others}; this GPU was not measured"
+
+    def price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
+        """One launch of ``op``; arrays of shapes give arrays of prices. ``variants`` names the kernel, if known."""
+        prompts, decodes = split_batch(op)
+        if decodes is not None:
+            return _join(self.price(prompts, gpu), self.price(decodes, gpu), launch_floor(gpu))
+        choice = self.choose(op, gpu, variants)
+        if gpu.vendor != UNDERSTOOD:
+            return self._fallback.price(op, gpu)
+        physics, factor = self._apply(choice, op, gpu)
+        tier, (low, high) = "physics", PHYSICS_INTERVAL
+        if choice is not None:
+            anchored = (choice.entry.family, choice.entry.variant) in self._corrections
+            tier, (low, high) = "few-shot" if anchored else choice.tier, choice.interval
+        seconds = self._at_least(op, gpu, physics.seconds * factor)
+        bound = _bound(physics)
+        if seconds.size == 1:
+            middle = float(seconds[0])
+            return Estimate(middle, middle * float(np.exp(low)), middle * float(np.exp(high)), tier, str(bound[0]))
+        return Estimate(seconds, seconds * np.exp(low), seconds * np.exp(high), tier, bound)
+
+    def seconds(self, op: Op, gpu: Gpu) -> Quantity:
+        """The same without interval and reason, for those who price by the thousand."""
+        prompts, decodes = split_batch(op)
+        if decodes is not None:
+            return self.seconds(prompts, gpu) + self.seconds(decodes, gpu) - launch_floor(gpu)
+        if gpu.vendor != UNDERSTOOD:
+            return self._fallback.seconds(op, gpu)
+        physics, factor = self._apply(self.choose(op, gpu), op, gpu)
+        return self._at_least(op, gpu, physics.seconds * factor)
+
+    def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
+        """The terms of one price: seconds of each pipe, and the learned factor on their soft maximum."""
+        prompts, decodes = split_batch(op)
+        if decodes is not None:
+            parts = {"prompts": self.explain(prompts, gpu), "decodes": self.explain(decodes, gpu)}
+            return {f"{half} {name}": value for half, terms in parts.items() for name, value in terms.items()}
+        if gpu.vendor != UNDERSTOOD:
+            return self._fallback.explain(op, gpu)
+        physics, factor = self._apply(self.choose(op, gpu), op, gpu)
+        terms = {name: float(np.ravel(value)[0]) for name, value in physics.terms.items()}
+        return {**terms, "learned factor": float(factor[0])}
+
+    def _at_least(self, op: Op, gpu: Gpu, seconds: Array) -> Array:
+        """No product is faster than the tensor cores or, in an engine, than reading what is cold."""
+        if not isinstance(op, Gemm | Attention | MoE):
+            return seconds
+        limit = np.ravel(op.flops) / gpu.dense_flops(tensor_rate_of(op.dtype))
+        if not self._as_tabled:
+            cold = op.kv_bytes if isinstance(op, Attention) else op.weight_bytes
+            limit = np.maximum(limit, np.ravel(cold) / gpu.dram_bandwidth)
+        return np.maximum(seconds, limit)
+
+    def _apply(self, choice: Choice | None, op: Op, gpu: Gpu) -> tuple[Physics, Array]:
+        """The physics of an operator, and what was learned to multiply it by."""
+        family = family_of(op)
+        physics = self._physics(family, op, gpu)
+        if choice is None:
+            return physics, np.ones(1)
+        correction = self._corrections.get((family, choice.entry.variant))
+        learned = 0.0 if correction is None else correction(physics.features)
+        if choice.known is None:
+            return physics, np.exp(choice.residual(physics) + learned)
+        # A sibling answers for the same shape on itself; physics says how the two chips differ.
+        known = self._physics(family, op, choice.known)
+        difference = (physics.seconds / known.seconds) ** (SIBLING_TRUST.get(family, 1.0) - 1.0)
+        return physics, difference * np.exp(choice.residual(known) + learned)
+
+    def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Choice | None:
+        """The best model for this kind of operator on this GPU."""
+        family, variants = family_of(op), variants or variants_of(op, gpu)
+        key = (family, gpu.name, variants)
+        if key not in self._choices:
+            self._choices[key] = next(self._candidates(family, gpu, variants), None)
+        return self._choices[key]
+
+    def _candidates(self, family: str, gpu: Gpu, variants: tuple[str, ...]) -> Iterator[Choice]:
+        """Models that could serve, best first."""
+        for tier, names in self._known(gpu):
+            for engine in self._profile.tables[family]:
+                for variant in variants:
+                    for name in names:
+                        found = self._artifact.find(family, name, engine, variant)
+                        if found is not None:
+                            yield Choice(tier, *found, known=load_gpu(name) if tier == "sibling" else None)
+
+    def _known(self, gpu: Gpu) -> Iterator[tuple[str, list[str]]]:
+        """(tier, GPUs to borrow from), best tier first and nearest GPU first."""
+        if self._tier is None:
+            yield "measured", [gpu.name]
+        if self._tier in (None, "sibling"):
+            measured = sorted({entry.gpu for entry in self._artifact.entries} - {POOLED, gpu.name})
+            relatives = [load_gpu(name) for name in measured if load_gpu(name).architecture in self._same(gpu)]
+            relatives.sort(key=lambda other: abs(np.log(other.dram_bandwidth / gpu.dram_bandwidth)))
+            yield "sibling", [other.name for other in relatives]
+        yield "unseen", [POOLED]
+
+    def _same(self, gpu: Gpu) -> tuple[str, ...]:
+        """Architectures that count as the same generation."""
+        return self._profile.generations.get(gpu.architecture, (gpu.architecture,))
+
+
+def split_batch(op: Op) -> tuple[Op, Op | None]:
+    """A batch of prompts and decoding sequences as two: kernels were measured on the one or the other."""
+    if not isinstance(op, Attention) or op.queries.ndim > 1:
+        return op, None
+    decoding = op.queries == 1
+    if decoding.all() or not decoding.any():
+        return op, None
+    counts = np.broadcast_to(op.sequences, op.queries.shape)
+    halves = (
+        replace(op, queries=op.queries[half], keys=op.keys[half], sequences=counts[half])
+        for half in (~decoding, decoding)
+    )
+    prompts, decodes = halves
+    return prompts, decodes
+
+
+def _join(prompts: Estimate, decodes: Estimate, floor: float) -> Estimate:
+    """Both halves in one launch."""
+    larger = prompts if float(prompts.seconds) > float(decodes.seconds) else decodes
+    return Estimate(
+        prompts.seconds + decodes.seconds - floor,
+        prompts.low + decodes.low - floor,
+        prompts.high + decodes.high - floor,
+        prompts.source,
+        larger.bound,
+    )
+
+
+def _bound(physics: Physics) -> Array:
+    """The largest term of each price."""
+    names = np.array([*physics.terms])
+    return np.asarray(names[np.argmax(np.stack(np.broadcast_arrays(*physics.terms.values())), axis=0)])

@@ -1,0 +1,1 @@
+"""Analytical models of kernel families: tiles, rounds, pipes and bytes."""

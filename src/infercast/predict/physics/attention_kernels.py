@@ -1,0 +1,165 @@
+"""What prefill and decode attention share: the kernel family of a chip, and a batch of uneven lengths as sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from infercast.hardware.gpu import Gpu
+from infercast.ops.attention import Attention
+from infercast.predict.physics.terms import Array
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFamily:
+    """The attention kernels that engines ship for an architecture.
+
+    The structure is what is known of the kernels, checked against timings. The rates are fitted on the chips named
+    below and hold for the whole family: none belongs to a GPU. They trade off against one another, so that a share may
+    exceed one.
+    """
+
+    name: str
+    packs_window: bool
+    """Decode: whether query heads of one KV head share a block even when a window is set."""
+    splits_alone: bool
+    """Decode: whether the keys of a block with a single query head can be split."""
+    window_parts: int
+    """Decode: blocks that a sequence longer than its window is cut into at least."""
+    combine_cycles: float
+    """Decode: clock cycles that merging the parts of a split sequence adds to a call."""
+    block_seconds: float
+    """Decode: a block's chain of page table, first tile, scores, values and output: memory latency, so no clock."""
+    block_seconds_per_dim: float
+    """More of it for each element of the head dimension."""
+    block_seconds_per_head: float
+    """More of it for each query head in the block."""
+    lone_bytes_per_cycle: float
+    """Decode: what one block streams when it has an SM to itself: bound by latency."""
+    sm_bytes_per_cycle: float
+    """Decode: what an SM full of blocks streams of a 16-bit cache."""
+    packs_prompt: bool
+    """Prefill: whether query heads share a tile where that makes fewer tiles."""
+    tile_rows: int
+    """Prefill: query rows that one block works on."""
+    tile_keys: int
+    """Prefill: keys that it takes at a time."""
+    prompt_launch_cycles: float
+    """Prefill: clock cycles of a call that does next to nothing."""
+    tile_seconds: float
+    """Prefill: a block's start and end, beside its tiles."""
+    tile_seconds_per_dim: float
+    """More of it for each element of the head dimension."""
+    tensor_share: float
+    """Prefill: what the matrix products reach of the peak while they run."""
+    exponential_share: float
+    """Prefill: what the exponentials reach of the peak of the special-function units."""
+    softmax_overlap: float
+    """Prefill: how well exponentials hide under matrix products; one adds them up, a large number takes the longer."""
+
+
+# FlashAttention 2 packs query heads only without a window, splits only what it packs, and merges the parts in a second
+# launch. Rates from A100 and L40S.
+FLASH_2 = KernelFamily(
+    name="flash-2",
+    packs_window=False,
+    splits_alone=False,
+    window_parts=1,
+    combine_cycles=8000.0,
+    block_seconds=3.5e-6,
+    block_seconds_per_dim=2.0e-9,
+    block_seconds_per_head=41.0e-9,
+    lone_bytes_per_cycle=18.0,
+    sm_bytes_per_cycle=27.0,
+    packs_prompt=False,
+    tile_rows=128,
+    tile_keys=64,
+    prompt_launch_cycles=14500.0,
+    tile_seconds=1.6e-6,
+    tile_seconds_per_dim=0.3e-9,
+    tensor_share=1.1,
+    exponential_share=0.4,
+    softmax_overlap=1.0,
+)
+# Its tiles are smaller on the chips with about 100 KiB of shared memory an SM.
+FLASH_2_SMALL = replace(FLASH_2, name="flash-2-small", tile_rows=64)
+# FlashAttention 3 always packs and splits, and starts the merging kernel early (programmatic launch). Rates from H200.
+FLASH_3 = KernelFamily(
+    name="flash-3",
+    packs_window=True,
+    splits_alone=True,
+    window_parts=2,
+    combine_cycles=2500.0,
+    block_seconds=1.6e-6,
+    block_seconds_per_dim=17.0e-9,
+    block_seconds_per_head=17.0e-9,
+    lone_bytes_per_cycle=60.0,
+    sm_bytes_per_cycle=100.0,
+    packs_prompt=True,
+    tile_rows=128,
+    tile_keys=128,
+    prompt_launch_cycles=18500.0,
+    tile_seconds=1.4e-6,
+    tile_seconds_per_dim=3.0e-9,
+    tensor_share=0.95,
+    exponential_share=0.6,
+    softmax_overlap=8.0,
+)
+# The Blackwell kernels merge the parts inside the kernel, and work on two 128-row tiles at once in prefill. Rates are
+# those of FlashAttention 3: none is fitted on a Blackwell chip.
+BLACKWELL = replace(FLASH_3, name="blackwell", window_parts=1, combine_cycles=1500.0, packs_prompt=False, tile_rows=256)
+
+FAMILIES = {
+    "volta": FLASH_2,
+    "ampere": FLASH_2,
+    "hopper": FLASH_3,
+    "blackwell": BLACKWELL,
+    "blackwell-ultra": BLACKWELL,
+}
+"""By architecture; whatever is not named runs FlashAttention 2 or its like with small tiles."""
+
+HALVED_L2 = ("ampere", "hopper", "blackwell", "blackwell-ultra")
+"""Architectures whose L2 is two halves that may hold a copy of a line each."""
+
+
+def family_of(gpu: Gpu) -> KernelFamily:
+    """The kernels that engines use on this chip."""
+    return FAMILIES.get(gpu.architecture, FLASH_2_SMALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Batches of sequences side by side: the leading axes as one, the last over the sequences."""
+
+    queries: Array
+    keys: Array
+    counts: Array
+    """How many sequences an entry stands for; zero for padding."""
+
+    def total(self, values: Array) -> Array:
+        """Sum over the sequences of each batch."""
+        return np.asarray((values * self.counts).sum(axis=-1))
+
+    def longest(self, values: Array) -> Array:
+        """The largest value over the sequences of each batch."""
+        return np.asarray(np.where(self.counts > 0, values, 0.0).max(axis=-1))
+
+    @property
+    def size(self) -> Array:
+        """Sequences in each batch; one where all is padding, so that ratios stay finite."""
+        return np.asarray(np.maximum(self.counts.sum(axis=-1), 1.0))
+
+
+def batch_of(op: Attention) -> Batch:
+    """The lengths of an operator as two-dimensional floats."""
+    queries, keys, counts = np.broadcast_arrays(op.queries, op.keys, op.sequences)
+    width = queries.shape[-1] if queries.ndim else 1
+    rows = [np.asarray(part, dtype=np.float64).reshape(-1, width) for part in (queries, keys, counts)]
+    return Batch(*rows)
+
+
+def soft_rounds(blocks: Array, sms: int, sharpness: float = 0.5) -> Array:
+    """Rounds of thread blocks an SM works through, between the average and the whole number of the busiest SM."""
+    rounds = blocks / sms
+    return np.asarray(np.maximum(1.0, rounds + sharpness * (np.ceil(rounds) - rounds)))

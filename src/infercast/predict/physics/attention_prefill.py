@@ -1,0 +1,217 @@
+"""Prefill attention: tiles of query rows, each against the keys it may see.
+
+Prompts, chunks behind a cached prefix, and decoding sequences in the same call are all tiles; a tile's length is the
+number of keys from the start of its first row's window to the end of its last row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from infercast.hardware.gpu import Gpu
+from infercast.ops.attention import Attention
+from infercast.ops.dtypes import bytes_of
+from infercast.predict.physics.attention_kernels import HALVED_L2, Batch, KernelFamily, batch_of, family_of
+from infercast.predict.physics.terms import Array, Physics, columns, fill, log2, miss_share, soft_max
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Fitted on A100, L40S and H200 together and rounded; none is a fact of the hardware or belongs to a GPU."""
+
+    tail: float = 1.3
+    """Of an average tile, by which the last SM finishes after the mean."""
+    sustained_power: float = 1.0
+    """How much of the drop from boost to sustained clock a long call feels."""
+    dram_share: float = 0.5
+    cache_share: float = 0.7
+    halved_cache_share: float = 0.4
+    cache_sharpness: float = 4.0
+    l2_share: float = 0.8
+    overlap: float = 1.2
+    narrow_chain: float = 1.8
+    """How much longer a block's start and end take when the cache is narrower than the products."""
+
+
+CONSTANTS = Constants()
+HALF_ROWS = 128
+
+PREFILL_FEATURES: tuple[str, ...] = (
+    "log_sequences",
+    "log_longest_queries",
+    "log_mean_queries",
+    "log_longest_keys",
+    "prefix_share",
+    "log_heads",
+    "log_kv_heads",
+    "log_group",
+    "log_head_dim",
+    "kv_bytes",
+    "query_bytes",
+    "log_window",
+    "log_mean_keys",
+    "log_seconds",
+    "tensor_share",
+    "exponential_share",
+    "blocks_share",
+    "longest_share",
+    "dram_share",
+    "l2_share",
+    "launch_share",
+    "log_rounds",
+    "round_fill",
+    "fill_64",
+    "fill_192",
+    "packed_fill",
+    "log_packed_rounds",
+    "row_fill",
+    "log_bytes",
+    "log_bytes_over_l2",
+    "log_flops",
+    "log_tokens_times_heads",
+    "useful_pairs",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How a kernel cuts a batch into query tiles."""
+
+    blocks: Array
+    keys: Array
+    """Keys of all blocks together, in whole key tiles."""
+    longest: Array
+    """Keys of the longest block."""
+
+
+def prefill(op: Attention, gpu: Gpu) -> Physics:
+    """Price batches with prompts in them."""
+    family, batch = family_of(gpu), batch_of(op)
+    tiles = _tiles(op, batch, family)
+    terms, io_bytes = _terms(op, gpu, family, batch, tiles)
+    work = soft_max(family.softmax_overlap, terms["tensor"], terms["exponential"])
+    # Inside a tile the copies run under the products; the first and last bytes of a call do not.
+    busy = terms["blocks"] + soft_max(6.0, work, terms["longest"], terms["l2"])
+    seconds = terms["launch"] + terms["chain"] + soft_max(CONSTANTS.overlap, terms["dram"], busy)
+    return Physics(seconds, terms, _features(op, gpu, batch, tiles, terms, seconds, io_bytes))
+
+
+def _keys_of_tiles(op: Attention, batch: Batch, rows: float, unit: int) -> tuple[Array, Array, Array]:
+    """Tiles of ``rows`` queries a sequence, the keys of all its tiles, and the keys of its longest tile.
+
+    Keys come in units of ``unit``.
+    """
+    queries, cached = batch.queries, batch.keys - batch.queries
+    tiles = np.ceil(queries / rows)
+    last = np.ceil(queries / unit) * unit
+    # Ends are rounded up to whole key tiles; behind a prefix that costs half a key tile on average.
+    ends = rows * tiles * (tiles - 1.0) / 2.0 + last + tiles * (cached + (cached % unit > 0.0) * unit / 2.0)
+    longest = np.maximum(batch.keys, unit)
+    if not op.window:
+        return tiles, ends, longest
+    # Tile j starts at key cached + j rows - window + 1, which counts once it is positive: an arithmetic series. It is
+    # rounded down to a whole key tile, by as much in every tile.
+    offset = op.window - 1.0 - cached
+    first = np.clip(np.ceil(offset / rows), 0.0, tiles)
+    starts = rows * (tiles * (tiles - 1.0) - first * (first - 1.0)) / 2.0 - (tiles - first) * offset
+    rounding = (tiles - first) * (-offset % unit)
+    longest = np.minimum(longest, np.ceil((op.window + np.minimum(rows, queries) - 1.0) / unit) * unit)
+    return tiles, ends - starts + rounding, longest
+
+
+def _tiles(op: Attention, batch: Batch, family: KernelFamily) -> Tiles:
+    """Cut a batch, with the query heads of a KV head in one tile where the kernel does so and it makes fewer tiles."""
+    group = op.heads / op.kv_heads
+    plain = _cut(op, batch, op.heads, family.tile_rows, family.tile_keys)
+    if group == 1.0:
+        return plain
+    packed = _cut(op, batch, op.kv_heads, max(family.tile_rows / group, 1.0), family.tile_keys)
+    # Every family packs a batch that only decodes, but for FlashAttention 2 with a window.
+    decodes = (batch.longest(batch.queries) <= 1.0) & (family.packs_window or not op.window)
+    better = (packed.blocks < plain.blocks) & (family.packs_prompt | decodes)
+    return Tiles(*(np.where(better, getattr(packed, name), getattr(plain, name)) for name in Tiles.__slots__))
+
+
+def _cut(op: Attention, batch: Batch, heads: int, rows: float, unit: int) -> Tiles:
+    """Tiles of ``rows`` queries of each of ``heads``."""
+    tiles, keys, longest = _keys_of_tiles(op, batch, rows, unit)
+    if rows > HALF_ROWS:
+        # The block holds two tiles of 128 rows, and leaves the second out when it is empty.
+        keys = np.where(batch.queries <= HALF_ROWS, keys * HALF_ROWS / rows, keys)
+    return Tiles(batch.total(tiles) * heads, batch.total(keys) * heads, batch.longest(longest))
+
+
+def _terms(op: Attention, gpu: Gpu, family: KernelFamily, batch: Batch, tiles: Tiles) -> tuple[dict[str, Array], Array]:
+    """Seconds of each pipe, and the bytes that must move at least once."""
+    fitted, width = CONSTANTS, op.head_dim + op.value_dim
+    speed = gpu.sustained_fraction**fitted.sustained_power
+    tensor_rate = gpu.dense_flops(op.dtype) * speed * family.tensor_share / gpu.sms
+    special_rate = gpu.special_rate * speed * family.exponential_share / gpu.sms
+    blocks = np.maximum(tiles.blocks, 1.0)
+    # The SMs finish together but for a part of a tile: long tiles are started first.
+    per_sm = (1.0 / gpu.sms + fitted.tail / blocks * np.minimum(1.0, blocks / gpu.sms)) * tiles.keys * family.tile_rows
+    stored = op.head_dim if op.latent_kv else width
+    reach = np.minimum(batch.keys, op.window + batch.queries - 1.0) if op.window else batch.keys
+    io_bytes = batch.total(batch.queries) * op.heads * width * bytes_of(op.dtype)
+    io_bytes = io_bytes + batch.total(reach) * op.kv_heads * stored * bytes_of(op.kv_dtype)
+    share = fitted.halved_cache_share if gpu.architecture in HALVED_L2 else fitted.cache_share
+    miss = miss_share(io_bytes, gpu.l2_bytes * share, fitted.cache_sharpness)
+    l2_rate = gpu.l2_bandwidth * fitted.l2_share
+    chain = family.tile_seconds + family.tile_seconds_per_dim * op.head_dim
+    if bytes_of(op.kv_dtype) < 2.0:
+        chain *= fitted.narrow_chain
+    # Kernels that pack also split the keys of a few long tiles over idle SMs.
+    parts = np.clip(np.floor(gpu.sms / blocks), 1.0, tiles.longest / family.tile_keys) if family.packs_prompt else 1.0
+    longest = tiles.longest / parts * family.tile_rows
+    terms = {
+        "launch": np.full_like(io_bytes, family.prompt_launch_cycles / gpu.boost_clock),
+        "chain": np.full_like(io_bytes, chain),
+        "tensor": per_sm * 2.0 * width / tensor_rate,
+        "exponential": per_sm / special_rate,
+        "blocks": chain * np.maximum(blocks / gpu.sms - 1.0, 0.0),
+        "longest": soft_max(family.softmax_overlap, longest * 2.0 * width / tensor_rate, longest / special_rate),
+        "dram": io_bytes * (miss / (gpu.dram_bandwidth * fitted.dram_share) + (1.0 - miss) / l2_rate),
+        "l2": tiles.keys * stored * bytes_of(op.kv_dtype) / l2_rate,
+    }
+    return terms, io_bytes
+
+
+def _features(
+    op: Attention, gpu: Gpu, batch: Batch, tiles: Tiles, terms: dict[str, Array], seconds: Array, io_bytes: Array
+) -> Array:
+    """The columns of ``PREFILL_FEATURES``."""
+    tokens, keys = batch.total(batch.queries), batch.total(batch.keys)
+    packed = op.kv_heads * batch.total(np.ceil(batch.queries * op.heads / op.kv_heads / 128.0))
+    names = ("tensor", "exponential", "blocks", "longest", "dram", "l2", "launch")
+    pairs = np.asarray(op.num_pairs, dtype=np.float64).reshape(-1)
+    return columns(
+        log2(batch.size),
+        log2(batch.longest(batch.queries)),
+        log2(tokens / batch.size),
+        log2(batch.longest(batch.keys)),
+        1.0 - tokens / np.maximum(keys, 1.0),
+        log2(op.heads),
+        log2(op.kv_heads),
+        log2(op.heads / op.kv_heads),
+        log2(op.head_dim),
+        bytes_of(op.kv_dtype),
+        bytes_of(op.dtype),
+        log2(op.window + 1.0),
+        log2(tiles.keys / np.maximum(tiles.blocks, 1.0)),
+        log2(seconds),
+        *(log2(terms[name] / seconds) for name in names),
+        log2(tiles.blocks / gpu.sms),
+        fill(tiles.blocks, gpu.sms),
+        fill(op.heads * batch.total(np.ceil(batch.queries / 64.0)), gpu.sms),
+        fill(op.heads * batch.total(np.ceil(batch.queries / 192.0)), gpu.sms),
+        fill(packed, gpu.sms),
+        log2(packed / gpu.sms),
+        tokens / np.maximum(batch.total(np.ceil(batch.queries / 128.0)) * 128.0, 1.0),
+        log2(io_bytes),
+        log2(io_bytes / gpu.l2_bytes),
+        log2(np.asarray(op.flops, dtype=np.float64).reshape(-1)),
+        log2(tokens * op.heads),
+        pairs * op.heads / np.maximum(tiles.keys * 128.0, 1.0),
+    )

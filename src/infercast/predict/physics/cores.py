@@ -1,0 +1,67 @@
+"""The physics core of each kernel family, under the conditions of a table or of an engine.
+
+Tables and engines differ in what is warm: a table repeats one kernel, so what fits in L2 stays there, while an engine
+comes back to a layer's weights and keys only after all other layers. And tables time a quantised product together with
+the quantising of its input, which an engine launches as a kernel of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from infercast.hardware import Gpu
+from infercast.ops import Op
+from infercast.predict.physics.attention_decode import decode
+from infercast.predict.physics.attention_prefill import prefill
+from infercast.predict.physics.collective import collective
+from infercast.predict.physics.gemm import gemm
+from infercast.predict.physics.memory_bound import memory_bound
+from infercast.predict.physics.moe import moe
+from infercast.predict.physics.terms import Physics
+
+
+def _table_gemm(op: Any, gpu: Gpu) -> Physics:
+    return gemm(op, gpu, quantise_input=True)
+
+
+_CORES: dict[str, Callable[[Any, Gpu], Physics]] = {
+    "gemm": _table_gemm,
+    "attention_prefill": prefill,
+    "attention_decode": decode,
+    "moe": moe,
+    "memory_bound": memory_bound,
+    "collective": collective,
+}
+MANY_COPIES = 1000.0
+"""More weight matrices than any cache holds."""
+
+
+def table_physics(family: str, op: Op, gpu: Gpu) -> Physics:
+    """As a kernel is measured for a table."""
+    return _CORES[family](op, gpu)
+
+
+def engine_physics(family: str, op: Op, gpu: Gpu) -> Physics:
+    """As a kernel runs in an engine; the features stay those of a table, which is what learners know."""
+    physics = table_physics(family, op, gpu)
+    if family not in _COLD:
+        return physics
+    cold = _COLD[family](op, gpu)
+    return Physics(cold.seconds, cold.terms, physics.features)
+
+
+@lru_cache
+def _without_cache(gpu: Gpu) -> Gpu:
+    """The same chip with an L2 cache that holds next to nothing."""
+    return replace(gpu, l2_bytes=1)
+
+
+# Families whose operands an engine always finds cold. Its quantising is a kernel of its own.
+_COLD: dict[str, Callable[[Any, Gpu], Physics]] = {
+    "gemm": lambda op, gpu: gemm(op, gpu, weight_copies=MANY_COPIES),
+    "attention_decode": lambda op, gpu: decode(op, _without_cache(gpu)),
+    "moe": lambda op, gpu: moe(op, gpu, warm=False),
+}

@@ -1,0 +1,100 @@
+"""Memory-bound kernels: norms, activations, rotary embedding, KV writes, embedding, sampling, quantising.
+
+One thread block takes one row. The time is that of the slowest of four pipes: DRAM for what L2 does not hold, L2 for
+everything, the multiprocessor's own load and store rate, and starting and streaming one block after another; a launch
+floor comes on top. How much of the traffic L2 holds depends on who wrote it: softly in a model, where a kernel reads
+what the last one wrote; with a cliff in the quantising tables, which replay one buffer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from infercast.hardware import Gpu
+from infercast.ops.elementwise import Elementwise
+from infercast.predict.physics.terms import Physics, columns, fill, log2, miss_share, soft_max
+
+FEATURES = (
+    "dram_share",
+    "l2_share",
+    "port_share",
+    "blocks_share",
+    "launch_share",
+    "log_rows",
+    "log_row_bytes",
+    "log_rows_per_sm",
+    "fill",
+    "log_bytes_over_l2",
+    "read_share",
+    "log_microseconds",
+)
+# Columns that tell GPUs apart by their absolute size; a learner for an unseen GPU should not see them.
+UNSEEN_DROP = ("launch_share", "log_microseconds")
+
+OVERLAP = 4.0
+L2_EFFICIENCY = 0.65
+REFERENCE_CLOCK = 1.83e9
+
+
+class _Kernel(NamedTuple):
+    """What the usual kernel of a family can do."""
+
+    floor: float
+    """Seconds of an empty launch at ``REFERENCE_CLOCK``."""
+    dram: float
+    """Share of the DRAM bandwidth that it reaches on large tensors."""
+    cache: float
+    """Share of L2 that holds its tensors."""
+    cliff: float
+    """How sharply the hits end there."""
+    port: float
+    """Bytes a cycle that a multiprocessor moves with its blocks together."""
+    block: float
+    """Cycles between the starts of two blocks on one multiprocessor."""
+    row: float
+    """Bytes a cycle of one block alone."""
+
+
+# Fitted: quantise on Hopper, L40S and B200 tables; norm, activation and rope on RTX 4090, L4 and A10G (vLLM 0.19) and
+# set so that a few kernels of vLLM on an H200 come out. The rotary and the KV kernel copy a token with narrow loads
+# from few threads, so that on large GPUs neither DRAM nor L2 limits them.
+KERNELS = {
+    "norm": _Kernel(1.9e-6, 0.82, 0.8, 1.5, 26.0, 300.0, 64.0),
+    "activation": _Kernel(1.6e-6, 0.88, 0.7, 1.8, 40.0, 200.0, 100.0),
+    "rope": _Kernel(1.55e-6, 0.82, 0.5, 1.5, 9.8, 300.0, 64.0),
+    "kv_write": _Kernel(2.1e-6, 0.82, 0.5, 1.5, 5.0, 300.0, 64.0),
+    "embedding": _Kernel(1.9e-6, 0.80, 0.5, 1.5, 26.0, 200.0, 64.0),
+    "sampling": _Kernel(3.0e-6, 0.82, 0.8, 1.5, 26.0, 300.0, 64.0),
+    "quantise": _Kernel(1.88e-6, 0.90, 1.03, 24.0, 27.0, 170.0, 20.0),
+}
+
+
+def memory_bound(op: Elementwise, gpu: Gpu) -> Physics:
+    """Price a kernel that only moves bytes."""
+    kernel = KERNELS.get(op.family, KERNELS["activation"])
+    rows = np.atleast_1d(np.asarray(op.rows, dtype=np.float64))
+    row_bytes = op.read_per_row + op.written_per_row
+    moved = rows * row_bytes + op.shared_read
+    missed = miss_share(moved, gpu.l2_bytes * kernel.cache, kernel.cliff)
+    per_sm = rows / gpu.sms
+    cycle = 1.0 / gpu.boost_clock
+    dram = moved * missed / (gpu.dram_bandwidth * kernel.dram)
+    cache = moved / (gpu.l2_bandwidth * L2_EFFICIENCY)
+    port = per_sm * row_bytes / kernel.port * cycle
+    blocks = (per_sm * kernel.block + row_bytes / kernel.row) * cycle
+    launch = kernel.floor * (0.45 + 0.55 * REFERENCE_CLOCK / gpu.boost_clock) + 0.0 * rows
+    seconds = launch + soft_max(OVERLAP, dram + 1e-12, cache, port, blocks)
+    terms = {"dram": dram, "l2": cache, "port": port, "blocks": blocks, "launch": launch}
+    features = columns(
+        *(term / seconds for term in terms.values()),
+        log2(rows),
+        log2(row_bytes),
+        log2(per_sm),
+        fill(rows, gpu.sms),
+        log2(moved / gpu.l2_bytes),
+        op.read_per_row / max(row_bytes, 1.0),
+        log2(seconds * 1e6),
+    )
+    return Physics(seconds, terms, features)

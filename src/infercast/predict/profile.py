@@ -1,0 +1,67 @@
+"""Kernel identity: which kernels an engine runs on an architecture, and whose measurements stand for them."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+
+import numpy as np
+
+from infercast.hardware import Gpu
+from infercast.ops import Attention, Collective, Elementwise, Gemm, MoE, Op
+from infercast.ops.dtypes import tensor_rate_of
+from infercast.predict.physics.moe import VLLM_DEFAULTS
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProfile:
+    """An engine's choice of kernels."""
+
+    title: str
+    tables: dict[str, tuple[str, ...]]
+    """For each family, whose measured kernels to use, first choice first."""
+    generations: dict[str, tuple[str, ...]]
+    """For each architecture, those whose GPUs run the same kernels at the same efficiency."""
+
+    def preferring(self, engine: str) -> KernelProfile:
+        """The same, with one engine's tables before all others."""
+        tables = {
+            family: (engine, *(each for each in names if each != engine)) for family, names in self.tables.items()
+        }
+        return KernelProfile(self.title, tables, self.generations)
+
+
+@lru_cache
+def kernel_profile(name: str = "vllm") -> KernelProfile:
+    """A bundled engine profile."""
+    text = resources.files("infercast").joinpath(f"data/engines/{name}.toml").read_text(encoding="utf-8")
+    values = tomllib.loads(text)
+    return KernelProfile(
+        title=values["title"],
+        tables={family: tuple(engines) for family, engines in values["tables"].items()},
+        generations={name: tuple(others) for name, others in values["generations"].items()},
+    )
+
+
+def family_of(op: Op) -> str:
+    """The kernel family that an operator's price is learned with."""
+    if isinstance(op, Attention):
+        return "attention_decode" if int(np.max(op.queries)) == 1 else "attention_prefill"
+    return {Gemm: "gemm", MoE: "moe", Elementwise: "memory_bound", Collective: "collective"}[type(op)]
+
+
+def variants_of(op: Op, gpu: Gpu) -> tuple[str, ...]:
+    """What splits a family into separately learned kernels (format and library), first choice first."""
+    if isinstance(op, MoE):
+        stored = op.weight_dtype or op.dtype
+        library = VLLM_DEFAULTS.get(gpu.architecture, {}).get(stored, "triton")
+        return tuple(dict.fromkeys((f"{stored}/{library}", f"{stored}/triton", f"{op.dtype}/triton", "bf16/triton")))
+    if isinstance(op, Gemm):
+        return (op.dtype,) if gpu.supports(tensor_rate_of(op.dtype)) and op.dtype != "fp16" else ("bf16",)
+    if isinstance(op, Collective):
+        return ("vLLM_custom_graph", "NCCL") if op.kind == "all_reduce" else ("NCCL",)
+    # Of the memory-bound kernels only quantising has been tabled, and no attention over a latent.
+    tabled = op.family == "quantise" if isinstance(op, Elementwise) else not getattr(op, "latent_kv", False)
+    return ("",) if tabled else ("none",)
