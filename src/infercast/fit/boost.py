@@ -1,0 +1,79 @@
+"""From rows to a forest: gradient boosting with CatBoost, exported to plain arrays."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.errors import InputError
+from infercast.predict.forest import Forest
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How hard a forest is fitted."""
+
+    trees: int = 300
+    depth: int = 6
+    learning_rate: float = 0.12
+    borders: int = 96
+    most_rows: int = 30_000
+
+    @property
+    def lighter(self) -> Settings:
+        """For trial fits, which only tell how wide an interval must be."""
+        return replace(self, trees=max(1, self.trees // 2), learning_rate=1.5 * self.learning_rate, most_rows=10_000)
+
+
+def boost(features: Array, target: Array, settings: Settings, weight: Array | None = None) -> Forest:
+    """A forest that predicts ``target`` with the least mean absolute error."""
+    try:
+        from catboost import CatBoostRegressor  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError:
+        raise InputError("fitting needs CatBoost: pip install 'infercast[fit]'") from None
+    model = CatBoostRegressor(
+        iterations=settings.trees,
+        depth=settings.depth,
+        learning_rate=settings.learning_rate,
+        border_count=settings.borders,
+        loss_function="MAE",
+        random_seed=0,
+        thread_count=2,
+        allow_writing_files=False,
+        verbose=False,
+    )
+    model.fit(features.astype(np.float32), target, sample_weight=weight)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        model.save_model(str(path), format="json")
+        return _forest(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _forest(document: dict[str, Any]) -> Forest:
+    """CatBoost's JSON as arrays; levels that a short tree lacks always answer no."""
+    borders = tuple(
+        np.array(sorted(feature["borders"] or []), dtype=np.float32)
+        for feature in document["features_info"]["float_features"]
+    )
+    trees = document["oblivious_trees"]
+    depth = max(len(tree["splits"] or []) for tree in trees)
+    features = np.zeros((len(trees), depth), dtype=np.uint8)
+    bins = np.full((len(trees), depth), 255, dtype=np.uint8)
+    leaves = np.zeros((len(trees), 2**depth), dtype=np.float32)
+    scale, bias = document["scale_and_bias"]
+    for number, tree in enumerate(trees):
+        for level, split in enumerate(tree["splits"] or []):
+            feature = split["float_feature_index"]
+            features[number, level] = feature
+            bins[number, level] = np.searchsorted(borders[feature], np.float32(split["border"]))
+        values = np.array(tree["leaf_values"], dtype=np.float32) * scale
+        leaves[number, : len(values)] = values
+    return Forest(borders, features, bins, leaves, float(np.ravel(bias)[0]))

@@ -1,0 +1,210 @@
+"""How wrong an artefact is on measured rows that it was not fitted on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.errors import InputError
+from infercast.fit.tables import FILES, Rows, read_table
+from infercast.fit.train import (
+    HELD_OUT_SHARE,
+    LEFT_OUT,
+    Key,
+    Sample,
+    fit_measured,
+    group_hashes,
+    key_of,
+    sample_of,
+    thin,
+)
+from infercast.hardware import load_gpu
+from infercast.predict.anchors import learn, spread_out
+from infercast.predict.artifact import Artifact
+from infercast.predict.learned import Learned
+from infercast.predict.profile import KernelProfile
+
+Array = npt.NDArray[Any]
+
+CANDIDATES = 3000
+"""Rows among which anchors are chosen."""
+WIDENED, LEAST_SPREAD = 2.0, 0.05
+"""Anchors fit themselves better than others: how much wider an interval is than their own misses."""
+SERVED = 512
+"""GEMM rows with n and k of at least this are the ones that models are made of; they are reported beside the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Predictions for some rows of one GPU, family and dtype."""
+
+    family: str
+    gpu: str
+    dtype: str
+    measured: Array
+    predicted: Array
+    low: Array
+    high: Array
+
+
+def score(
+    folder: Path,
+    artifact: Artifact | None,
+    profile: KernelProfile,
+    *,
+    families: Sequence[str],
+    gpus: Sequence[str] | None,
+    tier: str | None,
+    in_sample: bool,
+    anchors: int = 32,
+) -> dict[str, Any]:
+    """Errors by family, GPU and dtype, as fractions."""
+    rows = list(_chosen_rows(folder, families, gpus))
+    if not rows:
+        raise InputError(f"{folder} has no rows of the chosen GPUs and families")
+    if tier == "measured":
+        scored = list(_score_measured(rows))
+    else:
+        assert artifact is not None
+        if not in_sample:
+            _refuse_fitted(artifact, rows)
+        if tier == "few-shot":
+            scored = list(_score_few_shot(rows, artifact, profile, anchors))
+        else:
+            scored = list(_score_artifact(rows, artifact, profile, tier))
+    return summarise(scored)
+
+
+def summarise(scored: Sequence[Scored]) -> dict[str, Any]:
+    """Nested statistics, family by family."""
+    families: dict[str, Any] = {}
+    by_family: dict[str, dict[str, list[Scored]]] = defaultdict(lambda: defaultdict(list))
+    for part in scored:
+        by_family[part.family][part.gpu].append(part)
+    for family, of_gpu in by_family.items():
+        gpus = {}
+        for gpu, parts in of_gpu.items():
+            dtypes = sorted({part.dtype for part in parts})
+            by_dtype = {dtype: _statistics([part for part in parts if part.dtype == dtype]) for dtype in dtypes}
+            plain = [part for part in parts if not part.dtype.endswith(" served")]
+            gpus[gpu] = {**_statistics(plain), "by_dtype": by_dtype}
+        families[family] = {"gpus": gpus}
+    plain = [part for part in scored if not part.dtype.endswith(" served")]
+    means = [of_gpu["mape"] for family in families.values() for of_gpu in family["gpus"].values()]
+    return {"families": families, "overall": {**_statistics(plain), "mape_mean_of_families": float(np.mean(means))}}
+
+
+def _statistics(parts: Sequence[Scored]) -> dict[str, Any]:
+    measured, predicted, low, high = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("measured", "predicted", "low", "high")
+    )
+    error = np.abs(predicted / measured - 1.0)
+    return {
+        "rows": int(error.size),
+        "mape": float(error.mean()),
+        "median_ape": float(np.median(error)),
+        "p90_ape": float(np.quantile(error, 0.9)),
+        "coverage80": float(np.mean((measured >= low) & (measured <= high))),
+    }
+
+
+def _chosen_rows(folder: Path, families: Sequence[str], gpus: Sequence[str] | None) -> Iterator[Rows]:
+    for family in families:
+        path = folder / FILES[family]
+        if path.exists():
+            chosen = (rows for rows in read_table(path, family) if rows.engine not in LEFT_OUT)
+            yield from (rows for rows in chosen if gpus is None or rows.gpu in gpus)
+
+
+def _refuse_fitted(artifact: Artifact, rows: Sequence[Rows]) -> None:
+    """Stop if any of these rows was used in the fit."""
+    fitted = artifact.fitted_groups()
+    seen = {part.gpu for part in rows if np.isin(np.unique(group_hashes(part)), fitted).any()}
+    if seen:
+        raise InputError(
+            f"{artifact.path.name} was fitted on rows of {', '.join(sorted(seen))}; score other --gpus, fit an "
+            "artefact without them, use --tier measured, or pass --in-sample to see errors that say little"
+        )
+
+
+def _score_artifact(
+    rows: Sequence[Rows], artifact: Artifact, profile: KernelProfile, tier: str | None
+) -> Iterator[Scored]:
+    """Every row by the artefact, preferring models of the row's own engine."""
+    predictors = {
+        engine: Learned(artifact, profile.preferring(engine), tier=tier, as_tabled=True)
+        for engine in {r.engine for r in rows}
+    }
+    for part in rows:
+        estimate = predictors[part.engine].price(part.op, load_gpu(part.gpu), (key_of(part)[3],))
+        seconds, low, high = (
+            np.broadcast_to(v, part.seconds.shape) for v in (estimate.seconds, estimate.low, estimate.high)
+        )
+        yield from _scored(part, seconds, low, high)
+
+
+def _scored(part: Rows, seconds: Array, low: Array, high: Array, chosen: Array | None = None) -> Iterator[Scored]:
+    """Rows with their predictions, and those that models are made of once more."""
+    keep = np.ones(part.seconds.size, dtype=bool) if chosen is None else chosen
+    dtype = part.dtype.split("/")[0]
+    choices = [(dtype, keep)]
+    if part.family == "gemm":
+        choices.append((f"{dtype} served", keep & (part.op.n >= SERVED) & (part.op.k >= SERVED)))  # type: ignore[attr-defined]
+    for name, mask in choices:
+        if mask.any():
+            yield Scored(part.family, part.gpu, name, part.seconds[mask], seconds[mask], low[mask], high[mask])
+
+
+def _score_measured(rows: Sequence[Rows]) -> Iterator[Scored]:
+    """Fit each GPU's own model on four groups in five and score it on the fifth."""
+    by_key: dict[Key, list[tuple[Rows, Sample]]] = defaultdict(list)
+    for part in rows:
+        by_key[key_of(part)].append((part, sample_of(part)))
+    for key, parts in by_key.items():
+        whole = Sample.joined([sample for _, sample in parts])
+        hidden = whole.group % HELD_OUT_SHARE == 0
+        if hidden.all() or not hidden.any():
+            continue
+        entry, forest = fit_measured(key, whole.part(~hidden))
+        for part, sample in parts:
+            chosen = sample.group % HELD_OUT_SHARE == 0
+            if chosen.any():
+                seconds = part.seconds * np.exp(forest.predict(sample.features) - sample.residual)
+                yield from _scored(part, seconds, seconds * np.exp(entry.low), seconds * np.exp(entry.high), chosen)
+
+
+def _score_few_shot(rows: Sequence[Rows], artifact: Artifact, profile: KernelProfile, count: int) -> Iterator[Scored]:
+    """Let ``count`` rows of each kind correct the unseen tier, and score it on all others."""
+    by_key: dict[Key, list[Rows]] = defaultdict(list)
+    for part in rows:
+        by_key[key_of(part)].append(part)
+    for key, parts in by_key.items():
+        predictor = Learned(artifact, profile.preferring(key[2]), tier="unseen", as_tabled=True)
+        samples = [sample_of(part) for part in parts]
+        features = np.concatenate([sample.features for sample in samples])
+        predicted = [
+            _broadcast(predictor.price(part.op, load_gpu(part.gpu), (key[3],)).seconds, part) for part in parts
+        ]
+        misses = np.log(np.concatenate([part.seconds for part in parts]) / np.concatenate(predicted))
+        candidates = thin(np.arange(misses.size), CANDIDATES)
+        chosen = candidates[spread_out(features[candidates], count)]
+        correction = learn(features[chosen], misses[chosen], features)
+        anchor = np.isin(np.arange(misses.size), chosen)
+        spread = np.quantile(misses[chosen] - correction(features[chosen]), [0.1, 0.9]) * WIDENED
+        start = 0
+        for part, sample, before in zip(parts, samples, predicted, strict=True):
+            stop = start + part.seconds.size
+            seconds = before * np.exp(correction(sample.features))
+            low, high = seconds * np.exp(spread[0] - LEAST_SPREAD), seconds * np.exp(spread[1] + LEAST_SPREAD)
+            yield from _scored(part, seconds, low, high, ~anchor[start:stop])
+            start = stop
+
+
+def _broadcast(values: Any, part: Rows) -> Array:
+    return np.broadcast_to(values, part.seconds.shape)

@@ -1,0 +1,61 @@
+"""How hard each family is fitted: for a GPU that was measured, and for one that never was.
+
+Chosen on the source GPUs only: by groups held out inside them for the measured tier, by leaving one GPU out for the
+unseen tier. docs/predict.md has the numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infercast.fit.boost import Settings
+from infercast.predict.physics import collective, gemm, memory_bound, moe
+from infercast.predict.physics.attention_decode import DECODE_FEATURES
+from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
+
+FEATURES: dict[str, tuple[str, ...]] = {
+    "gemm": gemm.FEATURES,
+    "attention_prefill": PREFILL_FEATURES,
+    "attention_decode": DECODE_FEATURES,
+    "moe": moe.FEATURES,
+    "memory_bound": memory_bound.FEATURES,
+    "collective": collective.FEATURES,
+}
+# What tells one GPU from another rather than one kernel from another.
+_GEMM_DROP = ("log_flops_per_sm_clock", "sustained", "log_dram_per_clock", "log_bytes_x", "log_bytes_w", "scaled")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A pooled learner, and how much of what it says is believed on a GPU that it never saw."""
+
+    settings: Settings
+    shrink: float
+    drop: tuple[str, ...] = ()
+
+    def columns(self, family: str) -> list[int]:
+        """Numbers of the columns that the learner must not see."""
+        return [FEATURES[family].index(name) for name in self.drop]
+
+
+def measured_settings(family: str) -> Settings:
+    """For a GPU's own rows."""
+    return Settings(trees=400) if family in ("gemm", "attention_decode", "attention_prefill") else Settings()
+
+
+def pooled_recipe(family: str, variant: str) -> Recipe:
+    """For rows of several GPUs."""
+    if family == "gemm":
+        # With two source GPUs, trees made leaving one out worse: only their common offset is believed.
+        shrink = 0.7 if variant == "bf16" else 0.0
+        return Recipe(Settings(trees=150, depth=5, learning_rate=0.08), shrink, _GEMM_DROP)
+    return _POOLED[family]
+
+
+_POOLED = {
+    "attention_prefill": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5),
+    "attention_decode": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5),
+    "moe": Recipe(Settings(trees=200, depth=5, learning_rate=0.08), 0.5),
+    "memory_bound": Recipe(Settings(trees=50, depth=4, learning_rate=0.08), 0.0),
+    "collective": Recipe(Settings(trees=200, depth=4, learning_rate=0.08), 1.0, ("log_microseconds",)),
+}

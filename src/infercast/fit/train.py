@@ -1,0 +1,199 @@
+"""Fitting an artefact: one forest for each GPU, family, engine and variant, and pooled ones for GPUs never measured."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.errors import FileFormatError, InputError
+from infercast.fit.boost import Settings, boost
+from infercast.fit.recipes import Recipe, measured_settings, pooled_recipe
+from infercast.fit.tables import FILES, Rows, read_table
+from infercast.hardware import load_gpu
+from infercast.predict.artifact import POOLED, Entry, save_artifact
+from infercast.predict.forest import Forest
+from infercast.predict.physics.cores import table_physics
+from infercast.predict.physics.moe import kernel_family
+
+Array = npt.NDArray[Any]
+
+FAMILY_OF_TABLE = {"quantise": "memory_bound"}
+LEFT_OUT = ("trtllm",)
+"""Engines whose kernels nobody here prices."""
+HELD_OUT_SHARE = 5
+"""One group in so many is held out to learn the interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Rows of one key as a learner sees them."""
+
+    features: Array
+    residual: Array
+    """log(measured / physics)."""
+    group: Array
+
+    def part(self, chosen: Array) -> Sample:
+        """Some of the rows."""
+        return Sample(self.features[chosen], self.residual[chosen], self.group[chosen])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Sample]) -> Sample:
+        """All rows of several samples."""
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
+
+
+Key = tuple[str, str, str, str]
+"""(family, gpu, engine, variant)"""
+
+
+def read_samples(folder: Path, families: Sequence[str], gpus: Sequence[str] | None = None) -> dict[Key, Sample]:
+    """All rows of a data folder, with physics and features, by key."""
+    parts: dict[Key, list[Sample]] = defaultdict(list)
+    for family in families:
+        path = folder / FILES[family]
+        if not path.exists():
+            raise FileFormatError(path, f"is missing: {family} needs it")
+        for rows in read_table(path, family):
+            if rows.engine not in LEFT_OUT and (gpus is None or rows.gpu in gpus):
+                parts[key_of(rows)].append(sample_of(rows))
+    if not parts:
+        raise InputError(f"{folder} has no rows of the chosen GPUs and families")
+    return {key: Sample.joined(group) for key, group in parts.items()}
+
+
+def key_of(rows: Rows) -> Key:
+    """The model that these rows belong to."""
+    dtype = rows.dtype.split("/")[0]
+    variants = {"gemm": dtype, "moe": f"{dtype}/{kernel_family(rows.kernel)}", "collective": rows.kernel}
+    variant = variants.get(rows.family, "")
+    return FAMILY_OF_TABLE.get(rows.family, rows.family), rows.gpu, rows.engine, variant
+
+
+def sample_of(rows: Rows) -> Sample:
+    """Physics and features of measured rows."""
+    physics = table_physics(FAMILY_OF_TABLE.get(rows.family, rows.family), rows.op, load_gpu(rows.gpu))
+    return Sample(physics.features, np.log(rows.seconds / physics.seconds), group_hashes(rows))
+
+
+def group_hashes(rows: Rows) -> Array:
+    """A number for each row's group, the same on every machine."""
+    names, positions = np.unique(rows.group, return_inverse=True)
+    prefix = f"{rows.family}|{rows.gpu}|{rows.engine}|{rows.dtype}|"
+    return np.array([stable_hash(f"{prefix}{name}") for name in names])[positions]
+
+
+def stable_hash(text: str) -> int:
+    """The same number for the same text on every machine."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def fit_artifact(
+    samples: dict[Key, Sample],
+    out: Path,
+    provenance: dict[str, Any],
+    progress: Callable[[str], None] | None = None,
+) -> list[Entry]:
+    """Fit every model and write the artefact; returns what was fitted."""
+    models: list[tuple[Entry, Forest]] = []
+    for key, sample in sorted(samples.items()):
+        if progress is not None:
+            progress(" ".join(part for part in key if part))
+        models.append(fit_measured(key, sample))
+    for (family, engine, variant), by_gpu in sorted(_pools(samples).items()):
+        if progress is not None:
+            progress(f"{family} {engine} {variant} pooled")
+        models.append(_fit_pooled((family, POOLED, engine, variant), by_gpu))
+    groups = np.unique(np.concatenate([sample.group for sample in samples.values()]))
+    save_artifact(out, models, provenance, groups)
+    return [entry for entry, _ in models]
+
+
+def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
+    """A GPU's own model; its interval comes from groups that a first fit did not see."""
+    settings = measured_settings(key[0])
+    held_out = sample.group // HELD_OUT_SHARE % HELD_OUT_SHARE == 0
+    if 0 < np.count_nonzero(held_out) < held_out.size:
+        trial = _boost(sample.part(~held_out), settings.lighter)
+        misses = sample.residual[held_out] - trial.predict(sample.features[held_out])
+    else:
+        misses = sample.residual - np.median(sample.residual)
+    forest = _boost(sample, settings)
+    return _entry(key, sample.residual.size, misses, offset=0.0, shrink=1.0), forest
+
+
+def _fit_pooled(key: Key, by_gpu: dict[str, Sample]) -> tuple[Entry, Forest]:
+    """A model of several GPUs; its interval comes from leaving out one after the other."""
+    recipe = pooled_recipe(key[0], key[3])
+    misses = []
+    for name, target in by_gpu.items():
+        others = {other: sample for other, sample in by_gpu.items() if other != name}
+        forest, offset = _pool(key[0], others, recipe)
+        answer = offset + recipe.shrink * forest.predict(target.features)
+        misses.append(thin(target.residual - answer, 4000))
+    forest, offset = _pool(key[0], by_gpu, recipe)
+    rows = sum(sample.residual.size for sample in by_gpu.values())
+    return _entry(key, rows, np.concatenate(misses), offset=offset, shrink=recipe.shrink), forest
+
+
+def _pool(family: str, by_gpu: dict[str, Sample], recipe: Recipe) -> tuple[Forest, float]:
+    """One forest for several GPUs, each with the same weight; the common offset is not shrunk."""
+    share = recipe.settings.most_rows // (2 * len(by_gpu))
+    thinned = [_thin_sample(sample, share) for sample in by_gpu.values()]
+    weight = np.concatenate([np.full(sample.residual.size, 1.0 / sample.residual.size) for sample in thinned])
+    middle = float(np.mean([np.median(sample.residual) for sample in thinned]))
+    features = np.concatenate([sample.features for sample in thinned])
+    features[:, recipe.columns(family)] = 0.0
+    residual = np.concatenate([sample.residual for sample in thinned])
+    forest = boost(features, residual - middle, recipe.settings, weight)
+    return forest, middle
+
+
+def _boost(sample: Sample, settings: Settings) -> Forest:
+    thinned = _thin_sample(sample, settings.most_rows)
+    return boost(thinned.features, thinned.residual, settings)
+
+
+def _entry(key: Key, rows: int, misses: Array, *, offset: float, shrink: float) -> Entry:
+    """What is known of a model's errors; ``misses`` are logs of measured / predicted on held-out rows."""
+    low, high = np.quantile(misses, [0.1, 0.9])
+    family, gpu, engine, variant = key
+    return Entry(
+        family=family,
+        gpu=gpu,
+        engine=engine,
+        variant=variant,
+        rows=rows,
+        offset=offset,
+        shrink=shrink,
+        low=round(float(min(low, 0.0)), 5),
+        high=round(float(max(high, 0.0)), 5),
+        held_out_error=round(float(np.mean(np.abs(np.exp(-misses) - 1.0))), 5),
+    )
+
+
+def _pools(samples: dict[Key, Sample]) -> dict[tuple[str, str, str], dict[str, Sample]]:
+    """Models of the same kernels on two GPUs or more."""
+    pools: dict[tuple[str, str, str], dict[str, Sample]] = defaultdict(dict)
+    for (family, gpu, engine, variant), sample in samples.items():
+        pools[family, engine, variant][gpu] = sample
+    return {key: by_gpu for key, by_gpu in pools.items() if len(by_gpu) > 1}
+
+
+def thin(values: Array, most: int) -> Array:
+    """At most so many rows, the same ones every time."""
+    if len(values) <= most:
+        return values
+    return values[np.random.default_rng(0).permutation(len(values))[:most]]
+
+
+def _thin_sample(sample: Sample, most: int) -> Sample:
+    chosen = thin(np.arange(sample.residual.size), most)
+    return sample.part(np.sort(chosen))

@@ -1,0 +1,84 @@
+"""``infercast fit`` and ``infercast evaluate`` as users call them."""
+
+import json
+import sys
+
+import pytest
+
+from infercast.cli.main import run
+
+
+@pytest.fixture
+def infercast(monkeypatch, capsys):
+    """Run a command; returns its exit code, output and errors."""
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["infercast", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def fitted(tables, tmp_path_factory):
+    return tmp_path_factory.mktemp("own") / "own.npz"
+
+
+def test_fit_then_evaluate_then_price(infercast, tables, fitted):
+    code, out, _ = infercast("fit", tables, "--out", fitted, "--gpus", "a100-sxm,h100-sxm", "--families", "gemm")
+    assert (code, "3 models of 686 rows" in out) == (0, True)
+    code, out, _ = infercast(
+        "evaluate", tables, "--artifact", fitted, "--gpus", "h200-sxm", "--families", "gemm", "--json"
+    )
+    assert code == 0
+    scores = json.loads(out)["families"]["gemm"]["gpus"]["h200-sxm"]
+    assert set(scores) == {"rows", "mape", "median_ape", "p90_ape", "coverage80", "by_dtype"}
+    code, out, _ = infercast("evaluate", tables, "--artifact", fitted, "--gpus", "h200-sxm", "--families", "gemm")
+    assert (code, "h200-sxm" in out) == (0, True)
+    few = ("--tier", "few-shot", "--anchors", 16, "--gpus", "h200-sxm", "--families", "gemm", "--json")
+    code, out, _ = infercast("evaluate", tables, "--artifact", fitted, *few)
+    assert json.loads(out)["overall"]["rows"] == 343 - 16
+    words = ("price", "gemm", "--m", 64, "--n", 2048, "--k", 2048, "--gpu", "a100-sxm", "--predictor", fitted, "--json")
+    assert json.loads(infercast(*words)[1])["source"] == "measured"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--families", "gem"), "unknown family 'gem'; did you mean gemm?"),
+        (("--tier", "best"), "unknown tier 'best'"),
+        (("--gpus", "a100-sxm", "--families", "gemm", "--artifact", "gone.npz"), "gone.npz"),
+    ],
+)
+def test_what_makes_no_sense_is_said(infercast, tables, words, sentence):
+    code, out, err = infercast("evaluate", tables, *words)
+    assert (code, out) == (2, "")
+    assert sentence in err
+
+
+def test_nothing_is_left_of_a_fit_that_fails(infercast, tables, tmp_path):
+    code, _, err = infercast("fit", tables, "--out", tmp_path / "x.npz", "--families", "moe")
+    assert code == 2
+    assert "moe.parquet" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_anchors_correct_a_gpu_that_was_not_measured(infercast, artifact, make_gemm_table, tmp_path):
+    # A few points of an L40S that runs everything at half the speed that physics says.
+    table = make_gemm_table(["l40s"]).iloc[::12]
+    table.assign(latency_us=2.0 * table.latency_us).to_parquet(tmp_path / "gemm.parquet")
+    words = ("price", "gemm", "--m", 1024, "--n", 2048, "--k", 2048, "--gpu", "l40s", "--predictor", artifact.path)
+    before = json.loads(infercast(*words, "--json")[1])
+    after = json.loads(infercast(*words, "--anchors", tmp_path, "--json")[1])
+    assert (before["source"], after["source"]) == ("unseen", "few-shot")
+    assert after["seconds"] / before["seconds"] == pytest.approx(2.0, rel=0.15)
+
+
+def test_anchors_of_another_gpu_are_refused(infercast, artifact, tables):
+    words = ("price", "gemm", "--m", 1, "--n", 2, "--k", 3, "--gpu", "l40s", "--predictor", artifact.path)
+    code, _, err = infercast(*words, "--anchors", tables)
+    assert (code, "no kernel family with at least 4 rows of l40s" in err) == (2, True)
+    assert "leave out --predictor roofline" in infercast(*words[:-1], "roofline", "--anchors", tables)[2]
