@@ -13,7 +13,7 @@ STEP_KEYS = {
     "deployment", "num_tokens", "padded_tokens", "launch", "gpu_us", "gpu_low_us", "gpu_high_us", "host_us", "step_us",
     "source", "kernels",
 }  # fmt: skip
-KERNEL_KEYS = {
+KERNEL_KEYS = {"terms", 
     "name", "family", "launches", "us", "low_us", "high_us", "total_us", "source", "bound", "achieved", "limit", "unit",
 }  # fmt: skip
 ON_H200 = ("llama-3.1-8b", "--gpu", "h200-sxm")

@@ -54,7 +54,7 @@ def priced_apart(deployment, shape):
     calls = [
         *token_calls(model, layout, shape.num_tokens if eager else graphs.padded(shape.num_tokens)),
         *attention_calls(model, layout, queries, queries + np.array(shape.computed)),
-        *head_calls(model, layout, shape.num_sampled),
+        *head_calls(model, layout, max(1, shape.num_sampled)),
     ]
     return sum(call.count * deployment.predictor.price(call.op, deployment.gpu).seconds for call in calls)
 

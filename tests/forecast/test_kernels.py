@@ -24,12 +24,30 @@ def test_shapes_in_words():
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b"])
 @pytest.mark.parametrize("shape", [decode_shape(33, 900), prefill_shape(2000), StepShape([1, 300], [50, 0], 2)])
 def test_the_kernels_add_up_to_what_the_timer_says(model, shape):
-    deployment = deploy(model, "h200-sxm", SETTINGS)
+    deployment = deploy(model, "h200-sxm", SETTINGS, predictor="roofline")
     cost, estimate = price_step(deployment, shape), deployment.timer()(shape)
     assert cost.gpu.seconds == pytest.approx(estimate.gpu_seconds[0], rel=1e-12)
     assert sum(kernel.seconds for kernel in cost.kernels) == pytest.approx(cost.gpu.seconds, rel=1e-12)
     assert cost.seconds == pytest.approx(estimate.seconds[0], rel=1e-12)
     assert cost.host_seconds == estimate.host_seconds
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        decode_shape(33, 900),
+        StepShape([1] * 40, list(range(100, 4100, 100)), 40),
+        prefill_shape(2000),
+        StepShape([100, 700, 1200], [0, 64, 2500], 3),
+        StepShape([1] * 20 + [300], [500] * 20 + [0], 21),
+    ],
+)
+def test_learned_prices_looked_up_on_a_grid_are_close_to_them(model, shape):
+    # Attention is interpolated between grid points and taken as a batch of equal sequences.
+    deployment = deploy(model, "h200-sxm", SETTINGS)
+    cost, estimate = price_step(deployment, shape), deployment.timer()(shape)
+    assert estimate.gpu_seconds[0] == pytest.approx(cost.gpu.seconds, rel=0.06)
 
 
 def test_a_decode_step_is_padded_for_its_graph(llama):
@@ -56,7 +74,7 @@ def test_rates_are_those_of_the_bound(llama):
 
 
 def test_collectives_count_what_crosses_the_links():
-    eight = deploy("llama-3.1-8b", "h200-sxm", tensor_parallel_size=8)
+    eight = deploy("llama-3.1-8b", "h200-sxm", tensor_parallel_size=8, predictor="roofline")
     reduce = next(kernel for kernel in price_step(eight, prefill_shape(8000)).kernels if kernel.name == "all_reduce")
     # 8,000 x 4,096 x 2 bytes, 2 x 7 / 8 of them over 450 GB/s of links: all but the launch floor of the time.
     assert reduce.limit == 450e9

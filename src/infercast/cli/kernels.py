@@ -28,6 +28,9 @@ def command(
     tensor_parallel_size: options.TensorParallel = 1,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     enforce_eager: options.EnforceEager = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the terms that each price is made of.")] = False,
+    predictor: options.PredictorName = "learned",
+    anchors: options.Anchors = None,
     as_json: options.Json = False,
 ) -> None:
     """Price one step kernel by kernel: launches, time, share, what bounds it, and how close it comes.
@@ -63,12 +66,13 @@ def command(
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
+        predictor=options.choose_predictor(predictor, anchors, gpu),
     )
-    cost = price_step(deployment, shape)
+    cost = price_step(deployment, shape, explain=explain or as_json)
     if as_json:
         options.print_json(step_dict(deployment, cost))
     else:
-        show(*render_step(deployment, cost, question))
+        show(*render_step(deployment, cost, question, explain=explain))
 
 
 def _positive(name: str, value: int) -> int:

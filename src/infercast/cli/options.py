@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from infercast.errors import InputError
+from infercast.hardware import load_gpu
+from infercast.predict.artifact import load_artifact
+from infercast.predict.default import default_artifact
+from infercast.predict.learned import Learned
+from infercast.predict.profile import kernel_profile
+from infercast.predict.roofline import Predictor
 
 ENGINE = "Engine (vLLM's names and defaults)"
 SWITCHES = "Engine switches"
@@ -58,6 +67,26 @@ BlockSize = Annotated[
 EnforceEager = Annotated[
     bool, typer.Option("--enforce-eager", metavar="", help="No CUDA graphs.", rich_help_panel=ENGINE)
 ]
+PredictorName = Annotated[
+    str, typer.Option("--predictor", metavar="NAME", help="learned, roofline, or an artefact of your own (.npz).")
+]
+Anchors = Annotated[
+    Path | None,
+    typer.Option("--anchors", metavar="DIR", help="Measured kernels of this GPU (parquet) that correct its prices."),
+]
+
+
+def choose_predictor(name: str, anchors: Path | None, gpu: str) -> str | Predictor:
+    """The predictor of a command, corrected by anchors where there are any."""
+    if anchors is None:
+        return name
+    from infercast.fit.anchoring import read_corrections  # noqa: PLC0415 - needs the packages of infercast[fit]
+
+    if name == "roofline":
+        raise InputError("--anchors correct learned prices; leave out --predictor roofline")
+    artifact = default_artifact() if name == "learned" else load_artifact(Path(name))
+    corrections = read_corrections(anchors, load_gpu(gpu), artifact, kernel_profile())
+    return Learned(artifact, kernel_profile(), corrections=corrections)
 
 
 def print_json(data: Any) -> None:

@@ -23,6 +23,7 @@ def command(
         typer.Option("--model-config", metavar="DIR", help="Folder of <model name>.json; bundled models otherwise."),
     ] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="In place of the GPU that the file names.")] = None,
+    predictor: options.PredictorName = "learned",
     as_json: options.Json = False,
 ) -> None:
     """Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.
@@ -45,10 +46,11 @@ def command(
                 measured,
                 model_config=model_config,
                 gpu=gpu,
+                predictor=predictor,
                 progress=lambda label: bar.update(task, advance=1, description=label),
             )
     else:
-        validation = validate(measured, model_config=model_config, gpu=gpu)
+        validation = validate(measured, model_config=model_config, gpu=gpu, predictor=predictor)
     if as_json:
         options.print_json(validation_dict(validation))
     else:

@@ -44,6 +44,7 @@ class Deployment:
             self.host,
             max_tokens=self.settings.max_num_batched_tokens,
             max_rows=self.settings.max_num_seqs,
+            max_keys=self.settings.max_model_len,
         )
 
 

@@ -10,14 +10,18 @@ import numpy.typing as npt
 from infercast.engine.graphs import Graphs, Launch
 from infercast.engine.host import Host
 from infercast.engine.step import StepEstimate, StepShape
+from infercast.engine.surface import DecodeSurface, PromptSurface
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.lower import attention_calls, head_calls, token_calls
-from infercast.models.spec import ModelConfig
+from infercast.models.lower import attention_calls, attention_kinds, head_calls, token_calls
+from infercast.models.spec import GroupedAttention, ModelConfig
 from infercast.ops import Call
-from infercast.predict.roofline import Predictor
+from infercast.predict.roofline import Predictor, launch_floor
 
 Table = npt.NDArray[Any]
+
+DENSE, SPACING = 512, 32
+"""Costly prices: every size up to the largest CUDA graph, and one in so many beyond."""
 
 
 class KernelTimer:
@@ -38,15 +42,17 @@ class KernelTimer:
         host: Host,
         max_tokens: int,
         max_rows: int,
+        max_keys: int,
     ) -> None:
         self._config, self._layout, self._gpu, self._predictor = config, layout, gpu, predictor
         self._graphs, self._host = graphs, host
         max_tokens = max(max_tokens, *graphs.sizes, 1)
         # Row i of a table is the step of i tokens, or i sampled rows; a step that samples nothing still runs the head.
-        by_tokens = token_calls(config, layout, np.arange(max_tokens + 1))
-        by_rows = head_calls(config, layout, np.arange(max_rows + 1))
-        self._token_table = self._price_table(by_tokens, max_tokens + 1)
-        self._row_table = self._price_table(by_rows, max_rows + 1)
+        token_sizes, row_sizes = (_sizes(most, predictor.is_cheap) for most in (max_tokens, max_rows))
+        by_tokens = token_calls(config, layout, token_sizes)
+        by_rows = head_calls(config, layout, row_sizes)
+        self._token_table = self._price_table(by_tokens, token_sizes, max_tokens)
+        self._row_table = self._price_table(by_rows, row_sizes, max_rows)
         both = np.array([1, 2])  # one decoding sequence and one prompt: every attention kernel the model has
         by_sequence = {call.name: call.op.family for call in attention_calls(config, layout, both, both)}
         self._attention_names = {name: column for column, name in enumerate(by_sequence)}
@@ -57,6 +63,13 @@ class KernelTimer:
             *((call.name, call.op.family) for call in by_rows),
         )
         """(name, family) of each kernel, in the order of ``kernel_seconds``."""
+        self._decode = self._prompts = None
+        if not predictor.is_cheap:
+            self._decode = DecodeSurface(self._price_sequences, max_rows, max_keys)
+            self._prompts = PromptSurface(self._price_sequences, max_tokens, max_keys)
+        kinds = attention_kinds(config).items()
+        shared = sum(layers for attention, layers in kinds if isinstance(attention, GroupedAttention))
+        self._shared_launches = launch_floor(gpu) * shared / max(1, len(by_sequence))
         self._host_seconds = {launch: host.step_seconds(launch, config.layers) for launch in Launch}
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
@@ -75,17 +88,41 @@ class KernelTimer:
         """Seconds of each attention kernel (columns) in each of the steps (rows)."""
         queries = np.array(shape.new_tokens)
         keys = queries + shape.computed
+        ahead = np.arange(steps)
+        if self._decode is None or self._prompts is None:
+            if shape.is_decode:
+                return self._price_sequences(queries[None, :], keys + ahead[:, None])
+            return self._price_sequences(queries, keys)
         if shape.is_decode:
-            queries, keys = queries[None, :], keys + np.arange(steps)[:, None]
-        seconds = np.zeros((steps, len(self._attention_names)))
+            return self._decode(keys.size, (keys.sum() + keys.size * ahead) / keys.size)
+        prompts = queries > 1
+        seconds = self._prompts(queries[prompts], keys[prompts])[None, :]
+        if prompts.all():
+            return seconds
+        # Both in one launch, except where each form has a kernel of its own.
+        beside = self._decode(int(np.count_nonzero(~prompts)), np.array([keys[~prompts].mean()]))
+        return np.asarray(seconds + beside - self._shared_launches)
+
+    def _price_sequences(self, queries: Table, keys: Table) -> Table:
+        """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""
+        rows = keys.shape[0] if keys.ndim > 1 else 1
+        seconds = np.zeros((rows, len(self._attention_names)))
         for call in attention_calls(self._config, self._layout, queries, keys):
             column = self._attention_names[call.name]
             seconds[:, column] += call.count * self._predictor.seconds(call.op, self._gpu)
         return seconds
 
-    def _price_table(self, calls: list[Call], rows: int) -> Table:
-        """Seconds of each kernel (columns) for each size (rows), every launch of the step together."""
-        table = np.empty((rows, len(calls)))
+    def _price_table(self, calls: list[Call], sizes: Table, most: int) -> Table:
+        """Seconds of each kernel (columns) for each size up to ``most`` (rows), every launch of the step together."""
+        table = np.empty((most + 1, len(calls)))
         for column, call in enumerate(calls):
-            table[:, column] = call.count * self._predictor.seconds(call.op, self._gpu)
+            seconds = call.count * np.asarray(self._predictor.seconds(call.op, self._gpu))
+            table[:, column] = np.interp(np.arange(most + 1), sizes, seconds)
         return table
+
+
+def _sizes(most: int, every: bool) -> Table:
+    """Sizes to price: every one, or every one that a graph may have and a regular choice beyond."""
+    if every or most <= DENSE:
+        return np.arange(1, most + 1)
+    return np.unique(np.concatenate((np.arange(1, DENSE + 1), np.arange(DENSE, most, SPACING), [most])))

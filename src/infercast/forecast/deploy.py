@@ -16,7 +16,8 @@ from infercast.hardware import Gpu, load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig
-from infercast.predict.roofline import Roofline
+from infercast.predict.default import make_predictor
+from infercast.predict.roofline import Predictor
 
 ModelSource = str | Path | Mapping[str, Any] | ModelConfig
 GpuSource = str | Path | Gpu
@@ -48,6 +49,7 @@ def deploy(
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
     tensor_parallel_size: int = 1,
+    predictor: str | Predictor = "learned",
 ) -> Deployment:
     """Put a model on GPUs, or say why it cannot be done.
 
@@ -59,6 +61,6 @@ def deploy(
         gpu if isinstance(gpu, Gpu) else load_gpu(gpu),
         settings or EngineSettings(),
         ParallelLayout(tensor_parallel_size),
-        Roofline(),
+        make_predictor(predictor) if isinstance(predictor, str) else predictor,
         default_host(),
     )

@@ -30,6 +30,8 @@ class KernelCost:
     limit: float
     """The GPU's own rate for the same."""
     unit: str
+    terms: dict[str, float]
+    """What the price is made of, if it was asked for: seconds of each pipe, and what was learned on top."""
 
     @property
     def seconds(self) -> float:
@@ -54,13 +56,16 @@ class StepCost:
         return max(float(self.gpu.seconds), self.host_seconds)
 
 
-def price_step(deployment: Deployment, shape: StepShape) -> StepCost:
-    """Price every kernel of one step over a given batch, if the engine's scheduler could plan it."""
+def price_step(deployment: Deployment, shape: StepShape, *, explain: bool = False) -> StepCost:
+    """Price every kernel of one step over a given batch, if the engine's scheduler could plan it.
+
+    With ``explain``, each kernel also carries the terms that its price is made of.
+    """
     _check_shape(deployment, shape)
-    return price_shape(deployment, shape)
+    return price_shape(deployment, shape, explain=explain)
 
 
-def price_shape(deployment: Deployment, shape: StepShape) -> StepCost:
+def price_shape(deployment: Deployment, shape: StepShape, *, explain: bool = False) -> StepCost:
     """Price every kernel of one step, whatever the settings allow."""
     graphs = deployment.graphs
     launch = graphs.launch(shape.num_tokens, shape.is_decode)
@@ -71,9 +76,9 @@ def price_shape(deployment: Deployment, shape: StepShape) -> StepCost:
     calls = [
         *token_calls(model, layout, padded),
         *attention_calls(model, layout, queries, keys),
-        *head_calls(model, layout, shape.num_sampled),
+        *head_calls(model, layout, max(1, shape.num_sampled)),  # an engine runs its head even where nobody samples
     ]
-    kernels = tuple(_price_call(deployment, call) for call in calls)
+    kernels = tuple(_price_call(deployment, call, explain) for call in calls)
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
     host_seconds = deployment.host.step_seconds(launch, model.layers)
     return StepCost(kernels, gpu, host_seconds, launch.value, shape.num_tokens, padded)
@@ -112,7 +117,7 @@ def _check_shape(deployment: Deployment, shape: StepShape) -> None:
         raise InputError(f"a sequence of {longest} tokens is above max_model_len {settings.max_model_len}")
 
 
-def _price_call(deployment: Deployment, call: Call) -> KernelCost:
+def _price_call(deployment: Deployment, call: Call, explain: bool) -> KernelCost:
     """One kernel of the step, with the rate it reaches on the pipe that holds it back."""
     op, gpu = call.op, deployment.gpu
     estimate = deployment.predictor.price(op, gpu)
@@ -123,4 +128,5 @@ def _price_call(deployment: Deployment, call: Call) -> KernelCost:
         achieved, limit, unit = op.link_bytes / seconds, gpu.nvlink_bandwidth or gpu.pcie_bandwidth, "B/s"
     else:
         achieved, limit, unit = (op.bytes_read + op.bytes_written) / seconds, gpu.dram_bandwidth, "B/s"
-    return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit)
+    terms = deployment.predictor.explain(op, gpu) if explain else {}
+    return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms)

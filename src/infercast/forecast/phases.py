@@ -23,6 +23,8 @@ class FamilyShare:
     """Of the phase's GPU time."""
     bound: str
     """What holds the family's largest kernel back in an average step of the phase."""
+    source: str
+    """What the price of that kernel rests on."""
     kernels: tuple[tuple[str, float], ...]
     """(name, seconds) of each kernel, largest first."""
 
@@ -50,7 +52,7 @@ def summarise_phases(deployment: Deployment, record: Record, kernels: tuple[tupl
 
 def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, kernels: tuple[tuple[str, str], ...]) -> Phase:
     """One phase."""
-    bounds = _bounds_of_average_step(totals, deployment)
+    reasons = _reasons_of_average_step(totals, deployment)
     members: dict[str, dict[str, float]] = {}
     for (kernel, family), seconds in zip(kernels, np.asarray(totals.kernel_seconds), strict=True):
         if seconds > 0:
@@ -60,8 +62,8 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, kernels: 
     for family, parts in members.items():
         ranked = tuple(sorted(parts.items(), key=lambda part: -part[1]))
         seconds = sum(parts.values())
-        bound = next((bounds[kernel] for kernel, _ in ranked if kernel in bounds), "")
-        families.append(FamilyShare(family, seconds, seconds / totals.gpu_seconds, bound, ranked))
+        bound, source = next((reasons[kernel] for kernel, _ in ranked if kernel in reasons), ("", ""))
+        families.append(FamilyShare(family, seconds, seconds / totals.gpu_seconds, bound, source, ranked))
     families.sort(key=lambda family: -family.seconds)
     return Phase(
         name=name,
@@ -74,11 +76,12 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, kernels: 
     )
 
 
-def _bounds_of_average_step(totals: PhaseTotals, deployment: Deployment) -> dict[str, str]:
-    """What holds each kernel back in a step of average size, which may round to more than the engine would plan."""
+def _reasons_of_average_step(totals: PhaseTotals, deployment: Deployment) -> dict[str, tuple[str, str]]:
+    """Bound and source of each kernel in a step of average size, which may round to more than an engine would plan."""
     sequences = max(1, round(totals.sequences / totals.steps))
     new_tokens = max(1, round(totals.tokens / totals.sequences))
     context = round(totals.context / totals.sequences)
     sampled = max(1, round(totals.sampled / totals.steps))
     shape = StepShape([new_tokens] * sequences, [context] * sequences, sampled)
-    return {kernel.name: str(kernel.estimate.bound) for kernel in price_shape(deployment, shape).kernels}
+    kernels = price_shape(deployment, shape).kernels
+    return {kernel.name: (str(kernel.estimate.bound), kernel.estimate.source) for kernel in kernels}

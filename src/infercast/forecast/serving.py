@@ -12,6 +12,7 @@ from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepTimer
 from infercast.forecast.phases import Phase, summarise_phases
 from infercast.forecast.saturation import Saturation, find_saturation
+from infercast.predict.estimate import SOURCES
 from infercast.serve import Limits, Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
 
@@ -55,6 +56,8 @@ class Forecast:
     prefix_hit_rate: float
     num_preemptions: int
     phases: tuple[Phase, ...]
+    source: str
+    """What the prices of the largest kernels rest on: the weakest of them."""
     saturation: Saturation | None
     """Set where requests arrive faster than they can ever be served; latencies then only tell how long the run was."""
 
@@ -93,6 +96,8 @@ def simulate(deployment: Deployment, workload: Workload) -> Forecast:
     tpot = record.tpot
     gaps, counts = record.gaps
     num_input = sum(request.num_input for request in workload.requests)
+    phases = summarise_phases(deployment, record, timer.kernels)
+    sources = [family.source for phase in phases for family in phase.families if family.share >= 0.05 and family.source]
     return Forecast(
         deployment=deployment,
         workload=workload,
@@ -109,7 +114,8 @@ def simulate(deployment: Deployment, workload: Workload) -> Forecast:
         kv_usage=Level(record.kv_usage.area / busy, record.kv_usage.peak),
         prefix_hit_rate=float(record.num_cached.sum()) / num_input,
         num_preemptions=record.num_preemptions,
-        phases=summarise_phases(deployment, record, timer.kernels),
+        phases=phases,
+        source=max(sources, key=SOURCES.index),
         saturation=find_saturation(replica, workload, record),
     )
 

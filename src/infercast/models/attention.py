@@ -105,11 +105,14 @@ def _latent_sequence_calls(
     calls: list[Call] = []
     decoding = queries == 1
     if not decoding.all():
-        prompt_queries, prompt_keys = queries[~decoding], keys[~decoding]
+        # An array of batches is of one form throughout; a single batch may hold both.
+        mixed = bool(decoding.any())
+        prompt_queries, prompt_keys = (queries[~decoding], keys[~decoding]) if mixed else (queries, keys)
         queries, keys = queries[decoding], keys[decoding]
+        tokens = prompt_keys.sum(axis=-1)
         expanded = heads * (spec.nope_dim + spec.value_dim)
         formats = (config.weights.attention, config.weights.activation_attention)
-        calls += linear("kv_b_proj", int(prompt_keys.sum()), expanded, spec.kv_lora_rank, formats, base, layers)
+        calls += linear("kv_b_proj", tokens, expanded, spec.kv_lora_rank, formats, base, layers)
         prompt = Attention(
             prompt_queries,
             prompt_keys,

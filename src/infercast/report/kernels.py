@@ -13,8 +13,10 @@ from infercast.report.serving import deployment_dict, deployment_facts
 from infercast.units import MICRO, format_percent, format_rate, format_seconds
 
 
-def render_step(deployment: Deployment, cost: StepCost, question: str) -> list[RenderableType]:
-    """Tables for a terminal."""
+def render_step(
+    deployment: Deployment, cost: StepCost, question: str, *, explain: bool = False
+) -> list[RenderableType]:
+    """Tables for a terminal; with ``explain``, what each price is made of."""
     padded = f", padded to {cost.padded_tokens:,}" if cost.padded_tokens != cost.num_tokens else ""
     gpu = cost.gpu
     summary = [
@@ -26,11 +28,22 @@ def render_step(deployment: Deployment, cost: StepCost, question: str) -> list[R
     ]
     columns = ("kernel", "family", "launches", "one", "all", "share", "bound by", "reaches", "limit")
     rows = [_row(kernel, float(gpu.seconds)) for kernel in _ranked(cost)]
-    return [
+    parts = [
         section("Deployment", facts(deployment_facts(deployment))),
         section("Step", facts(summary)),
         section("Kernels", grid(columns, rows, text_columns=2, notes_at=(6,))),
     ]
+    if explain:
+        parts.append(section("What one launch is made of", facts(_explained(kernel) for kernel in _ranked(cost))))
+    return parts
+
+
+def _explained(kernel: KernelCost) -> tuple[str, str]:
+    """The terms of one price, largest first; factors last."""
+    seconds = sorted(((value, name) for name, value in kernel.terms.items() if "factor" not in name), reverse=True)
+    factors = [(name, value) for name, value in kernel.terms.items() if "factor" in name]
+    words = [f"{name} {format_seconds(value)}" for value, name in seconds if value > 0]
+    return kernel.name, ", ".join([*words, *(f"{name} {value:.2f}" for name, value in factors)])
 
 
 def step_dict(deployment: Deployment, cost: StepCost) -> dict[str, Any]:
@@ -86,4 +99,5 @@ def _kernel_dict(kernel: KernelCost) -> dict[str, Any]:
         "achieved": kernel.achieved,
         "limit": kernel.limit,
         "unit": kernel.unit,
+        "terms": kernel.terms,
     }

@@ -37,7 +37,7 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
             f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}",
         ),
         ("host", f"{deployment.host.title} (default; not fitted to your machine)"),
-        ("kernel prices", deployment.predictor.description),
+        ("kernel prices", deployment.predictor.describe(gpu)),
     ]
     rows += [("note", note) for note in model.notes]
     return rows
@@ -79,7 +79,7 @@ def forecast_dict(forecast: Forecast) -> dict[str, Any]:
         "phases": [_phase_dict(phase) for phase in forecast.phases],
         "saturated": saturation is not None,
         "saturation_requests_per_s": saturation.capacity if saturation else None,
-        "source": forecast.deployment.predictor.source,
+        "source": forecast.source,
     }
 
 
@@ -151,21 +151,22 @@ def _phase_title(phase: Phase) -> str:
 
 def _phase_table(phase: Phase) -> RenderableType:
     """Kernel families, and the time in which the GPU waited for its host: together the whole step."""
-    parts = [(each.family, each.seconds, each.bound, each.kernels) for each in phase.families]
+    parts = [(each.family, each.seconds, each.bound, each.source, each.kernels) for each in phase.families]
     if phase.host_bound_seconds > 0:
-        parts.append(("GPU idle", phase.host_bound_seconds, "host", ()))
+        parts.append(("GPU idle", phase.host_bound_seconds, "host", "", ()))
     rows = [
         (
             name,
             format_percent(seconds / phase.seconds),
             format_seconds(seconds / phase.steps),
             bound,
+            source,
             ", ".join(kernel for kernel, _ in kernels[:4]),
         )
-        for name, seconds, bound, kernels in parts
+        for name, seconds, bound, source, kernels in parts
         if seconds >= 0.0005 * phase.seconds
     ]
-    return grid(("family", "share", "a step", "bound by", "largest kernels"), rows, notes_at=(3, 4))
+    return grid(("family", "share", "a step", "bound by", "source", "largest kernels"), rows, notes_at=(3, 4, 5))
 
 
 def _milliseconds(values: Percentiles | None) -> dict[str, float] | None:
@@ -193,6 +194,7 @@ def _phase_dict(phase: Phase) -> dict[str, Any]:
                 "seconds": family.seconds,
                 "share": family.share,
                 "bound": family.bound,
+                "source": family.source,
                 "kernels": dict(family.kernels),
             }
             for family in phase.families

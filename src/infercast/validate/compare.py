@@ -70,12 +70,13 @@ def validate(
     *,
     model_config: Path | None = None,
     gpu: str | None = None,
+    predictor: str = "learned",
     progress: Callable[[str], None] | None = None,
 ) -> Validation:
     """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise."""
     runs, kv_blocks, num_stalled = [], [], 0
     for measured in files:
-        deployment = deployment_of(measured, model_config, gpu)
+        deployment = deployment_of(measured, model_config, gpu, predictor)
         predicted_blocks = deployment.memory.num_blocks
         kv_blocks.append((measured.path.name, Comparison(measured.num_gpu_blocks, predicted_blocks)))
         num_stalled += measured.num_stalled
@@ -87,7 +88,9 @@ def validate(
     return Validation(tuple(runs), tuple(kv_blocks), num_stalled)
 
 
-def deployment_of(measured: MeasuredFile, model_config: Path | None, gpu: str | None) -> Deployment:
+def deployment_of(
+    measured: MeasuredFile, model_config: Path | None, gpu: str | None, predictor: str = "learned"
+) -> Deployment:
     """The engine that a file was measured on, as we would set it up."""
     source: str | Path = measured.model
     if model_config is not None and (model_config / f"{measured.model}.json").is_file():
@@ -107,6 +110,7 @@ def deployment_of(measured: MeasuredFile, model_config: Path | None, gpu: str | 
         quantization=measured.quantization,
         kv_cache_dtype=measured.kv_cache_dtype,
         tensor_parallel_size=measured.tensor_parallel_size,
+        predictor=predictor,
     )
 
 

@@ -1,0 +1,124 @@
+"""``infercast fit`` and ``infercast evaluate``: learn kernel efficiencies, and say how wrong they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infercast.cli import options
+from infercast.errors import UnknownNameError
+from infercast.report.evaluation import render_evaluation
+from infercast.report.layout import show
+
+FAMILIES = ("gemm", "attention_prefill", "attention_decode", "moe", "quantise", "collective")
+TIERS = ("measured", "few-shot", "sibling", "unseen")
+
+Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder of parquet files, one a kernel family.")]
+Gpus = Annotated[str | None, typer.Option("--gpus", metavar="A,B", help="Only these GPUs.")]
+Families = Annotated[str | None, typer.Option("--families", metavar="A,B", help=f"Of {', '.join(FAMILIES)}.")]
+
+
+def fit(
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Artefact to write (.npz).")],
+    gpus: Gpus = None,
+    families: Families = None,
+) -> None:
+    """Fit kernel efficiencies to measured latencies and write an artefact that every command can use.
+
+    For example:
+
+      infercast fit ./measurements --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
+    """
+    from infercast.fit.tables import FILES  # noqa: PLC0415 - needs the packages of infercast[fit]
+    from infercast.fit.train import fit_artifact, read_samples  # noqa: PLC0415 - needs the packages of infercast[fit]
+
+    chosen = _names("family", families, FAMILIES) or tuple(each for each in FAMILIES if (data / FILES[each]).exists())
+    with _progress("reading") as tell:
+        samples = read_samples(data, chosen, _split(gpus))
+        fitted = fit_artifact(samples, out, _provenance(data, chosen, samples), tell)
+    rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
+    typer.echo(f"{out}: {len(fitted)} models of {rows:,} rows, {out.stat().st_size / 1e6:.2f} MB")
+
+
+def evaluate(
+    data: Data,
+    artifact: Annotated[
+        Path | None, typer.Option("--artifact", metavar="FILE", help="Default: the one that comes with infercast.")
+    ] = None,
+    gpus: Gpus = None,
+    families: Families = None,
+    tier: Annotated[
+        str | None,
+        typer.Option("--tier", help="unseen or sibling: use no better; few-shot; measured: hide shapes, not GPUs."),
+    ] = None,
+    anchors: Annotated[int, typer.Option("--anchors", help="Few-shot: points a kind of kernel.")] = 32,
+    in_sample: Annotated[bool, typer.Option("--in-sample", help="Score rows that were fitted on, too.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold."""
+    from infercast.fit.evaluate import score  # noqa: PLC0415 - needs the packages of infercast[fit]
+    from infercast.predict.artifact import load_artifact  # noqa: PLC0415
+    from infercast.predict.default import default_artifact  # noqa: PLC0415
+    from infercast.predict.profile import kernel_profile  # noqa: PLC0415
+
+    if tier is not None and tier not in TIERS:
+        raise UnknownNameError("tier", tier, TIERS)
+    with _progress("scoring"):
+        result = score(
+            data,
+            load_artifact(artifact) if artifact is not None else default_artifact(),
+            kernel_profile(),
+            families=_names("family", families, FAMILIES) or FAMILIES,
+            gpus=_split(gpus),
+            tier=tier,
+            in_sample=in_sample,
+            anchors=anchors,
+        )
+    if as_json:
+        options.print_json(result)
+    else:
+        show(*render_evaluation(result))
+
+
+def _split(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _names(kind: str, text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(_split(text) or ())
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(kind, name, known)
+    return names
+
+
+def _provenance(
+    data: Path, families: tuple[str, ...], samples: Mapping[tuple[str, str, str, str], object]
+) -> dict[str, object]:
+    """Where an artefact comes from."""
+    from infercast.fit.provenance import data_hash  # noqa: PLC0415
+
+    return {
+        "data": data_hash(data, families),
+        "gpus": sorted({key[1] for key in samples}),
+        "engines": sorted({key[2] for key in samples}),
+        "licence": "facts and figures; see docs/predict.md",
+    }
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[str], None]]:
+    """Say on a terminal what is being done."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+
+    with Console(stderr=True).status(what) as status:
+        yield status.update

@@ -1,0 +1,102 @@
+"""``infercast price``: what single kernels cost."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from infercast.cli import options
+from infercast.errors import InputError
+from infercast.forecast.price import price_kernel, price_table
+from infercast.forecast.shapes import SHAPES
+from infercast.hardware import load_gpu
+from infercast.predict.default import make_predictor
+from infercast.report.layout import facts, section, show
+from infercast.units import format_seconds
+
+Size = Annotated[int | None, typer.Option(rich_help_panel="Sizes", metavar="N", show_default=False)]
+Word = Annotated[str | None, typer.Option(rich_help_panel="Formats", metavar="T", show_default=False)]
+
+
+def command(
+    family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"One of {', '.join(SHAPES)}.")],
+    gpu: options.GpuName,
+    m: Size = None,
+    n: Size = None,
+    k: Size = None,
+    batch: Size = None,
+    q_len: Size = None,
+    prefix: Size = None,
+    kv_len: Size = None,
+    heads: Size = None,
+    kv_heads: Size = None,
+    head_dim: Size = None,
+    window: Size = None,
+    tokens: Size = None,
+    hidden: Size = None,
+    inter: Size = None,
+    experts: Size = None,
+    topk: Size = None,
+    rows: Size = None,
+    width: Size = None,
+    bytes_: Annotated[
+        int | None, typer.Option("--bytes", rich_help_panel="Sizes", metavar="N", show_default=False)
+    ] = None,
+    gpus: Size = None,
+    dtype: Word = None,
+    weight_dtype: Word = None,
+    kv_dtype: Word = None,
+    table: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Price every row of a CSV; prints CSV.")
+    ] = None,
+    predictor: options.PredictorName = "learned",
+    anchors: options.Anchors = None,
+    as_json: options.Json = False,
+) -> None:
+    """Price one kernel, or a CSV of shapes: seconds, 80 % interval, source and bound.
+
+    For example:
+
+      infercast price gemm --m 4096 --n 14336 --k 4096 --dtype bf16 --gpu h200-sxm
+
+      infercast price decode --csv shapes.csv --gpu b200-sxm
+    """
+    given = {
+        "m": m, "n": n, "k": k, "batch": batch, "q_len": q_len, "prefix": prefix, "kv_len": kv_len, "heads": heads,
+        "kv_heads": kv_heads, "head_dim": head_dim, "window": window, "tokens": tokens, "hidden": hidden,
+        "inter": inter, "experts": experts, "topk": topk, "rows": rows, "width": width, "bytes": bytes_,
+        "gpus": gpus, "dtype": dtype, "weight_dtype": weight_dtype, "kv_dtype": kv_dtype,
+    }  # fmt: skip
+    values = {name: value for name, value in given.items() if value is not None}
+    chosen, device = options.choose_predictor(predictor, anchors, gpu), load_gpu(gpu)
+    pricer = make_predictor(chosen) if isinstance(chosen, str) else chosen
+    if table is not None:
+        if values:
+            raise InputError(f"--csv brings its own sizes; leave out {', '.join(f'--{name}' for name in values)}")
+        _print_table(list(price_table(pricer, device, family, table)), as_json)
+        return
+    estimate = price_kernel(pricer, device, family, values)
+    numbers = {name: float(getattr(estimate, name)) for name in ("seconds", "low", "high")}
+    if as_json:
+        options.print_json({**numbers, "source": estimate.source, "bound": str(estimate.bound)})
+        return
+    interval = f"{format_seconds(numbers['low'])} to {format_seconds(numbers['high'])}"
+    sizes = ", ".join(
+        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in values.items()
+    )
+    rows_ = [("price", format_seconds(numbers["seconds"])), ("80 % interval", interval), ("source", estimate.source)]
+    show(section(f"{family} on {device.title}: {sizes}", facts([*rows_, ("bound by", str(estimate.bound))])))
+
+
+def _print_table(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """The table with its prices, as it came: one line a row."""
+    if as_json:
+        options.print_json(rows)
+        return
+    writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)

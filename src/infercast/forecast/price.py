@@ -1,0 +1,68 @@
+"""The price of single kernels, one by one or by the table."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infercast.errors import FileFormatError, InputError
+from infercast.forecast.shapes import SHAPES, build_op
+from infercast.hardware import Gpu
+from infercast.predict.estimate import Estimate
+from infercast.predict.roofline import Predictor
+
+RESULTS = ("seconds", "low", "high", "source", "bound")
+
+
+def price_kernel(predictor: Predictor, gpu: Gpu, family: str, values: dict[str, Any]) -> Estimate:
+    """One kernel, named by its sizes."""
+    return predictor.price(build_op(family, values), gpu)
+
+
+def price_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> Iterator[dict[str, Any]]:
+    """Every row of a CSV file of shapes, with its price beside it. Sizes that differ are priced row by row."""
+    for number, row in enumerate(_read(path), start=2):
+        values = {
+            name: _value(path, number, name, text) for name, text in row.items() if name in _known(family) and text
+        }
+        try:
+            estimate = price_kernel(predictor, gpu, family, values)
+        except InputError as problem:
+            raise FileFormatError(path, str(problem), line=number) from None
+        results = (estimate.seconds, estimate.low, estimate.high, estimate.source, estimate.bound)
+        yield {**row, **{name: _plain(value) for name, value in zip(RESULTS, results, strict=True)}}
+
+
+def _plain(value: Any) -> Any:
+    """A number or a word, also where it comes as an array of one."""
+    return np.ravel(value)[0].item() if isinstance(value, np.ndarray) else value
+
+
+def _known(family: str) -> tuple[str, ...]:
+    shape = SHAPES.get(family)
+    return () if shape is None else (*shape.sizes, *shape.optional)
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise FileFormatError(path, f"cannot be read as CSV: {problem}") from None
+    if not rows:
+        raise FileFormatError(path, "has no rows below its header")
+    return rows
+
+
+def _value(path: Path, line: int, name: str, text: str) -> Any:
+    """A whole number, or a word for a dtype."""
+    if name.endswith("dtype"):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise FileFormatError(path, f"{name} must be a whole number, not {text!r}", line=line) from None

@@ -1,0 +1,112 @@
+"""Kernels named by their sizes: from what a user types, or a table of shapes, to operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from infercast.errors import InputError, UnknownNameError
+from infercast.ops import Attention, Collective, Gemm, MoE, Op
+from infercast.ops.dtypes import BYTES
+from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a kernel family is described by."""
+
+    sizes: tuple[str, ...]
+    """Whole numbers that must be given."""
+    optional: dict[str, Any]
+    """Others, with what they are if not given."""
+    build: Callable[[Values], Op]
+
+
+def build_op(family: str, values: Values) -> Op:
+    """The operator that these values describe; sizes may be arrays of the same length."""
+    if family not in SHAPES:
+        raise UnknownNameError("kernel family", family, SHAPES)
+    shape = SHAPES[family]
+    known = (*shape.sizes, *shape.optional)
+    for name in values:
+        if name not in known:
+            raise InputError(f"{family} has no {name!r}; it takes {', '.join(known)}")
+    for name in shape.sizes:
+        if name not in values:
+            raise InputError(f"{family} needs {name}; it takes {', '.join(known)}")
+        if np.min(values[name]) < 1:
+            raise InputError(f"{name} must be at least 1, not {np.min(values[name])}")
+    complete = {**shape.optional, **values}
+    for name in ("dtype", "weight_dtype", "kv_dtype"):
+        if complete.get(name) is not None and complete[name] not in BYTES:
+            raise UnknownNameError(name, str(complete[name]), BYTES)
+    return shape.build(complete)
+
+
+def _attention(values: Values, queries: Any, keys: Any) -> Op:
+    """A batch of equal sequences; one row an element where sizes are arrays."""
+    queries, keys, batch = np.broadcast_arrays(queries, keys, values["batch"])
+    return Attention(
+        np.atleast_1d(queries)[:, None],
+        np.atleast_1d(keys)[:, None],
+        heads=int(values["heads"]),
+        kv_heads=int(values["kv_heads"]),
+        head_dim=int(values["head_dim"]),
+        value_dim=int(values["head_dim"]),
+        sequences=np.atleast_1d(batch)[:, None],
+        window=int(values["window"]),
+        dtype=values["dtype"],
+        kv_dtype=values["kv_dtype"],
+    )
+
+
+def _gemm(values: Values) -> Op:
+    return Gemm(values["m"], values["n"], values["k"], values["dtype"], values["weight_dtype"])
+
+
+def _moe(values: Values) -> Op:
+    return MoE(
+        values["tokens"],
+        hidden=int(values["hidden"]),
+        inter=int(values["inter"]),
+        experts=int(values["experts"]),
+        topk=int(values["topk"]),
+        dtype=values["dtype"],
+        weight_dtype=values["weight_dtype"],
+    )
+
+
+_HEADS = ("heads", "kv_heads", "head_dim")
+_ATTENTION = {"window": 0, "dtype": "bf16", "kv_dtype": "bf16"}
+SHAPES: dict[str, Shape] = {
+    "gemm": Shape(("m", "n", "k"), {"dtype": "bf16", "weight_dtype": None}, _gemm),
+    "prefill": Shape(
+        ("batch", "q_len", *_HEADS),
+        {"prefix": 0, **_ATTENTION},
+        lambda values: _attention(values, values["q_len"], values["q_len"] + values["prefix"]),
+    ),
+    "decode": Shape(
+        ("batch", "kv_len", *_HEADS), _ATTENTION, lambda values: _attention(values, 1, values["kv_len"] + 1)
+    ),
+    "moe": Shape(("tokens", "hidden", "inter", "experts", "topk"), {"dtype": "bf16", "weight_dtype": None}, _moe),
+    "norm": Shape(("rows", "width"), {}, lambda values: norm(values["rows"], int(values["width"]), residual=True)),
+    "activation": Shape(("rows", "width"), {}, lambda values: gated_activation(values["rows"], int(values["width"]))),
+    "rope": Shape(
+        ("rows", "heads", "head_dim"),
+        {},
+        lambda values: rope(values["rows"], int(values["heads"]), int(values["head_dim"])),
+    ),
+    "kv_write": Shape(("rows", "width"), {}, lambda values: kv_write(values["rows"], int(values["width"]))),
+    "quantise": Shape(("rows", "width"), {}, lambda values: quantise(values["rows"], int(values["width"]))),
+    "all_reduce": Shape(
+        ("bytes", "gpus"), {}, lambda values: Collective("all_reduce", values["bytes"], int(values["gpus"]))
+    ),
+    "all_gather": Shape(
+        ("bytes", "gpus"), {}, lambda values: Collective("all_gather", values["bytes"], int(values["gpus"]))
+    ),
+}

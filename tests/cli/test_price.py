@@ -1,0 +1,103 @@
+"""``infercast price``: single kernels and tables of shapes."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GEMM = ("gemm", "--m", 4096, "--n", 14336, "--k", 4096)
+HEADS = ("--heads", 32, "--kv-heads", 8, "--head-dim", 128)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        GEMM,
+        (*GEMM, "--dtype", "fp8"),
+        ("prefill", "--batch", 2, "--q-len", 1000, "--prefix", 500, *HEADS),
+        ("decode", "--batch", 32, "--kv-len", 1400, *HEADS, "--kv-dtype", "fp8"),
+        ("moe", "--tokens", 512, "--hidden", 2048, "--inter", 768, "--experts", 128, "--topk", 8),
+        ("norm", "--rows", 8192, "--width", 4096),
+        ("activation", "--rows", 8192, "--width", 14336),
+        ("rope", "--rows", 32, "--heads", 40, "--head-dim", 128),
+        ("kv_write", "--rows", 32, "--width", 2048),
+        ("quantise", "--rows", 4096, "--width", 4096),
+        ("all_reduce", "--bytes", 1 << 20, "--gpus", 8),
+        ("all_gather", "--bytes", 1 << 20, "--gpus", 2),
+    ],
+)
+def test_every_family_has_a_price(infercast: Any, words: tuple[object, ...]) -> None:
+    price = infercast("price", *words, "--gpu", "h200-sxm", "--json").json
+    assert set(price) == {"seconds", "low", "high", "source", "bound"}
+    assert 0 < price["low"] <= price["seconds"] <= price["high"] < 1
+
+
+def test_where_a_price_comes_from_is_said(infercast: Any) -> None:
+    sources = {gpu: infercast("price", *GEMM, "--gpu", gpu, "--json").json["source"] for gpu in SOURCES}
+    assert sources == SOURCES
+
+
+SOURCES = {
+    "h200-sxm": "measured",
+    "h20": "sibling",
+    "gb200": "sibling",
+    "t4": "unseen",
+    "mi300x": "roofline",
+}
+
+
+def test_a_price_in_words(infercast: Any) -> None:
+    text = infercast("price", *GEMM, "--gpu", "h200-sxm").out
+    assert "gemm on NVIDIA H200" in text
+    assert "80 % interval" in text
+    assert "measured" in text
+
+
+def test_a_table_comes_back_with_prices(infercast: Any, tmp_path: Path) -> None:
+    path = tmp_path / "shapes.csv"
+    path.write_text("name,m,n,k\nqkv,32,6144,4096\nup,32,28672,4096\n")
+    rows = list(csv.DictReader(io.StringIO(infercast("price", "gemm", "--csv", path, "--gpu", "h200-sxm").out)))
+    assert [row["name"] for row in rows] == ["qkv", "up"]
+    assert list(rows[0]) == ["name", "m", "n", "k", "seconds", "low", "high", "source", "bound"]
+    alone = infercast("price", "gemm", "--m", 32, "--n", 6144, "--k", 4096, "--gpu", "h200-sxm", "--json").json
+    assert float(rows[0]["seconds"]) == pytest.approx(alone["seconds"])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("gem", "--m", 1), "unknown kernel family 'gem'; did you mean gemm?"),
+        (("gemm", "--m", 1, "--n", 2), "gemm needs k; it takes m, n, k, dtype, weight_dtype"),
+        (("gemm", "--m", 0, "--n", 2, "--k", 3), "m must be at least 1, not 0"),
+        ((*GEMM, "--tokens", 3), "gemm has no 'tokens'"),
+        ((*GEMM, "--dtype", "fp9"), "unknown dtype 'fp9'"),
+        ((*GEMM, "--predictor", "magic"), "unknown predictor 'magic'"),
+        ((*GEMM, "--predictor", "gone.npz"), "gone.npz: cannot be read"),
+    ],
+)
+def test_what_makes_no_sense_is_said(infercast: Any, words: tuple[object, ...], sentence: str) -> None:
+    result = infercast("price", *words, "--gpu", "h200-sxm")
+    assert (result.code, result.out) == (2, "")
+    assert sentence in result.err
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("m,n,k\n1,2,x\n", "line 2: k must be a whole number, not 'x'"),
+        ("m,n\n1,2\n", "line 2: gemm needs k"),
+        ("m,n,k\n", "has no rows below its header"),
+    ],
+)
+def test_a_bad_table_is_named(infercast: Any, tmp_path: Path, content: str, sentence: str) -> None:
+    path = tmp_path / "shapes.csv"
+    path.write_text(content)
+    result = infercast("price", "gemm", "--csv", path, "--gpu", "h200-sxm")
+    assert (result.code, result.out) == (2, "")
+    assert sentence in result.err
+
+
+def test_a_table_and_sizes_do_not_mix(infercast: Any, tmp_path: Path) -> None:
+    assert "leave out --m" in infercast("price", "gemm", "--m", 3, "--csv", tmp_path, "--gpu", "h200-sxm").err
