@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -69,19 +69,8 @@ def resolve(settings: EngineSettings, gpu: Gpu, max_positions: int) -> ResolvedS
             f"max_num_batched_tokens {tokens} is below max_num_seqs {max_num_seqs}: every running sequence "
             "needs at least one token a step"
         )
-    return ResolvedSettings(
-        max_num_batched_tokens=tokens,
-        max_num_seqs=max_num_seqs,
-        max_model_len=max_model_len,
-        gpu_memory_utilization=settings.gpu_memory_utilization,
-        block_size=settings.block_size,
-        enable_prefix_caching=settings.enable_prefix_caching,
-        enable_chunked_prefill=settings.enable_chunked_prefill,
-        long_prefill_token_threshold=settings.long_prefill_token_threshold,
-        async_scheduling=settings.async_scheduling,
-        enforce_eager=settings.enforce_eager,
-        num_gpu_blocks_override=settings.num_gpu_blocks_override,
-    )
+    filled_in = {"max_num_batched_tokens": tokens, "max_num_seqs": max_num_seqs, "max_model_len": max_model_len}
+    return ResolvedSettings(**{**asdict(settings), **filled_in})
 
 
 def _check(settings: EngineSettings, max_positions: int) -> None:
