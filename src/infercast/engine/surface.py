@@ -19,7 +19,7 @@ Price = Callable[[Array, Array], Array]
 """(queries, keys), each (batches, sequences), to (batches, kernels) seconds."""
 
 SHORTEST = 16
-FINE, COARSE = 2, 1
+FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
 """Points an octave."""
 MOST_PROMPTS = 64
 LEAST_CACHED = 64
@@ -47,7 +47,7 @@ class PromptSurface:
     """Seconds of each attention kernel of a batch of prompts."""
 
     def __init__(self, price: Price, max_tokens: int, max_keys: int) -> None:
-        counts = _grid(1, MOST_PROMPTS, COARSE)
+        counts = _grid(1, MOST_PROMPTS, ROUGH)
         lengths = _grid(2, max(max_tokens, 4), COARSE)
         cached = np.concatenate(([0], _grid(LEAST_CACHED, max(max_keys, 2 * LEAST_CACHED), COARSE)))
         self._log_counts, self._log_lengths = np.log(counts), np.log(lengths)
@@ -84,7 +84,7 @@ def _safe_log(seconds: Array) -> Array:
     return np.asarray(np.log(np.maximum(seconds, 1e-12)))
 
 
-def _grid(first: int, last: int, density: int) -> Array:
+def _grid(first: int, last: int, density: float) -> Array:
     """Whole numbers from first to last, evenly spread in logarithms, at least two."""
     last = max(last, first + 1)
     octaves = np.log2(last / first)

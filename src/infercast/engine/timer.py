@@ -20,8 +20,8 @@ from infercast.predict.roofline import Predictor, launch_floor
 
 Table = npt.NDArray[Any]
 
-DENSE, SPACING = 512, 32
-"""Costly prices: every size up to the largest CUDA graph, and one in so many beyond."""
+DENSE, SPACING = 128, 32
+"""Where a price is costly: every size up to the first, and one in so many beyond."""
 
 
 class KernelTimer:
@@ -48,7 +48,9 @@ class KernelTimer:
         self._graphs, self._host = graphs, host
         max_tokens = max(max_tokens, *graphs.sizes, 1)
         # Row i of a table is the step of i tokens, or i sampled rows; a step that samples nothing still runs the head.
-        token_sizes, row_sizes = (_sizes(most, predictor.is_cheap) for most in (max_tokens, max_rows))
+        token_sizes, row_sizes = np.arange(1, max_tokens + 1), np.arange(1, max_rows + 1)
+        if not predictor.is_cheap:
+            token_sizes, row_sizes = _thinned(max_tokens, graphs.sizes), _thinned(max_rows, ())
         by_tokens = token_calls(config, layout, token_sizes)
         by_rows = head_calls(config, layout, row_sizes)
         self._token_table = self._price_table(by_tokens, token_sizes, max_tokens)
@@ -121,8 +123,7 @@ class KernelTimer:
         return table
 
 
-def _sizes(most: int, every: bool) -> Table:
-    """Sizes to price: every one, or every one that a graph may have and a regular choice beyond."""
-    if every or most <= DENSE:
-        return np.arange(1, most + 1)
-    return np.unique(np.concatenate((np.arange(1, DENSE + 1), np.arange(DENSE, most, SPACING), [most])))
+def _thinned(most: int, padded_to: tuple[int, ...]) -> Table:
+    """Sizes to price: those that graphs pad to (or every small one), and a regular choice beyond."""
+    small = np.array(padded_to) if padded_to else np.arange(1, min(most, DENSE) + 1)
+    return np.unique(np.concatenate((small, np.arange(small[-1], most, SPACING), [most])))

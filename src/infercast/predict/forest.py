@@ -17,7 +17,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 # Below this many (row, tree, level) triples, all trees are walked at once; above, one tree after the other.
-SMALL = 200_000
+SMALL = 800_000
 CHUNK = 16_384
 FEW = 64
 
