@@ -41,6 +41,7 @@ PUBLIC = [
     "read_trace",
     "simulate",
     "synthetic_workload",
+    "workload_from_requests",
 ]
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from infercast.predict.estimate import Estimate
     from infercast.serve.request import Request, Segment, Workload
     from infercast.serve.traces import read_trace
-    from infercast.serve.workload import synthetic_workload
+    from infercast.serve.workload import synthetic_workload, workload_from_requests
 
 # Where each public name lives. It is imported when it is first used, so that `import infercast` costs next to nothing.
 _HOMES = {
@@ -73,6 +73,7 @@ _HOMES = {
     "read_trace": "serve.traces",
     "simulate": "forecast.serving",
     "synthetic_workload": "serve.workload",
+    "workload_from_requests": "serve.workload",
 }
 
 __all__ = [
@@ -107,6 +108,7 @@ __all__ = [
     "read_trace",
     "simulate",
     "synthetic_workload",
+    "workload_from_requests",
 ]
 
 

@@ -15,7 +15,7 @@ from infercast.ops.elementwise import gated_activation, norm, sampling
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import SOURCES
 from infercast.predict.learned import Learned
-from infercast.predict.roofline import Roofline, price_all
+from infercast.predict.roofline import Roofline
 
 PREDICTORS = {"roofline": Roofline(), "learned": make_predictor("learned")}
 # Real kernels are not monotone, and neither is what was learned from them.
@@ -193,8 +193,3 @@ def test_a_better_gpu_is_not_slower(name, op):
     # The H200 is an H100 with more and faster memory, the same chip otherwise. Measured, it throttles a little sooner.
     predictor = PREDICTORS[name]
     assert predictor.price(op, load_gpu("h200-sxm")).seconds <= predictor.price(op, load_gpu("h100-sxm")).seconds
-
-
-def test_a_list_is_priced_in_order(predictor):
-    gpu, ops = load_gpu("l4"), list(OPS.values())
-    assert price_all(predictor, ops, gpu) == [predictor.price(op, gpu) for op in ops]

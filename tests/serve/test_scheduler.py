@@ -57,7 +57,8 @@ def test_a_prompt_and_its_answer() -> None:
     scheduler = scheduler_of(ask(10, 3))
     assert run(scheduler, 3) == [{0: 10}, {0: 1}, {0: 1}]
     assert scheduler.schedule() is None
-    assert not scheduler.has_work
+    assert not scheduler.running
+    assert not scheduler.waiting
 
 
 def test_the_shape_of_a_step() -> None:
@@ -202,7 +203,8 @@ def test_a_sequence_whose_last_token_is_under_way_is_not_computed_again() -> Non
     assert indices(scheduler.complete(first)) == [1]
     assert indices(scheduler.complete(second)) == [0]
     assert scheduler.cache.num_free == 2
-    assert not scheduler.has_work
+    assert not scheduler.running
+    assert not scheduler.waiting
 
 
 def test_a_prefix_is_found_while_it_is_still_being_computed() -> None:

@@ -188,7 +188,8 @@ def test_nothing_is_lost_and_nothing_booked_twice(data: st.DataObject, scenarios
     record = simulate(replica, workload, jump=False, observe=audit)
 
     assert audit.scheduler is not None
-    assert not audit.scheduler.has_work
+    assert not audit.scheduler.running
+    assert not audit.scheduler.waiting
     assert audit.scheduler.cache.num_free == replica.num_blocks
     assert record.num_output.tolist() == [request.num_output for request in workload.requests]
     for index, request in enumerate(workload.requests):

@@ -45,7 +45,7 @@ class KernelTimer:
         max_keys: int,
     ) -> None:
         self._config, self._layout, self._gpu, self._predictor = config, layout, gpu, predictor
-        self._graphs, self._host = graphs, host
+        self._graphs = graphs
         max_tokens = max(max_tokens, *graphs.sizes, 1)
         # Row i of a table is the step of i tokens, or i sampled rows; a step that samples nothing still runs the head.
         token_sizes, row_sizes = np.arange(1, max_tokens + 1), np.arange(1, max_rows + 1)

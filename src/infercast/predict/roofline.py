@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from typing import Protocol
 
@@ -79,8 +78,3 @@ class Roofline:
 def launch_floor(gpu: Gpu) -> float:
     """Seconds the emptiest kernel takes on this GPU."""
     return LAUNCH_FLOOR * (1 - CLOCK_SHARE + CLOCK_SHARE * REFERENCE_CLOCK / gpu.boost_clock)
-
-
-def price_all(predictor: Predictor, ops: Sequence[Op], gpu: Gpu) -> list[Estimate]:
-    """One estimate an operator, in order."""
-    return [predictor.price(op, gpu) for op in ops]

@@ -81,11 +81,6 @@ class Scheduler:
         holding = self.cache.new_holding(index, request)
         self.waiting.append(Sequence(index, request, holding, num_tokens=request.num_input))
 
-    @property
-    def has_work(self) -> bool:
-        """Whether any sequence is not finished."""
-        return bool(self.running or self.waiting)
-
     def schedule(self) -> Plan | None:
         """Plan the next step, assuming that the steps under way end as planned; None if nothing can be computed."""
         plan = Plan()

@@ -28,8 +28,6 @@ FEATURES = (
     "all_to_all",
     "log_microseconds",
 )
-# Columns that tell GPUs apart by their absolute size; a learner for an unseen GPU should not see them.
-UNSEEN_DROP = ("log_microseconds",)
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 # Share of the links that carries payload; two GPUs drive fewer channels than eight.

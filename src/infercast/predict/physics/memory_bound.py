@@ -30,8 +30,6 @@ FEATURES = (
     "read_share",
     "log_microseconds",
 )
-# Columns that tell GPUs apart by their absolute size; a learner for an unseen GPU should not see them.
-UNSEEN_DROP = ("launch_share", "log_microseconds")
 
 OVERLAP = 4.0
 L2_EFFICIENCY = 0.65

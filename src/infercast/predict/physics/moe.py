@@ -29,8 +29,6 @@ FEATURES = (
     "local_share", "inter_alignment", "matrices",
 )
 # fmt: on
-# Columns that tell GPUs apart by their absolute size; a learner for an unseen GPU should not see them.
-UNSEEN_DROP = ("launch_share", "log_tokens", "log_inner_over_l2")
 
 # How a kernel's name in the tables says its family, first match first.
 KERNEL_FAMILIES = {name: name for name in ("marlin", "trtllm", "cutlass", "triton")} | {"vllm_fused_moe": "triton"}
