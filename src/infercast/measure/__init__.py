@@ -1,0 +1,1 @@
+"""Measuring a GPU: which kernels, at which shapes, timed how, kept where. Needs PyTorch; nothing above imports it."""

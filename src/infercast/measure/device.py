@@ -1,0 +1,125 @@
+"""The GPU at hand: what it is, what software drives it, and how fast and warm it runs while being measured."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from infercast.errors import InputError, UnknownNameError
+from infercast.hardware.load import gpu_from_driver_name
+
+PERIOD_MS = 50
+POWER_CAP = 0x4
+"""The driver's bit for clocks lowered to stay within the board's power limit."""
+
+
+def require_gpu() -> Any:
+    """PyTorch with a CUDA GPU, or one sentence that says what is missing."""
+    try:
+        import torch  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError:
+        raise InputError("measuring needs PyTorch: pip install 'infercast[measure]'") from None
+    if not torch.cuda.is_available():
+        raise InputError("measuring needs a CUDA GPU, and PyTorch sees none on this machine")
+    return torch
+
+
+def gpu_name() -> str:
+    """Our name of the GPU, or a name made of the driver's where we have none."""
+    driver_name = str(require_gpu().cuda.get_device_name(0))
+    try:
+        return gpu_from_driver_name(driver_name).name
+    except UnknownNameError:
+        return driver_name.lower().removeprefix("nvidia ").replace(" ", "-")
+
+
+def describe() -> dict[str, Any]:
+    """Names and versions, for a table's meta file."""
+    torch = require_gpu()
+    properties = torch.cuda.get_device_properties(0)
+    facts: dict[str, Any] = {
+        "driver_name": torch.cuda.get_device_name(0),
+        "sms": properties.multi_processor_count,
+        "l2_bytes": int(properties.L2_cache_size),
+        "memory_bytes": int(properties.total_memory),
+        "driver": _query("driver_version"),
+        "max_sm_mhz": _query("clocks.max.sm"),
+        "power_limit_w": _query("power.limit"),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "python": platform.python_version(),
+    }
+    for package in ("triton", "vllm", "flashinfer"):
+        try:
+            facts[package] = str(__import__(package).__version__)
+        except Exception:  # noqa: BLE001, S112 - a broken package is as good as none
+            continue
+    return facts
+
+
+def _query(field: str) -> str:
+    """One answer of nvidia-smi, or an empty text where it does not run."""
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", "-i", "0"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The chip over a stretch of time; all zero where nobody could look."""
+
+    sm_mhz: float = 0.0
+    watts: float = 0.0
+    celsius: float = 0.0
+    capped: bool = False
+    """Whether the power limit held the clock back at least half of the time."""
+
+
+class Monitor:
+    """Samples clocks, power and temperature in the background."""
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[float, float, float, float, bool]] = []
+        fields = "clocks.sm,power.draw.instant,temperature.gpu,clocks_event_reasons.active"
+        command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "-i", "0"]
+        try:
+            self._process = subprocess.Popen([*command, "-lms", str(PERIOD_MS)], stdout=subprocess.PIPE, text=True)
+        except OSError:
+            return
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            try:
+                clock, watts, celsius, reasons = line.split(",")
+                capped = bool(int(reasons.strip(), 16) & POWER_CAP)
+                self._samples.append((time.monotonic(), float(clock), float(watts), float(celsius), capped))
+            except ValueError:
+                continue
+
+    def since(self, start: float) -> State:
+        """Medians of what was sampled since ``start`` (of ``time.monotonic``)."""
+        recent = [sample for sample in self._samples if sample[0] >= start] or self._samples[-1:]
+        if not recent:
+            return State()
+        _, clock, watts, celsius, capped = (np.array(values) for values in zip(*recent, strict=True))
+        return State(float(np.median(clock)), float(np.median(watts)), float(np.median(celsius)), bool(capped.mean() >= 0.5))
+
+    def wait_until_cool(self, most: float) -> None:
+        """Return when the power limit no longer holds the clock back, or after so many seconds."""
+        end = time.monotonic() + most
+        while time.monotonic() < end and self._samples and self._samples[-1][4]:
+            time.sleep(PERIOD_MS / 1e3)
+
+    def stop(self) -> None:
+        """End the sampling."""
+        if hasattr(self, "_process"):
+            self._process.terminate()

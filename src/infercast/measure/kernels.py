@@ -1,0 +1,51 @@
+"""All kernels that can be measured, behind one door."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from infercast.measure.case import Case, Launch
+from infercast.measure.kernels_attention import build_attention
+from infercast.measure.kernels_elementwise import build_elementwise
+from infercast.measure.kernels_experts import build_experts, launch_configuration
+from infercast.measure.kernels_linear import build_gemm, heater
+from infercast.measure.trace import Timing, time_launches, time_sustained
+from infercast.measure.workspace import Workspace
+
+BUILDERS = {
+    "gemm": build_gemm,
+    "attention_prefill": build_attention,
+    "attention_decode": build_attention,
+    "attention_mixed": build_attention,
+    "moe": build_experts,
+    "elementwise": build_elementwise,
+}
+
+
+class Bench:
+    """Builds and times launches on the GPU at hand."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.workspace = Workspace()
+
+    def build(self, case: Case) -> Launch:
+        """A kernel ready to run."""
+        return BUILDERS[case.family](case.shape, self.workspace)
+
+    def time(self, launches: Sequence[Launch], repeats: int) -> list[Timing]:
+        """Cold and warm."""
+        with torch.inference_mode():
+            return time_launches(launches, self.workspace, repeats)
+
+    def time_sustained(self, launches: Sequence[Launch], repeats: int, heat_seconds: float) -> list[Timing]:
+        """Among each other at the power limit."""
+        with torch.inference_mode():
+            return time_sustained(launches, repeats, heater(self.workspace, heat_seconds))
+
+    def details(self, case: Case) -> dict[str, Any]:
+        """What else is known of a case's kernel."""
+        return launch_configuration(case.shape) if case.family == "moe" else {}

@@ -1,0 +1,214 @@
+"""Memory-bound kernels: the same expressions that a model is made of, fused by the same compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn.functional import gelu, silu
+
+from infercast.measure.case import Shape, SimpleLaunch
+from infercast.measure.workspace import Workspace
+
+SIZE_HINT = 8192
+"""Rows that the compiler sees first: it chooses block sizes for them, as an engine's does for its largest step."""
+LARGEST_FP8 = 448.0
+EPSILON = 1e-6
+
+
+def _rms(x: Any, weight: Any) -> Any:
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.pow(2).mean(dim=-1, keepdim=True) + EPSILON)).to(x.dtype) * weight
+
+
+def _add_rms(x: Any, residual: Any, weight: Any) -> tuple[Any, Any]:
+    wide = x.float() + residual.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(dim=-1, keepdim=True) + EPSILON)
+    return normed.to(x.dtype) * weight, wide.to(x.dtype)
+
+
+def _quantise(x: Any) -> tuple[Any, Any]:
+    scale = x.float().abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / LARGEST_FP8
+    return (x.float() / scale).clamp(-LARGEST_FP8, LARGEST_FP8).to(torch.float8_e4m3fn), scale
+
+
+def _gated(activation: Callable[[Any], Any], x: Any) -> Any:
+    half = x.shape[-1] // 2
+    return activation(x[..., :half]) * x[..., half:]
+
+
+def _tanh_gelu(x: Any) -> Any:
+    return gelu(x, approximate="tanh")
+
+
+def _rotate(x: Any, positions: Any, table: Any, width: int) -> Any:
+    """All heads of a row side by side, halves rotated into each other."""
+    cosine, sine = table[positions].chunk(2, dim=-1)
+    heads = x.view(x.shape[0], -1, width)
+    first, second = heads.chunk(2, dim=-1)
+    cosine, sine = cosine.unsqueeze(-2), sine.unsqueeze(-2)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).view(x.shape)
+
+
+def _normed_then_quantised(x: Any, weight: Any) -> tuple[Any, Any]:
+    return _quantise(_rms(x, weight))
+
+
+def _added_then_quantised(x: Any, residual: Any, weight: Any) -> tuple[Any, Any, Any]:
+    normed, kept = _add_rms(x, residual, weight)
+    return *_quantise(normed), kept
+
+
+def _activated_then_quantised(x: Any) -> tuple[Any, Any]:
+    return _quantise(_gated(silu, x))
+
+
+EXPRESSIONS: dict[str, Callable[..., Any]] = {
+    "norm": _rms,
+    "head_norm": _rms,
+    "add_norm": _add_rms,
+    "norm_quant": _normed_then_quantised,
+    "add_norm_quant": _added_then_quantised,
+    "quant": _quantise,
+    "silu_mul": lambda x: _gated(silu, x),
+    "gelu_mul": lambda x: _gated(_tanh_gelu, x),
+    "silu_mul_quant": _activated_then_quantised,
+    "rope": _rotate,
+    "add": lambda x, y: x + y,
+}
+
+
+def build_elementwise(shape: Shape, workspace: Workspace) -> SimpleLaunch:
+    """A memory-bound kernel by the name of what it computes."""
+    op, rows = shape["op"], shape["rows"]
+    if op in _DIRECT:
+        return _DIRECT[op](shape, workspace)
+    fused = _fused(op, shape["width"], shape["heads"])
+    # The first call compiles, for a large number of rows that may change.
+    if fused.is_new:
+        hinted, _ = _operands(op, SIZE_HINT, shape, workspace)
+        for tensor in hinted:
+            by_row = isinstance(tensor, torch.Tensor) and (tensor.ndim > 1 or not tensor.is_floating_point())
+            if by_row and tensor.shape[0] == SIZE_HINT:
+                torch._dynamo.mark_dynamic(tensor, 0)
+        fused(*hinted)
+    operands, written = _operands(op, rows, shape, workspace)
+    return SimpleLaunch("torch", lambda: fused(*operands), written)
+
+
+class _Fused:
+    """A compiled expression, and whether it has run yet."""
+
+    def __init__(self, op: str) -> None:
+        torch._dynamo.config.recompile_limit = 10_000
+        # Only rows may change: the compiler must not give up on fixed widths after having seen two of them.
+        torch._dynamo.config.automatic_dynamic_shapes = False
+        self._compiled = torch.compile(EXPRESSIONS[op], dynamic=None)
+        self.is_new = True
+
+    def __call__(self, *operands: Any) -> Any:
+        self.is_new = False
+        return self._compiled(*operands)
+
+
+@cache
+def _fused(op: str, width: int, heads: int) -> _Fused:
+    return _Fused(op)
+
+
+def _operands(op: str, rows: int, shape: Shape, workspace: Workspace) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What an expression takes, and which of it the kernel before has just written."""
+    width, heads = shape["width"], shape["heads"]
+    if op in ("norm", "norm_quant"):
+        x = workspace.take(rows, width)
+        return (x, workspace.take(width)), (x,)
+    if op in ("add_norm", "add_norm_quant"):
+        x = workspace.take(rows, width)
+        return (x, workspace.take(rows, width), workspace.take(width)), (x,)
+    if op == "head_norm":
+        # A slice of the fused projection's output: rows lie apart.
+        x = workspace.take(rows, heads + 2, width)
+        return (x[:, :heads], workspace.take(width)), (x,)
+    if op == "rope":
+        x = workspace.take(rows, heads * width)
+        positions = torch.randint(0, 16_384, (rows,), device=workspace.device)
+        return (x, positions, workspace.take(16_384, width), width), (x,)
+    if op in ("silu_mul", "gelu_mul", "silu_mul_quant"):
+        x = workspace.take(rows, 2 * width)
+        return (x,), (x,)
+    if op == "add":
+        x = workspace.take(rows, width)
+        return (x, workspace.take(rows, width)), (x,)
+    x = workspace.take(rows, width)
+    return (x,), (x,)
+
+
+def _embedding(shape: Shape, workspace: Workspace) -> SimpleLaunch:
+    ids = torch.randint(0, 32_000, (shape["rows"],), device=workspace.device)
+    table = workspace.take(32_000, shape["width"])
+    return SimpleLaunch("torch", lambda: torch.nn.functional.embedding(ids, table))
+
+
+def _to_float(shape: Shape, workspace: Workspace) -> SimpleLaunch:
+    logits = workspace.take(shape["rows"], shape["width"])
+    return SimpleLaunch("torch", lambda: logits.float(), (logits,))
+
+
+def _copy(shape: Shape, workspace: Workspace) -> SimpleLaunch:
+    source, target = workspace.take(shape["rows"], shape["width"]), workspace.take(shape["rows"], shape["width"])
+    return SimpleLaunch("torch", lambda: target.copy_(source))
+
+
+def _kv_write(shape: Shape, workspace: Workspace) -> SimpleLaunch:
+    """New keys and values into their blocks."""
+    from vllm import _custom_ops  # noqa: PLC0415
+
+    rows, heads, width = shape["rows"], shape["heads"], shape["width"]
+    both = workspace.take(2, rows, heads, width)
+    cache = workspace.take(-(-rows // 16) + 64, 2, 16, heads, width)
+    keys, values = cache.unbind(1)
+    slots = torch.arange(rows, device=workspace.device)
+    one = torch.ones((), device=workspace.device)
+    return SimpleLaunch(
+        "vllm",
+        lambda: _custom_ops.reshape_and_cache_flash(both[0], both[1], keys, values, slots, "auto", one, one),
+        (both,),
+    )
+
+
+def _sample(shape: Shape, workspace: Workspace) -> SimpleLaunch:
+    """The likeliest token of each row of logits."""
+    logits = workspace.take(shape["rows"], shape["width"], dtype="fp32")
+    try:
+        from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample  # noqa: PLC0415
+    except ImportError:
+        return SimpleLaunch("torch", lambda: logits.argmax(dim=-1), (logits.view(-1),))
+    rows = torch.arange(shape["rows"], dtype=torch.int32, device=workspace.device)
+    cold = torch.zeros(shape["rows"], device=workspace.device)
+    seeds = torch.zeros(shape["rows"], dtype=torch.int64, device=workspace.device)
+    return SimpleLaunch(
+        "vllm", lambda: gumbel_sample(logits, rows, cold, seeds, seeds, apply_temperature=False), (logits.view(-1),)
+    )
+
+
+def _topk(shape: Shape, workspace: Workspace) -> SimpleLaunch:
+    """The experts of each token, from the router's output."""
+    from vllm import _custom_ops  # noqa: PLC0415
+
+    rows, experts, topk = shape["rows"], shape["width"], shape["heads"]
+    gating = workspace.take(rows, experts)
+    weights = torch.empty(rows, topk, dtype=torch.float32, device=workspace.device)
+    ids, places = (torch.empty(rows, topk, dtype=torch.int32, device=workspace.device) for _ in range(2))
+    return SimpleLaunch("vllm", lambda: _custom_ops.topk_softmax(weights, ids, places, gating, True), (gating,))
+
+
+_DIRECT: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
+    "copy": _copy,
+    "embedding": _embedding,
+    "to_float": _to_float,
+    "kv_write": _kv_write,
+    "sample": _sample,
+    "topk": _topk,
+}

@@ -1,0 +1,69 @@
+"""GPU memory of a sweep: one pool of random numbers that every operand is cut from, so that nothing is allocated twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from infercast.errors import InputError
+
+ALIGNMENT = 1024
+POOL_SHARE = 0.45
+"""Of the free memory; the rest is for what kernels allocate themselves."""
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
+DTYPES |= {"fp8": torch.float8_e4m3fn}
+
+
+class Workspace:
+    """Random operands, and a way to empty the L2 cache."""
+
+    def __init__(self, device: str = "cuda") -> None:
+        free, _ = torch.cuda.mem_get_info()
+        size = int(free * POOL_SHARE) // ALIGNMENT * ALIGNMENT
+        # Products of random numbers cost power, products of zeros do not: never measure on zeros. One GiB of random
+        # numbers is repeated over the pool; a GiB is more than any cache.
+        self._pools = {"wide": torch.empty(size, dtype=torch.uint8, device=device)}
+        block = torch.randn(2**29, dtype=torch.bfloat16, device=device).view(torch.uint8)
+        _fill(self._pools["wide"], block)
+        narrow = torch.randn(2**28, dtype=torch.bfloat16, device=device).to(torch.float8_e4m3fn).view(torch.uint8)
+        self._pools["fp8"] = torch.empty(size // 4 // ALIGNMENT * ALIGNMENT, dtype=torch.uint8, device=device)
+        _fill(self._pools["fp8"], narrow)
+        halves = torch.randn(2**28, dtype=torch.float16, device=device).view(torch.uint8)
+        self._pools["fp16"] = halves.repeat(4)
+        singles = torch.randn(2**28, dtype=torch.float32, device=device).view(torch.uint8)
+        self._pools["fp32"] = singles.repeat(4)
+        self._next = dict.fromkeys(self._pools, 0)
+        self._flush = torch.zeros(2 * l2_bytes() // 4, dtype=torch.float32, device=device)
+        self.device = device
+
+    def take(self, *sizes: int, dtype: str = "bf16") -> Any:
+        """A tensor of random numbers; later ones lie elsewhere until the pool is used up."""
+        kind = {"fp8": "fp8", "fp16": "fp16", "fp32": "fp32", "tf32": "fp32"}.get(dtype, "wide")
+        pool, scalar = self._pools[kind], DTYPES[dtype]
+        count = 1
+        for size in sizes:
+            count *= size
+        length = -(-count * scalar.itemsize // ALIGNMENT) * ALIGNMENT
+        if length > pool.numel():
+            raise InputError(f"a tensor of {length / 2**30:.1f} GiB is larger than the GPU has room for")
+        start = self._next[kind]
+        if start + length > pool.numel():
+            start = 0
+        self._next[kind] = start + length
+        return pool[start : start + count * scalar.itemsize].view(scalar).view(*sizes)
+
+    def flush(self) -> None:
+        """Read twice the L2 cache's size: what a kernel finds there afterwards is nothing of its own."""
+        self._flush.sum()
+
+
+def l2_bytes() -> int:
+    """Size of the L2 cache as the driver reports it."""
+    return int(torch.cuda.get_device_properties(0).L2_cache_size)
+
+
+def _fill(pool: Any, block: Any) -> None:
+    for start in range(0, pool.numel(), block.numel()):
+        part = pool[start : start + block.numel()]
+        part.copy_(block[: part.numel()])
