@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import InputError
+from infercast.fit.refine import refine
 from infercast.predict.forest import Forest
 
 Array = npt.NDArray[Any]
@@ -26,15 +27,34 @@ class Settings:
     learning_rate: float = 0.12
     borders: int = 96
     most_rows: int = 30_000
+    most_features: int = 256
+    """Only those that a first fit finds most important are used: each costs time whenever a kernel is priced."""
+    random_strength: float = 1.0
+    """Noise on the scores by which splits are chosen."""
+    refinements: int = 0
+    """How many times leaves are fitted again."""
 
     @property
     def lighter(self) -> Settings:
         """For trial fits, which only tell how wide an interval must be."""
-        return replace(self, trees=max(1, self.trees // 2), learning_rate=1.5 * self.learning_rate, most_rows=10_000)
+        return replace(self, most_rows=10_000)
 
 
 def boost(features: Array, target: Array, settings: Settings, weight: Array | None = None) -> Forest:
     """A forest that predicts ``target`` with the least mean absolute error."""
+    model = _fit(features, target, settings, weight)
+    if np.count_nonzero(importance := model.get_feature_importance()) > settings.most_features:
+        features = features.copy()
+        features[:, np.argsort(-importance, kind="stable")[settings.most_features :]] = 0.0
+        model = _fit(features, target, settings, weight)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        model.save_model(str(path), format="json")
+        forest = _forest(json.loads(path.read_text(encoding="utf-8")))
+    return refine(forest, features, target, settings.refinements) if settings.refinements else forest
+
+
+def _fit(features: Array, target: Array, settings: Settings, weight: Array | None) -> Any:
     try:
         from catboost import CatBoostRegressor  # noqa: PLC0415 - an extra, and slow to import
     except ImportError:
@@ -45,16 +65,13 @@ def boost(features: Array, target: Array, settings: Settings, weight: Array | No
         learning_rate=settings.learning_rate,
         border_count=settings.borders,
         loss_function="MAE",
+        random_strength=settings.random_strength,
         random_seed=0,
         thread_count=2,
         allow_writing_files=False,
         verbose=False,
     )
-    model.fit(features.astype(np.float32), target, sample_weight=weight)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.json"
-        model.save_model(str(path), format="json")
-        return _forest(json.loads(path.read_text(encoding="utf-8")))
+    return model.fit(features.astype(np.float32), target, sample_weight=weight)
 
 
 def _forest(document: dict[str, Any]) -> Forest:

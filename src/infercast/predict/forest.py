@@ -1,14 +1,19 @@
 """Gradient-boosted trees in plain numpy: what a fit leaves behind, and how it is evaluated.
 
 Trees are *oblivious*: all nodes of one level ask the same question, so a tree of depth d is d comparisons and a table
-of 2^d leaves, and a leaf's index is the answers read as bits. Features are first turned into small integers (how many
-borders lie below the value), so a comparison is one byte against another.
+of 2^d leaves, and a leaf's index is the answers read as bits. Many rows are compared tree by tree, in chunks that stay
+in the processor's cache. For few rows it is quicker to look up, for each feature, the bits that its value decides in
+all trees: for each interval between two borders they are kept as one row of bytes, and as one long integer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
+from operator import getitem, itemgetter, or_
 from typing import Any
 
 import numpy as np
@@ -16,10 +21,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Below this many (row, tree, level) triples, all trees are walked at once; above, one tree after the other.
-SMALL = 800_000
-CHUNK = 16_384
-FEW = 64
+CHUNK = 32_768
+MANY = 2000
+"""Rows from which on trees are compared one after the other."""
 
 
 @dataclass(frozen=True)
@@ -31,60 +35,129 @@ class Forest:
     features: Array
     """(trees, depth) which feature a level looks at."""
     bins: Array
-    """(trees, depth) a level answers yes if the feature's number of borders below it is above this."""
+    """(trees, depth) a level answers yes if the feature is above the border of this number, or no if there is none."""
     leaves: Array
-    """(trees, 2^depth) what each tree adds."""
+    """(trees, 2^depth) what each tree adds; at most 256 leaves."""
     bias: float
 
-    @cached_property
-    def border_table(self) -> Array:
-        """The borders as one array, filled up with infinity."""
-        table = np.full((len(self.borders), max(map(len, self.borders), default=0)), np.inf, dtype=np.float32)
-        for row, borders in zip(table, self.borders, strict=True):
-            row[: len(borders)] = borders
-        return table
+    def without_logarithms(self, is_logarithm: Sequence[bool]) -> Forest:
+        """The same forest for features of which some come without their base-two logarithm."""
+        borders = (
+            np.exp2(_rounding_to(border)).astype(np.float32) if changed else border
+            for border, changed in zip(self.borders, is_logarithm, strict=True)
+        )
+        return replace(self, borders=tuple(borders))
 
     def predict(self, features: Array) -> Array:
-        """The sum over all trees, for each row of features."""
-        binned = self._bin(features)
-        trees, depth = self.features.shape
-        if len(binned) * trees * depth <= SMALL:
-            return self._predict_at_once(binned)
-        total = np.empty(len(binned))
-        for start in range(0, len(binned), CHUNK):
-            stop = min(start + CHUNK, len(binned))
-            total[start:stop] = self._predict_tree_by_tree(np.ascontiguousarray(binned[start:stop].T))
+        """The sum over all trees, for each row of a matrix of features."""
+        values = np.asarray(features, dtype=np.float32)
+        rows = len(values)
+        if rows == 1:
+            return np.array([self.predict_one(values[0].tolist())])
+        if rows < MANY:
+            return self.predict_columns([*values.T], rows)
+        total = np.empty(rows)
+        for start in range(0, rows, CHUNK):
+            chunk = np.ascontiguousarray(values[start : start + CHUNK].T)
+            total[start : start + CHUNK] = self.predict_columns([*chunk], chunk.shape[1])
         return total
 
-    def _predict_tree_by_tree(self, by_feature: Array) -> Array:
-        """For many rows: every operation runs over bytes that stay in the processor's cache."""
-        trees, depth = self.features.shape
-        rows = by_feature.shape[1]
-        index, bits = np.empty(rows, dtype=np.uint8), np.empty(rows, dtype=np.uint8)
-        total, added = np.full(rows, self.bias, dtype=np.float64), np.empty(rows, dtype=np.float32)
-        for tree in range(trees):
-            index.fill(0)
-            for level in range(depth):
-                answers = bits.view(np.bool_)
-                np.greater(by_feature[self.features[tree, level]], self.bins[tree, level], out=answers)
-                np.left_shift(bits, level, out=bits)
+    def predict_columns(self, columns: Sequence[Array | float], rows: int) -> Array:
+        """The same for a chunk of rows whose features are columns, or one number where all rows agree."""
+        values = [np.asarray(column, dtype=np.float32) for column in columns]
+        if rows < MANY:
+            return self._look_up(values, rows)
+        index, answers = np.empty(rows, dtype=np.uint8), np.empty(rows, dtype=np.bool_)
+        bits, first = answers.view(np.uint8), index.view(np.bool_)
+        total, added = np.full(rows, self.bias, dtype=np.float32), np.empty(rows, dtype=np.float32)
+        for levels, leaves in self._trees:
+            (feature, border), *others = levels
+            np.greater(values[feature], border, out=first)
+            for feature, border in others:
+                np.greater(values[feature], border, out=answers)
+                np.add(index, index, out=index)
                 np.bitwise_or(index, bits, out=index)
-            np.take(self.leaves[tree], index, out=added, mode="clip")
+            np.take(leaves, index, out=added, mode="clip")
             total += added
         return total
 
-    def _predict_at_once(self, binned: Array) -> Array:
-        """For few rows: the overhead of a loop over trees would cost more than its work."""
-        answers = binned[:, self.features] > self.bins
-        index = np.packbits(answers, axis=2, bitorder="little")[:, :, 0]
-        return np.asarray(self.bias + self.leaves[np.arange(len(self.leaves)), index].sum(axis=1, dtype=np.float64))
+    def predict_one(self, values: Sequence[float]) -> float:
+        """The sum over all trees for one row."""
+        pick, borders, bits, leaves = self._for_one
+        index = sum(map(getitem, bits, map(bisect_left, borders, pick(values))))  # no two features set the same bit
+        return self.bias + sum(map(getitem, leaves, index.to_bytes(len(leaves), "little")))
 
-    def _bin(self, features: Array) -> Array:
-        """Each value as the number of borders below it."""
+    def leaf_numbers(self, features: Array) -> Array:
+        """(rows, trees) which leaf each tree picks."""
         values = np.asarray(features, dtype=np.float32)
-        if len(values) <= FEW:
-            return np.asarray(np.sum(values[:, :, None] > self.border_table, axis=2, dtype=np.uint8))
-        binned = np.empty(values.shape, dtype=np.uint8)
-        for column, borders in enumerate(self.borders):
-            binned[:, column] = np.searchsorted(borders, values[:, column], side="left")
-        return binned
+        return self._leaf_numbers([*values.T], len(values))
+
+    def _leaf_numbers(self, columns: Sequence[Array], rows: int) -> Array:
+        index = np.zeros((rows, len(self.leaves)), dtype=np.uint8)
+        for feature, borders, bits in self._tables:
+            index |= bits[np.searchsorted(borders, columns[feature])]
+        return index
+
+    def _look_up(self, columns: Sequence[Array], rows: int) -> Array:
+        """For a few rows."""
+        trees, leaves = self.leaves.shape
+        places = self._leaf_numbers(columns, rows) + np.arange(0, trees * leaves, leaves)
+        return np.asarray(self.bias + self.leaves.take(places).sum(axis=1, dtype=np.float64))
+
+    @cached_property
+    def _trees(self) -> list[tuple[list[tuple[int, Array]], Array]]:
+        """Each tree's questions, last bit first, and its leaves."""
+        levels = self._levels()
+        return [(questions[::-1], leaves) for questions, leaves in zip(levels, self.leaves, strict=True)]
+
+    @cached_property
+    def _for_one(self) -> tuple[itemgetter[Any], list[list[float]], list[list[int]], list[list[float]]]:
+        """What `predict_one` needs, as lists: how to pick the features used, their borders and bits; all leaves."""
+        features, borders, bits = ([*each] for each in zip(*self._lookups, strict=True))
+        borders = [_rounding_to(np.array(each, dtype=np.float32)).tolist() for each in borders]
+        # Picking one more, so that what is picked is a tuple even of a single feature, is harmless: `map` stops before.
+        return itemgetter(*features, features[0]), borders, bits, self.leaves.tolist()
+
+    @cached_property
+    def _lookups(self) -> list[tuple[int, list[float], list[int]]]:
+        """For each feature that is used: its number, its borders, and the bits it sets below, between and above."""
+        asked: dict[int, dict[float, int]] = {}
+        for tree, questions in enumerate(self._levels()):
+            for level, (feature, border) in enumerate(questions):
+                of_feature = asked.setdefault(feature, {})
+                of_feature[float(border)] = of_feature.get(float(border), 0) | 1 << (8 * tree + level)
+        lookups = []
+        for feature, of_feature in sorted(asked.items()):
+            borders = sorted(of_feature)
+            bits = [*accumulate((of_feature[border] for border in borders), or_, initial=0)]
+            lookups.append((feature, borders, bits))
+        return lookups
+
+    @cached_property
+    def _tables(self) -> list[tuple[int, Array, Array]]:
+        """The same with bits as bytes: one for each tree."""
+        trees = len(self.leaves)
+        return [
+            (
+                feature,
+                np.array(borders, dtype=np.float32),
+                np.array([[*row.to_bytes(trees, "little")] for row in bits], np.uint8),
+            )
+            for feature, borders, bits in self._lookups
+        ]
+
+    def _levels(self) -> list[list[tuple[int, Array]]]:
+        """For each tree, (feature, border) of its levels."""
+        missing = np.array(np.inf, dtype=np.float32)
+        return [
+            [
+                (feature, self.borders[feature][number, ...] if number < len(self.borders[feature]) else missing)
+                for feature, number in zip(*tree, strict=True)
+            ]
+            for tree in zip(self.features.tolist(), self.bins.tolist(), strict=True)
+        ]
+
+
+def _rounding_to(borders: Array) -> Array:
+    """The largest doubles that are still rounded to these single floats, and so are not above them."""
+    return np.asarray(borders.astype(np.float64) + 0.5 * np.spacing(np.abs(borders)))

@@ -7,7 +7,7 @@ several GPUs, for one that nobody measured). A kernel without any model is price
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from infercast.ops import Attention, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity
 from infercast.predict.anchors import Correction
-from infercast.predict.artifact import POOLED, Artifact, Entry
+from infercast.predict.artifact import POOLED, Artifact
+from infercast.predict.choice import PHYSICS_INTERVAL, Choice
 from infercast.predict.estimate import Estimate
-from infercast.predict.forest import Forest
 from infercast.predict.physics.cores import engine_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
+from infercast.predict.pricer import GemmPricer
 from infercast.predict.profile import KernelProfile, family_of, variants_of
 from infercast.predict.roofline import Roofline, launch_floor
 
@@ -28,31 +29,6 @@ UNDERSTOOD = "NVIDIA"
 """The physics speaks of this vendor's multiprocessors and libraries; others are priced by the roofline."""
 SIBLING_TRUST = {"attention_prefill": 0.5}
 """Exponent of the physics ratio between siblings: prefill's overstates what memory bandwidth does (H100 and H200)."""
-SIBLING_WIDENING = 1.3
-"""How much wider a sibling's interval is: H100's rows by H200's models fall into their own 65 to 78 % of the time."""
-PHYSICS_INTERVAL = (-0.3, 0.4)
-"""Logarithms of the 80 % interval where nothing was learned: what physics alone misses on the families with data."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The model that prices a kind of operator, and by which tier it was found."""
-
-    tier: str
-    entry: Entry
-    forest: Forest
-    known: Gpu | None = None
-    """The GPU that a sibling's model was fitted on."""
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Logarithms of the ends of the 80 % interval; borrowed knowledge is worth less than one's own."""
-        wider = SIBLING_WIDENING if self.known is not None else 1.0
-        return wider * self.entry.low, wider * self.entry.high
-
-    def residual(self, physics: Physics) -> Array:
-        """log(measured / physics) as the model believes it."""
-        return np.asarray(self.entry.offset + self.entry.shrink * self.forest.predict(physics.features))
 
 
 class Learned:
@@ -82,6 +58,7 @@ class Learned:
         self._corrections = corrections or {}
         self._fallback = Roofline()
         self._choices: dict[tuple[str, str, tuple[str, ...]], Choice | None] = {}
+        self._pricers: dict[object, GemmPricer] = {}
 
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
@@ -99,6 +76,8 @@ class Learned:
 
     def price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices. ``variants`` names the kernel, if known."""
+        if isinstance(op, Gemm) and gpu.vendor == UNDERSTOOD and not self._corrections:
+            return self._pricer(op, gpu, variants).price(op)
         prompts, decodes = split_batch(op)
         if decodes is not None:
             return _join(self.price(prompts, gpu), self.price(decodes, gpu), launch_floor(gpu))
@@ -119,6 +98,8 @@ class Learned:
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who price by the thousand."""
+        if isinstance(op, Gemm) and gpu.vendor == UNDERSTOOD and not self._corrections:
+            return self._pricer(op, gpu).seconds(op)
         prompts, decodes = split_batch(op)
         if decodes is not None:
             return self.seconds(prompts, gpu) + self.seconds(decodes, gpu) - launch_floor(gpu)
@@ -163,6 +144,15 @@ class Learned:
         known = self._physics(family, op, choice.known)
         difference = (physics.seconds / known.seconds) ** (SIBLING_TRUST.get(family, 1.0) - 1.0)
         return physics, difference * np.exp(choice.residual(known) + learned)
+
+    def _pricer(self, op: Gemm, gpu: Gpu, variants: tuple[str, ...] | None = None) -> GemmPricer:
+        """What prices products of this format on this GPU."""
+        key = (id(gpu), op.dtype, op.weight_dtype, op.out_dtype, op.batch, variants)
+        pricer = self._pricers.get(key)
+        if pricer is None:
+            pricer = GemmPricer(op, gpu, self.choose(op, gpu, variants), engine=not self._as_tabled)
+            self._pricers[key] = pricer  # it holds the GPU, so that no other one takes its id
+        return pricer
 
     def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Choice | None:
         """The best model for this kind of operator on this GPU."""

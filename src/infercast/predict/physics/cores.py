@@ -13,30 +13,23 @@ from functools import lru_cache
 from typing import Any
 
 from infercast.hardware import Gpu
-from infercast.ops import Op
+from infercast.ops import Gemm, Op
 from infercast.predict.physics.attention_decode import decode
 from infercast.predict.physics.attention_prefill import prefill
 from infercast.predict.physics.collective import collective
-from infercast.predict.physics.gemm import gemm
+from infercast.predict.physics.gemm import engine_gemm, table_gemm
 from infercast.predict.physics.memory_bound import memory_bound
 from infercast.predict.physics.moe import moe
 from infercast.predict.physics.terms import Physics
 
-
-def _table_gemm(op: Any, gpu: Gpu) -> Physics:
-    return gemm(op, gpu, quantise_input=True)
-
-
 _CORES: dict[str, Callable[[Any, Gpu], Physics]] = {
-    "gemm": _table_gemm,
+    "gemm": table_gemm,
     "attention_prefill": prefill,
     "attention_decode": decode,
     "moe": moe,
     "memory_bound": memory_bound,
     "collective": collective,
 }
-MANY_COPIES = 1000.0
-"""More weight matrices than any cache holds."""
 
 
 def table_physics(family: str, op: Op, gpu: Gpu) -> Physics:
@@ -46,6 +39,8 @@ def table_physics(family: str, op: Op, gpu: Gpu) -> Physics:
 
 def engine_physics(family: str, op: Op, gpu: Gpu) -> Physics:
     """As a kernel runs in an engine; the features stay those of a table, which is what learners know."""
+    if isinstance(op, Gemm):
+        return engine_gemm(op, gpu)
     physics = table_physics(family, op, gpu)
     if family not in _COLD:
         return physics
@@ -61,7 +56,6 @@ def _without_cache(gpu: Gpu) -> Gpu:
 
 # Families whose operands an engine always finds cold. Its quantising is a kernel of its own.
 _COLD: dict[str, Callable[[Any, Gpu], Physics]] = {
-    "gemm": lambda op, gpu: gemm(op, gpu, weight_copies=MANY_COPIES),
     "attention_decode": lambda op, gpu: decode(op, _without_cache(gpu)),
     "moe": lambda op, gpu: moe(op, gpu, warm=False),
 }

@@ -1,0 +1,78 @@
+"""Prices a second with the learned predictor on one core: single calls, a thousand and a million shapes at once.
+
+Shapes are drawn anew for every measurement, so nothing is remembered. Processor time, best of three.
+
+    python benchmarks/speed/kernel_prices.py [kernels.npz]
+"""
+
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from infercast.hardware import load_gpu
+from infercast.ops import Attention, Collective, Gemm, MoE, Op
+from infercast.ops.elementwise import norm
+from infercast.predict.default import make_predictor
+
+SINGLE, RUNS = 2000, 3
+HEADS = {"heads": 32, "kv_heads": 8, "head_dim": 128, "value_dim": 128}
+GPU = load_gpu("h200-sxm")
+PREDICTOR = make_predictor(sys.argv[1] if len(sys.argv) > 1 else "learned")
+RANDOM = np.random.default_rng(0)
+
+
+def sizes(count: int, low: float, high: float, step: int = 1) -> np.ndarray:
+    """Whole numbers, evenly spread over their logarithm."""
+    return step * np.exp2(RANDOM.uniform(low, high, count)).astype(int)
+
+
+def products(count: int) -> tuple[np.ndarray, ...]:
+    """m up to 16,384, n up to 65,536, k up to 32,768."""
+    return sizes(count, 0, 14), sizes(count, 3, 12, 16), sizes(count, 3, 11, 16)
+
+
+# How a family's operators are made of random sizes: many at once, or one by one.
+FAMILIES: dict[str, Callable[[int], Op]] = {
+    "gemm bf16": lambda count: Gemm(*products(count)),
+    "gemm fp8": lambda count: Gemm(*products(count), dtype="fp8"),
+    "decode": lambda count: Attention(
+        np.ones((count, 1), dtype=int), sizes(count, 5, 15)[:, None], sequences=sizes(count, 0, 8)[:, None], **HEADS
+    ),
+    "prefill": lambda count: Attention(lengths := sizes(count, 4, 14)[:, None], lengths, **HEADS),
+    "experts": lambda count: MoE(sizes(count, 0, 13), 2048, 768, 128, 8),
+    "norm": lambda count: norm(sizes(count, 0, 13), 4096, residual=True),
+    "all-reduce": lambda count: Collective("all_reduce", sizes(count, 10, 28), 8),
+}
+
+
+def best_seconds(make: Callable[[], list[Op]], price: Callable[[Op], object]) -> float:
+    """Processor seconds to price all operators, making them not counted."""
+    times = []
+    for _ in range(RUNS):
+        operators = make()
+        start = time.process_time()
+        for op in operators:
+            price(op)
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def single(family: str) -> list[Op]:
+    """Operators one by one, with plain integers where the family has them."""
+    if family.startswith("gemm"):
+        rows = zip(*(each.tolist() for each in products(SINGLE)), strict=True)
+        return [Gemm(*row, dtype=family.split()[1]) for row in rows]
+    return [FAMILIES[family](1) for _ in range(SINGLE // 10)]
+
+
+print(f"{'family':12} {'one price':>12} {'1,000 at once':>15} {'1,000,000 at once':>19}")
+for family, make in FAMILIES.items():
+    PREDICTOR.price(make(1), GPU)
+    one = best_seconds(lambda family=family: single(family), lambda op: PREDICTOR.price(op, GPU)) / len(single(family))
+    cells = [f"{one * 1e6:9.1f} us"]
+    for count in (1000, 1_000_000) if family.startswith("gemm") else (1000,):
+        seconds = best_seconds(lambda make=make, count=count: [make(count)], lambda op: PREDICTOR.seconds(op, GPU))
+        cells.append(f"{count / seconds / 1e6:8.2f} M a s")
+    print(f"{family:12} {cells[0]:>12} {cells[1]:>15} {cells[2] if len(cells) > 2 else '':>19}")

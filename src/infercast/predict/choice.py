@@ -1,0 +1,38 @@
+"""Which model prices a kind of operator on a GPU, and how far it is trusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from infercast.hardware import Gpu
+from infercast.predict.artifact import Entry
+from infercast.predict.forest import Forest
+from infercast.predict.physics.terms import Array, Physics
+
+SIBLING_WIDENING = 1.3
+"""How much wider a sibling's interval is: H100's rows by H200's models fall into their own 65 to 78 % of the time."""
+PHYSICS_INTERVAL = (-0.3, 0.4)
+"""Logarithms of the 80 % interval where nothing was learned: what physics alone misses on the families with data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The model that prices a kind of operator, and by which tier it was found."""
+
+    tier: str
+    entry: Entry
+    forest: Forest
+    known: Gpu | None = None
+    """The GPU that a sibling's model was fitted on."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Logarithms of the ends of the 80 % interval; borrowed knowledge is worth less than one's own."""
+        wider = SIBLING_WIDENING if self.known is not None else 1.0
+        return wider * self.entry.low, wider * self.entry.high
+
+    def residual(self, physics: Physics) -> Array:
+        """log(measured / physics) as the model believes it."""
+        return np.asarray(self.entry.offset + self.entry.shrink * self.forest.predict(physics.features))
