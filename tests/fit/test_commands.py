@@ -59,6 +59,58 @@ def test_what_makes_no_sense_is_said(infercast, tables, words, sentence):
     assert sentence in err
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("fit", "nowhere", "--out", "x.npz"), "DATA: nowhere is not a folder"),
+        (("evaluate", "nowhere"), "DATA: nowhere is not a folder"),
+        (("fit", "TABLES", "--out", "nowhere/x.npz"), "--out: nowhere is not a folder"),
+        (("fit", "TABLES", "--out", "x.npz", "--gpus", "h999"), "unknown GPU 'h999'"),
+        (("fit", "TABLES", "--out", "x.npz", "--gpus", "b200"), "has no rows of the chosen GPUs and families"),
+        (("evaluate", "TABLES", "--tier", "few-shot", "--anchors", "0"), "--anchors must be at least 1, not 0"),
+    ],
+)
+def test_what_is_not_there_is_said(infercast, tables, tmp_path, monkeypatch, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = infercast(*(tables if word == "TABLES" else word for word in words))
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_in_other_units_is_refused(infercast, make_gemm_table, tmp_path):
+    table = make_gemm_table()
+    mixed = table.latency_us.where(table.gpu != "h100-sxm", table.latency_us / 1000)
+    table.assign(latency_us=mixed).to_parquet(tmp_path / "gemm.parquet")
+    for words in (("fit", tmp_path, "--out", tmp_path / "x.npz"), ("evaluate", tmp_path, "--tier", "measured")):
+        code, out, err = infercast(*words, "--families", "gemm")
+        assert (code, out) == (2, "")
+        assert "gemm.parquet: row 343, column 'latency_us'" in err
+        assert "milliseconds" in err
+    assert not (tmp_path / "x.npz").exists()
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "middle", "text"])
+def test_a_damaged_artefact_is_named(infercast, artifact, tables, tmp_path, damage):
+    content = artifact.path.read_bytes()
+    third = len(content) // 3
+    path = tmp_path / "damaged.npz"
+    path.write_bytes(
+        {
+            "empty": b"",
+            "half": content[: len(content) // 2],
+            "middle": content[:third] + bytes(len(content) - third - 4096) + content[-4096:],
+            "text": b"not an artefact",
+        }[damage]
+    )
+    words = ("--artifact", path, "--gpus", "h200-sxm", "--families", "gemm", "--tier", "unseen")
+    code, out, err = infercast("evaluate", tables, *words)
+    assert (code, out) == (2, "")
+    assert "damaged.npz" in err
+    assert err.count("\n") == 1
+
+
 def test_nothing_is_left_of_a_fit_that_fails(infercast, tables, tmp_path):
     code, _, err = infercast("fit", tables, "--out", tmp_path / "x.npz", "--families", "moe")
     assert code == 2

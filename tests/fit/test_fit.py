@@ -1,12 +1,10 @@
 """Fitting: what physics does not know is learned, on the GPU itself and, through physics, on others."""
 
 import numpy as np
-import pandas
 import pytest
 
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.evaluate import score
-from infercast.fit.tables import read_table
 from infercast.fit.train import fit_artifact, read_samples
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm, MoE
@@ -90,29 +88,6 @@ def test_the_measured_tier_hides_whole_groups(tables):
     assert 0 < result["overall"]["rows"] < 343
     assert result["overall"]["rows"] % 7 == 0  # all token counts of an (n, k) pair are hidden together
     assert result["overall"]["mape"] < 0.05
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda table: table.drop(columns="k"), "lacks the column 'k'"),
-        (lambda table: table.assign(latency_us=-1.0), "row 0: latency_us must be above 0"),
-        (lambda table: table.assign(gpu="h999"), "unknown GPU 'h999'"),
-        (lambda table: table.iloc[:0], "has no rows"),
-        (lambda table: table.assign(latency_us=table.latency_us * 1e-6), "other unit"),
-    ],
-)
-def test_bad_tables_are_named(tables, tmp_path, change, message):
-    path = tmp_path / "gemm.parquet"
-    change(pandas.read_parquet(tables / "gemm.parquet")).to_parquet(path)
-    with pytest.raises(InputError, match=message):
-        list(read_table(path, "gemm"))
-
-
-def test_what_is_no_parquet_is_named(tmp_path):
-    (tmp_path / "gemm.parquet").write_text("m,n,k\n")
-    with pytest.raises(FileFormatError, match="parquet"):
-        list(read_table(tmp_path / "gemm.parquet", "gemm"))
 
 
 def test_nothing_to_fit_is_said(tables):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from infercast.cli import options
-from infercast.errors import UnknownNameError
+from infercast.errors import InputError, UnknownNameError
+from infercast.hardware import load_gpu
 from infercast.report.evaluation import render_evaluation
 from infercast.report.layout import show
 
@@ -35,12 +37,15 @@ def fit(
 
       infercast fit ./measurements --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
     """
-    from infercast.fit.tables import FILES  # noqa: PLC0415 - needs the packages of infercast[fit]
-    from infercast.fit.train import fit_artifact, read_samples  # noqa: PLC0415 - needs the packages of infercast[fit]
+    _need_packages()
+    from infercast.fit.tables import FILES  # noqa: PLC0415
+    from infercast.fit.train import fit_artifact, read_samples  # noqa: PLC0415
 
+    _need_folder(data, "DATA")
+    _need_folder(out.parent, "--out")
     chosen = _names("family", families, FAMILIES) or tuple(each for each in FAMILIES if (data / FILES[each]).exists())
     with _progress("reading") as tell:
-        samples = read_samples(data, chosen, _split(gpus))
+        samples = read_samples(data, chosen, _gpus(gpus))
         fitted = fit_artifact(samples, out, _provenance(data, chosen, samples), tell)
     rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
     typer.echo(f"{out}: {len(fitted)} models of {rows:,} rows, {out.stat().st_size / 1e6:.2f} MB")
@@ -62,20 +67,24 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold."""
-    from infercast.fit.evaluate import score  # noqa: PLC0415 - needs the packages of infercast[fit]
+    _need_packages()
+    from infercast.fit.evaluate import score  # noqa: PLC0415
     from infercast.predict.artifact import load_artifact  # noqa: PLC0415
     from infercast.predict.default import default_artifact  # noqa: PLC0415
     from infercast.predict.profile import kernel_profile  # noqa: PLC0415
 
     if tier is not None and tier not in TIERS:
         raise UnknownNameError("tier", tier, TIERS)
+    if anchors < 1:
+        raise InputError(f"--anchors must be at least 1, not {anchors}")
+    _need_folder(data, "DATA")
     with _progress("scoring"):
         result = score(
             data,
             load_artifact(artifact) if artifact is not None else default_artifact(),
             kernel_profile(),
             families=_names("family", families, FAMILIES) or FAMILIES,
-            gpus=_split(gpus),
+            gpus=_gpus(gpus),
             tier=tier,
             in_sample=in_sample,
             anchors=anchors,
@@ -84,6 +93,24 @@ def evaluate(
         options.print_json(result)
     else:
         show(*render_evaluation(result))
+
+
+def _need_packages() -> None:
+    """Say what to install where the packages of infercast[fit] are missing."""
+    for name in ("pandas", "pyarrow", "catboost"):
+        if find_spec(name) is None:
+            raise InputError(f"fitting and scoring need {name}: pip install 'infercast[fit]'")
+
+
+def _need_folder(path: Path, what: str) -> None:
+    if not path.is_dir():
+        raise InputError(f"{what}: {path} is not a folder")
+
+
+def _gpus(text: str | None) -> list[str] | None:
+    """Names as the tables have them."""
+    names = _split(text)
+    return None if names is None else [load_gpu(name).name for name in names]
 
 
 def _split(text: str | None) -> list[str] | None:

@@ -16,12 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas
 
-from infercast.errors import FileFormatError
-from infercast.hardware import load_gpu
+from infercast.fit.checks import in_microseconds, read_checked
+from infercast.fit.repeats import merge_repeats
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.elementwise import quantise
 
 Array = npt.NDArray[Any]
+Part = dict[str, Array]
+"""Some rows of a table, column by column."""
 
 COLLECTIVES = {"alltoall": "all_to_all"}
 # How a table's MoE dtype computes and stores: (activations, weights).
@@ -46,10 +48,6 @@ COLUMNS = {
 }
 
 
-PLAUSIBLE = (1.0, 1e5)
-"""Microseconds that the median kernel of any table lies between."""
-
-
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Measured rows of one operator type that differ in array sizes only."""
@@ -70,94 +68,85 @@ class Rows:
 
 def read_table(path: Path, family: str) -> Iterator[Rows]:
     """All rows of one file, operator by operator."""
-    table = _checked(path, family)
+    table = read_checked(path, COLUMNS[family], MOE_FORMATS if family == "moe" else ())
     if "kernel" not in table:
         table["kernel"] = ""
-    for column in table.select_dtypes("category"):
-        table[column] = table[column].astype(str)
     table["index"] = np.arange(len(table))
-    yield from _READERS[family](table)
+    checked = in_microseconds(path, _READERS[family](table))
+    if family == "collective":
+        # Each row is looked at before it disappears in a median.
+        for _ in checked:
+            pass
+        checked = _collective(merge_repeats(table))
+    yield from checked
 
 
-def _checked(path: Path, family: str) -> pandas.DataFrame:
-    """The file as a table, with the columns it needs and latencies that can be latencies."""
-    try:
-        table = pandas.read_parquet(path)
-    except (OSError, ValueError) as problem:
-        raise FileFormatError(path, f"cannot be read as parquet: {problem}") from None
-    missing = [name for name in ("gpu", "engine", "latency_us", *COLUMNS[family]) if name not in table]
-    if missing:
-        raise FileFormatError(path, f"lacks the column {missing[0]!r}; {family} needs {', '.join(COLUMNS[family])}")
-    if table.empty:
-        raise FileFormatError(path, "has no rows")
-    latency = table.latency_us.to_numpy()
-    wrong = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
-    if wrong.size:
-        raise FileFormatError(path, f"row {wrong[0]}: latency_us must be above 0, not {latency[wrong[0]]}")
-    for name in table.gpu.unique():
-        load_gpu(str(name))  # an unknown GPU is named with those that are known
-    if not PLAUSIBLE[0] < np.median(latency) < PLAUSIBLE[1]:
-        raise FileFormatError(path, f"has a median latency_us of {np.median(latency):.3g}: is it in some other unit?")
-    return table
+def _parts(table: pandas.DataFrame, *columns: str) -> Iterator[Part]:
+    """Rows that share GPU, engine and the values of these columns, in the order of those values."""
+    number = table.groupby(["gpu", "engine", *columns]).ngroup().to_numpy()
+    order = np.argsort(number, kind="stable")
+    arrays = {name: table[name].to_numpy()[order] for name in table}
+    starts = np.flatnonzero(np.diff(number[order], prepend=-1))
+    for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
+        yield {name: values[start:stop] for name, values in arrays.items()}
 
 
-def _rows(part: pandas.DataFrame, family: str, dtype: str, op: Op, group: Array) -> Rows:
-    first = part.iloc[0]
+def _rows(part: Part, family: str, dtype: str, op: Op, group: Array) -> Rows:
     return Rows(
         family=family,
-        gpu=first.gpu,
-        engine=first.engine,
+        gpu=part["gpu"][0],
+        engine=part["engine"][0],
         dtype=dtype,
-        kernel=first.kernel,
+        kernel=part["kernel"][0],
         group=group,
         op=op,
-        seconds=part.latency_us.to_numpy() * 1e-6,
-        index=part["index"].to_numpy(),
+        seconds=part["latency_us"] * 1e-6,
+        index=part["index"],
     )
 
 
 def _gemm(table: pandas.DataFrame) -> Iterator[Rows]:
-    for (_, _, dtype), part in table.groupby(["gpu", "engine", "dtype"]):
-        m, n, k = (part[name].to_numpy() for name in "mnk")
+    for part in _parts(table, "dtype"):
+        m, n, k = (part[name] for name in "mnk")
+        dtype = part["dtype"][0]
         yield _rows(part, "gemm", dtype, Gemm(m, n, k, dtype), n * 1_000_000 + k)
 
 
 def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
-    layout = ["heads", "kv_heads", "head_dim", "window", "dtype", "kv_dtype"]
+    layout = ("heads", "kv_heads", "head_dim", "window", "dtype", "kv_dtype")
 
     def read(table: pandas.DataFrame) -> Iterator[Rows]:
-        for (_, _, *values), part in table.groupby(["gpu", "engine", *layout]):
-            heads, kv_heads, head_dim, window, dtype, kv_dtype = values
+        for part in _parts(table, *layout):
+            heads, kv_heads, head_dim, window, dtype, kv_dtype = values = [part[name][0] for name in layout]
             prefill = family == "attention_prefill"
-            queries = part.q_len.to_numpy() if prefill else np.ones(len(part), dtype=np.int64)
-            keys = queries if prefill else part.kv_len.to_numpy() + 1
+            queries = part["q_len"] if prefill else np.ones(len(part["batch"]), dtype=np.int64)
+            keys = queries if prefill else part["kv_len"] + 1
             op = Attention(
                 queries[:, None],
                 keys[:, None],
-                heads=heads,
-                kv_heads=kv_heads,
-                head_dim=head_dim,
-                value_dim=head_dim,
-                sequences=part.batch.to_numpy()[:, None],
+                heads=int(heads),
+                kv_heads=int(kv_heads),
+                head_dim=int(head_dim),
+                value_dim=int(head_dim),
+                sequences=part["batch"][:, None],
                 window=int(window),
                 dtype=dtype,
                 kv_dtype=kv_dtype,
             )
-            group = np.full(len(part), "|".join(map(str, values)))
+            group = np.full(len(queries), "|".join(map(str, values)))
             yield _rows(part, family, f"{dtype}/{kv_dtype}", op, group)
 
     return read
 
 
 def _moe(table: pandas.DataFrame) -> Iterator[Rows]:
-    layout = ["hidden", "inter", "experts", "topk", "tp", "ep"]
-    for (_, _, _, dtype, routing, *values), part in table.groupby(
-        ["gpu", "engine", "kernel", "dtype", "routing", *layout]
-    ):
-        hidden, inter, experts, topk, tp, ep = values
+    layout = ("hidden", "inter", "experts", "topk", "tp", "ep")
+    for part in _parts(table, "kernel", "dtype", "routing", *layout):
+        hidden, inter, experts, topk, tp, ep = (int(part[name][0]) for name in layout)
+        dtype, routing = part["dtype"][0], part["routing"][0]
         compute, weight = MOE_FORMATS.get(dtype, (dtype, dtype))
         op = MoE(
-            part.tokens.to_numpy(),
+            part["tokens"],
             hidden=hidden,
             inter=inter // tp,
             experts=experts,
@@ -166,28 +155,28 @@ def _moe(table: pandas.DataFrame) -> Iterator[Rows]:
             dtype=compute,
             weight_dtype=weight,
             routing=routing,
-            gated=not _runs_without_gate(part.iloc[0]),
+            gated=not _runs_without_gate(part),
         )
-        group = np.full(len(part), f"{hidden}|{inter}|{experts}|{topk}")
+        group = np.full(len(part["tokens"]), f"{hidden}|{inter}|{experts}|{topk}")
         yield _rows(part, "moe", f"{dtype}/{routing}", op, group)
 
 
-def _runs_without_gate(row: pandas.Series) -> bool:
+def _runs_without_gate(part: Part) -> bool:
     """Nemotron's experts have no gate. vLLM 0.24 measured them so; its 0.14 rows (A100) and SGLang's are gated."""
-    layout = (row.hidden, row.inter, row.experts, row.topk)
-    return row.engine == "vllm" and row.gpu != "a100-sxm" and layout in UNGATED
+    layout = tuple(int(part[name][0]) for name in ("hidden", "inter", "experts", "topk"))
+    return part["engine"][0] == "vllm" and part["gpu"][0] != "a100-sxm" and layout in UNGATED
 
 
 def _quantise(table: pandas.DataFrame) -> Iterator[Rows]:
-    for (_, _, _, width), part in table.groupby(["gpu", "engine", "kernel", "k"]):
-        op = quantise(part.m.to_numpy(), int(width))
-        yield _rows(part, "quantise", "bf16", op, np.full(len(part), width))
+    for part in _parts(table, "kernel", "k"):
+        width = int(part["k"][0])
+        yield _rows(part, "quantise", "bf16", quantise(part["m"], width), np.full(len(part["m"]), width))
 
 
 def _collective(table: pandas.DataFrame) -> Iterator[Rows]:
-    for (_, _, _, kind, gpus, _), part in table.groupby(["gpu", "engine", "kernel", "op", "gpus", "dtype"]):
-        size = part.bytes.to_numpy()
-        op = Collective(COLLECTIVES.get(kind, kind), size, int(gpus))
+    for part in _parts(table, "kernel", "op", "gpus"):
+        kind, gpus, size = part["op"][0], int(part["gpus"][0]), part["bytes"]
+        op = Collective(COLLECTIVES.get(kind, kind), size, gpus, library=part["engine"][0])
         yield _rows(part, "collective", f"{kind}/{gpus}", op, size)
 
 

@@ -26,6 +26,8 @@ class Collective:
     kind: str
     message_bytes: Size
     gpus: int
+    library: str = "vllm"
+    """Whose kernels: an engine's, which has an all-reduce of its own for short messages, or ``nccl``."""
     family: str = "collective"
     compute_dtype: str = "fp32"
 

@@ -21,6 +21,8 @@ from infercast.errors import FileFormatError
 from infercast.predict.forest import Array, Forest
 
 SCHEMA = 1
+UNREADABLE = (OSError, EOFError, KeyError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+"""What numpy raises on a zip of arrays that is cut short or overwritten."""
 POOLED = "*"
 """In place of a GPU's name: a model of several GPUs, for those that were never measured."""
 
@@ -77,8 +79,11 @@ class Artifact:
 
     def fitted_groups(self) -> Array:
         """Hashes of the groups of rows that the artefact was fitted on."""
-        with self.path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return np.asarray(arrays["groups"])
+        try:
+            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                return np.asarray(arrays["groups"])
+        except UNREADABLE as problem:
+            raise FileFormatError(self.path, f"is damaged: its list of groups cannot be read ({problem})") from None
 
     def _read_forest(self, number: int) -> Forest:
         try:
@@ -92,7 +97,7 @@ class Artifact:
                     arrays[f"{number}/leaves"].astype(np.float32),
                     float(arrays[f"{number}/bias"]),
                 )
-        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as problem:
+        except UNREADABLE as problem:
             raise FileFormatError(self.path, f"is damaged: model {number} cannot be read ({problem})") from None
 
 
@@ -107,7 +112,7 @@ def load_artifact(path: Path) -> Artifact:
         listed = [Entry(**values) for values in header["models"]]
     except OSError as problem:
         raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as problem:
+    except (*UNREADABLE, AttributeError, TypeError) as problem:
         if isinstance(problem, FileFormatError):
             raise
         raise FileFormatError(path, f"is not an infercast artefact or is damaged: {problem}") from None

@@ -1,8 +1,9 @@
 """Collectives inside one node: a latency that grows with the number of GPUs, and the bytes that each link carries.
 
-An engine's own all-reduce is one-shot (everyone reads everything) for small messages and two-shot above; long messages
-and other kinds go through a library's rings (the fewest bytes a link), or through reduction inside the switch (NVLS) on
-eight GPUs of Hopper or Blackwell.
+An engine's own all-reduce is one-shot (everyone reads everything) for small messages and two-shot above. Long messages
+and other kinds go through a library's rings: by a protocol of short latency that wastes bandwidth, then by one of long
+latency that does not; or through reduction inside the switch (NVLS) on eight GPUs of Hopper or Blackwell. An exchange
+of all with all sends to each peer at once.
 """
 
 from __future__ import annotations
@@ -30,26 +31,52 @@ FEATURES = (
 )
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-# Share of the links that carries payload; two GPUs drive fewer channels than eight.
-RING_EFFICIENCY, PAIR_LOSS = 0.895, 0.577
-SHOT_EFFICIENCY = 0.72
-SWITCH_EFFICIENCY = 0.66
-PCIE_EFFICIENCY = 0.65
-# Without a switch, PCIe traffic of more pairs shares the bridges and crosses between sockets.
-PCIE_SHARING = 1.95
-# Seconds at 1.83 GHz: of a kernel, and of each further GPU.
+SWITCH_ARCHITECTURES = ("hopper", "blackwell", "blackwell-ultra")
+# Engines keep their own kernels (custom or over symmetric memory) to messages below so many bytes, by the largest
+# number of GPUs each limit is for: vLLM 0.24 and SGLang 0.5.14, which counts the limit in. One-shot kernels end sooner.
+CUSTOM_LIMITS = {
+    ("vllm", "hopper"): {2: 64 << 20, 4: 32 << 20, 8: 64 << 20},
+    ("vllm", "blackwell"): {2: 8 << 20, 4: 32 << 20, 8: 128 << 20},
+    ("vllm", "blackwell-ultra"): {2: 4 << 20, 4: 32 << 20, 8: 64 << 20},
+    ("sglang", "hopper"): {8: (16 << 20) + 1},
+    ("sglang", "blackwell"): {8: (16 << 20) + 1},
+    ("sglang", "blackwell-ultra"): {8: (16 << 20) + 1},
+}
+OTHER_CUSTOM_LIMITS = {"vllm": {8: 8 << 20}, "sglang": {8: (8 << 20) + 1}}
+ONE_SHOT_LIMITS = {2: 64 << 20, 4: 512 << 10, 8: 256 << 10}
+
+
+class _Protocol(NamedTuple):
+    """How a library moves a message; times are of a 1.83 GHz GPU."""
+
+    latency: float
+    """Seconds of the kernel itself."""
+    step: float
+    """Seconds that each further GPU adds, on every pass around the ring."""
+    efficiency: float
+    """Share of the links that carries payload, among many GPUs."""
+    pair_loss: float
+    """What two GPUs, which drive fewer channels than eight, lose of it (twice)."""
+    softness: float
+    """Below one, latency and transfer add up to more than their sum."""
+
+
+# Fitted on NCCL 2.26 to 2.29 on A100, H100 and H200.
+SHORT = _Protocol(4.95e-6, 0.73e-6, 1.0, 0.0, 0.60)
+BULK = _Protocol(10.8e-6, 0.39e-6, 0.84, 0.40, 0.68)
+SWITCH = _Protocol(31e-6, 0.0, 0.72, 0.0, 0.68)
+EXCHANGE = _Protocol(11.0e-6, 0.04e-6, 0.73, 0.20, 0.77)
+# A ring turns to the bulk protocol where a GPU's share of the message would fill its links for so long.
+BULK_FROM = 1.4e-6
+# A short exchange: seconds of the kernel and of each further GPU, and bytes a second to one peer.
+PEER_LATENCY, PEER_STEP, PEER_RATE = 6.1e-6, 0.38e-6, 5.9e9
+# A library's kernels are many small steps of few thread blocks: their latency falls faster than the clock rises.
+CLOCK_POWER = 1.8
+# Seconds of an engine's own kernel at 1.83 GHz, of each further GPU, and of a second shot; share of the links it fills.
 SHOT_LATENCY, SHOT_STEP, SECOND_SHOT = 4.34e-6, 0.055e-6, 3.4e-6
-RING_LATENCY, RING_STEP = 5.4e-6, 0.68e-6
-SWITCH_LATENCY = 7.6e-6
-# A ring is many small steps of one thread block: its latency falls faster than the clock rises, and PCIe adds to it.
-RING_CLOCK_POWER, PCIE_DELAY = 1.7, 1.65
-# Below one, latency and transfer add up to more than their sum: a ring changes protocol in between.
-RING_SOFTNESS, SHOT_SOFTNESS = 0.6, 0.90
-SWITCH_ARCHITECTURES = ("hopper", "blackwell")
-# Engines keep their own kernels to messages below this size, and one-shot kernels to those below the sizes here, by
-# the largest number of GPUs each is for (vLLM, SGLang and TensorRT-LLM agree).
-CUSTOM_LIMIT = 8 << 20
-ONE_SHOT_LIMITS = {2: CUSTOM_LIMIT, 4: 512 << 10, 8: 256 << 10}
+SHOT_EFFICIENCY, SHOT_SOFTNESS = 0.72, 0.90
+# Without a switch, PCIe traffic of more pairs shares the bridges and crosses between sockets; it adds to latency, too.
+PCIE_EFFICIENCY, PCIE_SHARING, PCIE_DELAY = 0.64, 1.86, 1.63
 
 
 class Priced(NamedTuple):
@@ -72,46 +99,73 @@ def _slowness(gpu: Gpu) -> float:
 
 
 def _link(gpu: Gpu, gpus: int) -> float:
-    """Bytes a second that a ring keeps up on each GPU's links."""
+    """Bytes a second of each GPU's links, were all of them payload."""
     if gpu.nvlink_bandwidth > 0:
-        return gpu.nvlink_bandwidth * (RING_EFFICIENCY - PAIR_LOSS / gpus)
-    sharing: float = (gpus / 2) ** PCIE_SHARING
-    return gpu.pcie_bandwidth * PCIE_EFFICIENCY / sharing
+        return gpu.nvlink_bandwidth
+    return float(gpu.pcie_bandwidth * PCIE_EFFICIENCY / (gpus / 2) ** PCIE_SHARING)
 
 
-def _ring(op: Collective, gpu: Gpu, message: Array) -> Priced:
-    """The library's rings, or the switch's own reduction where that is faster."""
-    slow = (1.83e9 / gpu.boost_clock) ** RING_CLOCK_POWER * (1.0 if gpu.nvlink_bandwidth > 0 else PCIE_DELAY)
+def _limit(limits: dict[int, int], gpus: int) -> int:
+    """Bytes that a kernel for so many GPUs ends at."""
+    return next((size for most, size in limits.items() if gpus <= most), 0)
+
+
+def _is_switched(gpu: Gpu) -> bool:
+    return gpu.architecture in SWITCH_ARCHITECTURES and gpu.nvlink_bandwidth > 0
+
+
+def _by(protocol: _Protocol, carried: Array, passes: int, op: Collective, gpu: Gpu, algorithm: float) -> Priced:
+    """A library's kernel: ``carried`` bytes cross each GPU's links."""
+    slow = (1.83e9 / gpu.boost_clock) ** CLOCK_POWER * (1.0 if gpu.nvlink_bandwidth > 0 else PCIE_DELAY)
+    share = protocol.efficiency - protocol.pair_loss / op.gpus if gpu.nvlink_bandwidth > 0 else 1.0
+    latency = (protocol.latency + passes * protocol.step * (op.gpus - 1)) * slow + 0.0 * carried
+    transfer = carried / (_link(gpu, op.gpus) * share)
+    return Priced(soft_max(protocol.softness, latency, transfer), latency, transfer, algorithm + 0.0 * carried)
+
+
+def _exchange(op: Collective, gpu: Gpu, message: Array) -> Priced:
+    """Everyone sends to everyone: peers one by one and slowly, or all links filled."""
+    bulk = _by(EXCHANGE, op.link_bytes + 0.0 * message, 1, op, gpu, 5.0)
+    latency = (PEER_LATENCY + PEER_STEP * (op.gpus - 1)) * (1.83e9 / gpu.boost_clock) ** CLOCK_POWER
+    transfer = message / op.gpus / PEER_RATE
+    short = Priced(latency + transfer, latency + 0.0 * message, transfer, 4.0 + 0.0 * message)
+    return _merge(short.seconds < bulk.seconds, short, bulk)
+
+
+def _library(op: Collective, gpu: Gpu, message: Array) -> Priced:
+    """What NCCL would do."""
     passes = 2 if op.kind == "all_reduce" else 1
-    latency = (RING_LATENCY + passes * RING_STEP * (op.gpus - 1)) * slow + 0.0 * message
-    transfer = op.link_bytes / _link(gpu, op.gpus) + 0.0 * message
-    seconds = soft_max(RING_SOFTNESS, latency, transfer)
-    switched = gpu.architecture in SWITCH_ARCHITECTURES and gpu.nvlink_bandwidth > 0
-    if op.kind != "all_reduce" or op.gpus < 8 or not switched:
-        return Priced(seconds, latency, transfer, 0.0 * message)
-    inside = message * (op.gpus + 1) / op.gpus / (gpu.nvlink_bandwidth * SWITCH_EFFICIENCY)
-    start = SWITCH_LATENCY * slow + 0.0 * message
-    switch = Priced(soft_max(RING_SOFTNESS, start, inside), start, inside, 3.0 + 0.0 * message)
-    return _merge(switch.seconds < seconds, switch, Priced(seconds, latency, transfer, 0.0 * message))
+    carried = op.link_bytes + 0.0 * message
+    short = _by(SHORT, carried, passes, op, gpu, 0.0)
+    if gpu.nvlink_bandwidth <= 0:
+        return short
+    if op.kind == "all_to_all":
+        return _exchange(op, gpu, message)
+    is_short = message < BULK_FROM * gpu.nvlink_bandwidth * op.gpus
+    ring = _merge(is_short, short, _by(BULK, carried, passes, op, gpu, 1.0))
+    if op.kind != "all_reduce" or op.gpus < 8 or not _is_switched(gpu):
+        return ring
+    switch = _by(SWITCH, message * (op.gpus + 1) / op.gpus, 0, op, gpu, 6.0)
+    return _merge(switch.seconds < ring.seconds, switch, ring)
 
 
 def _shots(op: Collective, gpu: Gpu, message: Array) -> Priced:
     """An engine's own all-reduce: read all of the others at once, or reduce a share and gather the rest."""
-    limit = next((size for most, size in ONE_SHOT_LIMITS.items() if op.gpus <= most), 0)
-    one = message < limit
-    link = gpu.nvlink_bandwidth * SHOT_EFFICIENCY if gpu.nvlink_bandwidth > 0 else _link(gpu, op.gpus)
+    one = message < _limit(ONE_SHOT_LIMITS, op.gpus)
+    link = _link(gpu, op.gpus) * (SHOT_EFFICIENCY if gpu.nvlink_bandwidth > 0 else 1.0)
     latency = (SHOT_LATENCY + SHOT_STEP * (op.gpus - 1) + np.where(one, 0.0, SECOND_SHOT)) * _slowness(gpu)
     transfer = np.where(one, (op.gpus - 1) * message, op.link_bytes) / link
-    return Priced(soft_max(SHOT_SOFTNESS, latency, transfer), latency, transfer, np.where(one, 1.0, 2.0))
+    return Priced(soft_max(SHOT_SOFTNESS, latency, transfer), latency, transfer, np.where(one, 2.0, 3.0))
 
 
 def collective(op: Collective, gpu: Gpu) -> Physics:
     """Price a collective over the GPUs of one node."""
     message = np.maximum(np.atleast_1d(np.asarray(op.message_bytes, dtype=np.float64)), 1.0)
-    priced = _ring(op, gpu, message)
+    priced = _library(op, gpu, message)
     # Without NVLink, engines give their own kernel up beyond two GPUs.
-    if op.kind == "all_reduce" and (gpu.nvlink_bandwidth > 0 or op.gpus <= 2):
-        priced = _merge(message < CUSTOM_LIMIT, _shots(op, gpu, message), priced)
+    if op.kind == "all_reduce" and op.library in OTHER_CUSTOM_LIMITS and (gpu.nvlink_bandwidth > 0 or op.gpus <= 2):
+        limits = CUSTOM_LIMITS.get((op.library, gpu.architecture), OTHER_CUSTOM_LIMITS[op.library])
+        priced = _merge(message < _limit(limits, op.gpus), _shots(op, gpu, message), priced)
     seconds, latency, transfer, algorithm = priced
     terms = {"launch": latency, "link": transfer}
     features = columns(
