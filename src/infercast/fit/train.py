@@ -17,16 +17,18 @@ import numpy.typing as npt
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.boost import Settings, boost
 from infercast.fit.recipes import Recipe, measured_settings, pooled_recipe
+from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.tables import FILES, Rows, read_table
 from infercast.hardware import load_gpu
 from infercast.predict.artifact import POOLED, Entry, save_artifact
 from infercast.predict.forest import Forest
-from infercast.predict.physics.cores import table_physics
+from infercast.predict.physics.cores import engine_physics, table_physics
 from infercast.predict.physics.moe import kernel_family
+from infercast.predict.profile import LATENT, SWEEP
 
 Array = npt.NDArray[Any]
 
-FAMILY_OF_TABLE = {"quantise": "memory_bound"}
+FAMILY_OF_TABLE = {"quantise": "memory_bound", "elementwise": "memory_bound"}
 LEFT_OUT = ("trtllm",)
 """Engines whose kernels nobody here prices."""
 HELD_OUT_SHARE = 5
@@ -73,17 +75,29 @@ def read_samples(folder: Path, families: Sequence[str], gpus: Sequence[str] | No
     return {key: Sample.joined(group) for key, group in parts.items()}
 
 
+def sweep_samples(folder: Path, families: Sequence[str] | None = None) -> dict[Key, Sample]:
+    """All rows of tables of `infercast measure`, with the physics and features of an engine, by key."""
+    parts: dict[Key, list[Sample]] = defaultdict(list)
+    for gpu in sweep_folders(folder):
+        for rows in read_sweep(gpu, families):
+            parts[key_of(rows)].append(sample_of(rows))
+    return {key: Sample.joined(group) for key, group in parts.items()}
+
+
 def key_of(rows: Rows) -> Key:
     """The model that these rows belong to."""
     dtype = rows.dtype.split("/")[0]
-    variants = {"gemm": dtype, "moe": f"{dtype}/{kernel_family(rows.kernel)}", "collective": rows.kernel}
-    variant = variants.get(rows.family, "")
+    variants = {"gemm": dtype, "moe": f"{dtype}/{kernel_family(rows.kernel)}"}
+    variant = variants.get(rows.family, rows.kernel if rows.family in ("collective", "elementwise") else "")
+    if getattr(rows.op, "latent_kv", False):
+        variant = LATENT
     return FAMILY_OF_TABLE.get(rows.family, rows.family), rows.gpu, rows.engine, variant
 
 
 def sample_of(rows: Rows) -> Sample:
     """Physics and features of measured rows."""
-    physics = table_physics(FAMILY_OF_TABLE.get(rows.family, rows.family), rows.op, load_gpu(rows.gpu))
+    physics_of = engine_physics if rows.engine == SWEEP else table_physics
+    physics = physics_of(FAMILY_OF_TABLE.get(rows.family, rows.family), rows.op, load_gpu(rows.gpu))
     return Sample(physics.features, np.log(rows.seconds / physics.seconds), group_hashes(rows))
 
 

@@ -7,7 +7,7 @@ from infercast.models.linear import linear
 from infercast.models.spec import GroupedAttention, LatentAttention, ModelConfig, Stack
 from infercast.ops import Attention, Call, Gemm
 from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import kv_write, norm, rope
+from infercast.ops.elementwise import head_norm, kv_write, norm, rope
 from infercast.ops.op import Size
 
 
@@ -53,12 +53,14 @@ def _grouped_token_calls(
     value_width = kv_heads * spec.value_dim
     projected = query_width + key_width + (0 if spec.shared_key_value else value_width)
     formats = (weights.attention, weights.activation_attention)
-    calls = linear("qkv_proj", tokens, projected, config.hidden, formats, weights.base, layers)
+    # The norm before quantises what it writes: the engine's compiler fuses it into it.
+    calls = linear("qkv_proj", tokens, projected, config.hidden, formats, weights.base, layers, quantised=True)
     if spec.qk_norm:
-        op = norm(tokens, query_width + key_width, residual=False, dtype=weights.base)
+        op = head_norm(tokens, heads + kv_heads, spec.head_dim, weights.base)
         calls.append(Call("qk_norm", op, layers))
     if spec.rotary_dim:
-        calls.append(Call("rope", rope(tokens, heads + kv_heads, spec.rotary_dim, weights.base), layers))
+        op = rope(tokens, heads + kv_heads, spec.rotary_dim, weights.base, normed=spec.qk_norm)
+        calls.append(Call("rope", op, layers))
     calls.append(Call("kv_write", kv_write(tokens, key_width + value_width, weights.base, config.cache_dtype), layers))
     calls += linear("o_proj", tokens, config.hidden, heads * spec.value_dim, formats, weights.base, layers)
     return calls

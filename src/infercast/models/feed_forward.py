@@ -36,9 +36,12 @@ def _dense_calls(
     formats = (weights.feed_forward, weights.activation_feed_forward)
     activation = gated_activation if gated else plain_activation
     up_name = f"{prefix}gate_up_proj" if gated else f"{prefix}up_proj"
-    up = linear(up_name, tokens, width * (2 if gated else 1), config.hidden, formats, weights.base, layers)
-    down = linear(f"{prefix}down_proj", tokens, config.hidden, width, formats, weights.base, layers)
-    return [*up, Call(f"{prefix}activation", activation(tokens, width, weights.base), layers), *down]
+    # The norm before and the activation between quantise what they write: the engine's compiler fuses it into them.
+    up_width = width * (2 if gated else 1)
+    up = linear(up_name, tokens, up_width, config.hidden, formats, weights.base, layers, quantised=True)
+    down = linear(f"{prefix}down_proj", tokens, config.hidden, width, formats, weights.base, layers, quantised=True)
+    written = activation(tokens, width, weights.base, weights.activation_feed_forward)
+    return [*up, Call(f"{prefix}activation", written, layers), *down]
 
 
 def _expert_calls(

@@ -8,12 +8,23 @@ from infercast.ops.op import Size
 
 
 def linear(
-    name: str, tokens: Size, outputs: int, inputs: int, formats: tuple[str, str], base: str, count: int
+    name: str,
+    tokens: Size,
+    outputs: int,
+    inputs: int,
+    formats: tuple[str, str],
+    base: str,
+    count: int,
+    *,
+    quantised: bool = False,
 ) -> list[Call]:
-    """``formats`` is (weight format, activation format); inputs arrive and outputs leave in ``base``."""
+    """``formats`` is (weight format, activation format); inputs arrive and outputs leave in ``base``.
+
+    ``quantised`` inputs arrive in the activation format: the norm or activation before has quantised them.
+    """
     weight, activation = formats
     calls = []
-    if activation != base:
+    if activation != base and not quantised:
         calls.append(Call(f"{name}_quantise", quantise(tokens, inputs, base, activation), count))
     calls.append(Call(name, Gemm(tokens, outputs, inputs, activation, weight, base), count))
     return calls

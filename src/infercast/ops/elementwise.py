@@ -22,6 +22,8 @@ class Elementwise:
     flops_per_row: float = 0.0
     shared_read: float = 0.0
     compute_dtype: str = "fp32"
+    kind: str = ""
+    """Which kernel of its family it is, where one family has several."""
 
     @property
     def flops(self) -> Quantity:
@@ -44,26 +46,35 @@ def norm(rows: Size, width: int, *, residual: bool, dtype: str = "bf16", out_dty
     value = bytes_of(dtype)
     read = width * value * (2 if residual else 1)
     written = width * bytes_of(out_dtype) + (width * value if residual else 0)
-    return Elementwise("norm", rows, read, written, 5.0 * width, shared_read=width * value)
+    kind = "norm" if out_dtype == dtype else "norm_quantise"
+    return Elementwise("norm", rows, read, written, 5.0 * width, shared_read=width * value, kind=kind)
 
 
-def gated_activation(rows: Size, width: int, dtype: str = "bf16") -> Elementwise:
+def head_norm(rows: Size, heads: int, width: int, dtype: str = "bf16") -> Elementwise:
+    """The mean square of each head; the rotary kernel that follows applies it, so next to nothing is written."""
+    read, written = heads * width * bytes_of(dtype), 4.0 * heads
+    return Elementwise("norm", rows, read, written, 2.0 * heads * width, kind="head_norm")
+
+
+def gated_activation(rows: Size, width: int, dtype: str = "bf16", out_dtype: str | None = None) -> Elementwise:
     """``act(gate) * up``: reads both halves, writes one."""
-    value = bytes_of(dtype)
-    return Elementwise("activation", rows, 2 * width * value, width * value, 6.0 * width)
+    written = width * bytes_of(out_dtype or dtype)
+    kind = "activation" if out_dtype in (None, dtype) else "activation_quantise"
+    return Elementwise("activation", rows, 2 * width * bytes_of(dtype), written, 6.0 * width, kind=kind)
 
 
-def plain_activation(rows: Size, width: int, dtype: str = "bf16") -> Elementwise:
+def plain_activation(rows: Size, width: int, dtype: str = "bf16", out_dtype: str | None = None) -> Elementwise:
     """``act(up)``: an activation without a gate."""
-    value = bytes_of(dtype)
-    return Elementwise("activation", rows, width * value, width * value, 5.0 * width)
+    written = width * bytes_of(out_dtype or dtype)
+    return Elementwise("activation", rows, width * bytes_of(dtype), written, 5.0 * width)
 
 
-def rope(rows: Size, heads: int, rotary_dim: int, dtype: str = "bf16") -> Elementwise:
-    """Rotary position embedding of ``heads`` query and key heads, in place."""
+def rope(rows: Size, heads: int, rotary_dim: int, dtype: str = "bf16", *, normed: bool = False) -> Elementwise:
+    """Rotary position embedding of ``heads`` query and key heads; ``normed`` ones are scaled on the way."""
     width = heads * rotary_dim
     value = bytes_of(dtype)
-    return Elementwise("rope", rows, width * value + rotary_dim * value, width * value, 3.0 * width)
+    kind = "normed_rope" if normed else "rope"
+    return Elementwise("rope", rows, width * value + rotary_dim * value, width * value, 3.0 * width, kind=kind)
 
 
 def kv_write(rows: Size, width: int, dtype: str = "bf16", kv_dtype: str = "bf16") -> Elementwise:

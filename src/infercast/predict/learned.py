@@ -22,7 +22,7 @@ from infercast.predict.estimate import Estimate
 from infercast.predict.physics.cores import engine_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
 from infercast.predict.pricer import GemmPricer
-from infercast.predict.profile import KernelProfile, family_of, variants_of
+from infercast.predict.profile import SWEEP, KernelProfile, family_of, variants_of
 from infercast.predict.roofline import Roofline, launch_floor
 
 UNDERSTOOD = "NVIDIA"
@@ -166,6 +166,8 @@ class Learned:
         """Models that could serve, best first."""
         for tier, names in self._known(gpu):
             for engine in self._profile.tables[family]:
+                if engine == SWEEP and self._as_tabled:
+                    continue  # it was not measured under the conditions of a table
                 for variant in variants:
                     for name in names:
                         found = self._artifact.find(family, name, engine, variant)

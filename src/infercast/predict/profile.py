@@ -14,6 +14,12 @@ from infercast.ops import Attention, Collective, Elementwise, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.physics.moe import VLLM_DEFAULTS
 
+LATENT = "latent"
+"""The kernel of attention over a stored latent."""
+
+SWEEP = "sweep"
+"""Tables of `infercast measure`: whatever the engine runs, it runs in them."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
@@ -62,6 +68,7 @@ def variants_of(op: Op, gpu: Gpu) -> tuple[str, ...]:
         return (op.dtype,) if gpu.supports(tensor_rate_of(op.dtype)) and op.dtype != "fp16" else ("bf16",)
     if isinstance(op, Collective):
         return ("vLLM_custom_graph", "NCCL") if op.kind == "all_reduce" else ("NCCL",)
-    # Of the memory-bound kernels only quantising has been tabled, and no attention over a latent.
-    tabled = op.family == "quantise" if isinstance(op, Elementwise) else not getattr(op, "latent_kv", False)
-    return ("",) if tabled else ("none",)
+    if isinstance(op, Elementwise):
+        return (op.family, "") if op.family == "quantise" else (op.family,)
+    # Published tables have no attention over a latent.
+    return (LATENT,) if isinstance(op, Attention) and op.latent_kv else ("",)

@@ -1,0 +1,33 @@
+"""To which family a kernel of an engine's profile belongs, told by its name."""
+
+from __future__ import annotations
+
+import re
+
+OTHER = "other"
+GEMM = "gemm"
+# First match wins. Kernels that a compiler fused carry the names of what went into them; one without any names reduces
+# (the norm of each head) or maps (the rotary embedding): the only fused kernels in a layer that nothing is named after.
+_PATTERNS: tuple[tuple[str, str], ...] = (
+    ("attention", r"flashattn|flash_fwd|flash::|fmha|flashinfer|unified_attention|paged_attention|flashmla|mla_decode"),
+    ("kv_write", r"reshape_and_cache|concat_and_cache|indexer_k_quant"),
+    (
+        "moe",
+        r"fused_moe|moe_|::moe::|topkgating|sbtopk|gathertopk|grouped_topk|topk_softmax|count_and_sort|expert|marlin_moe",
+    ),
+    ("moe", r"triton_.*softmax|triton_.*topk|triton_.*sigmoid"),
+    ("sampling", r"gumbel|argmax|_bias_kernel|_temperature_kernel|top_?k_?top_?p|_min_p|direct_copy_kernel.*lambda..#7"),
+    ("norm", r"rms_norm|layer_?norm|triton_(red|per)_fused_\d+$"),
+    ("activation", r"silu|gelu|relu|act_and_mul|swiglu"),
+    ("quantise", r"scaled_fp8_quant|per_token_.*quant|per_token_group|triton_.*scaled_mm|triton_.*quant|triton_red.*abs"),
+    ("rope", r"rotary|rope|triton_poi_fused_\d+$|triton_poi_fused_(cat|split|mul)[a-z_]*_\d+$"),
+    (GEMM, r"nvjet|gemm|gemv|cublas|splitkreduce|scaled_mm|xmma|cutlass::kernel|machete|marlin"),
+)
+_COMPILED = tuple((family, re.compile(pattern, re.IGNORECASE)) for family, pattern in _PATTERNS)
+
+
+def family_of_kernel(name: str, *, has_experts: bool) -> str:
+    """The family of a kernel; ``has_experts`` says whether hand-written activations belong to experts."""
+    if has_experts and "act_and_mul_kernel" in name:
+        return "moe"
+    return next((family for family, pattern in _COMPILED if pattern.search(name)), OTHER)

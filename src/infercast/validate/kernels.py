@@ -1,0 +1,85 @@
+"""Predicted kernels held against an engine's profile, family by family."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from infercast.engine.deployment import Deployment
+from infercast.engine.step import StepShape
+from infercast.forecast.kernels import price_shape
+from infercast.models.spec import ExpertFeedForward, ModelConfig
+from infercast.validate.compare import Comparison
+from infercast.validate.profiles import Profile, ProfiledStep
+
+LEAST_SHARE = 0.01
+"""Families that take less of a profile's time are shown but not scored."""
+_FAMILY_OF_KERNEL = {"embedding": "norm", "expert_sum": "norm"}
+"""The engine's compiler fuses these into the norm that follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileComparison:
+    """One profile; times in microseconds over all its steps."""
+
+    file: str
+    tag: str
+    families: dict[str, Comparison]
+    busy: Comparison
+
+    @property
+    def scored(self) -> dict[str, Comparison]:
+        """Families that matter."""
+        least = LEAST_SHARE * self.busy.measured
+        return {name: values for name, values in self.families.items() if values.measured >= least}
+
+    @property
+    def covered(self) -> float:
+        """Share of the profiled time that belongs to a predicted family."""
+        known = sum(values.measured for values in self.families.values() if values.predicted > 0)
+        return known / self.busy.measured
+
+
+def has_experts(config: ModelConfig) -> bool:
+    """Whether any layer routes its tokens."""
+    return any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in config.stacks)
+
+
+def compare_profile(file: str, deployment: Deployment, profile: Profile) -> ProfileComparison:
+    """Price the steps of a profile and add their kernels up."""
+    predicted: dict[str, float] = defaultdict(float)
+    for step, count in profile.steps:
+        for family, seconds in price_families(deployment, profile, step).items():
+            predicted[family] += 1e6 * count * seconds
+    names = sorted({*profile.family_us, *predicted} - {"other"}, key=lambda name: -profile.family_us.get(name, 0.0))
+    families = {
+        name: Comparison(profile.family_us[name], predicted.get(name, 0.0)) for name in names if name in profile.family_us
+    }
+    return ProfileComparison(file, profile.tag, families, Comparison(profile.busy_us, sum(predicted.values())))
+
+
+def price_families(deployment: Deployment, profile: Profile, step: ProfiledStep) -> dict[str, float]:
+    """GPU seconds of one step by family. An engine runs its head for every sequence of a step."""
+    queries, keys = profile.batch_of(step)
+    computed = [key - query for query, key in zip(queries, keys, strict=True)]
+    seconds: dict[str, float] = defaultdict(float)
+    for kernel in price_shape(deployment, StepShape(queries, computed, len(queries))).kernels:
+        seconds[_FAMILY_OF_KERNEL.get(kernel.name, kernel.family)] += kernel.seconds
+    return seconds
+
+
+def summarise(profiles: Sequence[ProfileComparison]) -> dict[str, Any]:
+    """Medians over profiles and families, as fractions."""
+    if not profiles:
+        return {"kernel_ape_median": None, "busy_ape_median": None, "kernel_time_covered": None}
+    errors = [values.ape for profile in profiles for values in profile.scored.values()]
+    covered = sum(profile.covered * profile.busy.measured for profile in profiles)
+    return {
+        "kernel_ape_median": float(np.median(errors)) if errors else None,
+        "busy_ape_median": float(np.median([profile.busy.ape for profile in profiles])),
+        "kernel_time_covered": covered / sum(profile.busy.measured for profile in profiles),
+    }
