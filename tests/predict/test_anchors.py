@@ -2,36 +2,56 @@
 
 import numpy as np
 
-from infercast.predict.anchors import learn, spread_out
+from infercast.predict.anchors import choose, learn
+from infercast.predict.physics import moe
 
 RNG = np.random.default_rng(0)
 FEATURES = RNG.normal(size=(400, 3))
 
 
 def test_a_common_miss_is_learned_everywhere():
-    correction = learn(FEATURES[:16], np.full(16, 0.4), FEATURES)
-    assert np.allclose(correction(FEATURES), 0.4, atol=0.02)
+    correction = learn("collective", FEATURES[:16], np.full(16, 0.4), FEATURES)
+    assert np.allclose(correction(FEATURES), 0.4, atol=0.05)
 
 
 def test_a_miss_that_varies_with_the_shape_is_learned_near_the_anchors():
     misses = 0.3 * np.tanh(FEATURES[:, 0])
-    anchors = spread_out(FEATURES, 40)
-    correction = learn(FEATURES[anchors], misses[anchors], FEATURES)
+    anchors = choose("collective", FEATURES, 40)
+    correction = learn("collective", FEATURES[anchors], misses[anchors], FEATURES)
     assert np.mean(np.abs(correction(FEATURES) - misses)) < 0.4 * np.mean(np.abs(misses))
 
 
 def test_an_odd_anchor_does_not_rule():
     misses = np.zeros(20)
     misses[3] = 5.0
-    assert np.max(np.abs(learn(FEATURES[:20], misses, FEATURES)(FEATURES))) < 0.5
+    assert np.max(np.abs(learn("collective", FEATURES[:20], misses, FEATURES)(FEATURES))) < 0.5
 
 
 def test_anchors_lie_apart_and_are_chosen_once():
-    chosen = spread_out(FEATURES, 32)
+    chosen = choose("collective", FEATURES, 32)
     assert len(set(chosen.tolist())) == 32
-    assert np.array_equal(chosen, spread_out(FEATURES, 32))
+    assert np.array_equal(chosen, choose("collective", FEATURES, 32))
     assert np.ptp(FEATURES[chosen, 0]) > 0.7 * np.ptp(FEATURES[:, 0])
 
 
 def test_no_more_anchors_than_rows():
-    assert sorted(spread_out(FEATURES[:5], 32).tolist()) == [0, 1, 2, 3, 4]
+    assert sorted(choose("collective", FEATURES[:5], 32).tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_the_interval_is_wider_far_from_the_anchors_and_where_they_disagree():
+    misses = 0.3 * np.tanh(FEATURES[:, 0])
+    noisy = misses + RNG.normal(size=400) * 0.3
+    near, far = FEATURES[:40], FEATURES[:40] + 30.0
+    calm, rough = (learn("collective", FEATURES[:40], given[:40], FEATURES) for given in (misses, noisy))
+    assert calm.spread(near).mean() < calm.spread(far).mean()
+    assert calm.spread(near).mean() < rough.spread(near).mean()
+
+
+def test_a_pipe_that_is_slower_everywhere_is_found_from_a_few_shares():
+    """Half of the launch takes twice as long: kernels that are all launch are off by more."""
+    features = np.zeros((200, len(moe.FEATURES)))
+    launch = moe.FEATURES.index("launch_share")
+    features[:, launch] = np.linspace(0.0, 1.0, 200)
+    misses = np.log(1.0 + 0.5 * features[:, launch])
+    few = learn("moe", features[::25], misses[::25], features)
+    assert np.max(np.abs(few(features) - misses)) < 0.05

@@ -40,7 +40,9 @@ def read_corrections(
         features = np.concatenate([sample.features for sample in samples])
         if len(features) >= FEWEST:
             misses = np.concatenate([_misses(part, variant, gpu, artifact, profile) for part in parts])
-            corrections[kind, variant] = learn(features, misses, features)
+            found = Learned(artifact, profile).choose(parts[0].op, gpu, (variant,))
+            learner = found.forest if found is not None else None
+            corrections[kind, variant] = learn(kind, features, misses, features, learner)
     if not corrections:
         raise InputError(f"{folder} has no kernel family with at least {FEWEST} rows of {gpu.name}")
     return corrections

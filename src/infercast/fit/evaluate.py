@@ -22,20 +22,15 @@ from infercast.fit.train import (
     group_hashes,
     key_of,
     sample_of,
-    thin,
 )
 from infercast.hardware import load_gpu
-from infercast.predict.anchors import learn, spread_out
+from infercast.predict.anchors import choose, learn
 from infercast.predict.artifact import Artifact
 from infercast.predict.learned import Learned
 from infercast.predict.profile import KernelProfile
 
 Array = npt.NDArray[Any]
 
-CANDIDATES = 3000
-"""Rows among which anchors are chosen."""
-WIDENED, LEAST_SPREAD = 2.0, 0.05
-"""Anchors fit themselves better than others: how much wider an interval is than their own misses."""
 SERVED = 512
 """GEMM rows with n and k of at least this are the ones that models are made of; they are reported beside the rest."""
 
@@ -192,17 +187,17 @@ def _score_few_shot(rows: Sequence[Rows], artifact: Artifact, profile: KernelPro
             _broadcast(predictor.price(part.op, load_gpu(part.gpu), (key[3],)).seconds, part) for part in parts
         ]
         misses = np.log(np.concatenate([part.seconds for part in parts]) / np.concatenate(predicted))
-        candidates = thin(np.arange(misses.size), CANDIDATES)
-        chosen = candidates[spread_out(features[candidates], count)]
-        correction = learn(features[chosen], misses[chosen], features)
+        found = predictor.choose(parts[0].op, load_gpu(key[1]), (key[3],))
+        learner = found.forest if found is not None else None
+        chosen = choose(key[0], features, count, learner)
+        correction = learn(key[0], features[chosen], misses[chosen], features, learner)
         anchor = np.isin(np.arange(misses.size), chosen)
-        spread = np.quantile(misses[chosen] - correction(features[chosen]), [0.1, 0.9]) * WIDENED
         start = 0
         for part, sample, before in zip(parts, samples, predicted, strict=True):
             stop = start + part.seconds.size
             seconds = before * np.exp(correction(sample.features))
-            low, high = seconds * np.exp(spread[0] - LEAST_SPREAD), seconds * np.exp(spread[1] + LEAST_SPREAD)
-            yield from _scored(part, seconds, low, high, ~anchor[start:stop])
+            half = correction.spread(sample.features)
+            yield from _scored(part, seconds, seconds * np.exp(-half), seconds * np.exp(half), ~anchor[start:stop])
             start = stop
 
 

@@ -60,7 +60,7 @@ def pooled_recipe(family: str, variant: str) -> Recipe:
 _POOLED = {
     "attention_prefill": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5),
     "attention_decode": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5),
-    "moe": Recipe(Settings(trees=200, depth=5, learning_rate=0.08), 0.5),
+    "moe": Recipe(Settings(trees=200, depth=5, learning_rate=0.08), 0.9),
     "memory_bound": Recipe(Settings(trees=50, depth=4, learning_rate=0.08), 0.0),
     "collective": Recipe(Settings(trees=200, depth=4, learning_rate=0.08), 1.0, ("log_microseconds",)),
 }

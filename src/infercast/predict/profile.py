@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 
@@ -30,13 +30,19 @@ class KernelProfile:
     """For each family, whose measured kernels to use, first choice first."""
     generations: dict[str, tuple[str, ...]]
     """For each architecture, those whose GPUs run the same kernels at the same efficiency."""
+    exceptions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """For an architecture, kernels (family or family/variant) that all measured GPUs stand for better than those."""
+
+    def stands_alone(self, architecture: str, family: str, variant: str) -> bool:
+        """Whether a GPU without measurements borrows these kernels from no sibling but from all measured GPUs."""
+        return not {family, f"{family}/{variant}"}.isdisjoint(self.exceptions.get(architecture, ()))
 
     def preferring(self, engine: str) -> KernelProfile:
         """The same, with one engine's tables before all others."""
         tables = {
             family: (engine, *(each for each in names if each != engine)) for family, names in self.tables.items()
         }
-        return KernelProfile(self.title, tables, self.generations)
+        return replace(self, tables=tables)
 
 
 @lru_cache
@@ -48,6 +54,7 @@ def kernel_profile(name: str = "vllm") -> KernelProfile:
         title=values["title"],
         tables={family: tuple(engines) for family, engines in values["tables"].items()},
         generations={name: tuple(others) for name, others in values["generations"].items()},
+        exceptions={name: tuple(kernels) for name, kernels in values["exceptions"].items()},
     )
 
 

@@ -107,8 +107,19 @@ FLASH_3 = KernelFamily(
     softmax_overlap=8.0,
 )
 # The Blackwell kernels merge the parts inside the kernel, and work on two 128-row tiles at once in prefill. Rates are
-# those of FlashAttention 3: none is fitted on a Blackwell chip.
-BLACKWELL = replace(FLASH_3, name="blackwell", window_parts=1, combine_cycles=1500.0, packs_prompt=False, tile_rows=256)
+# those of FlashAttention 3: none is fitted on a Blackwell chip. But in decode they swap the operands for up to 16 query
+# heads a KV head, so that the keys fill the rows of the matrix unit and the query heads its columns, 8 or 16 of them
+# (TensorRT-LLM's public sources: "SwapsMmaAbForGeneration", "TileSizeQ8"), where FlashAttention 3 pads the heads to 64
+# rows: scores and outputs of a block cost no more than in the 16-row tiles of FlashAttention 2.
+BLACKWELL = replace(
+    FLASH_3,
+    name="blackwell",
+    window_parts=1,
+    combine_cycles=1500.0,
+    block_seconds_per_dim=FLASH_2.block_seconds_per_dim,
+    packs_prompt=False,
+    tile_rows=256,
+)
 
 FAMILIES = {
     "volta": FLASH_2,
