@@ -31,6 +31,8 @@ from infercast.predict.profile import KernelProfile
 
 Array = npt.NDArray[Any]
 
+FEW_ROWS = 1000
+"""A fifth of fewer rows is too few to tell: every fifth is hidden in turn."""
 SERVED = 512
 """GEMM rows with n and k of at least this are the ones that models are made of; they are reported beside the rest."""
 
@@ -157,21 +159,23 @@ def _scored(part: Rows, seconds: Array, low: Array, high: Array, chosen: Array |
 
 
 def _score_measured(rows: Sequence[Rows]) -> Iterator[Scored]:
-    """Fit each GPU's own model on four groups in five and score it on the fifth."""
+    """Fit each GPU's own model on four groups in five and score it on the fifth; where rows are few, on each fifth."""
     by_key: dict[Key, list[tuple[Rows, Sample]]] = defaultdict(list)
     for part in rows:
         by_key[key_of(part)].append((part, sample_of(part)))
     for key, parts in by_key.items():
         whole = Sample.joined([sample for _, sample in parts])
-        hidden = whole.group % HELD_OUT_SHARE == 0
-        if hidden.all() or not hidden.any():
-            continue
-        entry, forest = fit_measured(key, whole.part(~hidden))
-        for part, sample in parts:
-            chosen = sample.group % HELD_OUT_SHARE == 0
-            if chosen.any():
-                seconds = part.seconds * np.exp(forest.predict(sample.features) - sample.residual)
-                yield from _scored(part, seconds, seconds * np.exp(entry.low), seconds * np.exp(entry.high), chosen)
+        for fold in range(HELD_OUT_SHARE if whole.residual.size < FEW_ROWS else 1):
+            hidden = whole.group % HELD_OUT_SHARE == fold
+            if hidden.all() or not hidden.any():
+                continue
+            entry, forest = fit_measured(key, whole.part(~hidden))
+            for part, sample in parts:
+                chosen = sample.group % HELD_OUT_SHARE == fold
+                if chosen.any():
+                    seconds = part.seconds * np.exp(forest.predict(sample.features) - sample.residual)
+                    low, high = seconds * np.exp(entry.low), seconds * np.exp(entry.high)
+                    yield from _scored(part, seconds, low, high, chosen)
 
 
 def _score_few_shot(rows: Sequence[Rows], artifact: Artifact, profile: KernelProfile, count: int) -> Iterator[Scored]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.boost import Settings, boost
 from infercast.fit.recipes import Recipe, measured_settings, pooled_recipe
+from infercast.fit.spread import pooled_interval
 from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.tables import FILES, Rows, read_table
 from infercast.hardware import load_gpu
@@ -165,7 +166,9 @@ def _fit_pooled(key: Key, by_gpu: dict[str, Sample]) -> tuple[Entry, Forest]:
         misses.append(thin(target.residual - answer, 4000))
     forest, offset = _pool(key[0], by_gpu, recipe)
     rows = sum(sample.residual.size for sample in by_gpu.values())
-    return _entry(key, rows, np.concatenate(misses), offset=offset, shrink=recipe.shrink), forest
+    entry = _entry(key, rows, np.concatenate(misses), offset=offset, shrink=recipe.shrink)
+    low, high = pooled_interval(key[0], misses)
+    return replace(entry, low=round(low, 5), high=round(high, 5)), forest
 
 
 def _pool(family: str, by_gpu: dict[str, Sample], recipe: Recipe) -> tuple[Forest, float]:

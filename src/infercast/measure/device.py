@@ -58,7 +58,7 @@ def describe() -> dict[str, Any]:
     for package in ("triton", "vllm", "flashinfer"):
         try:
             facts[package] = str(__import__(package).__version__)
-        except Exception:  # noqa: BLE001, S112 - a broken package is as good as none
+        except Exception:
             continue
     return facts
 
@@ -111,7 +111,9 @@ class Monitor:
         if not recent:
             return State()
         _, clock, watts, celsius, capped = (np.array(values) for values in zip(*recent, strict=True))
-        return State(float(np.median(clock)), float(np.median(watts)), float(np.median(celsius)), bool(capped.mean() >= 0.5))
+        return State(
+            float(np.median(clock)), float(np.median(watts)), float(np.median(celsius)), bool(capped.mean() >= 0.5)
+        )
 
     def wait_until_cool(self, most: float) -> None:
         """Return when the power limit no longer holds the clock back, or after so many seconds."""

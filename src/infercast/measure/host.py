@@ -116,7 +116,9 @@ class _Client:
         for burst in BURSTS:
             runs = [await self._together(burst, 64, 2) for _ in range(3)]
             firsts = [sorted(answer[0] for answer in run) for run in runs]
-            bursts[str(burst)] = [round(statistics.median(times), 3) for times in zip(*firsts, strict=True)][:: max(1, burst // 8)]
+            bursts[str(burst)] = [round(statistics.median(times), 3) for times in zip(*firsts, strict=True)][
+                :: max(1, burst // 8)
+            ]
         return {"layers": layers, "first_token_ms": first, "decode_step_ms": step, "burst_first_token_ms": bursts}
 
     async def _together(self, count: int, length: int, outputs: int) -> list[list[float]]:

@@ -35,9 +35,7 @@ def _fp8(m: int, n: int, k: int, workspace: Workspace) -> SimpleLaunch:
             (x,),
         )
     scale = torch.full((1, 1), 0.01, device=workspace.device)
-    return SimpleLaunch(
-        "vllm", lambda: _custom_ops.cutlass_scaled_mm(x, weight, by_token, scale, torch.bfloat16), (x,)
-    )
+    return SimpleLaunch("vllm", lambda: _custom_ops.cutlass_scaled_mm(x, weight, by_token, scale, torch.bfloat16), (x,))
 
 
 def heater(workspace: Workspace, seconds: float) -> Any:

@@ -12,8 +12,8 @@ import numpy as np
 
 from infercast.measure.case import Case, Launch
 from infercast.measure.device import Monitor, State, describe, gpu_name, require_gpu
-from infercast.measure.plan import sweep_cases
 from infercast.measure.names import short_name, tile_of
+from infercast.measure.plan import sweep_cases
 from infercast.measure.table import Row, Store, write_meta
 
 BATCH = 150
@@ -120,7 +120,9 @@ def measure_batch(cases: Sequence[Case], bench: Any, monitor: Monitor, result: S
             launch()
             ready.append((case, launch))
         except (NotImplementedError, ImportError, RuntimeError, ValueError, AssertionError, KeyError) as problem:
-            reason = f"{case.family}: {type(problem).__name__} {str(problem).splitlines()[0][:120] if str(problem) else ''}"
+            reason = (
+                f"{case.family}: {type(problem).__name__} {str(problem).splitlines()[0][:120] if str(problem) else ''}"
+            )
             result.skipped[reason] = result.skipped.get(reason, 0) + 1
     if not ready:
         return

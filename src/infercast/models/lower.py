@@ -101,7 +101,9 @@ def _norms(config: ModelConfig, stack: Stack, tokens: Size) -> list[Call]:
     """The norms over the hidden size; each swallows the residual addition before it and the quantising after it."""
     weights = config.weights
     formats = [weights.activation_attention]
-    formats.append(weights.activation_feed_forward if isinstance(stack.feed_forward, DenseFeedForward) else weights.base)
+    formats.append(
+        weights.activation_feed_forward if isinstance(stack.feed_forward, DenseFeedForward) else weights.base
+    )
     # Norms beyond the two before attention and feed-forward follow them, and their output is added, not multiplied.
     formats += [weights.base] * (stack.norms - len(formats))
     calls = []

@@ -15,6 +15,13 @@ SIBLING_WIDENING = 1.3
 """How much wider a sibling's interval is: H100's rows by H200's models fall into their own 65 to 78 % of the time."""
 PHYSICS_INTERVAL = (-0.3, 0.4)
 """Logarithms of the 80 % interval where nothing was learned: what physics alone misses on the families with data."""
+PHYSICS_INTERVALS = {"moe": (-0.4, 0.9)}
+"""The same for experts: kernels other than those that the physics was fitted to lie between -0.17 and 1.36 of it."""
+
+
+SIBLING_TRUST = {"attention_prefill": 0.5, "gemm fp8": 0.75, "gemm fp8_block": 0.75, "gemm nvfp4": 0.75}
+"""Exponent of the physics ratio between siblings, by family or by family and variant: that of prefill and of quantised
+products overstates what memory bandwidth does (H100 and H200)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,12 @@ class Choice:
         """Logarithms of the ends of the 80 % interval; borrowed knowledge is worth less than one's own."""
         wider = SIBLING_WIDENING if self.known is not None else 1.0
         return wider * self.entry.low, wider * self.entry.high
+
+    @property
+    def trust(self) -> float:
+        """How far the ratio of two siblings' physics is believed, as its exponent."""
+        by_family = SIBLING_TRUST.get(self.entry.family, 1.0)
+        return SIBLING_TRUST.get(f"{self.entry.family} {self.entry.variant}", by_family)
 
     def residual(self, physics: Physics) -> Array:
         """log(measured / physics) as the model believes it."""

@@ -17,7 +17,7 @@ from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity
 from infercast.predict.anchors import Correction
 from infercast.predict.artifact import POOLED, Artifact
-from infercast.predict.choice import PHYSICS_INTERVAL, Choice
+from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice
 from infercast.predict.estimate import Estimate
 from infercast.predict.physics.cores import engine_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
@@ -27,8 +27,6 @@ from infercast.predict.roofline import Roofline, launch_floor
 
 UNDERSTOOD = "NVIDIA"
 """The physics speaks of this vendor's multiprocessors and libraries; others are priced by the roofline."""
-SIBLING_TRUST = {"attention_prefill": 0.5}
-"""Exponent of the physics ratio between siblings: prefill's overstates what memory bandwidth does (H100 and H200)."""
 
 
 class Learned:
@@ -85,16 +83,19 @@ class Learned:
         if gpu.vendor != UNDERSTOOD:
             return self._fallback.price(op, gpu)
         physics, factor = self._apply(choice, op, gpu)
-        tier, (low, high) = "physics", PHYSICS_INTERVAL
+        tier, ends = "physics", PHYSICS_INTERVALS.get(family_of(op), PHYSICS_INTERVAL)
+        low, high = (np.full(1, end) for end in ends)
         if choice is not None:
-            anchored = (choice.entry.family, choice.entry.variant) in self._corrections
-            tier, (low, high) = "few-shot" if anchored else choice.tier, choice.interval
+            tier, (low, high) = choice.tier, (np.full(1, end) for end in choice.interval)
+            correction = self._corrections.get((choice.entry.family, choice.entry.variant))
+            if correction is not None:
+                tier, high = "few-shot", correction.spread(physics.features)
+                low = -high
         seconds = self._at_least(op, gpu, physics.seconds * factor)
-        bound = _bound(physics)
+        bound, low, high = _bound(physics), seconds * np.exp(low), seconds * np.exp(high)
         if seconds.size == 1:
-            middle = float(seconds[0])
-            return Estimate(middle, middle * float(np.exp(low)), middle * float(np.exp(high)), tier, str(bound[0]))
-        return Estimate(seconds, seconds * np.exp(low), seconds * np.exp(high), tier, bound)
+            return Estimate(float(seconds[0]), float(low[0]), float(high[0]), tier, str(bound[0]))
+        return Estimate(seconds, low, high, tier, bound)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who price by the thousand."""
@@ -142,7 +143,7 @@ class Learned:
             return physics, np.exp(choice.residual(physics) + learned)
         # A sibling answers for the same shape on itself; physics says how the two chips differ.
         known = self._physics(family, op, choice.known)
-        difference = (physics.seconds / known.seconds) ** (SIBLING_TRUST.get(family, 1.0) - 1.0)
+        difference = (physics.seconds / known.seconds) ** (choice.trust - 1.0)
         return physics, difference * np.exp(choice.residual(known) + learned)
 
     def _pricer(self, op: Gemm, gpu: Gpu, variants: tuple[str, ...] | None = None) -> GemmPricer:
@@ -169,6 +170,8 @@ class Learned:
                 if engine == SWEEP and self._as_tabled:
                     continue  # it was not measured under the conditions of a table
                 for variant in variants:
+                    if tier == "sibling" and self._profile.stands_alone(gpu.architecture, family, variant):
+                        continue
                     for name in names:
                         found = self._artifact.find(family, name, engine, variant)
                         if found is not None:

@@ -39,6 +39,7 @@ class GemmPricer:
             self._known = None if choice.known is None else Machine(op, choice.known)
             self._forest = choice.forest.without_logarithms(LOGARITHMIC)
             self._offset, self._shrink = choice.entry.offset, choice.entry.shrink
+            self._trust = choice.trust
         self._low, self._high = exp(low), exp(high)
         self._per_product = 2.0 * op.batch / gpu.dense_flops(tensor_rate_of(op.dtype))
         self._per_weight = self._machine.weight_bytes / gpu.dram_bandwidth if engine else 0.0
@@ -77,7 +78,8 @@ class GemmPricer:
         (seconds, terms), values = price_products(m, n, k, self._machine, Floats, engine=self._engine)
         if self._forest is not None:
             if self._known is not None:
-                _, values = price_products(m, n, k, self._known, Floats, engine=self._engine)
+                (known, _), values = price_products(m, n, k, self._known, Floats, engine=self._engine)
+                seconds = known * (seconds / known) ** self._trust
             seconds *= exp(self._offset + self._shrink * self._forest.predict_one(values))
         return max(seconds, m * n * k * self._per_product, n * k * self._per_weight), terms
 
@@ -99,7 +101,8 @@ class GemmPricer:
         (seconds, terms), values = price_products(m, n, k, machine, x, engine=self._engine)
         if self._forest is not None:
             if known is not None:
-                _, values = price_products(m, n, k, known, x, engine=self._engine)
+                (elsewhere, _), values = price_products(m, n, k, known, x, engine=self._engine)
+                seconds = elsewhere * (seconds / elsewhere) ** self._trust
             residual = self._forest.predict_columns(values, m.size)
             residual *= self._shrink
             residual += self._offset

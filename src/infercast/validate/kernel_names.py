@@ -16,10 +16,16 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         r"fused_moe|moe_|::moe::|topkgating|sbtopk|gathertopk|grouped_topk|topk_softmax|count_and_sort|expert|marlin_moe",
     ),
     ("moe", r"triton_.*softmax|triton_.*topk|triton_.*sigmoid"),
-    ("sampling", r"gumbel|argmax|_bias_kernel|_temperature_kernel|top_?k_?top_?p|_min_p|direct_copy_kernel.*lambda..#7"),
+    (
+        "sampling",
+        r"gumbel|argmax|_bias_kernel|_temperature_kernel|top_?k_?top_?p|_min_p|direct_copy_kernel.*lambda..#7",
+    ),
     ("norm", r"rms_norm|layer_?norm|triton_(red|per)_fused_\d+$"),
     ("activation", r"silu|gelu|relu|act_and_mul|swiglu"),
-    ("quantise", r"scaled_fp8_quant|per_token_.*quant|per_token_group|triton_.*scaled_mm|triton_.*quant|triton_red.*abs"),
+    (
+        "quantise",
+        r"scaled_fp8_quant|per_token_.*quant|per_token_group|triton_.*scaled_mm|triton_.*quant|triton_red.*abs",
+    ),
     ("rope", r"rotary|rope|triton_poi_fused_\d+$|triton_poi_fused_(cat|split|mul)[a-z_]*_\d+$"),
     (GEMM, r"nvjet|gemm|gemv|cublas|splitkreduce|scaled_mm|xmma|cutlass::kernel|machete|marlin"),
 )

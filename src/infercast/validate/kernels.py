@@ -57,7 +57,9 @@ def compare_profile(file: str, deployment: Deployment, profile: Profile) -> Prof
             predicted[family] += 1e6 * count * seconds
     names = sorted({*profile.family_us, *predicted} - {"other"}, key=lambda name: -profile.family_us.get(name, 0.0))
     families = {
-        name: Comparison(profile.family_us[name], predicted.get(name, 0.0)) for name in names if name in profile.family_us
+        name: Comparison(profile.family_us[name], predicted.get(name, 0.0))
+        for name in names
+        if name in profile.family_us
     }
     return ProfileComparison(file, profile.tag, families, Comparison(profile.busy_us, sum(predicted.values())))
 
