@@ -30,22 +30,27 @@ def fit(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Artefact to write (.npz).")],
     gpus: Gpus = None,
     families: Families = None,
+    measurements: Annotated[
+        Path | None, typer.Option("--measurements", metavar="DIR", help="Also tables of `infercast measure`.")
+    ] = None,
 ) -> None:
     """Fit kernel efficiencies to measured latencies and write an artefact that every command can use.
 
     For example:
 
-      infercast fit ./measurements --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
+      infercast fit ./tables --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
     """
     _need_packages()
     from infercast.fit.tables import FILES  # noqa: PLC0415
-    from infercast.fit.train import fit_artifact, read_samples  # noqa: PLC0415
+    from infercast.fit.train import fit_artifact, read_samples, sweep_samples  # noqa: PLC0415
 
     _need_folder(data, "DATA")
     _need_folder(out.parent, "--out")
     chosen = _names("family", families, FAMILIES) or tuple(each for each in FAMILIES if (data / FILES[each]).exists())
     with _progress("reading") as tell:
         samples = read_samples(data, chosen, _gpus(gpus))
+        if measurements is not None:
+            samples |= sweep_samples(measurements, chosen)
         fitted = fit_artifact(samples, out, _provenance(data, chosen, samples), tell)
     rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
     typer.echo(f"{out}: {len(fitted)} models of {rows:,} rows, {out.stat().st_size / 1e6:.2f} MB")

@@ -31,6 +31,7 @@ def command(
     explain: Annotated[bool, typer.Option("--explain", help="Show the terms that each price is made of.")] = False,
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
+    measurements: options.Measurements = None,
     as_json: options.Json = False,
 ) -> None:
     """Price one step kernel by kernel: launches, time, share, what bounds it, and how close it comes.
@@ -66,7 +67,7 @@ def command(
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
-        predictor=options.choose_predictor(predictor, anchors, gpu),
+        predictor=options.choose_predictor(predictor, anchors, gpu, measurements),
     )
     cost = price_step(deployment, shape, explain=explain or as_json)
     if as_json:

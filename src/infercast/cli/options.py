@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,15 +77,31 @@ Anchors = Annotated[
 ]
 
 
-def choose_predictor(name: str, anchors: Path | None, gpu: str) -> str | Predictor:
-    """The predictor of a command, corrected by anchors where there are any."""
-    if anchors is None:
-        return name
-    from infercast.fit.anchoring import read_corrections  # noqa: PLC0415 - needs the packages of infercast[fit]
+Measurements = Annotated[
+    Path | None,
+    typer.Option("--measurements", metavar="DIR", help="Your own tables of `infercast measure`, fitted on the spot."),
+]
 
+
+def choose_predictor(name: str, anchors: Path | None, gpu: str, measurements: Path | None = None) -> str | Predictor:
+    """The predictor of a command, with a user's own tables, and corrected by anchors where there are any."""
+    if anchors is None and measurements is None:
+        return name
     if name == "roofline":
-        raise InputError("--anchors correct learned prices; leave out --predictor roofline")
+        given = "--anchors" if measurements is None else "--measurements"
+        raise InputError(f"{given} improve learned prices; leave out --predictor roofline")
+    for package in ("pandas", "pyarrow", "catboost"):
+        if find_spec(package) is None:
+            raise InputError(f"measured kernels need {package}: pip install 'infercast[fit]'")
     artifact = default_artifact() if name == "learned" else load_artifact(Path(name))
+    if measurements is not None:
+        from infercast.fit.train import fit_sweeps  # noqa: PLC0415 - needs the packages of infercast[fit]
+
+        artifact = artifact.with_models(fit_sweeps(measurements))
+    if anchors is None:
+        return Learned(artifact, kernel_profile())
+    from infercast.fit.anchoring import read_corrections  # noqa: PLC0415 - as above
+
     corrections = read_corrections(anchors, load_gpu(gpu), artifact, kernel_profile())
     return Learned(artifact, kernel_profile(), corrections=corrections)
 

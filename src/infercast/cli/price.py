@@ -55,6 +55,7 @@ def command(
     ] = None,
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
+    measurements: options.Measurements = None,
     as_json: options.Json = False,
 ) -> None:
     """Price one kernel, or a CSV of shapes: seconds, 80 % interval, source and bound.
@@ -72,7 +73,7 @@ def command(
         "gpus": gpus, "dtype": dtype, "weight_dtype": weight_dtype, "kv_dtype": kv_dtype,
     }  # fmt: skip
     values = {name: value for name, value in given.items() if value is not None}
-    chosen, device = options.choose_predictor(predictor, anchors, gpu), load_gpu(gpu)
+    chosen, device = options.choose_predictor(predictor, anchors, gpu, measurements), load_gpu(gpu)
     pricer = make_predictor(chosen) if isinstance(chosen, str) else chosen
     if table is not None:
         if values:

@@ -114,6 +114,7 @@ def command(
     enforce_eager: options.EnforceEager = False,
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
+    measurements: options.Measurements = None,
     as_json: options.Json = False,
 ) -> None:
     """Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes.
@@ -162,7 +163,7 @@ def command(
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
-        predictor=options.choose_predictor(predictor, anchors, gpu),
+        predictor=options.choose_predictor(predictor, anchors, gpu, measurements),
     )
     forecast = simulate(deployment, workload)
     if forecast.saturation is not None and not allow_overload:

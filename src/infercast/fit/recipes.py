@@ -12,6 +12,7 @@ from infercast.fit.boost import Settings
 from infercast.predict.physics import collective, gemm, memory_bound, moe
 from infercast.predict.physics.attention_decode import DECODE_FEATURES
 from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
+from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES
 
 FEATURES: dict[str, tuple[str, ...]] = {
     "gemm": gemm.FEATURES,
@@ -38,9 +39,16 @@ class Recipe:
         return [FEATURES[family].index(name) for name in self.drop]
 
 
-def measured_settings(family: str) -> Settings:
-    """For a GPU's own rows."""
-    return _FEW_DEEP if family in ("gemm", "attention_decode", "attention_prefill") else Settings()
+def measured_settings(family: str, rows: int) -> Settings:
+    """For a GPU's own rows. Deep trees need many."""
+    if family not in ("gemm", "attention_decode", "attention_prefill"):
+        return Settings()
+    if rows >= DEEP_ROWS:
+        return _FEW_DEEP
+    return Settings(trees=150, learning_rate=0.2) if family == "gemm" else Settings(learning_rate=0.1)
+
+
+DEEP_ROWS = 15_000
 
 
 # Few deep trees whose leaves are fitted again: a fifth of the price of 400 trees of depth six, and within 0.2 points of
@@ -58,8 +66,8 @@ def pooled_recipe(family: str, variant: str) -> Recipe:
 
 
 _POOLED = {
-    "attention_prefill": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5),
-    "attention_decode": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5),
+    "attention_prefill": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5, SCHEDULE_FEATURES),
+    "attention_decode": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5, SCHEDULE_FEATURES),
     "moe": Recipe(Settings(trees=200, depth=5, learning_rate=0.08), 0.9),
     "memory_bound": Recipe(Settings(trees=50, depth=4, learning_rate=0.08), 0.0),
     "collective": Recipe(Settings(trees=200, depth=4, learning_rate=0.08), 1.0, ("log_microseconds",)),

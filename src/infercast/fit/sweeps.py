@@ -1,7 +1,7 @@
 """Tables of ``infercast measure`` as operators: kernels as an engine launches them, by the GPU's own clock.
 
 Unlike published tables these have cold operands, no launch gap and no quantising inside, so they are compared with the
-physics of an engine. A *group* is what a fit must not split: one (n, k) pair, one head layout, one expert layout.
+physics of an engine. Memory-bound kernels are not learned: their physics was fitted to them. A *group* is what a fit must not split: one (n, k) pair, one head layout, one expert layout.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ import pandas
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.tables import Rows
 from infercast.measure.lengths import spread_lengths
-from infercast.ops import Attention, Gemm, MoE, elementwise
-from infercast.ops.elementwise import Elementwise
-from infercast.predict.profile import SWEEP
+from infercast.ops import Attention, Gemm, MoE
+from infercast.predict.identity import SWEEP
 
 Array = npt.NDArray[Any]
-Table = pandas.DataFrame
 
 LAYOUT = ("heads", "kv_heads", "head_dim", "value_dim", "latent", "window", "kv_dtype")
 
@@ -33,7 +31,7 @@ def read_sweep(folder: Path, families: Sequence[str] | None = None) -> Iterator[
         raise InputError(f"{folder} is not a table of `infercast measure`: it has no meta.toml")
     for family, read in _READERS.items():
         path = folder / f"{family}.parquet"
-        if path.exists() and (families is None or _TABLE_OF.get(family, family) in families):
+        if path.exists() and (families is None or family in families):
             yield from read(_checked(path))
 
 
@@ -45,7 +43,7 @@ def sweep_folders(folder: Path) -> list[Path]:
     return found
 
 
-def _checked(path: Path) -> Table:
+def _checked(path: Path) -> pandas.DataFrame:
     try:
         table = pandas.read_parquet(path)
     except (OSError, ValueError) as problem:
@@ -59,7 +57,7 @@ def _checked(path: Path) -> Table:
     return table
 
 
-def _rows(part: Table, family: str, dtype: str, op: Any, group: Array, kernel: str = "") -> Rows:
+def _rows(part: pandas.DataFrame, family: str, dtype: str, op: Any, group: Array, kernel: str = "") -> Rows:
     return Rows(
         family=family,
         gpu=part.gpu.iloc[0],
@@ -73,15 +71,15 @@ def _rows(part: Table, family: str, dtype: str, op: Any, group: Array, kernel: s
     )
 
 
-def _gemm(table: Table) -> Iterator[Rows]:
+def _gemm(table: pandas.DataFrame) -> Iterator[Rows]:
     for dtype, part in table.groupby("dtype"):
         m, n, k = (part[name].to_numpy() for name in "mnk")
         if dtype in ("bf16", "fp8"):  # too few rows of other formats, which run bf16's kernels or nearly so
             yield _rows(part, "gemm", dtype, Gemm(m, n, k, dtype), n * 1_000_000 + k)
 
 
-def _attention(family: str) -> Callable[[Table], Iterator[Rows]]:
-    def read(table: Table) -> Iterator[Rows]:
+def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
+    def read(table: pandas.DataFrame) -> Iterator[Rows]:
         for values, part in table.groupby(list(LAYOUT)):
             layout = dict(zip(LAYOUT, values, strict=True))
             queries, keys, sequences = _prompts(part) if "q_len" in part else _decodes(part)
@@ -104,12 +102,12 @@ def _attention(family: str) -> Callable[[Table], Iterator[Rows]]:
     return read
 
 
-def _prompts(part: Table) -> tuple[Array, Array, Array]:
+def _prompts(part: pandas.DataFrame) -> tuple[Array, Array, Array]:
     queries = part.q_len.to_numpy()[:, None]
     return queries, queries + part.prefix.to_numpy()[:, None], part.batch.to_numpy()[:, None]
 
 
-def _decodes(part: Table) -> tuple[Array, Array, Array]:
+def _decodes(part: pandas.DataFrame) -> tuple[Array, Array, Array]:
     """One row a batch; batches shorter than the longest end in rows of no sequences."""
     widest = int(part.batch.max())
     keys, sequences = np.ones((len(part), widest), dtype=np.int64), np.zeros((len(part), widest), dtype=np.int64)
@@ -119,7 +117,7 @@ def _decodes(part: Table) -> tuple[Array, Array, Array]:
     return np.ones_like(keys), keys, sequences
 
 
-def _experts(table: Table) -> Iterator[Rows]:
+def _experts(table: pandas.DataFrame) -> Iterator[Rows]:
     layout = ["dtype", "routing", "hidden", "inter", "experts", "topk"]
     for (dtype, routing, hidden, inter, experts, topk), part in table.groupby(layout):
         op = MoE(part.tokens.to_numpy(), hidden, inter, experts, topk, dtype=dtype, weight_dtype=dtype, routing=routing)
@@ -127,32 +125,9 @@ def _experts(table: Table) -> Iterator[Rows]:
         yield _rows(part, "moe", f"{dtype}/{routing}", op, group, "triton")
 
 
-def _elementwise(table: Table) -> Iterator[Rows]:
-    for (name, width, heads), part in table.groupby(["op", "width", "heads"]):
-        if name in _OPERATORS:
-            op = _OPERATORS[name](part.rows.to_numpy(), int(width), int(heads))
-            yield _rows(part, "elementwise", "bf16", op, np.full(len(part), f"{name}|{width}|{heads}"), op.family)
-
-
-_OPERATORS: dict[str, Callable[[Array, int, int], Elementwise]] = {
-    "norm": lambda rows, width, _: elementwise.norm(rows, width, residual=False),
-    "add_norm": lambda rows, width, _: elementwise.norm(rows, width, residual=True),
-    "norm_quant": lambda rows, width, _: elementwise.norm(rows, width, residual=False, out_dtype="fp8"),
-    "add_norm_quant": lambda rows, width, _: elementwise.norm(rows, width, residual=True, out_dtype="fp8"),
-    "head_norm": lambda rows, width, heads: elementwise.head_norm(rows, heads, width),
-    "quant": lambda rows, width, _: elementwise.quantise(rows, width),
-    "silu_mul": lambda rows, width, _: elementwise.gated_activation(rows, width),
-    "gelu_mul": lambda rows, width, _: elementwise.gated_activation(rows, width),
-    "silu_mul_quant": lambda rows, width, _: elementwise.gated_activation(rows, width, out_dtype="fp8"),
-    "rope": lambda rows, width, heads: elementwise.rope(rows, heads, width),
-    "kv_write": lambda rows, width, heads: elementwise.kv_write(rows, 2 * heads * width),
-    "embedding": lambda rows, width, _: elementwise.embedding(rows, width),
-}
-_READERS: dict[str, Callable[[Table], Iterator[Rows]]] = {
+_READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
     "gemm": _gemm,
     "attention_prefill": _attention("attention_prefill"),
     "attention_decode": _attention("attention_decode"),
     "moe": _experts,
-    "elementwise": _elementwise,
 }
-_TABLE_OF = {"elementwise": "quantise"}

@@ -23,13 +23,13 @@ from infercast.fit.tables import FILES, Rows, read_table
 from infercast.hardware import load_gpu
 from infercast.predict.artifact import POOLED, Entry, save_artifact
 from infercast.predict.forest import Forest
+from infercast.predict.identity import LATENT, SWEEP
 from infercast.predict.physics.cores import engine_physics, table_physics
 from infercast.predict.physics.moe import kernel_family
-from infercast.predict.profile import LATENT, SWEEP
 
 Array = npt.NDArray[Any]
 
-FAMILY_OF_TABLE = {"quantise": "memory_bound", "elementwise": "memory_bound"}
+FAMILY_OF_TABLE = {"quantise": "memory_bound"}
 LEFT_OUT = ("trtllm",)
 """Engines whose kernels nobody here prices."""
 HELD_OUT_SHARE = 5
@@ -85,11 +85,16 @@ def sweep_samples(folder: Path, families: Sequence[str] | None = None) -> dict[K
     return {key: Sample.joined(group) for key, group in parts.items()}
 
 
+def fit_sweeps(folder: Path) -> list[tuple[Entry, Forest]]:
+    """Models of tables of `infercast measure`, to be used at once."""
+    return [fit_measured(key, sample) for key, sample in sweep_samples(folder).items()]
+
+
 def key_of(rows: Rows) -> Key:
     """The model that these rows belong to."""
     dtype = rows.dtype.split("/")[0]
     variants = {"gemm": dtype, "moe": f"{dtype}/{kernel_family(rows.kernel)}"}
-    variant = variants.get(rows.family, rows.kernel if rows.family in ("collective", "elementwise") else "")
+    variant = variants.get(rows.family, rows.kernel if rows.family == "collective" else "")
     if getattr(rows.op, "latent_kv", False):
         variant = LATENT
     return FAMILY_OF_TABLE.get(rows.family, rows.family), rows.gpu, rows.engine, variant
@@ -144,7 +149,7 @@ def fit_artifact(
 
 def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
     """A GPU's own model; its interval comes from groups that a first fit did not see."""
-    settings = measured_settings(key[0])
+    settings = measured_settings(key[0], sample.residual.size)
     held_out = sample.group // HELD_OUT_SHARE % HELD_OUT_SHARE == 0
     if 0 < np.count_nonzero(held_out) < held_out.size:
         trial = _boost(sample.part(~held_out), settings.lighter)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops import Call, Collective
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.estimate import Estimate, total
+from infercast.predict.power import THROTTLED, throttle, weight_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +79,28 @@ def price_shape(deployment: Deployment, shape: StepShape, *, explain: bool = Fal
         *attention_calls(model, layout, queries, keys),
         *head_calls(model, layout, max(1, shape.num_sampled)),  # an engine runs its head even where nobody samples
     ]
-    kernels = tuple(_price_call(deployment, call, explain) for call in calls)
+    kernels = _throttled(deployment, calls, tuple(_price_call(deployment, call, explain) for call in calls))
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
     host_seconds = deployment.host.step_seconds(launch, model.layers)
     return StepCost(kernels, gpu, host_seconds, launch.value, shape.num_tokens, padded)
+
+
+def _throttled(deployment: Deployment, calls: list[Call], kernels: tuple[KernelCost, ...]) -> tuple[KernelCost, ...]:
+    """The same kernels where the power limit slows the whole step down."""
+    products = sum(
+        call.count * float(call.op.flops) * weight_of(call.op.compute_dtype)
+        for call in calls
+        if call.op.family in THROTTLED
+    )
+    factor = float(throttle(deployment.gpu, products, sum(kernel.seconds for kernel in kernels)))
+    if factor == 1.0:
+        return kernels
+    return tuple(
+        replace(kernel, estimate=kernel.estimate.scaled(factor), achieved=kernel.achieved / factor)
+        if kernel.family in THROTTLED
+        else kernel
+        for kernel in kernels
+    )
 
 
 def prefill_shape(num_tokens: int, cached: int = 0) -> StepShape:

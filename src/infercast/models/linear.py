@@ -25,6 +25,6 @@ def linear(
     weight, activation = formats
     calls = []
     if activation != base and not quantised:
-        calls.append(Call(f"{name}_quantise", quantise(tokens, inputs, base, activation), count))
+        calls.append(Call(f"{name}_quantise", quantise(tokens, inputs, base, activation, compiled=True), count))
     calls.append(Call(name, Gemm(tokens, outputs, inputs, activation, weight, base), count))
     return calls

@@ -88,9 +88,16 @@ def embedding(rows: Size, width: int, dtype: str = "bf16") -> Elementwise:
     return Elementwise("embedding", rows, width * value + 8, width * value)
 
 
-def quantise(rows: Size, width: int, dtype: str = "bf16", out_dtype: str = "fp8") -> Elementwise:
-    """Scale activations into a narrower format, one scale found for each row."""
-    return Elementwise("quantise", rows, width * bytes_of(dtype), width * bytes_of(out_dtype) + 4, 4.0 * width)
+def quantise(
+    rows: Size, width: int, dtype: str = "bf16", out_dtype: str = "fp8", *, compiled: bool = False
+) -> Elementwise:
+    """Scale activations into a narrower format, one scale found for each row.
+
+    ``compiled`` kernels are an engine compiler's, others hand-written.
+    """
+    read, written = width * bytes_of(dtype), width * bytes_of(out_dtype) + 4
+    kind = "compiled_quantise" if compiled else ""
+    return Elementwise("quantise", rows, read, written, 4.0 * width, kind=kind)
 
 
 def sampling(rows: Size, vocabulary: int) -> Elementwise:

@@ -20,7 +20,7 @@ import numpy as np
 from infercast.errors import FileFormatError
 from infercast.predict.forest import Array, Forest
 
-SCHEMA = 1
+SCHEMA = 2
 UNREADABLE = (OSError, EOFError, KeyError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 """What numpy raises on a zip of arrays that is cut short or overwritten."""
 POOLED = "*"
@@ -76,6 +76,15 @@ class Artifact:
         if number not in self._forests:
             self._forests[number] = self._read_forest(number)
         return entry, self._forests[number]
+
+    def with_models(self, models: Sequence[tuple[Entry, Forest]]) -> Artifact:
+        """The same with models that were fitted since, which take the place of those with the same key."""
+        entries, forests = dict(self._entries), dict(self._forests)
+        for number, (entry, forest) in enumerate(models, start=1):
+            entries[entry.key], forests[-number] = (-number, entry), forest
+        extended = Artifact(self.path, self.header, entries)
+        extended._forests = forests
+        return extended
 
     def fitted_groups(self) -> Array:
         """Hashes of the groups of rows that the artefact was fitted on."""

@@ -9,6 +9,7 @@ import numpy as np
 from infercast.hardware import Gpu
 from infercast.predict.artifact import Entry
 from infercast.predict.forest import Forest
+from infercast.predict.identity import SWEEP
 from infercast.predict.physics.terms import Array, Physics
 
 SIBLING_WIDENING = 1.3
@@ -22,6 +23,11 @@ PHYSICS_INTERVALS = {"moe": (-0.4, 0.9)}
 SIBLING_TRUST = {"attention_prefill": 0.5, "gemm fp8": 0.75, "gemm fp8_block": 0.75, "gemm nvfp4": 0.75}
 """Exponent of the physics ratio between siblings, by family or by family and variant: that of prefill and of quantised
 products overstates what memory bandwidth does (H100 and H200)."""
+
+
+IN_ENGINE = {"gemm": (1.03, 0.5e-6), "attention_decode": (1.0, 0.5e-6), "attention_prefill": (1.0, 0.5e-6)}
+"""Factor and seconds by which a kernel of a sweep takes longer between the other kernels of an engine, which leave its
+instructions and descriptors cold; attention is two kernels. Read off an engine's profiles of four models on an H200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,11 @@ class Choice:
         """Logarithms of the ends of the 80 % interval; borrowed knowledge is worth less than one's own."""
         wider = SIBLING_WIDENING if self.known is not None else 1.0
         return wider * self.entry.low, wider * self.entry.high
+
+    @property
+    def in_engine(self) -> tuple[float, float]:
+        """Factor and seconds that an engine adds to the price; published tables carry a launch instead."""
+        return IN_ENGINE.get(self.entry.family, (1.0, 0.0)) if self.entry.engine == SWEEP else (1.0, 0.0)
 
     @property
     def trust(self) -> float:

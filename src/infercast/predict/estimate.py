@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -27,6 +27,10 @@ class Estimate:
     """Where the number comes from: one of `SOURCES`."""
     bound: str | npt.NDArray[Any]
     """What limits the kernel: ``tensor``, ``dram``, ``special``, ``fma``, ``link`` or ``launch``."""
+
+    def scaled(self, factor: float) -> Estimate:
+        """The same, so many times longer."""
+        return replace(self, seconds=self.seconds * factor, low=self.low * factor, high=self.high * factor)
 
 
 def total(parts: Iterable[tuple[Estimate, int]]) -> Estimate:

@@ -19,10 +19,11 @@ from infercast.predict.anchors import Correction
 from infercast.predict.artifact import POOLED, Artifact
 from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice
 from infercast.predict.estimate import Estimate
+from infercast.predict.identity import SWEEP
 from infercast.predict.physics.cores import engine_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
 from infercast.predict.pricer import GemmPricer
-from infercast.predict.profile import SWEEP, KernelProfile, family_of, variants_of
+from infercast.predict.profile import KernelProfile, family_of, variants_of
 from infercast.predict.roofline import Roofline, launch_floor
 
 UNDERSTOOD = "NVIDIA"
@@ -91,7 +92,7 @@ class Learned:
             if correction is not None:
                 tier, high = "few-shot", correction.spread(physics.features)
                 low = -high
-        seconds = self._at_least(op, gpu, physics.seconds * factor)
+        seconds = self._at_least(op, gpu, self._in_engine(choice, physics.seconds * factor))
         bound, low, high = _bound(physics), seconds * np.exp(low), seconds * np.exp(high)
         if seconds.size == 1:
             return Estimate(float(seconds[0]), float(low[0]), float(high[0]), tier, str(bound[0]))
@@ -106,8 +107,9 @@ class Learned:
             return self.seconds(prompts, gpu) + self.seconds(decodes, gpu) - launch_floor(gpu)
         if gpu.vendor != UNDERSTOOD:
             return self._fallback.seconds(op, gpu)
-        physics, factor = self._apply(self.choose(op, gpu), op, gpu)
-        return self._at_least(op, gpu, physics.seconds * factor)
+        choice = self.choose(op, gpu)
+        physics, factor = self._apply(choice, op, gpu)
+        return self._at_least(op, gpu, self._in_engine(choice, physics.seconds * factor))
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
         """The terms of one price: seconds of each pipe, and the learned factor on their soft maximum."""
@@ -120,6 +122,13 @@ class Learned:
         physics, factor = self._apply(self.choose(op, gpu), op, gpu)
         terms = {name: float(np.ravel(value)[0]) for name, value in physics.terms.items()}
         return {**terms, "learned factor": float(factor[0])}
+
+    def _in_engine(self, choice: Choice | None, seconds: Array) -> Array:
+        """What a kernel takes between others, where its price is of the kernel alone."""
+        if choice is None or self._as_tabled:
+            return seconds
+        factor, added = choice.in_engine
+        return seconds * factor + added
 
     def _at_least(self, op: Op, gpu: Gpu, seconds: Array) -> Array:
         """No product is faster than the tensor cores or, in an engine, than reading what is cold."""

@@ -40,6 +40,7 @@ class GemmPricer:
             self._forest = choice.forest.without_logarithms(LOGARITHMIC)
             self._offset, self._shrink = choice.entry.offset, choice.entry.shrink
             self._trust = choice.trust
+            self._longer, self._added = choice.in_engine
         self._low, self._high = exp(low), exp(high)
         self._per_product = 2.0 * op.batch / gpu.dense_flops(tensor_rate_of(op.dtype))
         self._per_weight = self._machine.weight_bytes / gpu.dram_bandwidth if engine else 0.0
@@ -80,7 +81,8 @@ class GemmPricer:
             if self._known is not None:
                 (known, _), values = price_products(m, n, k, self._known, Floats, engine=self._engine)
                 seconds = known * (seconds / known) ** self._trust
-            seconds *= exp(self._offset + self._shrink * self._forest.predict_one(values))
+            seconds *= self._longer * exp(self._offset + self._shrink * self._forest.predict_one(values))
+            seconds += self._added
         return max(seconds, m * n * k * self._per_product, n * k * self._per_weight), terms
 
     def _many(self, m: Size, n: Size, k: Size) -> Iterator[tuple[slice, Array, tuple[Number, ...]]]:
@@ -106,7 +108,7 @@ class GemmPricer:
             residual = self._forest.predict_columns(values, m.size)
             residual *= self._shrink
             residual += self._offset
-            seconds *= np.exp(residual)
+            seconds = seconds * np.exp(residual) * self._longer + self._added
         weights = n * k
         np.maximum(seconds, weights * m * self._per_product, out=seconds)
         return np.maximum(seconds, weights * self._per_weight, out=seconds), terms

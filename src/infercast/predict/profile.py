@@ -12,13 +12,8 @@ import numpy as np
 from infercast.hardware import Gpu
 from infercast.ops import Attention, Collective, Elementwise, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
+from infercast.predict.identity import LATENT
 from infercast.predict.physics.moe import VLLM_DEFAULTS
-
-LATENT = "latent"
-"""The kernel of attention over a stored latent."""
-
-SWEEP = "sweep"
-"""Tables of `infercast measure`: whatever the engine runs, it runs in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +71,6 @@ def variants_of(op: Op, gpu: Gpu) -> tuple[str, ...]:
     if isinstance(op, Collective):
         return ("vLLM_custom_graph", "NCCL") if op.kind == "all_reduce" else ("NCCL",)
     if isinstance(op, Elementwise):
-        return (op.family, "") if op.family == "quantise" else (op.family,)
+        return ("",) if op.family == "quantise" and not op.kind else (op.kind or op.family,)
     # Published tables have no attention over a latent.
     return (LATENT,) if isinstance(op, Attention) and op.latent_kv else ("",)

@@ -10,17 +10,18 @@ GEMM = "gemm"
 # (the norm of each head) or maps (the rotary embedding): the only fused kernels in a layer that nothing is named after.
 _PATTERNS: tuple[tuple[str, str], ...] = (
     ("attention", r"flashattn|flash_fwd|flash::|fmha|flashinfer|unified_attention|paged_attention|flashmla|mla_decode"),
+    ("norm", r"rms_norm|layer_?norm"),
     ("kv_write", r"reshape_and_cache|concat_and_cache|indexer_k_quant"),
     (
         "moe",
-        r"fused_moe|moe_|::moe::|topkgating|sbtopk|gathertopk|grouped_topk|topk_softmax|count_and_sort|expert|marlin_moe",
+        r"fused_moe|moe_align|moe_sum|::moe::|topkgating|sbtopk|gathertopk|grouped_topk|topk_softmax|count_and_sort|expert|marlin_moe",
     ),
     ("moe", r"triton_.*softmax|triton_.*topk|triton_.*sigmoid"),
     (
         "sampling",
         r"gumbel|argmax|_bias_kernel|_temperature_kernel|top_?k_?top_?p|_min_p|direct_copy_kernel.*lambda..#7",
     ),
-    ("norm", r"rms_norm|layer_?norm|triton_(red|per)_fused_\d+$"),
+    ("norm", r"triton_(red|per)_fused_\d+$"),
     ("activation", r"silu|gelu|relu|act_and_mul|swiglu"),
     (
         "quantise",

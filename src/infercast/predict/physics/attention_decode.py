@@ -13,6 +13,7 @@ from infercast.hardware.gpu import Gpu
 from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.attention_kernels import HALVED_L2, KernelFamily, batch_of, family_of, soft_rounds
+from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, schedule_features
 from infercast.predict.physics.terms import Array, Physics, columns, fill, log2, miss_share, soft_max
 
 
@@ -73,6 +74,7 @@ DECODE_FEATURES: tuple[str, ...] = (
     "group_tile",
     "group_fill",
     "log_split_keys",
+    *SCHEDULE_FEATURES,
 )
 
 
@@ -141,7 +143,7 @@ def decode(op: Attention, gpu: Gpu) -> Physics:
         grid.rows / tile,
         log2(grid.keys),
     )
-    return Physics(seconds, terms, features)
+    return Physics(seconds, terms, np.hstack([features, schedule_features(op, batch, gpu)]))
 
 
 def _grid(

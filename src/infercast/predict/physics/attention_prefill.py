@@ -14,6 +14,7 @@ from infercast.hardware.gpu import Gpu
 from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.attention_kernels import HALVED_L2, Batch, KernelFamily, batch_of, family_of
+from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, schedule_features
 from infercast.predict.physics.terms import Array, Physics, columns, fill, log2, miss_share, soft_max
 
 
@@ -72,6 +73,7 @@ PREFILL_FEATURES: tuple[str, ...] = (
     "log_flops",
     "log_tokens_times_heads",
     "useful_pairs",
+    *SCHEDULE_FEATURES,
 )
 
 
@@ -186,7 +188,7 @@ def _features(
     packed = op.kv_heads * batch.total(np.ceil(batch.queries * op.heads / op.kv_heads / 128.0))
     names = ("tensor", "exponential", "blocks", "longest", "dram", "l2", "launch")
     pairs = np.asarray(op.num_pairs, dtype=np.float64).reshape(-1)
-    return columns(
+    shape = columns(
         log2(batch.size),
         log2(batch.longest(batch.queries)),
         log2(tokens / batch.size),
@@ -215,3 +217,4 @@ def _features(
         log2(tokens * op.heads),
         pairs * op.heads / np.maximum(tiles.keys * 128.0, 1.0),
     )
+    return np.hstack([shape, schedule_features(op, batch, gpu)])

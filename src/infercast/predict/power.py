@@ -1,0 +1,36 @@
+"""The power limit: a step of nothing but large products soon draws more than the board may, and the clock goes down.
+
+Kernels are priced at the full clock. How far a step falls below it depends on how many products a second it would do on
+average, and for how long: an H200 runs a prompt of 2,048 tokens of an 8B model at 800 TFLOP/s and one of 8,000 tokens at
+740; products back to back for seconds end at 690.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from infercast.hardware import Gpu
+
+FREE_SHARE, FULL_SHARE = 0.52, 0.77
+"""Shares of the tensor cores' peak: up to the first the board stays within its limit, at the second it is far beyond."""
+FREE_SECONDS, FULL_SECONDS = 0.05, 0.20
+"""How long a step may run before the limit is felt, and until it is felt fully."""
+LOST = 0.62
+"""Exponent of the sustained share of the boost clock: kernels wait for memory too, so they lose less than the clock."""
+THROTTLED = ("gemm", "attention", "moe")
+"""Families of kernels that lose by it."""
+
+
+def throttle(gpu: Gpu, products: Any, seconds: Any) -> Any:
+    """How many times longer the products of a step take, given the operations of all (narrow formats count half)."""
+    share = products / np.maximum(seconds, 1e-12) / gpu.dense_flops("bf16")
+    heavy = np.clip((share - FREE_SHARE) / (FULL_SHARE - FREE_SHARE), 0.0, 1.0)
+    long = np.clip((seconds - FREE_SECONDS) / (FULL_SECONDS - FREE_SECONDS), 0.0, 1.0)
+    return 1.0 + (gpu.sustained_fraction**-LOST - 1.0) * heavy * long
+
+
+def weight_of(dtype: str) -> float:
+    """What an operation of a format draws, as a share of a 16-bit one."""
+    return 1.0 if dtype in ("bf16", "fp16", "fp32", "tf32") else 0.5
