@@ -85,7 +85,7 @@ def test_rows_that_were_fitted_on_are_refused(tables, artifact):
 
 def test_the_measured_tier_hides_whole_groups(tables):
     result = evaluate(tables, None, tier="measured")
-    assert 0 < result["overall"]["rows"] < 343
+    assert result["overall"]["rows"] == 343  # few rows: every fifth is hidden in turn
     assert result["overall"]["rows"] % 7 == 0  # all token counts of an (n, k) pair are hidden together
     assert result["overall"]["mape"] < 0.05
 

@@ -20,5 +20,5 @@ def test_the_datacentre_generations_stand_together():
 def test_preferring_an_engine_changes_the_order_of_tables_only():
     profile = kernel_profile()
     preferring = profile.preferring("vllm")
-    assert preferring.tables["gemm"] == ("vllm", "sglang")
+    assert preferring.tables["gemm"] == ("vllm", "sweep", "sglang")
     assert (preferring.generations, preferring.exceptions) == (profile.generations, profile.exceptions)

@@ -1,7 +1,8 @@
 """Tables of ``infercast measure`` as operators: kernels as an engine launches them, by the GPU's own clock.
 
 Unlike published tables these have cold operands, no launch gap and no quantising inside, so they are compared with the
-physics of an engine. Memory-bound kernels are not learned: their physics was fitted to them. A *group* is what a fit must not split: one (n, k) pair, one head layout, one expert layout.
+physics of an engine. Memory-bound kernels are not learned: their physics was fitted to them. A *group* is what no fit
+may split: one (n, k) pair, one head layout, one expert layout.
 """
 
 from __future__ import annotations

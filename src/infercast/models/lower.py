@@ -18,7 +18,7 @@ import numpy as np
 from infercast.models.attention import attention_token_calls, sequence_calls
 from infercast.models.feed_forward import feed_forward_calls
 from infercast.models.layout import ParallelLayout
-from infercast.models.spec import Attention, DenseFeedForward, ModelConfig, Stack
+from infercast.models.spec import Attention, DenseFeedForward, GroupedAttention, ModelConfig, Stack
 from infercast.ops import Call, Collective, Gemm
 from infercast.ops.attention import Lengths
 from infercast.ops.dtypes import bytes_of
@@ -100,14 +100,17 @@ def merge(calls: list[Call]) -> list[Call]:
 def _norms(config: ModelConfig, stack: Stack, tokens: Size) -> list[Call]:
     """The norms over the hidden size; each swallows the residual addition before it and the quantising after it."""
     weights = config.weights
-    formats = [weights.activation_attention]
-    formats.append(
-        weights.activation_feed_forward if isinstance(stack.feed_forward, DenseFeedForward) else weights.base
-    )
-    # Norms beyond the two before attention and feed-forward follow them, and their output is added, not multiplied.
-    formats += [weights.base] * (stack.norms - len(formats))
+    before_attention = isinstance(stack.attention, GroupedAttention)
+    before_feed_forward = isinstance(stack.feed_forward, DenseFeedForward)
+    # Norms beyond these two follow attention and feed-forward: what they write is added, not multiplied.
+    formats = [
+        weights.activation_attention if before_attention else weights.base,
+        weights.activation_feed_forward if before_feed_forward else weights.base,
+        *(weights.base,) * (stack.norms - 2),
+    ][: stack.norms]
     calls = []
     for written in dict.fromkeys(formats):
         op = norm(tokens, config.hidden, residual=True, dtype=weights.base, out_dtype=written)
-        calls.append(Call("norm", op, formats[: stack.norms].count(written) * stack.layers))
-    return [call for call in calls if call.count]
+        name = "norm" if written == weights.base else "norm_quantise"
+        calls.append(Call(name, op, formats.count(written) * stack.layers))
+    return calls

@@ -1,8 +1,8 @@
 """The power limit: a step of nothing but large products soon draws more than the board may, and the clock goes down.
 
-Kernels are priced at the full clock. How far a step falls below it depends on how many products a second it would do on
-average, and for how long: an H200 runs a prompt of 2,048 tokens of an 8B model at 800 TFLOP/s and one of 8,000 tokens at
-740; products back to back for seconds end at 690.
+Kernels are priced at the full clock. How far a step falls below it depends on how many products a second it would do
+on average, and for how long: an H200 runs a prompt of 2,048 tokens of an 8B model at 800 TFLOP/s, one of 8,000 tokens
+at 740; products back to back for seconds end at 690.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from infercast.hardware import Gpu
 
 FREE_SHARE, FULL_SHARE = 0.52, 0.77
-"""Shares of the tensor cores' peak: up to the first the board stays within its limit, at the second it is far beyond."""
+"""Shares of the tensor cores' peak: up to the first the board stays within its limit, at the second it is far above."""
 FREE_SECONDS, FULL_SECONDS = 0.05, 0.20
 """How long a step may run before the limit is felt, and until it is felt fully."""
 LOST = 0.62

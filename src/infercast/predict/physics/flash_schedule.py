@@ -1,9 +1,9 @@
 """How FlashAttention 3 cuts a batch: which tiles, how many parts a sequence, how much work its busiest SM gets.
 
-Tile sizes follow from the head dimension, the cache's format and the window; they were read off the names of the kernels
-that vLLM 0.25 launches on an H200. Query heads of one KV head are packed into the rows of a tile. A persistent block on
-each SM takes work items until none is left; keys of a sequence are cut into parts so that each SM gets about as many key
-tiles as any other. Learners see these numbers; on chips with other kernels they are one more description of the shape.
+Tile sizes follow from the head dimension, the cache's format and the window; they were read off the names of the
+kernels that vLLM 0.25 launches on an H200. Query heads of one KV head are packed into the rows of a tile. A persistent
+block on each SM takes work items until none is left; keys of a sequence are cut into parts so that each SM gets about
+as many key tiles as any other. Learners see these numbers; for other kernels they are one more description of a shape.
 """
 
 from __future__ import annotations

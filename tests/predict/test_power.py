@@ -1,0 +1,40 @@
+"""The power limit: felt by long steps of dense products only."""
+
+import numpy as np
+import pytest
+
+from infercast.hardware import load_gpu
+from infercast.predict.power import throttle, weight_of
+
+GPU = load_gpu("h200-sxm")
+PEAK = GPU.dense_flops("bf16")
+
+
+def test_short_steps_run_at_the_full_clock():
+    assert throttle(GPU, 0.9 * PEAK * 0.02, 0.02) == 1.0
+
+
+def test_steps_that_wait_for_memory_run_at_the_full_clock():
+    assert throttle(GPU, 0.3 * PEAK * 1.0, 1.0) == 1.0
+
+
+def test_long_dense_steps_lose_what_the_sustained_clock_costs():
+    lost = throttle(GPU, 0.8 * PEAK * 0.5, 0.5)
+    assert 1.1 < lost < 1.0 / GPU.sustained_fraction
+
+
+def test_more_work_in_the_same_time_never_loses_less():
+    products = np.linspace(0.1, 1.0, 20) * PEAK * 0.3
+    assert (np.diff(throttle(GPU, products, 0.3)) >= 0).all()
+
+
+def test_a_chip_without_a_limit_below_its_boost_clock_loses_nothing():
+    free = next(gpu for gpu in map(load_gpu, ("l4", "t4", "a100-sxm", "h100-sxm")) if gpu.sustained_fraction <= 1.0)
+    assert throttle(free, 0.9 * free.dense_flops("bf16") * 0.5, 0.5) == pytest.approx(
+        1 + (free.sustained_fraction**-0.62 - 1)
+    )
+
+
+def test_narrow_formats_draw_half():
+    assert weight_of("fp8") == 0.5
+    assert weight_of("bf16") == 1.0

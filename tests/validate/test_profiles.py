@@ -1,0 +1,99 @@
+"""Kernels of an engine's profile: told by name, counted by step, held against prices."""
+
+from pathlib import Path
+
+import pytest
+
+from infercast.errors import FileFormatError
+from infercast.forecast.deploy import deploy
+from infercast.validate.kernel_names import family_of_kernel
+from infercast.validate.kernels import compare_profile, has_experts, summarise
+from infercast.validate.profiles import ProfiledStep, read_profiles
+
+NAMES = {
+    "nvjet_sm90_tst_128x32_64x10_2x1_v_bz_TNT": "gemm",
+    "void cublasLt::splitKreduce_kernel<32, 16, int, float>": "gemm",
+    "void cutlass::device_kernel<vllm::cutlass_3x_gemm_sm90_fp8<cutlass::float_e4m3_t>": "gemm",
+    "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<": "attention",
+    "void cutlass::device_kernel<flash::FlashAttnFwdCombine<": "attention",
+    "void flash::prepare_varlen_num_blocks_kernel<2, false>": "attention",
+    "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>": "kv_write",
+    "triton_red_fused_fused_add_rms_norm_2": "norm",
+    "triton_red_fused_fused_add_rms_norm_moe_forward_0": "norm",
+    "triton_red_fused__to_copy_abs_clamp_cutlass_scaled_mm_div_fused_add_rms_norm_max_mul_reciprocal_3": "norm",
+    "triton_red_fused__to_copy_abs_clamp_cutlass_scaled_mm_div_max_mul_reciprocal_silu_slice_2": "activation",
+    "triton_red_fused__to_copy_abs_clamp_cutlass_scaled_mm_div_max_mul_reciprocal_unsqueeze_view_0": "quantise",
+    "triton_red_fused_2": "norm",
+    "triton_poi_fused_mul_silu_slice_1": "activation",
+    "triton_poi_fused_3": "rope",
+    "fused_moe_kernel": "moe",
+    "void vllm::moe::topkGating<8, 128, 4, 16>": "moe",
+    "_gumbel_sample_kernel": "sampling",
+    "Memcpy HtoD (Pinned -> Device)": "other",
+}
+
+
+@pytest.mark.parametrize(("name", "family"), NAMES.items())
+def test_families_by_name(name, family):
+    assert family_of_kernel(name, has_experts=False) == family
+
+
+def test_hand_written_activations_belong_to_experts_where_there_are_any():
+    name = "void vllm::act_and_mul_kernel<c10::BFloat16>"
+    assert family_of_kernel(name, has_experts=True) == "moe"
+    assert family_of_kernel(name, has_experts=False) == "activation"
+
+
+def kernel(name, count, mean):
+    return {"name": name, "n": count, "mean_us": mean, "sum_us": count * mean, "grid": "", "block": ""}
+
+
+def document(**changes):
+    annots = [["execute_context_0(0)_generation_32(32)", "user_annotation", 5.0]] * 2
+    profile = {
+        "tag": "decode b=32 ctx~1100", "n_annot": 2, "annots": annots, "busy_us": 12_000.0, "span_us": 13_000.0,
+        "kernels": [
+            kernel("nvjet_sm90_tst_128x32", 256, 30.0), kernel("nvjet_sm90_tst_512x32", 2, 260.0),
+            kernel("flash::FlashAttnFwdSm90<", 64, 46.0), kernel("triton_red_fused_fused_add_rms_norm_0", 128, 2.1),
+        ],
+    }  # fmt: skip
+    return {"profiles": [{**profile, **changes}]}
+
+
+def read(**changes):
+    return next(read_profiles(Path("f.json"), document(**changes), has_experts=False))
+
+
+def test_the_head_is_the_longest_product_that_runs_once_a_step():
+    profile = read()
+    assert profile.family_us["lm_head"] == pytest.approx(520.0)
+    assert profile.family_us["gemm"] == pytest.approx(7680.0)
+
+
+def test_a_list_that_was_cut_off_still_counts_every_step():
+    annots = [["execute_context_0(0)_generation_32(32)", "user_annotation", 5.0]] * 60
+    assert sum(count for _, count in read(annots=annots, n_annot=80).steps) == 40
+
+
+def test_lengths_come_from_the_tag():
+    queries, keys = read().batch_of(ProfiledStep(0, 0, 32))
+    assert (len(queries), set(queries), set(keys)) == (32, {1}, {1100})
+    queries, keys = read(tag="prefill 8x2048 loop").batch_of(ProfiledStep(5, 8188, 4))
+    assert sum(queries) == 8192
+    assert max(keys) <= 2049
+
+
+def test_a_profile_without_steps_is_named():
+    with pytest.raises(FileFormatError, match=r"profiles\[0\]"):
+        read(annots=[])
+
+
+def test_predicted_families_are_compared():
+    deployment = deploy("llama-3.1-8b", "h200-sxm")
+    assert not has_experts(deployment.model)
+    compared = compare_profile("f.json", deployment, read())
+    assert {"gemm", "attention", "lm_head", "norm"} <= set(compared.families)
+    assert 0 < compared.families["gemm"].ape < 1
+    summary = summarise([compared])
+    assert 0 < summary["kernel_time_covered"] <= 1.01
+    assert summarise([])["kernel_ape_median"] is None
