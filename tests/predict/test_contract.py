@@ -167,7 +167,7 @@ def test_more_rows_never_make_a_product_faster(m, more, n, k):
     gpu = load_gpu("h200-sxm")
     for predictor in (PREDICTORS[name] for name in MONOTONE):
         fewer, larger = (predictor.seconds(Gemm(rows, 64 * n, 64 * k), gpu) for rows in (m, m + more))
-        assert fewer <= larger
+        assert fewer <= larger * (1 + 1e-12)  # the last bit may round either way
 
 
 @pytest.mark.parametrize(
