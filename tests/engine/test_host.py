@@ -1,19 +1,112 @@
+from dataclasses import fields
+
 import pytest
 
 from infercast.engine.graphs import Launch
-from infercast.engine.host import default_host
+from infercast.engine.host import HostModel, default_host, read_host
+from infercast.engine.launches import LaunchWork, launch_work
+from infercast.errors import FileFormatError
+from infercast.forecast.deploy import deploy
+from infercast.models.layout import ParallelLayout
+from infercast.models.read import read_model
+
+WORDS = ("title", "source")
+DENSE = LaunchWork(layers=32, kernels=322, latent_layers=0, expert_layers=0, shared_expert_layers=0)
 
 
 def test_the_bundled_host_is_complete_and_in_seconds():
     host = default_host()
     assert host.title
     assert host.source
-    for part in ("request_path", "token_path", "full_graph_step", "other_step", "other_layer"):
-        assert 0 < getattr(host, part) < 0.1
+    for field in fields(host):
+        if field.name not in WORDS:
+            assert 0 < getattr(host, field.name) < 0.1
 
 
-def test_only_full_graphs_hide_the_layers():
+def test_launching_by_hand_takes_longer_than_graphs():
     host = default_host()
-    assert host.step_seconds(Launch.FULL_GRAPH, 80) == host.full_graph_step
-    for launch in (Launch.PIECEWISE_GRAPHS, Launch.EAGER):
-        assert host.step_seconds(launch, 80) == pytest.approx(host.other_step + 80 * host.other_layer)
+    graph, pieces, eager = (
+        host.launching(launch, DENSE) for launch in (Launch.FULL_GRAPH, Launch.PIECEWISE_GRAPHS, Launch.EAGER)
+    )
+    assert 10 * graph < pieces < eager
+
+
+def test_a_full_graph_hides_the_layers():
+    host = default_host()
+    more = LaunchWork(layers=80, kernels=900, latent_layers=80, expert_layers=80, shared_expert_layers=80)
+    assert host.launching(Launch.FULL_GRAPH, more) == host.launching(Launch.FULL_GRAPH, DENSE)
+    assert host.launching(Launch.PIECEWISE_GRAPHS, more) > 2 * host.launching(Launch.PIECEWISE_GRAPHS, DENSE)
+
+
+def test_sequences_and_prompt_tokens_cost_planning():
+    model = HostModel(default_host(), DENSE)
+    one, many = (model.cost(Launch.FULL_GRAPH, count, count) for count in (1, 200))
+    assert many.plan > one.plan
+    assert many.process > one.process
+    assert (many.prepare, many.launch, many.wake) == (one.prepare, one.launch, one.wake)
+    assert model.cost(Launch.EAGER, 1, 8000).plan > model.cost(Launch.EAGER, 1, 600).plan
+
+
+def test_the_total_is_what_the_thread_is_busy_for():
+    cost = HostModel(default_host(), DENSE).cost(Launch.FULL_GRAPH, 1, 1)
+    assert cost.total == pytest.approx(cost.plan + cost.prepare + cost.launch + cost.process)
+
+
+@pytest.mark.parametrize(
+    ("model", "latent", "experts", "shared"),
+    [("llama-3.1-8b", 0, 0, 0), ("qwen3-30b-a3b", 0, 48, 0), ("deepseek-v2-lite", 27, 26, 26)],
+)
+def test_what_a_model_takes_to_launch(model, latent, experts, shared):
+    config = read_model(model)
+    work = launch_work(config, ParallelLayout(1))
+    assert work.layers == config.layers
+    assert (work.latent_layers, work.expert_layers, work.shared_expert_layers) == (latent, experts, shared)
+    assert 8 * work.layers < work.kernels < 30 * work.layers
+
+
+def test_quantising_is_fused_and_launched_with_its_neighbour():
+    plain, quantised = (read_model("llama-3.1-8b", quantization=name) for name in (None, "fp8"))
+    assert launch_work(plain, ParallelLayout(1)) == launch_work(quantised, ParallelLayout(1))
+
+
+NAMES = [field.name for field in fields(default_host()) if field.name not in WORDS]
+TEXT = "\n".join(['title = "t"', 'source = "s"', *(f"{name}_ms = 1.5" for name in NAMES)])
+
+
+def test_a_faster_cpu_divides_everything(tmp_path):
+    (tmp_path / "plain.toml").write_text(TEXT)
+    (tmp_path / "fast.toml").write_text(TEXT + "\nsingle_thread_speed = 1.5")
+    plain, fast = (read_host(tmp_path / f"{name}.toml") for name in ("plain", "fast"))
+    for name in NAMES:
+        assert getattr(plain, name) == pytest.approx(1.5e-3)
+        assert getattr(fast, name) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("title =", "is not TOML"),
+        (TEXT.replace("wake_ms = 1.5", "wake_ms = -1"), "wake_ms must be a number of at least 0, not -1"),
+        (TEXT.replace("wake_ms = 1.5", "wake_ms = true"), "wake_ms must be a number of at least 0, not True"),
+        (TEXT + "\nsingle_thread_speed = 0", "single_thread_speed must be above 0"),
+        (TEXT.replace("wake_ms = 1.5", ""), "must hold exactly these"),
+        (TEXT + "\nnonsense_ms = 1", "must hold exactly these"),
+    ],
+)
+def test_bad_files_are_one_sentence(tmp_path, text, expected):
+    path = tmp_path / "host.toml"
+    path.write_text(text)
+    with pytest.raises(FileFormatError, match=expected):
+        read_host(path)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        read_host(tmp_path / "none.toml")
+
+
+def test_a_deployment_takes_a_host_of_its_own(tmp_path):
+    path = tmp_path / "host.toml"
+    path.write_text(TEXT)
+    assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline", host=path).host.title == "t"
+    assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline").host == default_host()

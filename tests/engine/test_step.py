@@ -9,5 +9,5 @@ def test_a_step_of_single_tokens_is_a_decode_step():
 
 def test_a_constant_timer_gives_every_step_the_same_time():
     estimate = constant_timer(0.01)(StepShape([1], [0], 1), steps=3)
-    assert estimate.seconds.tolist() == estimate.gpu_seconds.tolist() == [0.01] * 3
+    assert estimate.gpu_seconds.tolist() == [0.01] * 3
     assert estimate.kernel_seconds.shape == (3, 1)

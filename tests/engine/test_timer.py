@@ -72,7 +72,7 @@ def test_several_steps_equal_them_one_by_one_to_the_bit(timer):
     together = timer(shape, steps=20)
     for step in range(20):
         alone = timer(StepShape(shape.new_tokens, [context + step for context in shape.computed], 5))
-        assert together.seconds[step] == alone.seconds[0]
+        assert together.host == alone.host
         assert together.gpu_seconds[step] == alone.gpu_seconds[0]
         assert np.array_equal(together.kernel_seconds[step], alone.kernel_seconds[0])
 
@@ -115,13 +115,17 @@ def test_eager_engines_do_not_pad():
 
 def test_a_small_model_waits_for_its_host():
     estimate = deployment_of("qwen3-0.6b").timer()(StepShape([1], [100], 1))
-    assert estimate.gpu_seconds[0] < estimate.host_seconds
-    assert estimate.seconds[0] == estimate.host_seconds == default_host().full_graph_step
+    assert estimate.gpu_seconds[0] < estimate.host.total
 
 
 def test_a_large_model_hides_its_host():
     estimate = deployment_of("llama-3.1-8b").timer()(StepShape([1], [100], 1))
-    assert estimate.seconds[0] == estimate.gpu_seconds[0] > estimate.host_seconds
+    assert estimate.gpu_seconds[0] > estimate.host.total
+
+
+def test_the_timer_and_the_deployment_agree_on_the_host(deployment, timer):
+    for shape in SHAPES.values():
+        assert timer(shape).host == deployment.host_cost(shape)
 
 
 def test_two_gpus_share_the_work_and_talk():

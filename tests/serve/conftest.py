@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from infercast.engine.kv import KvShape
-from infercast.engine.step import StepEstimate, StepShape, StepTimer
+from infercast.engine.step import HostCost, StepEstimate, StepShape, StepTimer
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Segment, Workload
 from infercast.serve.scheduler import Limits
@@ -26,9 +26,10 @@ def batch_timer(shape: StepShape, steps: int = 1) -> StepEstimate:
     contexts = np.array(shape.computed) + np.array(shape.new_tokens) + np.arange(steps)[:, None]
     dense = np.full(steps, 0.0071 * shape.num_tokens + 0.0013 * shape.num_sampled)
     attention = 0.00037 * contexts.sum(axis=1) + 0.011 * np.sqrt(contexts.max(axis=1))
-    host = 0.029 + 0.0059 * len(shape.new_tokens)
-    gpu = dense + attention
-    return StepEstimate(np.maximum(gpu, host), gpu, host, np.stack([dense, attention], axis=1))
+    batch = len(shape.new_tokens)
+    by_hand = 0.0 if shape.is_decode else 0.031
+    host = HostCost(0.0031 + 0.0011 * batch, 0.0077, 0.013 + by_hand, 0.0023 + 0.0029 * batch, 0.041)
+    return StepEstimate(dense + attention, np.stack([dense, attention], axis=1), host)
 
 
 @st.composite
@@ -68,7 +69,10 @@ def _scenarios(draw: st.DrawFn) -> Scenario:
         prefix_caching=draw(st.sampled_from([True, True, False])),
         steps_under_way=draw(st.integers(1, 2)),
         request_path_seconds=draw(st.sampled_from([0.0, 0.07])),
+        request_token_seconds=draw(st.sampled_from([0.0, 0.003])),
         token_path_seconds=draw(st.sampled_from([0.0, 0.013])),
+        token_turn_seconds=draw(st.sampled_from([0.0, 0.0017])),
+        wake_up_seconds=draw(st.sampled_from([0.0, 0.019])),
         max_model_len=longest,
     )
     return replica, Workload(tuple(requests), draw(st.sampled_from([None, None, 1, 2, 3])))

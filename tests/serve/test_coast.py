@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from infercast.engine.kv import KvShape
 from infercast.engine.step import StepEstimate, StepShape, StepTimer
+from infercast.serve.first_use import FirstUses
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Segment, Workload
 from infercast.serve.scheduler import Limits
@@ -35,6 +36,18 @@ both = pytest.mark.parametrize("steps_under_way", [1, 2])
 def test_jumping_and_stepping_give_the_same_bits(data: st.DataObject, scenarios: Any, facts: Facts) -> None:
     replica, workload = data.draw(scenarios)
     assert_jumps_change_nothing(facts, replica, workload)
+
+
+@given(data=st.data())
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_a_cold_engine_jumps_the_same_way(data: st.DataObject, scenarios: Any, facts: Facts) -> None:
+    replica, workload = data.draw(scenarios)
+    limits = replica.limits
+
+    def cold() -> Replica:
+        return replace(replica, first_uses=FirstUses(4, limits.max_num_batched_tokens, limits.max_num_seqs))
+
+    assert facts(simulate(cold(), workload, jump=True)) == facts(simulate(cold(), workload, jump=False))
 
 
 @both

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infercast.engine.step import StepTimer, constant_timer
+from infercast.engine.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.arrivals import arrival_times
 from infercast.serve.cache import NO_BLOCK
 from infercast.serve.record import Record
@@ -106,14 +106,18 @@ def test_the_server_is_busy_for_its_utilisation() -> None:
     assert record.running.area == pytest.approx(5_000 * SERVICE)
 
 
-def test_the_running_gauge_is_the_sum_over_the_steps(timer: StepTimer) -> None:
+def test_the_running_gauge_is_the_sum_over_the_steps() -> None:
     areas: list[float] = []
 
+    def by_batch(shape: StepShape, steps: int = 1) -> StepEstimate:
+        each = np.full(steps, 0.1 + 0.03 * shape.num_tokens)
+        return StepEstimate(each, each[:, None])
+
     def add(_: Scheduler, plan: Plan) -> None:
-        areas.append(len(plan.sequences) * float(timer(plan.shape).seconds[0]))
+        areas.append(len(plan.sequences) * float(by_batch(plan.shape).gpu_seconds[0]))
 
     workload = Workload(tuple(Request(0.3 * i, 5 + i % 7, 1 + i % 9) for i in range(100)))
-    record = simulate(Replica(timer, Limits(16, 4), num_blocks=200), workload, jump=False, observe=add)
+    record = simulate(Replica(by_batch, Limits(16, 4), num_blocks=200), workload, jump=False, observe=add)
     assert record.running.area == pytest.approx(sum(areas))
 
 

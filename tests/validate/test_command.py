@@ -11,8 +11,15 @@ import pytest
 from infercast.cli import main
 
 PAIR = {"measured", "predicted", "ape"}
-RUN = {"file", "kind", "label", "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "output_tokens_per_s"}
+RUN = {
+    "file", "kind", "label", "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "output_tokens_per_s", "requests",
+    "idle_ttft_ms", "prompts_ms", "decode_step_ms",
+}  # fmt: skip
+REQUESTS = {"ttft_median", "ttft_p90", "tpot_median", "tpot_p90", "start_order", "ttft_order"}
+FILE = {"file", "idle_ttft_error", "decode_step_error", "prompts_error", "loaded_ttft_p50_error"}
 SUMMARY = {
+    "idle_ttft_ape_max", "loaded_ttft_p50_ape_median", "loaded_ttft_p99_ape_median", "decode_step_ape_median",
+    "prompts_ape_median",
     "ttft_p50_ape_median", "ttft_p99_ape_median", "tpot_p50_ape_median", "throughput_ape_median", "kv_blocks_ape_max",
     "runs", "stalled_runs",
 }  # fmt: skip
@@ -34,10 +41,11 @@ def test_the_json_schema(validate: Any, document: Any, write: Any) -> None:
     code, out, err = validate(write(document, "one.json.gz"), write(document, "two.json"), "--json")
     assert (code, err) == (0, "")
     result = json.loads(out)
-    assert set(result) == {"runs", "kv_blocks", "summary"}
+    assert set(result) == {"runs", "kv_blocks", "files", "summary"}
     assert [run["file"] for run in result["runs"]] == ["one.json.gz", "one.json.gz", "two.json", "two.json"]
     for run in result["runs"]:
         assert set(run) == RUN
+        assert set(run["requests"]) == REQUESTS
         for name in ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "output_tokens_per_s"):
             assert set(run[name]) == PAIR
             error = abs(run[name]["predicted"] / run[name]["measured"] - 1)
@@ -49,6 +57,7 @@ def test_the_json_schema(validate: Any, document: Any, write: Any) -> None:
     assert result["runs"][0]["output_tokens_per_s"]["measured"] == pytest.approx(4 * 8 / 0.034)
     assert [set(each) for each in result["kv_blocks"]] == [{"file", *PAIR}] * 2
     assert result["kv_blocks"][0]["measured"] == 68000
+    assert [set(each) for each in result["files"]] == [FILE] * 2
     assert set(result["summary"]) == SUMMARY
     assert (result["summary"]["runs"], result["summary"]["stalled_runs"]) == (4, 2)
     errors = sorted(run["ttft_p50_ms"]["ape"] for run in result["runs"])

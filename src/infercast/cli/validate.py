@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from infercast.cli import options
 from infercast.errors import InputError
 from infercast.report.layout import show
 from infercast.report.validation import render_validation, validation_dict
-from infercast.validate.compare import validate
+from infercast.validate.compare import Validation, validate
 from infercast.validate.measured import read_measured
 
 
@@ -24,6 +25,12 @@ def command(
     ] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="In place of the GPU that the file names.")] = None,
     predictor: options.PredictorName = "learned",
+    host: Annotated[
+        Path | None, typer.Option("--host", metavar="FILE", help="Host costs (.toml) in place of the bundled ones.")
+    ] = None,
+    warmed_up: Annotated[
+        bool, typer.Option("--warmed-up", metavar="", help="The engine had served before; it starts cold otherwise.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.
@@ -35,22 +42,27 @@ def command(
     if model_config is not None and not model_config.is_dir():
         raise InputError(f"--model-config {model_config} is not a folder")
     measured = [read_measured(path) for path in files]
-    num_runs = sum(len(each.runs) for each in measured)
+
+    def run(progress: Callable[[str], None] | None = None) -> Validation:
+        return validate(
+            measured,
+            model_config=model_config,
+            gpu=gpu,
+            predictor=predictor,
+            host=host,
+            warmed_up=warmed_up,
+            progress=progress,
+        )
+
     if sys.stderr.isatty() and not as_json:
         from rich.console import Console  # noqa: PLC0415 - only where a bar is shown
         from rich.progress import Progress  # noqa: PLC0415
 
         with Progress(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("re-running", total=num_runs)
-            validation = validate(
-                measured,
-                model_config=model_config,
-                gpu=gpu,
-                predictor=predictor,
-                progress=lambda label: bar.update(task, advance=1, description=label),
-            )
+            task = bar.add_task("re-running", total=sum(len(each.runs) for each in measured))
+            validation = run(lambda label: bar.update(task, advance=1, description=label))
     else:
-        validation = validate(measured, model_config=model_config, gpu=gpu, predictor=predictor)
+        validation = run()
     if as_json:
         options.print_json(validation_dict(validation))
     else:

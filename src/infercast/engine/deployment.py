@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from infercast.engine.graphs import Graphs, capture_sizes
-from infercast.engine.host import Host
+from infercast.engine.host import Host, HostModel
+from infercast.engine.launches import launch_work
 from infercast.engine.memory import Memory, require_fit
 from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
+from infercast.engine.step import HostCost, StepShape
 from infercast.engine.timer import KernelTimer
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout, check_layout
@@ -32,6 +34,12 @@ class Deployment:
         """The CUDA graphs the engine records at its start."""
         sizes = () if self.settings.enforce_eager else capture_sizes(self.settings.max_num_seqs)
         return Graphs(sizes, self.settings.max_num_seqs)
+
+    def host_cost(self, shape: StepShape) -> HostCost:
+        """The host's part of a step."""
+        launch = self.graphs.launch(shape.num_tokens, shape.is_decode)
+        model = HostModel(self.host, launch_work(self.model, self.layout))
+        return model.cost(launch, len(shape.new_tokens), shape.num_tokens)
 
     def timer(self) -> KernelTimer:
         """A step timer with every step size priced; it may be called for any batch within the settings."""

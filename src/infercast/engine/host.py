@@ -1,37 +1,120 @@
-"""What the CPU costs a step and a request: constants for now, from a data file."""
+"""What the CPU beside the GPU costs a step and a request, from a data file of fitted seconds."""
 
 from __future__ import annotations
 
+import math
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
+from pathlib import Path
+from typing import Any
 
 from infercast.engine.graphs import Launch
-from infercast.units import MILLI
+from infercast.engine.launches import LaunchWork
+from infercast.engine.step import HostCost
+from infercast.errors import FileFormatError
+from infercast.units import MICRO, MILLI
+
+UNITS = {"_ms": MILLI, "_us": MICRO}
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Seconds of host time."""
+    """Seconds of host time; what each is for is said in the data file."""
 
     title: str
     source: str
     request_path: float
+    request_token: float
+    wake_up: float
     token_path: float
-    full_graph_step: float
-    other_step: float
-    other_layer: float
+    token_turn: float
+    plan: float
+    plan_sequence: float
+    plan_token: float
+    prepare: float
+    sample: float
+    graph_launch: float
+    prompt_step: float
+    piece_layer: float
+    eager_step: float
+    eager_kernel: float
+    latent_layer: float
+    expert_layer: float
+    shared_expert_layer: float
+    process: float
+    process_sequence: float
+    wake: float
 
-    def step_seconds(self, launch: Launch, num_layers: int) -> float:
-        """What the host needs for one step; it hides behind the GPU where that takes longer."""
+    def launching(self, launch: Launch, work: LaunchWork) -> float:
+        """From a step's first kernel to its last one before sampling."""
         if launch is Launch.FULL_GRAPH:
-            return self.full_graph_step
-        return self.other_step + self.other_layer * num_layers
+            return self.graph_launch
+        by_hand = self.prompt_step + self.latent_layer * work.latent_layers
+        if launch is Launch.PIECEWISE_GRAPHS:
+            return by_hand + self.piece_layer * work.layers
+        return (
+            by_hand
+            + self.eager_step
+            + self.eager_kernel * work.kernels
+            + self.expert_layer * work.expert_layers
+            + self.shared_expert_layer * work.shared_expert_layers
+        )
+
+
+class HostModel:
+    """A host that runs one model."""
+
+    def __init__(self, host: Host, work: LaunchWork) -> None:
+        self._host = host
+        self._launching = {launch: host.launching(launch, work) + host.sample for launch in Launch}
+
+    def cost(self, launch: Launch, num_sequences: int, num_tokens: int) -> HostCost:
+        """The host's part of a step."""
+        host = self._host
+        return HostCost(
+            plan=host.plan + host.plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences),
+            prepare=host.prepare,
+            launch=self._launching[launch],
+            process=host.process + host.process_sequence * num_sequences,
+            wake=host.wake,
+        )
 
 
 def default_host() -> Host:
     """The host that was measured."""
     text = resources.files("infercast").joinpath("data/hosts/default.toml").read_text(encoding="utf-8")
-    values = tomllib.loads(text)
-    seconds = {key.removesuffix("_ms"): value * MILLI for key, value in values.items() if key.endswith("_ms")}
+    return _host_of(tomllib.loads(text))
+
+
+def read_host(path: Path) -> Host:
+    """A host from a data file like the bundled one."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except ValueError as problem:
+        raise FileFormatError(path, f"is not TOML: {problem}") from None
+    for name, value in values.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name not in ("title", "source") and not (number and 0 <= value < math.inf):
+            raise FileFormatError(path, f"{name} must be a number of at least 0, not {value!r}")
+    if not values.get("single_thread_speed", 1.0) > 0:
+        raise FileFormatError(path, "single_thread_speed must be above 0")
+    try:
+        return _host_of(values)
+    except (KeyError, TypeError):
+        names = ", ".join(field.name for field in fields(Host))
+        raise FileFormatError(path, f"must hold exactly these, times with _ms or _us behind them: {names}") from None
+
+
+def _host_of(values: dict[str, Any]) -> Host:
+    """``single_thread_speed`` scales everything that runs on the CPU."""
+    speed = values.get("single_thread_speed", 1.0)
+    seconds = {
+        name.removesuffix(unit): value * scale / speed
+        for name, value in values.items()
+        for unit, scale in UNITS.items()
+        if name.endswith(unit)
+    }
     return Host(title=values["title"], source=values["source"], **seconds)

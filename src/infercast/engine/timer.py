@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.engine.graphs import Graphs, Launch
-from infercast.engine.host import Host
+from infercast.engine.host import Host, HostModel
+from infercast.engine.launches import launch_work
 from infercast.engine.step import StepEstimate, StepShape
 from infercast.engine.surface import DecodeSurface, PromptSurface
 from infercast.hardware import Gpu
@@ -72,19 +73,18 @@ class KernelTimer:
         kinds = attention_kinds(config).items()
         shared = sum(layers for attention, layers in kinds if isinstance(attention, GroupedAttention))
         self._shared_launches = launch_floor(gpu) * shared / max(1, len(by_sequence))
-        self._host_seconds = {launch: host.step_seconds(launch, config.layers) for launch in Launch}
+        self._host = HostModel(host, launch_work(config, layout))
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        """The times of ``steps`` steps in a row, each as its GPU or its host takes longer."""
+        """What ``steps`` steps in a row cost."""
         launch = self._graphs.launch(shape.num_tokens, shape.is_decode)
         padded = shape.num_tokens if launch is Launch.EAGER else self._graphs.padded(shape.num_tokens)
         kernels = np.empty((steps, len(self.kernels)))
         kernels[:, : self._token_table.shape[1]] = self._token_table[padded]
         kernels[:, self._attention_columns] = self._price_attention(shape, steps)
         kernels[:, self._attention_columns.stop :] = self._row_table[shape.num_sampled]
-        gpu_seconds = kernels.sum(axis=1)
-        host_seconds = self._host_seconds[launch]
-        return StepEstimate(np.maximum(gpu_seconds, host_seconds), gpu_seconds, host_seconds, kernels)
+        host = self._host.cost(launch, len(shape.new_tokens), shape.num_tokens)
+        return StepEstimate(kernels.sum(axis=1), kernels, host)
 
     def _price_attention(self, shape: StepShape, steps: int) -> Table:
         """Seconds of each attention kernel (columns) in each of the steps (rows)."""

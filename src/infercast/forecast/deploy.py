@@ -9,7 +9,7 @@ from typing import Any
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.deployment import deploy as deploy_resolved
-from infercast.engine.host import default_host
+from infercast.engine.host import Host, default_host, read_host
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu
@@ -50,8 +50,9 @@ def deploy(
     kv_cache_dtype: str = "auto",
     tensor_parallel_size: int = 1,
     predictor: str | Predictor = "learned",
+    host: Path | Host | None = None,
 ) -> Deployment:
-    """Put a model on GPUs, or say why it cannot be done.
+    """Put a model on GPUs, or say why it cannot be done. ``host`` is a file like the bundled one, or what it holds.
 
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and
     `InputError` for anything that an engine would refuse.
@@ -62,5 +63,5 @@ def deploy(
         settings or EngineSettings(),
         ParallelLayout(tensor_parallel_size),
         make_predictor(predictor) if isinstance(predictor, str) else predictor,
-        default_host(),
+        read_host(host) if isinstance(host, Path) else host or default_host(),
     )

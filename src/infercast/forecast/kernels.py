@@ -81,7 +81,7 @@ def price_shape(deployment: Deployment, shape: StepShape, *, explain: bool = Fal
     ]
     kernels = _throttled(deployment, calls, tuple(_price_call(deployment, call, explain) for call in calls))
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
-    host_seconds = deployment.host.step_seconds(launch, model.layers)
+    host_seconds = deployment.host_cost(shape).total
     return StepCost(kernels, gpu, host_seconds, launch.value, shape.num_tokens, padded)
 
 

@@ -15,6 +15,7 @@ from infercast.forecast.saturation import Saturation, find_saturation
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Limits, Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
+from infercast.serve.first_use import FirstUses
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,13 @@ class Forecast:
     """Set where requests arrive faster than they can ever be served; latencies then only tell how long the run was."""
 
 
-def replica_of(deployment: Deployment, timer: StepTimer) -> Replica:
-    """The deployment as the simulation sees it."""
-    settings = deployment.settings
+def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = True) -> Replica:
+    """The deployment as the simulation sees it; an engine that is not warmed up has just been started."""
+    settings, host = deployment.settings, deployment.host
+    first_uses = None
+    if not warmed_up:
+        largest_graph = max(deployment.graphs.sizes, default=0)
+        first_uses = FirstUses(largest_graph, settings.max_num_batched_tokens, settings.max_num_seqs)
     limits = Limits(
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_num_seqs=settings.max_num_seqs,
@@ -79,8 +84,12 @@ def replica_of(deployment: Deployment, timer: StepTimer) -> Replica:
         kv_shape=deployment.memory.kv.shape,
         prefix_caching=settings.enable_prefix_caching,
         steps_under_way=2 if settings.async_scheduling else 1,
-        request_path_seconds=deployment.host.request_path,
-        token_path_seconds=deployment.host.token_path,
+        request_path_seconds=host.request_path,
+        request_token_seconds=host.request_token,
+        token_path_seconds=host.token_path,
+        token_turn_seconds=host.token_turn,
+        wake_up_seconds=host.wake_up,
+        first_uses=first_uses,
         max_model_len=settings.max_model_len,
     )
 

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from infercast.engine.deployment import Deployment
+from infercast.engine.host import Host, default_host
 from infercast.forecast.phases import Phase
 from infercast.forecast.serving import Forecast, Level, Percentiles
 from infercast.models.parameters import parameter_count
@@ -36,11 +37,16 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
             f"max_model_len {settings.max_model_len:,}; "
             f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}",
         ),
-        ("host", f"{deployment.host.title} (default; not fitted to your machine)"),
+        ("host", _host(deployment.host)),
         ("kernel prices", deployment.predictor.describe(gpu)),
     ]
     rows += [("note", note) for note in model.notes]
     return rows
+
+
+def _host(host: Host) -> str:
+    """Whose CPU it is, and a warning where it is nobody's in particular."""
+    return f"{host.title} (default; not fitted to your machine)" if host == default_host() else host.title
 
 
 def render_forecast(forecast: Forecast) -> list[RenderableType]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -9,10 +10,12 @@ from rich.text import Text
 
 from infercast.report.layout import grid, section
 from infercast.units import MILLI, format_percent
-from infercast.validate.compare import Comparison, RunComparison, Validation
+from infercast.validate.compare import RunComparison, Validation
+from infercast.validate.parts import Comparison
 
 QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
 TITLES = ("TTFT p50", "TTFT p99", "TPOT p50", "tokens/s")
+PARTS = ("idle_ttft", "decode_step", "prompts")
 UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
 
 
@@ -21,7 +24,47 @@ def render_validation(validation: Validation) -> list[RenderableType]:
     parts = [_render_file(validation, name, blocks) for name, blocks in validation.kv_blocks]
     medians = grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
     left_out = f" ({validation.num_stalled} stalled runs left out)" if validation.num_stalled else ""
-    return [*parts, section(f"Median absolute error{left_out}", medians)]
+    return [
+        *parts,
+        section("Request by request: absolute error, and rank correlations", _scatter_grid(validation)),
+        section("Which part is off: median error", _parts_grid(validation)),
+        section(f"Median absolute error{left_out}", medians),
+    ]
+
+
+def _scatter_grid(validation: Validation) -> RenderableType:
+    """Runs with arrivals over time, where single requests differ."""
+    columns = ("file", "run", "TTFT median", "TTFT p90", "TPOT median", "TPOT p90", "start order", "TTFT order")
+    rows = [
+        (
+            run.file,
+            run.label,
+            *map(_percent, (each.ttft_median, each.ttft_p90, each.tpot_median, each.tpot_p90)),
+            *("-" if order is None else f"{order:.3f}" for order in (each.start_order, each.ttft_order)),
+        )
+        for run in validation.runs
+        if (each := run.scatter) is not None and (run.parts is None or not run.parts.is_static)
+    ]
+    return grid(columns, rows, text_columns=2, notes_at=(0,))
+
+
+def _parts_grid(validation: Validation) -> RenderableType:
+    """What decides in each: host, kernels (and launches), the queue on top of them."""
+    columns = ("file", "idle TTFT (host)", "decode step", "prompts", "TTFT under load (queue)")
+    rows = [
+        (each.file, *map(_signed_percent, (each.idle_ttft, each.decode_step, each.prompts, each.loaded_ttft)))
+        for each in validation.file_parts()
+    ]
+    medians = ("all, absolute", *(_percent(validation.median_part(part)) for part in PARTS), "")
+    return grid(columns, [*rows, medians], notes_at=(0,))
+
+
+def _percent(error: float | None) -> str:
+    return "-" if error is None else format_percent(error)
+
+
+def _signed_percent(error: float | None) -> str:
+    return "-" if error is None else f"{100 * error:+,.1f} %"
 
 
 def _render_file(validation: Validation, name: str, blocks: Comparison) -> RenderableType:
@@ -34,15 +77,32 @@ def _render_file(validation: Validation, name: str, blocks: Comparison) -> Rende
 
 
 def validation_dict(validation: Validation) -> dict[str, Any]:
-    """The same as plain data; ``ape`` is a fraction."""
+    """The same as plain data; errors are fractions."""
+    files = validation.file_parts()
+    idle = [abs(each.idle_ttft) for each in files if each.idle_ttft is not None]
     return {
         "runs": [_run_dict(run) for run in validation.runs],
         "kv_blocks": [{"file": name, **_pair(pair, 1.0)} for name, pair in validation.kv_blocks],
+        "files": [
+            {
+                "file": each.file,
+                "idle_ttft_error": each.idle_ttft,
+                "decode_step_error": each.decode_step,
+                "prompts_error": each.prompts,
+                "loaded_ttft_p50_error": each.loaded_ttft,
+            }
+            for each in files
+        ],
         "summary": {
             "ttft_p50_ape_median": validation.median_ape("ttft_p50"),
             "ttft_p99_ape_median": validation.median_ape("ttft_p99"),
             "tpot_p50_ape_median": validation.median_ape("tpot_p50"),
             "throughput_ape_median": validation.median_ape("output_tokens_per_second"),
+            "idle_ttft_ape_max": max(idle, default=None),
+            "loaded_ttft_p50_ape_median": validation.median_loaded("ttft_p50"),
+            "loaded_ttft_p99_ape_median": validation.median_loaded("ttft_p99"),
+            "decode_step_ape_median": validation.median_part("decode_step"),
+            "prompts_ape_median": validation.median_part("prompts"),
             "kv_blocks_ape_max": max((pair.ape for _, pair in validation.kv_blocks), default=None),
             "runs": len(validation.runs),
             "stalled_runs": validation.num_stalled,
@@ -92,4 +152,13 @@ def _run_dict(run: RunComparison) -> dict[str, Any]:
         "ttft_p99_ms": _pair(run.ttft_p99, MILLI),
         "tpot_p50_ms": _pair(run.tpot_p50, MILLI) if run.tpot_p50 else None,
         "output_tokens_per_s": _pair(run.output_tokens_per_second, 1.0),
+        "requests": asdict(run.scatter) if run.scatter else None,
+        "idle_ttft_ms": _part(run, "idle_ttft"),
+        "prompts_ms": _part(run, "prompts"),
+        "decode_step_ms": _part(run, "decode_step"),
     }
+
+
+def _part(run: RunComparison, name: str) -> dict[str, float] | None:
+    pair = getattr(run.parts, name, None)
+    return _pair(pair, MILLI) if pair else None

@@ -10,12 +10,14 @@ from infercast.serve.request import Request, Workload
 class Clients:
     """Releases the requests of a workload to the engine.
 
-    ``path_seconds`` is what a request spends on its way into the engine's queue, once a client has sent it.
+    ``path_seconds`` is what a request spends on its way into the engine's queue, once a client has sent it, and
+    ``token_seconds`` what each token of its prompt adds. Requests stay in the order in which they were sent.
     """
 
-    def __init__(self, workload: Workload, path_seconds: float = 0.0) -> None:
+    def __init__(self, workload: Workload, path_seconds: float = 0.0, token_seconds: float = 0.0) -> None:
         self._requests = workload.requests
         self._path_seconds = path_seconds
+        self._token_seconds = token_seconds
         self._next = 0
         # Closed loop: the moments at which a client is free to send, a heap.
         self._free_at: list[float] | None = None
@@ -27,7 +29,7 @@ class Clients:
         """When the next request reaches the engine's queue; None if no client will send one before an answer."""
         if self._next == len(self._requests) or (self._free_at is not None and not self._free_at):
             return None
-        return self._sent_at() + self._path_seconds
+        return self._sent_at() + (self._path_seconds + self._token_seconds * self._requests[self._next].num_input)
 
     def pop(self) -> tuple[int, Request, float]:
         """The next request: its index, itself, and when its client sent it."""

@@ -7,6 +7,7 @@ if the steps had been taken one by one: the same additions are made in the same 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy.typing as npt
 
 from infercast.engine.step import StepEstimate, StepShape
 from infercast.serve.scheduler import Plan, Sequence
-from infercast.serve.state import State
+from infercast.serve.state import Flight, State
+from infercast.serve.timeline import Span, Timeline
 
 MOST_STEPS = 32
 """Steps priced at once: enough to matter, few enough that an arrival in between wastes little."""
@@ -34,13 +36,39 @@ def coast(state: State) -> bool:
     if steps < 2:
         return False
     shape = StepShape([1] * len(sequences), computed.tolist(), len(sequences))
-    estimate = state.timer(shape, steps)
-    ends = _run_on(state.gpu_free, estimate.seconds)
-    steps = min(steps, _steps_before_arrival(state, ends))
-    if steps < 2:
+    run = _run_ahead(state, state.timer(shape, steps))
+    if len(run.spans) < 2:
         return False
-    _jump(state, shape, _first(estimate, steps), ends[: steps + 1], held[: steps + 1])
+    _jump(state, shape, run, held[: len(run.spans) + 1])
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Steps taken ahead of the simulation."""
+
+    estimate: StepEstimate
+    timeline: Timeline
+    spans: list[Span]
+    taken_in: list[float]
+    """When the engine was done with each result: of these steps, or of the one under way and all but the last."""
+
+
+def _run_ahead(state: State, estimate: StepEstimate) -> _Run:
+    """The steps that are planned before the next request is seen."""
+    timeline, arrival = state.timeline.copy(), state.clients.next_arrival
+    spans: list[Span] = []
+    taken_in = []
+    ends = [(flight.end, flight.host) for flight in state.under_way]
+    for gpu_seconds in estimate.gpu_seconds.tolist():
+        if arrival is not None and arrival <= timeline.clock:
+            break
+        spans.append(timeline.launch(estimate.host, gpu_seconds))
+        ends.append((spans[-1].end, estimate.host))
+        taken_in.append(timeline.take_in(*ends.pop(0)))
+    steps = len(spans)
+    first = StepEstimate(estimate.gpu_seconds[:steps], estimate.kernel_seconds[:steps], estimate.host)
+    return _Run(first, timeline, spans, taken_in)
 
 
 def _is_steady(state: State, sequences: list[Sequence]) -> bool:
@@ -73,44 +101,20 @@ def _blocks_held(state: State, computed: npt.NDArray[Any], steps: int) -> npt.ND
     return np.asarray(len(shape.windows) * np.sum(-(-tokens // shape.block_size), axis=1))
 
 
-def _run_on(start: float, seconds: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """``start``, and the end of each step after it; sums run in order, as a loop's would."""
-    return np.cumsum(np.concatenate(([start], seconds)))
-
-
-def _steps_before_arrival(state: State, ends: npt.NDArray[Any]) -> int:
-    """Steps that are planned before the next request is seen. The first is planned now, where nobody has arrived."""
-    arrival = state.clients.next_arrival
-    if arrival is None:
-        return int(ends.size) - 1
-    # With one step under way the next plan is made when that one ends (ends[0]), otherwise when its own end comes.
-    later_plans = ends[:-2] if state.steps_under_way > 1 else ends[1:-1]
-    return 1 + int(np.searchsorted(later_plans, arrival, side="left"))
-
-
-def _first(estimate: StepEstimate, steps: int) -> StepEstimate:
-    """The first few steps of a series."""
-    return StepEstimate(
-        estimate.seconds[:steps], estimate.gpu_seconds[:steps], estimate.host_seconds, estimate.kernel_seconds[:steps]
-    )
-
-
-def _jump(
-    state: State, shape: StepShape, estimate: StepEstimate, ends: npt.NDArray[Any], held: npt.NDArray[Any]
-) -> None:
+def _jump(state: State, shape: StepShape, run: _Run, held: npt.NDArray[Any]) -> None:
     """Take the steps: tokens appear, blocks are filled, the clock moves on."""
     scheduler, record = state.scheduler, state.record
-    steps, sequences = estimate.seconds.size, scheduler.running
+    steps, sequences = len(run.spans), scheduler.running
     usage = 1.0 - (scheduler.cache.num_free - (held[1:] - held[0])) / scheduler.cache.num_blocks
-    record.steps(shape, estimate, running=len(sequences), waiting=0, kv=usage)
-    finished = ends[:-1] if state.steps_under_way > 1 else ends[1:]
-    record.steady_tokens(sequences, finished)
+    seconds = [span.seconds for span in run.spans]
+    record.steps(shape, run.estimate, seconds, running=len(sequences), waiting=0, kv=usage.tolist())
+    record.steady_tokens(sequences, run.taken_in)
     for sequence in sequences:
         scheduler.advance(sequence, steps)
     plan = Plan(list(sequences), [1] * len(sequences), [sequence.num_computed - 1 for sequence in sequences])
     plan.sampled = list(sequences)
-    state.clock, state.gpu_free = float(finished[-1]), float(ends[-1])
+    state.timeline = run.timeline
     state.last_plan = plan
     if state.steps_under_way > 1:
         state.under_way.clear()
-        state.under_way.append((plan, state.gpu_free))
+        state.under_way.append(Flight(plan, run.spans[-1].end, run.estimate.host))

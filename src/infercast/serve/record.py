@@ -20,7 +20,7 @@ PHASES = ("prefill", "decode")
 class Record:
     """Arrays over requests, filled as the run goes on. Times are in seconds."""
 
-    def __init__(self, num_requests: int, token_path_seconds: float = 0.0) -> None:
+    def __init__(self, num_requests: int, token_path_seconds: float = 0.0, token_turn_seconds: float = 0.0) -> None:
         self.sent_at = np.full(num_requests, np.nan)
         self.started_at = np.full(num_requests, np.nan)
         """When the first step with the request in it began."""
@@ -32,6 +32,7 @@ class Record:
         self.running, self.waiting, self.kv_usage = Gauge(), Gauge(), Gauge()
         self.num_preemptions = 0
         self._token_path_seconds = token_path_seconds
+        self._token_turn_seconds = token_turn_seconds
         self._previous_end = np.nan
         # Most tokens of a step follow their predecessor by the same gap, so gaps are kept with a count.
         self._gaps: list[float] = []
@@ -49,17 +50,24 @@ class Record:
                 self.num_cached[sequence.index] = sequence.num_cached
 
     def steps(
-        self, shape: StepShape, estimate: StepEstimate, *, running: int, waiting: int, kv: float | npt.NDArray[Any]
+        self,
+        shape: StepShape,
+        estimate: StepEstimate,
+        seconds: SequenceOf[float],
+        *,
+        running: int,
+        waiting: int,
+        kv: SequenceOf[float],
     ) -> None:
-        """One or more steps of the same batch were planned."""
-        self.phases["decode" if shape.is_decode else "prefill"].add(shape, estimate)
-        self.running.add(running, estimate.seconds)
-        self.waiting.add(waiting, estimate.seconds)
-        self.kv_usage.add(kv, estimate.seconds)
+        """One or more steps of the same batch were launched; each adds its ``seconds`` to the run."""
+        self.phases["decode" if shape.is_decode else "prefill"].add(shape, estimate, seconds)
+        self.running.add([running] * len(seconds), seconds)
+        self.waiting.add([waiting] * len(seconds), seconds)
+        self.kv_usage.add(kv, seconds)
 
     def tokens(self, plan: Plan, end: float, done: SequenceOf[Sequence]) -> None:
-        """A step ended and its tokens are on their way to their clients."""
-        time = end + self._token_path_seconds
+        """The engine is done with a step whose tokens are on their way to their clients."""
+        time = end + self._path(len(plan.sampled))
         steady = 0
         for sequence in plan.sampled:
             if sequence.last_token == self._previous_end:
@@ -82,14 +90,19 @@ class Record:
         """Whether each of them got a token at the last step that ended."""
         return all(sequence.last_token == self._previous_end for sequence in sequences)
 
-    def steady_tokens(self, sequences: SequenceOf[Sequence], ends: npt.NDArray[Any]) -> None:
+    def steady_tokens(self, sequences: SequenceOf[Sequence], ends: SequenceOf[float]) -> None:
         """Steps ended one after the other, each with a token for all these sequences and none their last."""
-        times = [end + self._token_path_seconds for end in ends.tolist()]
+        path = self._path(len(sequences))
+        times = [end + path for end in ends]
         self._gaps += [later - earlier for earlier, later in pairwise([self._previous_end, *times])]
         self._gap_counts += [len(sequences)] * len(times)
         self._previous_end = times[-1]
         for sequence in sequences:
             sequence.last_token = self._previous_end
+
+    def _path(self, num_tokens: int) -> float:
+        """Seconds to a client: tokens of one step are handed over one after the other, so a typical one waits."""
+        return self._token_path_seconds + self._token_turn_seconds * num_tokens
 
     def close(self, scheduler: Scheduler) -> Record:
         """The run is over."""

@@ -1,7 +1,8 @@
-"""The clock: steps follow each other, arrivals fall between them, requests become latencies.
+"""The loop of an engine's host thread: take in requests, plan and launch a step, take in a result.
 
-Like vLLM's engine core, the loop keeps up to two steps under way when scheduling is asynchronous: the next one is
-planned when the one before it starts, so a request that arrives during a step joins the one after the next.
+Like vLLM's engine core, it keeps up to two steps under way when scheduling is asynchronous: the next one is planned
+when the result before the one that runs has been taken in, so a request that arrives during a step joins the one
+after the next.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from infercast.errors import InputError
 from infercast.serve.cache import KvCache
 from infercast.serve.clients import Clients
 from infercast.serve.coast import coast
+from infercast.serve.first_use import FirstUses
 from infercast.serve.record import Record
 from infercast.serve.request import Workload
 from infercast.serve.scheduler import Limits, Plan, Scheduler
@@ -25,7 +27,7 @@ Observer = Callable[[Scheduler, Plan], None]
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One engine: how long its steps take, what bounds them and how much it can remember."""
+    """One engine: what its steps cost, what bounds them and how much it can remember."""
 
     timer: StepTimer
     limits: Limits
@@ -36,8 +38,16 @@ class Replica:
     """2: the next step is planned while one runs (asynchronous scheduling); 1: one after the other."""
     request_path_seconds: float = 0.0
     """From the client's call to the engine's queue."""
+    request_token_seconds: float = 0.0
+    """What each token of the prompt adds to that."""
     token_path_seconds: float = 0.0
-    """From the end of a step to the client."""
+    """From a result that the engine has taken in to the client ..."""
+    token_turn_seconds: float = 0.0
+    """... and what each token that a step produces adds to it."""
+    wake_up_seconds: float = 0.0
+    """What an engine without work needs to notice a request; whatever comes meanwhile is seen with it."""
+    first_uses: FirstUses | None = None
+    """What the engine has met since its start, which a run adds to; None: it has met everything."""
     max_model_len: int | None = None
 
 
@@ -49,12 +59,14 @@ def simulate(replica: Replica, workload: Workload, *, jump: bool = True, observe
     """
     check_workload(replica, workload)
     cache = KvCache(replica.num_blocks, replica.kv_shape, caching=replica.prefix_caching)
-    clients = Clients(workload, replica.request_path_seconds)
-    record = Record(len(workload.requests), replica.token_path_seconds)
-    state = State(Scheduler(replica.limits, cache), clients, record, replica.timer, replica.steps_under_way)
+    clients = Clients(workload, replica.request_path_seconds, replica.request_token_seconds)
+    record = Record(len(workload.requests), replica.token_path_seconds, replica.token_turn_seconds)
+    state = State(
+        Scheduler(replica.limits, cache), clients, record, replica.timer, replica.steps_under_way, replica.first_uses
+    )
     scheduler = state.scheduler
     while True:
-        while (arrival := clients.next_arrival) is not None and arrival <= state.clock:
+        while (arrival := clients.next_arrival) is not None and arrival <= state.timeline.clock:
             index, request, sent = clients.pop()
             scheduler.add(index, request)
             record.sent(index, sent)
@@ -71,7 +83,7 @@ def simulate(replica: Replica, workload: Workload, *, jump: bool = True, observe
             for sequence in state.finish():
                 clients.answer(record.last_token[sequence.index])
         elif arrival is not None:
-            state.clock = arrival
+            state.timeline.sleep_until(arrival + replica.wake_up_seconds)
         else:
             return record.close(scheduler)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -23,17 +24,18 @@ class PhaseTotals:
         self.host_bound_seconds = 0.0
         self.kernel_seconds: npt.NDArray[Any] | None = None
 
-    def add(self, shape: StepShape, estimate: StepEstimate) -> None:
-        """One or more steps of the same batch, whose contexts grow by a token a step."""
-        steps, sequences = estimate.seconds.size, len(shape.new_tokens)
+    def add(self, shape: StepShape, estimate: StepEstimate, seconds: Sequence[float]) -> None:
+        """One or more steps of the same batch, whose contexts grow by a token a step, and how long each took."""
+        steps, sequences = len(seconds), len(shape.new_tokens)
         self.steps += steps
         self.tokens += steps * shape.num_tokens
         self.sequences += steps * sequences
         self.context += steps * sum(shape.computed) + sequences * steps * (steps - 1) // 2
         self.sampled += steps * shape.num_sampled
-        self.seconds = add_up(self.seconds, estimate.seconds)
-        self.gpu_seconds = add_up(self.gpu_seconds, estimate.gpu_seconds)
-        self.host_bound_seconds = add_up(self.host_bound_seconds, estimate.seconds - estimate.gpu_seconds)
+        for each, gpu in zip(seconds, estimate.gpu_seconds.tolist(), strict=True):
+            self.seconds += each
+            self.gpu_seconds += gpu
+            self.host_bound_seconds += each - gpu
         total = self.kernel_seconds
         for row in estimate.kernel_seconds:
             total = row if total is None else total + row
@@ -47,14 +49,8 @@ class Gauge:
         self.area = 0.0
         self.peak = 0.0
 
-    def add(self, values: float | npt.NDArray[Any], seconds: npt.NDArray[Any]) -> None:
+    def add(self, values: Sequence[float], seconds: Sequence[float]) -> None:
         """The quantity stood at each value for that long."""
-        self.area = add_up(self.area, values * seconds)
-        self.peak = max(self.peak, values if isinstance(values, float | int) else float(values.max()))
-
-
-def add_up(total: float, values: npt.NDArray[Any]) -> float:
-    """Add values to a total, one after the other."""
-    for value in values.tolist():
-        total += value
-    return total
+        for value, each in zip(values, seconds, strict=True):
+            self.area += value * each
+        self.peak = max(self.peak, *values)

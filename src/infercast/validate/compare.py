@@ -17,19 +17,8 @@ from infercast.forecast.serving import replica_of
 from infercast.hardware import gpu_from_driver_name
 from infercast.serve import Record, simulate
 from infercast.validate.measured import MeasuredFile, MeasuredRun
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One number, measured and predicted."""
-
-    measured: float
-    predicted: float
-
-    @property
-    def ape(self) -> float:
-        """Absolute percentage error, as a fraction of the measured value."""
-        return abs(self.predicted - self.measured) / self.measured
+from infercast.validate.parts import Comparison, FileParts, Parts, parts_of
+from infercast.validate.scatter import Scatter, scatter_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +32,10 @@ class RunComparison:
     ttft_p99: Comparison
     tpot_p50: Comparison | None
     output_tokens_per_second: Comparison
+    scatter: Scatter | None = None
+    """Request by request."""
+    parts: Parts | None = None
+    """What of the run can be told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +52,44 @@ class Validation:
         errors = [value.ape for run in chosen if (value := getattr(run, quantity)) is not None]
         return float(np.median(errors)) if errors else None
 
+    def median_loaded(self, quantity: str) -> float | None:
+        """Median error of one quantity over the runs whose requests arrive over time."""
+        chosen = (run for run in self.runs if run.parts is not None and not run.parts.is_static)
+        errors = [value.ape for run in chosen if (value := getattr(run, quantity)) is not None]
+        return float(np.median(errors)) if errors else None
+
+    def median_part(self, part: str) -> float | None:
+        """Median error of one part over the runs that tell it."""
+        parts = (run.parts for run in self.runs if run.parts is not None)
+        errors = [value.ape for each in parts if (value := getattr(each, part)) is not None]
+        return float(np.median(errors)) if errors else None
+
+    def file_parts(self) -> tuple[FileParts, ...]:
+        """Where the errors of each file come from."""
+        return tuple(_file_parts(name, [run for run in self.runs if run.file == name]) for name, _ in self.kv_blocks)
+
     @property
     def kinds(self) -> tuple[str, ...]:
         """Kinds of runs, in order of appearance."""
         return tuple(dict.fromkeys(run.kind for run in self.runs))
+
+
+def _file_parts(name: str, runs: list[RunComparison]) -> FileParts:
+    parts = [(run, run.parts) for run in runs if run.parts is not None]
+    idle = [(each.num_input, each.idle_ttft) for _, each in parts if each.idle_ttft is not None]
+    shortest = min((tokens for tokens, _ in idle), default=0)
+    return FileParts(
+        file=name,
+        idle_ttft=_median_error(pair for tokens, pair in idle if tokens == shortest),
+        decode_step=_median_error(each.decode_step for _, each in parts),
+        prompts=_median_error(each.prompts for _, each in parts),
+        loaded_ttft=_median_error(run.ttft_p50 for run, each in parts if not each.is_static),
+    )
+
+
+def _median_error(pairs: Iterable[Comparison | None]) -> float | None:
+    errors = [pair.error for pair in pairs if pair is not None]
+    return float(np.median(errors)) if errors else None
 
 
 def validate(
@@ -71,16 +98,21 @@ def validate(
     model_config: Path | None = None,
     gpu: str | None = None,
     predictor: str = "learned",
+    host: Path | None = None,
+    warmed_up: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Validation:
-    """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise."""
+    """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise.
+
+    The runs of a file follow each other on one engine, which starts cold unless it was ``warmed_up`` before.
+    """
     runs, kv_blocks, num_stalled = [], [], 0
     for measured in files:
-        deployment = deployment_of(measured, model_config, gpu, predictor)
+        deployment = deployment_of(measured, model_config, gpu, predictor, host)
         predicted_blocks = deployment.memory.num_blocks
         kv_blocks.append((measured.path.name, Comparison(measured.num_gpu_blocks, predicted_blocks)))
         num_stalled += measured.num_stalled
-        replica = replica_of(deployment, deployment.timer())
+        replica = replica_of(deployment, deployment.timer(), warmed_up=warmed_up)
         for run in measured.runs:
             if progress is not None:
                 progress(f"{measured.path.name}: {run.label}")
@@ -89,7 +121,11 @@ def validate(
 
 
 def deployment_of(
-    measured: MeasuredFile, model_config: Path | None, gpu: str | None, predictor: str = "learned"
+    measured: MeasuredFile,
+    model_config: Path | None,
+    gpu: str | None,
+    predictor: str = "learned",
+    host: Path | None = None,
 ) -> Deployment:
     """The engine that a file was measured on, as we would set it up."""
     source: str | Path = measured.model
@@ -111,6 +147,7 @@ def deployment_of(
         kv_cache_dtype=measured.kv_cache_dtype,
         tensor_parallel_size=measured.tensor_parallel_size,
         predictor=predictor,
+        host=host,
     )
 
 
@@ -132,4 +169,6 @@ def _compare(measured: MeasuredFile, run: MeasuredRun, record: Record) -> RunCom
         ttft_p99=Comparison(quantile(run.ttft, 0.99), quantile(record.ttft, 0.99)),
         tpot_p50=Comparison(quantile(run.tpot, 0.5), quantile(tpot, 0.5)) if tpot.size else None,
         output_tokens_per_second=Comparison(run.output_tokens_per_second, float(record.num_output.sum()) / duration),
+        scatter=scatter_of(run, record),
+        parts=parts_of(run, record),
     )

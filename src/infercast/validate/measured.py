@@ -1,8 +1,9 @@
 """Measured serving runs, read from a file: what was sent, what came back, and how the engine was set up.
 
 A file is one JSON object (gzip is recognised) with ``config`` (the engine's settings, ``num_gpu_blocks``, the GPU's
-driver name) and ``runs``, each with ``kind``, ``requests`` (arrival in seconds, n_in, n_out, ttft_ms, tpot_ms, e2e_ms)
-and, for runs with shared prefixes, ``prefix_len`` and ``groups``. Runs marked ``one_off_stall`` are left out.
+driver name) and ``runs``, each with ``kind``, ``requests`` (arrival in seconds, n_in, n_out, ttft_ms, tpot_ms, e2e_ms
+and, where it is known, itl_p50_ms, the median time between two tokens) and, for runs with shared prefixes,
+``prefix_len`` and ``groups``. Runs marked ``one_off_stall`` are left out.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class MeasuredRun:
     tpot: npt.NDArray[Any]
     """Of the requests with more than one token."""
     output_tokens_per_second: float
+    token_gap: float | None = None
+    """Median over the requests of their median time between two tokens, where the file has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,18 @@ def _read_run(path: Path, run: dict[str, Any], where: str) -> MeasuredRun:
         ttft=ttft / 1e3,
         tpot=tpot[n_out > 1] / 1e3,
         output_tokens_per_second=float(n_out.sum()) / duration,
+        token_gap=_token_gap(path, rows, where),
     )
+
+
+def _token_gap(path: Path, rows: list[Any], where: str) -> float | None:
+    """From the optional field ``itl_p50_ms`` of the requests."""
+    gaps = [
+        _numbers(path, row, f"{where}.requests[{position}]")("itl_p50_ms", TINY_MS)
+        for position, row in enumerate(rows)
+        if "itl_p50_ms" in row
+    ]
+    return float(np.median(gaps)) / 1e3 if gaps else None
 
 
 def _label(kind: str, run: dict[str, Any]) -> str:

@@ -1,0 +1,43 @@
+"""What a host launches by hand in one step of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from infercast.models.layout import ParallelLayout
+from infercast.models.lower import attention_calls, attention_kinds, token_calls
+from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchWork:
+    """Counts over all layers of a model."""
+
+    layers: int
+    kernels: int
+    """Kernels of an eager step with a prompt, the experts of a layer counted as one."""
+    latent_layers: int
+    """Layers whose attention is made of many small operations in Python."""
+    expert_layers: int
+    """Layers with routed experts, whose kernels are launched from Python one after the other."""
+    shared_expert_layers: int
+    """Those with shared experts beside them."""
+
+
+def launch_work(config: ModelConfig, layout: ParallelLayout) -> LaunchWork:
+    """Count what a step of the model takes to launch."""
+    prompt = np.array([2])
+    calls = [*token_calls(config, layout, 2), *attention_calls(config, layout, prompt, prompt)]
+    # The compiler fuses quantising into the kernel before it.
+    latent = (n for attention, n in attention_kinds(config).items() if isinstance(attention, LatentAttention))
+    experts = [stack for stack in config.stacks if isinstance(stack.feed_forward, ExpertFeedForward)]
+    shared = (stack.layers for stack in experts if getattr(stack.feed_forward, "shared_inter", 0))
+    return LaunchWork(
+        layers=config.layers,
+        kernels=sum(call.count for call in calls if call.op.family != "quantise"),
+        latent_layers=sum(latent),
+        expert_layers=sum(stack.layers for stack in experts),
+        shared_expert_layers=sum(shared),
+    )
