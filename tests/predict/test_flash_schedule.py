@@ -21,9 +21,17 @@ def features(queries, keys, *, heads=32, kv_heads=8, head_dim=128, **kwargs):
 
 @pytest.mark.parametrize(
     ("head_dim", "kv_dtype", "window", "tile"),
-    [(64, "bf16", 0, (64, 192)), (64, "bf16", 512, (192, 160)), (96, "bf16", 0, (192, 128)), (128, "bf16", 0, (64, 128)),
-     (128, "fp8", 0, (64, 96)), (128, "bf16", 512, (128, 128)), (256, "bf16", 0, (128, 80)), (256, "bf16", 9, (128, 64))],
-)  # fmt: skip
+    [
+        (64, "bf16", 0, (64, 192)),
+        (64, "bf16", 512, (192, 160)),
+        (96, "bf16", 0, (192, 128)),
+        (128, "bf16", 0, (64, 128)),
+        (128, "fp8", 0, (64, 96)),
+        (128, "bf16", 512, (128, 128)),
+        (256, "bf16", 0, (128, 80)),
+        (256, "bf16", 9, (128, 64)),
+    ],
+)
 def test_tiles_of_decoding_are_those_of_the_engine(head_dim, kv_dtype, window, tile):
     found = features([1] * 4, [1000] * 4, head_dim=head_dim, kv_dtype=kv_dtype, window=window)
     assert (found["tile_rows"], found["tile_keys"]) == tile

@@ -12,8 +12,10 @@ import typer
 from infercast.cli import options
 from infercast.errors import InputError
 from infercast.report.layout import show
+from infercast.report.profiles import profiles_list, render_profiles
 from infercast.report.validation import render_validation, validation_dict
 from infercast.validate.compare import Validation, validate
+from infercast.validate.kernels import compare_profiles, summarise
 from infercast.validate.measured import read_measured
 
 
@@ -30,6 +32,9 @@ def command(
     ] = None,
     warmed_up: Annotated[
         bool, typer.Option("--warmed-up", metavar="", help="The engine had served before; it starts cold otherwise.")
+    ] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", metavar="", help="Also price the profiled steps, kernel family by family.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -63,7 +68,13 @@ def command(
             validation = run(lambda label: bar.update(task, advance=1, description=label))
     else:
         validation = run()
+    document, tables = validation_dict(validation), render_validation(validation)
+    if kernels:
+        profiles = compare_profiles(measured, model_config=model_config, gpu=gpu, predictor=predictor)
+        document["profiles"] = profiles_list(profiles)
+        document["summary"] |= summarise(profiles)
+        tables += render_profiles(profiles)
     if as_json:
-        options.print_json(validation_dict(validation))
+        options.print_json(document)
     else:
-        show(*render_validation(validation))
+        show(*tables)

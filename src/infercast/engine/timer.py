@@ -17,6 +17,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, attention_kinds, head_calls, token_calls
 from infercast.models.spec import GroupedAttention, ModelConfig
 from infercast.ops import Call
+from infercast.predict.power import THROTTLED, throttle, weight_of
 from infercast.predict.roofline import Predictor, launch_floor
 
 Table = npt.NDArray[Any]
@@ -74,6 +75,11 @@ class KernelTimer:
         shared = sum(layers for attention, layers in kinds if isinstance(attention, GroupedAttention))
         self._shared_launches = launch_floor(gpu) * shared / max(1, len(by_sequence))
         self._host = HostModel(host, launch_work(config, layout))
+        # The power limit: how many products a step of each size does, and which kernels lose by too many.
+        self._products = np.interp(
+            np.arange(max_tokens + 1), token_sizes, np.broadcast_to(_products(by_tokens), token_sizes.shape)
+        )
+        self._throttled = np.array([family in THROTTLED for _, family in self.kernels])
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         """What ``steps`` steps in a row cost."""
@@ -83,8 +89,13 @@ class KernelTimer:
         kernels[:, : self._token_table.shape[1]] = self._token_table[padded]
         kernels[:, self._attention_columns] = self._price_attention(shape, steps)
         kernels[:, self._attention_columns.stop :] = self._row_table[shape.num_sampled]
+        gpu_seconds = kernels.sum(axis=1)
+        longer = throttle(self._gpu, self._products[padded], gpu_seconds)
+        if longer.max() > 1.0:
+            kernels[:, self._throttled] *= longer[:, None]
+            gpu_seconds = kernels.sum(axis=1)
         host = self._host.cost(launch, len(shape.new_tokens), shape.num_tokens)
-        return StepEstimate(kernels.sum(axis=1), kernels, host)
+        return StepEstimate(gpu_seconds, kernels, host)
 
     def _price_attention(self, shape: StepShape, steps: int) -> Table:
         """Seconds of each attention kernel (columns) in each of the steps (rows)."""
@@ -121,6 +132,12 @@ class KernelTimer:
             seconds = call.count * np.asarray(self._predictor.seconds(call.op, self._gpu))
             table[:, column] = np.interp(np.arange(most + 1), sizes, seconds)
         return table
+
+
+def _products(calls: list[Call]) -> Table:
+    """Operations of the matrix products of a step; narrow formats draw half."""
+    throttled = (call for call in calls if call.op.family in THROTTLED)
+    return np.asarray(sum(call.count * call.op.flops * weight_of(call.op.compute_dtype) for call in throttled))
 
 
 def _thinned(most: int, padded_to: tuple[int, ...]) -> Table:

@@ -11,7 +11,7 @@ from infercast.engine.graphs import Launch
 from infercast.engine.step import StepShape
 from infercast.errors import InputError
 from infercast.models.lower import attention_calls, head_calls, token_calls
-from infercast.ops import Call, Collective
+from infercast.ops import Attention, Call, Collective
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.estimate import Estimate, total
 from infercast.predict.power import THROTTLED, throttle, weight_of
@@ -86,11 +86,11 @@ def price_shape(deployment: Deployment, shape: StepShape, *, explain: bool = Fal
 
 
 def _throttled(deployment: Deployment, calls: list[Call], kernels: tuple[KernelCost, ...]) -> tuple[KernelCost, ...]:
-    """The same kernels where the power limit slows the whole step down."""
+    """The same kernels where the power limit slows the whole step down. Attention draws little: it is not counted."""
     products = sum(
         call.count * float(call.op.flops) * weight_of(call.op.compute_dtype)
         for call in calls
-        if call.op.family in THROTTLED
+        if call.op.family in THROTTLED and not isinstance(call.op, Attention)
     )
     factor = float(throttle(deployment.gpu, products, sum(kernel.seconds for kernel in kernels)))
     if factor == 1.0:

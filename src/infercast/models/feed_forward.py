@@ -6,7 +6,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.linear import linear
 from infercast.models.spec import DenseFeedForward, ExpertFeedForward, ModelConfig, Stack
 from infercast.ops import Call, Gemm, MoE
-from infercast.ops.elementwise import gated_activation, plain_activation, quantise, weighted_sum
+from infercast.ops.elementwise import gated_activation, plain_activation, quantise, routing, weighted_sum
 from infercast.ops.op import Size
 
 
@@ -51,6 +51,7 @@ def _expert_calls(
     weights = config.weights
     router = Gemm(tokens, spec.experts, config.hidden, weights.base)
     calls = [Call("router", router, layers)]
+    calls.append(Call("routing", routing(tokens, spec.experts, spec.topk, weights.base), layers))
     if weights.activation_experts != weights.base:
         op = quantise(tokens, config.hidden, weights.base, weights.activation_experts)
         calls.append(Call("experts_quantise", op, layers))

@@ -109,3 +109,8 @@ def weighted_sum(rows: Size, width: int, terms: int, dtype: str = "bf16") -> Ele
     """Add ``terms`` rows into one, such as shared and routed experts."""
     value = bytes_of(dtype)
     return Elementwise("activation", rows, terms * width * value, width * value, 1.0 * terms * width)
+
+
+def routing(rows: Size, experts: int, topk: int, dtype: str = "bf16") -> Elementwise:
+    """Pick the ``topk`` experts of each token from the router's output."""
+    return Elementwise("moe", rows, experts * bytes_of(dtype), 8.0 * topk, 4.0 * experts, kind="routing")

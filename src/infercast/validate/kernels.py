@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepShape
 from infercast.forecast.kernels import price_shape
 from infercast.models.spec import ExpertFeedForward, ModelConfig
-from infercast.validate.compare import Comparison
-from infercast.validate.profiles import Profile, ProfiledStep
+from infercast.validate.compare import deployment_of
+from infercast.validate.measured import MeasuredFile, load_document
+from infercast.validate.parts import Comparison
+from infercast.validate.profiles import Profile, ProfiledStep, read_profiles
 
 LEAST_SHARE = 0.01
 """Families that take less of a profile's time are shown but not scored."""
@@ -47,6 +50,23 @@ class ProfileComparison:
 def has_experts(config: ModelConfig) -> bool:
     """Whether any layer routes its tokens."""
     return any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in config.stacks)
+
+
+def compare_profiles(
+    files: Iterable[MeasuredFile],
+    *,
+    model_config: Path | None = None,
+    gpu: str | None = None,
+    predictor: str = "learned",
+) -> list[ProfileComparison]:
+    """All profiles of all files."""
+    compared = []
+    for measured in files:
+        deployment = deployment_of(measured, model_config, gpu, predictor)
+        experts = has_experts(deployment.model)
+        profiles = read_profiles(measured.path, load_document(measured.path), has_experts=experts)
+        compared += [compare_profile(measured.path.name, deployment, profile) for profile in profiles]
+    return compared
 
 
 def compare_profile(file: str, deployment: Deployment, profile: Profile) -> ProfileComparison:

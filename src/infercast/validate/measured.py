@@ -68,7 +68,7 @@ class MeasuredFile:
 
 def read_measured(path: Path) -> MeasuredFile:
     """Read and check one file."""
-    document = _load(path)
+    document = load_document(path)
     config = _field(path, document, "config", dict, "the file")
     runs = _field(path, document, "runs", list, "the file")
     measured, num_stalled = [], 0
@@ -103,7 +103,8 @@ def read_measured(path: Path) -> MeasuredFile:
     )
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_document(path: Path) -> dict[str, Any]:
+    """The JSON object of a measured file."""
     try:
         content = path.read_bytes()
         if content.startswith(GZIP_MAGIC):
