@@ -19,6 +19,7 @@ COMMANDS = {
     "gpus": "catalog.gpus",
     "models": "catalog.models",
     "validate": "validate.command",
+    "measure": "measure.command",
     "fit": "fit.fit",
     "evaluate": "fit.evaluate",
 }

@@ -17,8 +17,8 @@ import pandas
 
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.tables import Rows
-from infercast.measure.lengths import spread_lengths
 from infercast.ops import Attention, Gemm, MoE
+from infercast.ops.lengths import spread_lengths
 from infercast.predict.identity import SWEEP
 
 Array = npt.NDArray[Any]

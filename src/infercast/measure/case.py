@@ -1,9 +1,8 @@
-"""One thing to measure: a kernel family, a shape, and how hard it is on the chip."""
+"""One thing to measure: a kernel family and a shape, and what a kernel must be able to do to be measured."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +18,7 @@ class Case:
     shape: Shape
     """Columns of that table."""
     flops: float = 0.0
-    tensor_dtype: str = "bf16"
+    """How hard it is on the chip; 0 where memory is all that matters."""
 
     @property
     def key(self) -> str:
@@ -38,28 +37,3 @@ class Launch(Protocol):
 
     def __call__(self) -> None:
         """Launch the kernel once."""
-
-
-@dataclass
-class SimpleLaunch:
-    """A launch made of two functions."""
-
-    engine: str
-    launch: Callable[[], Any]
-    inputs: tuple[Any, ...] = ()
-    """Tensors that the kernel before has just written."""
-
-    def touch(self) -> None:
-        """Read and write every input without changing it."""
-        for tensor in self.inputs:
-            tensor.view(-1).view(_INTEGER()).bitwise_or_(0)
-
-    def __call__(self) -> None:
-        """Launch the kernel once."""
-        self.launch()
-
-
-def _INTEGER() -> Any:  # noqa: N802 - torch is imported as late as possible
-    import torch  # noqa: PLC0415
-
-    return torch.int16

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -36,7 +40,7 @@ def gpu_name() -> str:
     try:
         return gpu_from_driver_name(driver_name).name
     except UnknownNameError:
-        return driver_name.lower().removeprefix("nvidia ").replace(" ", "-")
+        return re.sub(r"[^a-z0-9.]+", "-", driver_name.lower().removeprefix("nvidia ")).strip("-")
 
 
 def describe() -> dict[str, Any]:
@@ -55,17 +59,20 @@ def describe() -> dict[str, Any]:
         "cuda": str(torch.version.cuda),
         "python": platform.python_version(),
     }
-    for package in ("triton", "vllm", "flashinfer"):
-        try:
-            facts[package] = str(__import__(package).__version__)
-        except Exception:
-            continue
+    for package in ("triton", "vllm", "flashinfer-python"):
+        with suppress(PackageNotFoundError):
+            facts[package] = version(package)
     return facts
+
+
+def _board() -> str:
+    """How nvidia-smi, which sees all GPUs, calls the first one that PyTorch sees."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
 
 
 def _query(field: str) -> str:
     """One answer of nvidia-smi, or an empty text where it does not run."""
-    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", "-i", "0"]
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", "-i", _board()]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
     except (OSError, subprocess.SubprocessError):
@@ -89,7 +96,7 @@ class Monitor:
     def __init__(self) -> None:
         self._samples: list[tuple[float, float, float, float, bool]] = []
         fields = "clocks.sm,power.draw.instant,temperature.gpu,clocks_event_reasons.active"
-        command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "-i", "0"]
+        command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "-i", _board()]
         try:
             self._process = subprocess.Popen([*command, "-lms", str(PERIOD_MS)], stdout=subprocess.PIPE, text=True)
         except OSError:

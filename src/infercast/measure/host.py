@@ -14,17 +14,20 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from infercast.errors import InputError
+from infercast.measure.engines import log_to_stderr
 
 LAYERS = (2, 8, 32)
 PROMPTS = (16, 64, 128, 256, 384, 500, 520, 768, 1024, 2048, 4096, 8000)
 BATCHES = (1, 4, 16, 32, 64, 128, 256)
 BURSTS = (2, 8, 32, 128)
 REPEATS = 7
-DECODED = 48
+DECODED, WARM_UP = 48, 8
+"""Tokens of a decoding request, and how many of them are not counted."""
 VOCABULARY = 32_000
 # A small dense model: on a fast GPU its kernels take a few microseconds each, less than launching them does.
 CONFIG = {
@@ -48,6 +51,9 @@ Say = Callable[[str], None]
 
 def measure_host(layers: Sequence[int] = LAYERS, say: Say = print) -> dict[str, Any]:
     """Times of an engine with each number of layers, in milliseconds."""
+    log_to_stderr()
+    # PyTorch may have looked at the GPU already, and a process that has must not be forked.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
     try:
         import vllm  # noqa: PLC0415 - an extra, and slow to import
     except ImportError:
@@ -104,21 +110,20 @@ class _Client:
 
     async def measure(self, layers: int) -> dict[str, Any]:
         await self._together(4, 512, 16)
-        first = {}
+        first: dict[str, float] = {}
+        step: dict[str, float] = {}
+        bursts: dict[str, list[float]] = {}
         for length in PROMPTS:
             times = [(await self._together(1, length, 2))[0][0] for _ in range(REPEATS)]
             first[str(length)] = round(statistics.median(times), 3)
-        step, bursts = {}, {}
         for batch in BATCHES:
             runs = await self._together(batch, 16, DECODED)
-            gaps = [late - early for run in runs for early, late in zip(run[8:], run[9:], strict=False)]
+            gaps = [late - early for run in runs for early, late in pairwise(run[WARM_UP:])]
             step[str(batch)] = round(statistics.median(gaps), 4)
         for burst in BURSTS:
-            runs = [await self._together(burst, 64, 2) for _ in range(3)]
-            firsts = [sorted(answer[0] for answer in run) for run in runs]
-            bursts[str(burst)] = [round(statistics.median(times), 3) for times in zip(*firsts, strict=True)][
-                :: max(1, burst // 8)
-            ]
+            firsts = [sorted(answer[0] for answer in await self._together(burst, 64, 2)) for _ in range(3)]
+            medians = [round(statistics.median(times), 3) for times in zip(*firsts, strict=True)]
+            bursts[str(burst)] = medians[:: max(1, burst // 8)]
         return {"layers": layers, "first_token_ms": first, "decode_step_ms": step, "burst_first_token_ms": bursts}
 
     async def _together(self, count: int, length: int, outputs: int) -> list[list[float]]:
@@ -142,8 +147,9 @@ class _Client:
             output_kind=RequestOutputKind.DELTA,
         )
         start = time.perf_counter()
-        times = []
-        async for answer in self._engine.generate({"prompt_token_ids": tokens}, parameters, f"r{self._sent}"):
-            if answer.outputs and answer.outputs[0].token_ids:
-                times.append(1e3 * (time.perf_counter() - start))
-        return times
+        answers = self._engine.generate({"prompt_token_ids": tokens}, parameters, f"r{self._sent}")
+        return [
+            1e3 * (time.perf_counter() - start)
+            async for answer in answers
+            if answer.outputs and answer.outputs[0].token_ids
+        ]

@@ -12,7 +12,8 @@ from infercast.measure.kernels_attention import build_attention
 from infercast.measure.kernels_elementwise import build_elementwise
 from infercast.measure.kernels_experts import build_experts, launch_configuration
 from infercast.measure.kernels_linear import build_gemm, heater
-from infercast.measure.trace import Timing, time_launches, time_sustained
+from infercast.measure.sections import Timing
+from infercast.measure.trace import repeat_for, time_launches, time_sustained
 from infercast.measure.workspace import Workspace
 
 BUILDERS = {
@@ -25,7 +26,7 @@ BUILDERS = {
 }
 
 
-class Bench:
+class GpuBench:
     """Builds and times launches on the GPU at hand."""
 
     def __init__(self) -> None:
@@ -45,6 +46,11 @@ class Bench:
         """Among each other at the power limit."""
         with torch.inference_mode():
             return time_sustained(launches, repeats, heater(self.workspace, heat_seconds))
+
+    def repeat_for(self, launch: Launch, seconds: float, each: float) -> float:
+        """On and on for so long; returns how many seconds one launch took."""
+        with torch.inference_mode():
+            return repeat_for(launch, seconds, each)
 
     def details(self, case: Case) -> dict[str, Any]:
         """What else is known of a case's kernel."""

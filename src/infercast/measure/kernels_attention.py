@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from infercast.measure.case import Shape, SimpleLaunch
-from infercast.measure.lengths import spread_lengths
+from infercast.measure.case import Shape
+from infercast.measure.engines import need_vllm
+from infercast.measure.launch import SimpleLaunch
 from infercast.measure.workspace import Workspace
+from infercast.ops.lengths import spread_lengths
 
 BLOCK = 16
 LARGEST_GRAPH = 512
@@ -36,6 +38,7 @@ def batch_of(shape: Shape) -> tuple[list[int], list[int]]:
 def build_attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """One attention kernel over a batch."""
     try:
+        need_vllm()
         from vllm.vllm_flash_attn import flash_attn_interface as flash  # noqa: PLC0415
     except ImportError:
         return _plain(shape, workspace)

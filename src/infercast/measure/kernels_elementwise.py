@@ -9,13 +9,17 @@ from typing import Any
 import torch
 from torch.nn.functional import gelu, silu
 
-from infercast.measure.case import Shape, SimpleLaunch
+from infercast.measure.case import Shape
+from infercast.measure.engines import need_vllm
+from infercast.measure.launch import SimpleLaunch
 from infercast.measure.workspace import Workspace
 
 SIZE_HINT = 8192
 """Rows that the compiler sees first: it chooses block sizes for them, as an engine's does for its largest step."""
 LARGEST_FP8 = 448.0
 EPSILON = 1e-6
+GATED = ("silu_mul", "gelu_mul", "silu_mul_quant")
+"""Expressions that take two numbers for one that they write."""
 
 
 def _rms(x: Any, weight: Any) -> Any:
@@ -121,12 +125,6 @@ def _fused(op: str, width: int, heads: int) -> _Fused:
 def _operands(op: str, rows: int, shape: Shape, workspace: Workspace) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """What an expression takes, and which of it the kernel before has just written."""
     width, heads = shape["width"], shape["heads"]
-    if op in ("norm", "norm_quant"):
-        x = workspace.take(rows, width)
-        return (x, workspace.take(width)), (x,)
-    if op in ("add_norm", "add_norm_quant"):
-        x = workspace.take(rows, width)
-        return (x, workspace.take(rows, width), workspace.take(width)), (x,)
     if op == "head_norm":
         # A slice of the fused projection's output: rows lie apart.
         x = workspace.take(rows, heads + 2, width)
@@ -135,14 +133,13 @@ def _operands(op: str, rows: int, shape: Shape, workspace: Workspace) -> tuple[t
         x = workspace.take(rows, heads * width)
         positions = torch.randint(0, 16_384, (rows,), device=workspace.device)
         return (x, positions, workspace.take(16_384, width), width), (x,)
-    if op in ("silu_mul", "gelu_mul", "silu_mul_quant"):
-        x = workspace.take(rows, 2 * width)
-        return (x,), (x,)
-    if op == "add":
-        x = workspace.take(rows, width)
-        return (x, workspace.take(rows, width)), (x,)
-    x = workspace.take(rows, width)
-    return (x,), (x,)
+    x = workspace.take(rows, 2 * width if op in GATED else width)
+    others: tuple[Any, ...] = ()
+    if op in ("add", "add_norm", "add_norm_quant"):
+        others += (workspace.take(rows, width),)
+    if op in ("norm", "norm_quant", "add_norm", "add_norm_quant"):
+        others += (workspace.take(width),)
+    return (x, *others), (x,)
 
 
 def _embedding(shape: Shape, workspace: Workspace) -> SimpleLaunch:
@@ -153,7 +150,7 @@ def _embedding(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 def _to_float(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     logits = workspace.take(shape["rows"], shape["width"])
-    return SimpleLaunch("torch", lambda: logits.float(), (logits,))
+    return SimpleLaunch("torch", logits.float, (logits,))
 
 
 def _copy(shape: Shape, workspace: Workspace) -> SimpleLaunch:
@@ -163,6 +160,7 @@ def _copy(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 def _kv_write(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """New keys and values into their blocks."""
+    need_vllm()
     from vllm import _custom_ops  # noqa: PLC0415
 
     rows, heads, width = shape["rows"], shape["heads"], shape["width"]
@@ -182,6 +180,7 @@ def _sample(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """The likeliest token of each row of logits."""
     logits = workspace.take(shape["rows"], shape["width"], dtype="fp32")
     try:
+        need_vllm()
         from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample  # noqa: PLC0415
     except ImportError:
         return SimpleLaunch("torch", lambda: logits.argmax(dim=-1), (logits.view(-1),))
@@ -195,6 +194,7 @@ def _sample(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 def _topk(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """The experts of each token, from the router's output."""
+    need_vllm()
     from vllm import _custom_ops  # noqa: PLC0415
 
     rows, experts, topk = shape["rows"], shape["width"], shape["heads"]

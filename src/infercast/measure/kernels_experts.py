@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from infercast.measure.case import Shape, SimpleLaunch
+from infercast.measure.case import Shape
+from infercast.measure.engines import need_vllm
+from infercast.measure.launch import SimpleLaunch
 from infercast.measure.workspace import Workspace
 
 
@@ -16,7 +19,7 @@ def choose_experts(tokens: int, experts: int, topk: int, routing: str) -> Any:
     generator = np.random.default_rng(tokens)
     if routing == "balanced":
         return (np.arange(tokens * topk).reshape(tokens, topk)) % experts
-    weights = np.ones(experts)
+    weights: npt.NDArray[np.floating] = np.ones(experts)
     if routing.startswith("power_law_"):
         weights = (1.0 + np.arange(experts)) ** -float(routing.removeprefix("power_law_"))
         weights = generator.permutation(weights)
@@ -27,6 +30,7 @@ def choose_experts(tokens: int, experts: int, topk: int, routing: str) -> Any:
 
 def build_experts(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     """From routed tokens to the sum of their experts' results."""
+    need_vllm()
     from vllm.model_executor.layers.fused_moe import fused_experts  # noqa: PLC0415
     from vllm.model_executor.layers.fused_moe.config import fp8_w8a8_moe_quant_config  # noqa: PLC0415
 

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
-from infercast.measure.case import Shape, SimpleLaunch
+from infercast.measure.case import Shape
+from infercast.measure.engines import need_vllm
+from infercast.measure.launch import SimpleLaunch
 from infercast.measure.workspace import Workspace
 
 
@@ -26,6 +28,7 @@ def _fp8(m: int, n: int, k: int, workspace: Workspace) -> SimpleLaunch:
     x, weight = workspace.take(m, k, dtype="fp8"), workspace.take(n, k, dtype="fp8").t()
     by_token = torch.full((m, 1), 0.01, device=workspace.device)
     try:
+        need_vllm()
         from vllm import _custom_ops  # noqa: PLC0415
     except ImportError:
         by_row = torch.full((1, n), 0.01, device=workspace.device)

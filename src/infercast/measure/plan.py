@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -22,6 +22,13 @@ SHARES = {
     "moe": 0.10,
     "elementwise": 0.14,
 }
+FAMILIES = tuple(SHARES)
+SOURCES: dict[tuple[str, ...], Callable[[], Iterator[Case]]] = {
+    ("gemm",): gemm_cases,
+    ("attention_decode", "attention_prefill", "attention_mixed"): attention_cases,
+    ("moe",): expert_cases,
+    ("elementwise",): elementwise_cases,
+}
 
 
 def sweep_cases(families: Sequence[str] | None = None) -> list[Case]:
@@ -30,11 +37,15 @@ def sweep_cases(families: Sequence[str] | None = None) -> list[Case]:
         if family not in SHARES:
             raise UnknownNameError("kernel family", family, tuple(SHARES))
     by_family: dict[str, list[Case]] = defaultdict(list)
-    for case in (*gemm_cases(), *attention_cases(), *expert_cases(), *elementwise_cases()):
-        if not families or case.family in families:
-            by_family[case.family].append(case)
+    for members, cases_of in SOURCES.items():
+        for case in cases_of() if not families or {*members} & {*families} else ():
+            if not families or case.family in families:
+                by_family[case.family].append(case)
     places: list[tuple[float, Case]] = []
     for family, cases in by_family.items():
         order = np.random.default_rng(len(cases)).permutation(len(cases))
         places += [((rank + 0.5) / SHARES[family], cases[index]) for rank, index in enumerate(order)]
-    return [case for _, case in sorted(places, key=lambda place: place[0])]
+    first: dict[str, Case] = {}
+    for _, case in sorted(places, key=lambda place: place[0]):
+        first.setdefault(case.key, case)
+    return list(first.values())

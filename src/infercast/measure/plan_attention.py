@@ -1,4 +1,4 @@
-"""Which attention kernels to measure: head layouts, prompts with and without a cached prefix, decoding, both at once."""
+"""Which attention kernels to measure: head layouts, prompts with or without a cached prefix, decoding, both at once."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ MOST_KEYS = 1_000_000
 LATENT = ((16, 512, 64), (128, 512, 64), (32, 512, 64), (64, 512, 64), (8, 512, 64), (20, 512, 64))
 # (heads, query-key width, value width) of the same attention over prompts.
 EXPANDED = ((16, 192, 128), (32, 192, 128), (64, 192, 128), (128, 192, 128), (8, 192, 128), (20, 192, 128))
+PLAIN: Shape = {"window": 0, "dtype": "bf16", "kv_dtype": "bf16"}
+BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 
 
 def attention_cases(each: int = 66) -> Iterator[Case]:
@@ -31,7 +33,7 @@ def attention_cases(each: int = 66) -> Iterator[Case]:
     for heads, kv_heads, head_dim in LAYOUTS:
         layout = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": head_dim, "latent": False}
         for number in range(each):
-            extra = {"dtype": "bf16", "kv_dtype": "fp8" if number % 9 == 8 else "bf16"}
+            extra: Shape = {"dtype": "bf16", "kv_dtype": "fp8" if number % 9 == 8 else "bf16"}
             window = {"window": int(generator.choice(WINDOWS))}
             yield _case("attention_decode", {**_decodes(generator), **layout, **window, **extra})
             yield _case("attention_prefill", {**_prompts(generator), **layout, **window, **extra})
@@ -42,13 +44,11 @@ def attention_cases(each: int = 66) -> Iterator[Case]:
     for heads, latent, rotary in LATENT:
         layout = {"heads": heads, "kv_heads": 1, "head_dim": latent + rotary, "value_dim": latent, "latent": True}
         for _ in range(each):
-            extra = {"window": 0, "dtype": "bf16", "kv_dtype": "bf16"}
-            yield _case("attention_decode", {**_decodes(generator), **layout, **extra})
+            yield _case("attention_decode", {**_decodes(generator), **layout, **PLAIN})
     for heads, head_dim, value_dim in EXPANDED:
         layout = {"heads": heads, "kv_heads": heads, "head_dim": head_dim, "value_dim": value_dim, "latent": False}
         for _ in range(each // 2):
-            extra = {"window": 0, "dtype": "bf16", "kv_dtype": "bf16"}
-            yield _case("attention_prefill", {**_prompts(generator), **layout, **extra})
+            yield _case("attention_prefill", {**_prompts(generator), **layout, **PLAIN})
 
 
 def _case(family: str, shape: Shape) -> Case:
@@ -68,9 +68,6 @@ def _decodes(generator: Generator) -> Shape:
         kv_len = int(2 ** generator.uniform(4, 17))
         if batch * kv_len <= MOST_KEYS:
             return {"batch": batch, "kv_len": kv_len, "sigma": float(generator.choice((0.0, 0.0, 0.5, 1.0)))}
-
-
-BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 
 
 def _prompts(generator: Generator) -> Shape:

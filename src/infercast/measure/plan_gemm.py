@@ -9,9 +9,11 @@ import numpy as np
 from infercast.measure.case import Case
 
 # Tokens of a step: graph sizes and their neighbours while small, tile edges and beyond when large.
-TOKENS = (1, 2, 3, 4, 5, 8, 12, 16, 17, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 144, 160, 192, 208, 224, 256, 272)
-TOKENS += (320, 384, 400, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144)
-TOKENS += (7168, 8192, 12288, 16384)
+TOKENS = (
+    1, 2, 3, 4, 5, 8, 12, 16, 17, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 144, 160, 192, 208, 224, 256, 272, 320,
+    384, 400, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192,
+    12288, 16384,
+)  # fmt: skip
 # How many weight shapes of a format, and one in how many token counts of each.
 FORMATS = {"bf16": (320, 2), "fp8": (160, 2), "fp16": (24, 4), "tf32": (16, 6)}
 LONGEST_FLOPS = 2.5e13
@@ -25,14 +27,14 @@ def gemm_cases() -> Iterator[Case]:
     generator = np.random.default_rng(0)
     for dtype, (pairs, thinning) in FORMATS.items():
         for number, (n, k) in enumerate(weight_shapes(pairs)):
-            for place, m in enumerate(TOKENS):
+            for place, tokens in enumerate(TOKENS):
                 if (place + number) % thinning:
                     continue
                 # Every other count moves to a place between: a model of tiles must not learn round numbers only.
-                if m > 64 and generator.random() < 0.4:
-                    m = int(m * (1 + 0.2 * generator.random()))
+                moves = tokens > 64 and generator.random() < 0.4
+                m = int(tokens * (1 + 0.2 * generator.random())) if moves else tokens
                 if 2.0 * m * n * k <= LONGEST_FLOPS and m * n <= LARGEST_WEIGHT:
-                    yield Case("gemm", {"dtype": dtype, "m": m, "n": n, "k": k}, 2.0 * m * n * k, dtype)
+                    yield Case("gemm", {"dtype": dtype, "m": m, "n": n, "k": k}, 2.0 * m * n * k)
 
 
 def weight_shapes(count: int) -> Iterator[tuple[int, int]]:

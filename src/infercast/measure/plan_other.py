@@ -40,6 +40,11 @@ ROTATED = ((32, 8, 128), (16, 8, 128), (64, 8, 128), (32, 32, 96), (14, 2, 64), 
 # (heads, width) whose keys and values are written.
 WRITTEN = ((8, 128), (4, 128), (2, 64), (32, 96), (4, 256), (1, 128), (16, 128))
 VOCABULARIES = (32_000, 51_200, 102_400, 128_256, 151_936, 201_088, 262_144)
+MOST_SAMPLED = 256
+# (experts, experts of a token) of routers.
+ROUTED = ((8, 2), (32, 4), (64, 6), (128, 8), (256, 8), (60, 4))
+Named = tuple[str, int, int, int]
+"""Operation, rows, width, heads."""
 
 
 def expert_cases() -> Iterator[Case]:
@@ -52,37 +57,47 @@ def expert_cases() -> Iterator[Case]:
                 routing = ROUTINGS[(place + number) % 3] if place % 2 else ROUTINGS[0]
                 shape = {"dtype": dtype, "tokens": tokens, "hidden": hidden, "inter": inter}
                 shape |= {"experts": experts, "topk": topk, "routing": routing}
-                yield Case("moe", shape, 6.0 * tokens * topk * hidden * inter, dtype)
+                yield Case("moe", shape, 6.0 * tokens * topk * hidden * inter)
 
 
 def elementwise_cases() -> Iterator[Case]:
-    """Norms, activations, rotations, writes, look-ups, quantising and sampling."""
+    """Norms, activations, rotations, writes, look-ups, quantising and sampling; some row counts off the round ones."""
     generator = np.random.default_rng(2)
+    for op, rows, width, heads in (*_by_width(), *_by_heads(), *_by_vocabulary(), *_by_experts(), *_copies()):
+        moves = rows > 64 and generator.random() < 0.3
+        count = int(rows * generator.uniform(0.8, 1.2)) if moves else rows
+        yield Case("elementwise", {"dtype": "bf16", "op": op, "rows": count, "width": width, "heads": heads})
+
+
+def _by_width() -> Iterator[Named]:
     for op, widths in WIDTHS.items():
         for width in widths:
-            for rows in ROWS:
-                yield _elementwise(op, rows, width, 1, generator)
+            yield from ((op, rows, width, 1) for rows in ROWS)
+
+
+def _by_heads() -> Iterator[Named]:
     for heads, kv_heads, width in ROTATED:
         for rows in ROWS:
-            yield _elementwise("rope", rows, width, heads + kv_heads, generator)
-            yield _elementwise("head_norm", rows, width, heads, generator)
+            yield "rope", rows, width, heads + kv_heads
+            yield "head_norm", rows, width, heads
     for heads, width in WRITTEN:
-        for rows in ROWS:
-            yield _elementwise("kv_write", rows, width, heads, generator)
+        yield from (("kv_write", rows, width, heads) for rows in ROWS)
+
+
+def _by_vocabulary() -> Iterator[Named]:
+    """What happens to logits; no step samples more than a few hundred rows."""
     for vocabulary in VOCABULARIES:
         for rows in ROWS:
-            if rows <= 256:
-                yield _elementwise("to_float", rows, vocabulary, 1, generator)
-                yield _elementwise("sample", rows, vocabulary, 1, generator)
-    for experts, topk in ((8, 2), (32, 4), (64, 6), (128, 8), (256, 8), (60, 4)):
-        for rows in ROWS:
-            yield _elementwise("topk", rows, experts, topk, generator)
-    for megabytes in (1, 4, 16, 64, 256, 1024):
-        yield _elementwise("copy", 1, megabytes * 2**19, 1, generator)
+            if rows <= MOST_SAMPLED:
+                yield "to_float", rows, vocabulary, 1
+                yield "sample", rows, vocabulary, 1
 
 
-def _elementwise(op: str, rows: int, width: int, heads: int, generator: np.random.Generator) -> Case:
-    """Some row counts move off the round numbers."""
-    if rows > 64 and generator.random() < 0.3:
-        rows = int(rows * generator.uniform(0.8, 1.2))
-    return Case("elementwise", {"dtype": "bf16", "op": op, "rows": rows, "width": width, "heads": heads})
+def _by_experts() -> Iterator[Named]:
+    """Choosing experts: their number in place of a width, how many each token goes to in place of heads."""
+    for experts, topk in ROUTED:
+        yield from (("topk", rows, experts, topk) for rows in ROWS)
+
+
+def _copies() -> Iterator[Named]:
+    yield from (("copy", 1, megabytes * 2**19, 1) for megabytes in (1, 4, 16, 64, 256, 1024))

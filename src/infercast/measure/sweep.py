@@ -1,4 +1,4 @@
-"""The sweep itself: batches of cases, timed cold, warm and at the power limit, kept as they come."""
+"""The sweep itself: batches of cases, most useful first, kept as they come, until all is done or the time is up."""
 
 from __future__ import annotations
 
@@ -6,30 +6,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from infercast.measure.case import Case, Launch
-from infercast.measure.device import Monitor, State, describe, gpu_name, require_gpu
-from infercast.measure.names import short_name, tile_of
+from infercast.measure.case import Case
+from infercast.measure.device import Monitor, describe, gpu_name, require_gpu
+from infercast.measure.engines import choose_engine
+from infercast.measure.meta import Meta, check_engine
 from infercast.measure.plan import sweep_cases
-from infercast.measure.table import Row, Store, write_meta
+from infercast.measure.power import measure_power
+from infercast.measure.rows import Bench, Tally, Watch, is_heavy, measure_batch
+from infercast.measure.table import Store, require_pandas
 
 BATCH = 150
-REPEATS, MORE_REPEATS = 4, 12
-STEADY = 0.01
-"""Standard error of the mean, over the median, above which a case is repeated more often."""
-HEAVY_FLOPS = 5e10
-"""Products of this size run into the power limit when nothing but products runs."""
-HEAT_SECONDS = 0.25
-COOL_SECONDS = 1.5
-"""How long the chip may take to get back to its full clock after heavy kernels, before anything else is measured."""
-PROTOCOL = (
-    "kernel times by the GPU's own clock (CUPTI), median of 4 or more runs; latency_us: operands of the kernel cold, "
-    "its input as the kernel before leaves it; kernels of 5e10 FLOP and more among others at the power limit "
-    "(burst_us: after a pause); warm_us: the same launch again at once"
-)
+Progress = Callable[[int, int, float], None]
+"""Told how many cases are done, of how many, and after how many seconds."""
 
 
 @dataclass
@@ -37,10 +26,17 @@ class Sweep:
     """What a sweep did."""
 
     gpu: str
+    folder: Path
+    engine: str
+    """Whose kernels were preferred."""
     rows: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-    """Cases that this machine cannot run, by the reason."""
+    """Measured this time."""
+    left: int = 0
+    """Cases that there was no time for."""
+    tally: Tally = field(default_factory=Tally)
     seconds: float = 0.0
+    tables: dict[str, int] = field(default_factory=dict)
+    """Rows by table, of earlier times too."""
 
 
 def run_sweep(
@@ -48,134 +44,75 @@ def run_sweep(
     *,
     minutes: float,
     families: Sequence[str] | None = None,
-    progress: Callable[[int, int, float], None] | None = None,
+    engine: str | None = None,
+    progress: Progress | None = None,
 ) -> Sweep:
     """Measure until all is done or the time is up; takes up where an earlier sweep into ``out`` ended."""
+    cases = sweep_cases(families)
     require_gpu()
-    from infercast.measure.kernels import Bench  # noqa: PLC0415 - needs PyTorch
-
-    begin = time.monotonic()
-    result = Sweep(gpu_name())
-    store = Store(out / result.gpu)
+    require_pandas()
+    chosen = choose_engine(engine)
+    result = Sweep(gpu_name(), out / gpu_name(), chosen)
+    store = Store(result.folder)
+    check_engine(store.folder, chosen)
     done = store.done()
-    cases = [case for case in sweep_cases(families) if case.key not in done]
-    monitor, bench = Monitor(), Bench()
-    before = monitor.since(0.0)
-    finished = 0
+    waiting = [case for case in cases if case.key not in done]
+    begin = time.monotonic()
+    deadline = begin + 60 * minutes
+    monitor = Monitor()
     try:
-        for batch in batches(cases):
-            used = time.monotonic() - begin
-            if used > 60 * minutes:
-                break
-            if progress is not None:
-                progress(finished, len(cases), used)
-            rows = [{"gpu": result.gpu, **row} for row in measure_batch(batch, bench, monitor, result)]
-            store.append(rows)
-            result.rows += len(rows)
-            finished += len(batch)
+        bench = open_bench()
+        meta = Meta(store.folder, {"gpu": result.gpu, **describe(), "kernels": chosen}, monitor.since(0.0))
+        try:
+            _measure(waiting, store, bench, monitor, result, deadline, progress)
+            measure_power(cases, store, bench, monitor, deadline)
+        finally:
+            result.seconds = time.monotonic() - begin
+            meta.finish(result.seconds, len(done) + result.rows, result.tally.skipped, monitor.since(begin))
     finally:
         monitor.stop()
-    result.seconds = time.monotonic() - begin
-    write_meta(store.folder, meta(result, before, monitor.since(begin)))
+    result.tables = store.write_tables()
     return result
+
+
+def open_bench() -> Bench:
+    """The GPU at hand."""
+    from infercast.measure.kernels import GpuBench  # noqa: PLC0415 - needs PyTorch
+
+    return GpuBench()
+
+
+def _measure(
+    cases: Sequence[Case],
+    store: Store,
+    bench: Bench,
+    monitor: Watch,
+    result: Sweep,
+    deadline: float,
+    progress: Progress | None,
+) -> None:
+    """Batch by batch into the store."""
+    begin = time.monotonic()
+    result.left = len(cases)
+    for batch in batches(cases):
+        now = time.monotonic()
+        if now > deadline:
+            return
+        if progress is not None:
+            progress(result.tally.tried, len(cases), now - begin)
+        rows = measure_batch(batch, bench, monitor, result.tally, deadline)
+        store.append([{"gpu": result.gpu, **row} for row in rows])
+        result.rows += len(rows)
+        result.left = len(cases) - result.tally.tried
 
 
 def batches(cases: Sequence[Case]) -> Iterator[list[Case]]:
     """Cases in their order, light and heavy ones never in one batch: a hot chip runs light kernels slower."""
     waiting: dict[bool, list[Case]] = {False: [], True: []}
     for case in cases:
-        heavy = case.flops >= HEAVY_FLOPS
+        heavy = is_heavy(case)
         waiting[heavy].append(case)
         if len(waiting[heavy]) == BATCH:
             yield waiting[heavy]
             waiting[heavy] = []
     yield from (rest for rest in waiting.values() if rest)
-
-
-def meta(result: Sweep, before: State, during: State) -> dict[str, Any]:
-    """What a reader of the table must know."""
-    return {
-        "gpu": result.gpu,
-        **describe(),
-        "protocol": PROTOCOL,
-        "date": time.strftime("%Y-%m-%d"),
-        "minutes": round(result.seconds / 60, 2),
-        "rows": result.rows,
-        "sm_mhz_before": before.sm_mhz,
-        "watts_before": before.watts,
-        "celsius_before": before.celsius,
-        "sm_mhz_during": during.sm_mhz,
-        "watts_during": during.watts,
-        "celsius_during": during.celsius,
-        "skipped": "; ".join(f"{count} x {reason}" for reason, count in result.skipped.items()),
-    }
-
-
-def measure_batch(cases: Sequence[Case], bench: Any, monitor: Monitor, result: Sweep) -> Iterator[Row]:
-    """Rows of those cases that this machine can run."""
-    ready: list[tuple[Case, Launch]] = []
-    for case in cases:
-        try:
-            launch = bench.build(case)
-            launch()
-            ready.append((case, launch))
-        except (NotImplementedError, ImportError, RuntimeError, ValueError, AssertionError, KeyError) as problem:
-            reason = (
-                f"{case.family}: {type(problem).__name__} {str(problem).splitlines()[0][:120] if str(problem) else ''}"
-            )
-            result.skipped[reason] = result.skipped.get(reason, 0) + 1
-    if not ready:
-        return
-    launches = [launch for _, launch in ready]
-    heavy = cases[0].flops >= HEAVY_FLOPS
-    if not heavy:
-        monitor.wait_until_cool(COOL_SECONDS)
-    start = time.monotonic()
-    if heavy:
-        timings = bench.time_sustained(launches, REPEATS, HEAT_SECONDS)
-        start += HEAT_SECONDS
-    else:
-        timings = bench.time(launches, REPEATS)
-    state = monitor.since(start)
-    unsteady = [] if heavy else [n for n, timing in enumerate(timings) if _error(_totals(timing.cold)) > STEADY]
-    if unsteady:
-        again = bench.time([launches[n] for n in unsteady], MORE_REPEATS)
-        for number, timing in zip(unsteady, again, strict=True):
-            timings[number] = timing
-    for (case, launch), timing in zip(ready, timings, strict=True):
-        row = _row(case, launch.engine, timing)
-        row |= {"sm_mhz": state.sm_mhz, "watts": state.watts, "capped": state.capped}
-        yield row | bench.details(case)
-
-
-def _row(case: Case, engine: str, timing: Any) -> Row:
-    kernels = timing.cold[-1]
-    main = max(kernels, key=lambda kernel: kernel.microseconds)
-    cold = _totals(timing.cold)
-    return {
-        "key": case.key,
-        "family": case.family,
-        "engine": engine,
-        **case.shape,
-        "latency_us": round(float(np.median(cold)), 3),
-        "burst_us": round(float(np.median(_totals(timing.burst))), 3),
-        "warm_us": round(float(np.median(_totals(timing.warm))), 3),
-        "error": round(_error(cold), 4),
-        "repeats": len(cold),
-        "kernels": len(kernels),
-        "kernel": short_name(main.name),
-        "kernel_us": round(main.microseconds, 3),
-        "grid": main.grid,
-        "block": main.block,
-        "tile": tile_of(main.name),
-        "split_k": any("splitK" in kernel.name for kernel in kernels),
-    }
-
-
-def _totals(sections: Any) -> Any:
-    return np.array([sum(kernel.microseconds for kernel in kernels) for kernels in sections])
-
-
-def _error(totals: Any) -> float:
-    """Standard error of the mean over the median."""
-    return float(np.std(totals, ddof=1) / np.sqrt(len(totals)) / max(np.median(totals), 1e-9))

@@ -9,33 +9,20 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from infercast.measure.case import Launch
+from infercast.measure.sections import Sections, Timing, cut, split_light, split_sustained
 from infercast.measure.workspace import Workspace
 
-MARKER = "spin_kernel"
 PAUSE_CYCLES = 4_000_000
 """About two milliseconds."""
-GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One kernel as it ran."""
-
-    name: str
-    grid: str
-    block: str
-    microseconds: float
-
-
-Sections = list[list[Kernel]]
+QUEUED_SECONDS = 0.05
+"""Work that is handed to the GPU at once when a kernel runs on and on."""
 
 
 def mark() -> None:
@@ -53,36 +40,7 @@ def record(work: Callable[[], None]) -> Sections:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
-    return cut(event for event in events if event.get("cat") in GPU_WORK)
-
-
-def cut(events: Any) -> Sections:
-    """Kernels between one marker and the next, in the order they ran."""
-    sections: Sections = []
-    for event in sorted(events, key=lambda event: event["ts"]):
-        if MARKER in event["name"]:
-            sections.append([])
-        elif sections:
-            details = event.get("args", {})
-            kernel = Kernel(event["name"], _size(details, "grid"), _size(details, "block"), float(event["dur"]))
-            sections[-1].append(kernel)
-    return sections[:-1]
-
-
-def _size(details: dict[str, Any], name: str) -> str:
-    return "x".join(map(str, details.get(name, ())))
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Repeated runs of one launch."""
-
-    cold: Sections
-    """Its own operands not in L2; at the power limit where that is what it runs into."""
-    warm: Sections
-    """The same launch again at once."""
-    burst: Sections
-    """Cold and after a pause."""
+    return cut(events)
 
 
 def time_launches(launches: Sequence[Launch], workspace: Workspace, repeats: int) -> list[Timing]:
@@ -99,12 +57,7 @@ def time_launches(launches: Sequence[Launch], workspace: Workspace, repeats: int
                 launch()
                 mark()
 
-    sections = record(work)
-    timings = []
-    for number in range(len(launches)):
-        own = sections[3 * repeats * number : 3 * repeats * (number + 1)]
-        timings.append(Timing(own[0::3], own[1::3], own[0::3]))
-    return timings
+    return split_light(record(work), len(launches), repeats)
 
 
 def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], None]) -> list[Timing]:
@@ -131,11 +84,21 @@ def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], 
             launch()
             mark()
 
-    sections = record(work)
-    # The pause is made of the same kernel as a marker, so it opens a section of its own.
-    hot, rest = sections[: 2 * len(launches) * repeats], sections[2 * len(launches) * repeats :]
-    timings = []
-    for number in range(len(launches)):
-        own = rest[4 * number : 4 * number + 4]
-        timings.append(Timing(hot[2 * number :: 2 * len(launches)], [own[2]], [own[1]]))
-    return timings
+    return split_sustained(record(work), len(launches), repeats)
+
+
+def repeat_for(launch: Launch, seconds: float, each: float) -> float:
+    """Launch on and on for so long; returns how many seconds one launch took.
+
+    ``each`` is about how long one takes. It should be longer than launching takes, or the GPU waits for the CPU.
+    """
+    launch()
+    torch.cuda.synchronize()
+    batch, launched = max(1, round(QUEUED_SECONDS / each)), 0
+    begin = time.perf_counter()
+    while (used := time.perf_counter() - begin) < seconds:
+        for _ in range(batch):
+            launch()
+        launched += batch
+        torch.cuda.synchronize()
+    return used / launched

@@ -1,4 +1,4 @@
-"""GPU memory of a sweep: one pool of random numbers that every operand is cut from, so that nothing is allocated twice."""
+"""GPU memory of a sweep: pools of random numbers that all operands are cut from, so nothing is allocated twice."""
 
 from __future__ import annotations
 

@@ -1,0 +1,142 @@
+"""That every case of the plan finds its kernel, whose kernel that is, and that timing makes the marks it cuts at."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from infercast.measure import engines
+from infercast.measure.case import Case
+from infercast.measure.plan import FAMILIES, sweep_cases
+
+NEEDS_TORCH = ("kernels", "kernels_attention", "kernels_elementwise", "kernels_experts", "kernels_linear", "launch")
+NEEDS_TORCH += ("trace", "workspace")
+VLLM = ("", "._custom_ops", ".vllm_flash_attn", ".model_executor", ".model_executor.layers", ".v1", ".v1.worker")
+VLLM += (".model_executor.layers.fused_moe", ".model_executor.layers.fused_moe.config", ".v1.worker.gpu")
+VLLM += (".v1.worker.gpu.sample", ".v1.worker.gpu.sample.gumbel")
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[MagicMock]:
+    """A PyTorch that agrees to everything."""
+    fake = MagicMock()
+    fake.Tensor = type("Tensor", (), {})
+    for name, module in {"torch": fake, "torch.nn": fake.nn, "torch.nn.functional": fake.nn.functional}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    before = {name: sys.modules.pop(f"infercast.measure.{name}", None) for name in NEEDS_TORCH}
+    yield fake
+    for name, module in before.items():
+        sys.modules.pop(f"infercast.measure.{name}", None)
+        if module is not None:
+            sys.modules[f"infercast.measure.{name}"] = module
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VLLM:
+        monkeypatch.setitem(sys.modules, f"vllm{name}", MagicMock(__spec__=SimpleNamespace(), __path__=[]))
+    monkeypatch.setenv("VLLM_LOGGING_STREAM", "")
+
+
+@pytest.fixture
+def builders(torch: MagicMock) -> ModuleType:
+    return importlib.import_module("infercast.measure.kernels")
+
+
+def workspace() -> MagicMock:
+    space, part = MagicMock(), MagicMock(shape=(4, 16, 1, 64))
+    space.take.return_value.unbind.return_value = (part, part)
+    return space
+
+
+def one_of_each() -> list[Case]:
+    """A case of every family, format and operation."""
+    found: dict[tuple[Any, ...], Case] = {}
+    for case in sweep_cases():
+        kind = (case.shape.get(name) for name in ("dtype", "op", "kv_dtype", "latent", "sigma", "routing"))
+        found.setdefault((case.family, *kind), case)
+    return list(found.values())
+
+
+def engines_of(builders: ModuleType) -> dict[str, set[str]]:
+    """Whose kernels the cases get, by family or operation."""
+    found: dict[str, set[str]] = {}
+    for case in one_of_each():
+        name = case.shape.get("op", f"{case.family} {case.shape['dtype']}")
+        try:
+            launch = builders.BUILDERS[case.family](case.shape, workspace())
+            launch.touch()
+            launch()
+            found.setdefault(name, set()).add(launch.engine)
+        except (ImportError, NotImplementedError) as problem:
+            found.setdefault(name, set()).add(str(problem).partition(" ")[0])
+    return found
+
+
+def test_every_family_has_a_builder(builders: ModuleType) -> None:
+    assert set(builders.BUILDERS) == set(FAMILIES)
+
+
+@pytest.mark.usefixtures("vllm")
+def test_with_vllm_its_kernels_are_taken(builders: ModuleType) -> None:
+    engines.choose_engine(None)
+    found = engines_of(builders)
+    for name in ("gemm fp8", "attention_decode bf16", "attention_prefill bf16", "attention_mixed bf16", "moe bf16"):
+        assert found[name] == {"vllm"}, name
+    assert found["kv_write"] == found["topk"] == found["sample"] == found["moe fp8"] == {"vllm"}
+    assert found["gemm bf16"] == found["norm"] == found["rope"] == found["copy"] == {"torch"}
+
+
+@pytest.mark.usefixtures("vllm")
+def test_engine_torch_leaves_vllm_out_even_where_it_is_installed(builders: ModuleType) -> None:
+    engines.choose_engine("torch")
+    found = engines_of(builders)
+    assert "vllm" not in set().union(*found.values())
+    assert found["gemm fp8"] == found["sample"] == {"torch"}
+    assert found["attention_decode bf16"] == {"torch", "PyTorch"}, "even batches run, uneven ones are refused"
+    for name in ("moe bf16", "moe fp8", "kv_write", "topk"):
+        assert found[name] == {"only"}, "only vLLM has this kernel"
+
+
+def test_light_and_heavy_runs_make_the_marks_that_they_are_cut_at(
+    torch: MagicMock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = importlib.import_module("infercast.measure.trace")
+    record: list[dict[str, Any]] = []
+
+    def ran(name: str) -> None:
+        record.append({"cat": "kernel", "name": name, "ts": len(record), "dur": 1.0})
+
+    def keep(work: Any) -> Any:
+        record.clear()
+        work()
+        trace.mark()
+        return trace.cut(record)
+
+    torch.cuda._sleep = lambda cycles: ran("spin_kernel")
+    monkeypatch.setattr(trace, "record", keep)
+    launches = [MagicMock(side_effect=lambda name=name: ran(name)) for name in "ab"]
+    for launch in launches:
+        launch.touch = lambda: ran("touch")
+    space = SimpleNamespace(flush=lambda: ran("flush"))
+    for timings in (trace.time_launches(launches, space, 3), trace.time_sustained(launches, 3, lambda: ran("heat"))):
+        for name, timing in zip("ab", timings, strict=True):
+            assert [[kernel.name for kernel in run] for run in timing.cold][-1][0] == name
+            assert {run[0].name for sections in (timing.cold, timing.warm, timing.burst) for run in sections} == {name}
+            assert len(timing.cold) == 3
+
+
+def test_a_kernel_is_repeated_for_so_long(torch: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = importlib.import_module("infercast.measure.trace")
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(trace, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+
+    def launch() -> None:
+        clock.now += 0.002
+
+    assert trace.repeat_for(launch, 0.7, each=0.001) == pytest.approx(0.002)
+    assert 0.7 < clock.now < 0.9

@@ -1,0 +1,103 @@
+"""Which shapes a sweep measures, and in which order."""
+
+from collections import Counter
+
+import pytest
+
+from infercast.errors import UnknownNameError
+from infercast.measure.plan import FAMILIES, SHARES, sweep_cases
+from infercast.measure.plan_attention import MOST_KEYS
+from infercast.measure.plan_gemm import LARGEST_WEIGHT, LONGEST_FLOPS, weight_shapes
+from infercast.measure.plan_other import MOST_ROWS
+
+CASES = sweep_cases()
+
+
+def test_how_many_of_each_family() -> None:
+    assert Counter(case.family for case in CASES) == {
+        "gemm": 12_412,
+        "attention_decode": 2_442,
+        "attention_prefill": 2_238,
+        "attention_mixed": 682,
+        "moe": 704,
+        "elementwise": 1_692,
+    }
+
+
+def test_no_case_comes_twice() -> None:
+    assert len({case.key for case in CASES}) == len(CASES)
+
+
+def test_the_same_list_every_time() -> None:
+    assert [case.key for case in sweep_cases()] == [case.key for case in CASES]
+
+
+@pytest.mark.parametrize("length", [50, 100, 200])
+def test_any_beginning_has_all_families_in_their_shares(length: int) -> None:
+    counts = Counter(case.family for case in CASES[:length])
+    assert set(counts) == set(FAMILIES)
+    for family, share in SHARES.items():
+        assert counts[family] == pytest.approx(share * length, abs=2)
+
+
+def test_every_prefix_of_the_first_two_hundred_is_spread() -> None:
+    """From the point where the smallest share is due, no family is ever missing."""
+    first = {family: next(n for n, case in enumerate(CASES) if case.family == family) for family in FAMILIES}
+    assert max(first.values()) < 20
+    products = [case.shape for case in CASES[:200] if case.family == "gemm"]
+    assert len({(shape["n"], shape["k"]) for shape in products}) > 60
+    assert {shape["dtype"] for shape in products} >= {"bf16", "fp8"}
+
+
+def test_fewer_families_keep_their_order() -> None:
+    chosen = [case.key for case in sweep_cases(["moe", "gemm"])]
+    assert chosen == [case.key for case in CASES if case.family in ("moe", "gemm")]
+
+
+def test_unknown_families_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean gemm"):
+        sweep_cases(["gem"])
+
+
+def test_products_are_within_their_limits() -> None:
+    for case in CASES:
+        if case.family == "gemm":
+            m, n, k = (case.shape[name] for name in "mnk")
+            assert m >= 1
+            assert n % 8 == 0
+            assert k % 8 == 0
+            assert case.flops == 2.0 * m * n * k <= LONGEST_FLOPS
+            assert max(m * n, n * k) <= LARGEST_WEIGHT
+
+
+def test_attention_is_within_its_limits() -> None:
+    for case in CASES:
+        if case.family.startswith("attention"):
+            shape = case.shape
+            assert shape["heads"] % shape["kv_heads"] == 0
+            assert shape.get("decodes", shape["batch"]) * shape.get("kv_len", 0) <= MOST_KEYS
+            if "q_len" in shape:
+                assert shape["batch"] * shape["q_len"] <= 16_500
+                assert shape["batch"] * shape["prefix"] <= 131_072
+            assert ("kv_len" in shape) == (case.family != "attention_prefill")
+
+
+def test_experts_and_the_rest_are_within_their_limits() -> None:
+    for case in CASES:
+        shape = case.shape
+        if case.family == "moe":
+            assert shape["tokens"] * shape["topk"] <= MOST_ROWS
+            assert shape["topk"] <= shape["experts"]
+        elif case.family == "elementwise":
+            assert 1 <= shape["rows"] <= 1.2 * 16_384
+            assert case.flops == 0
+            assert shape["rows"] <= 1.2 * 256 or shape["op"] not in ("sample", "to_float")
+
+
+def test_weight_shapes_are_spread_and_any_number_of_them_begins_the_same() -> None:
+    pairs = list(weight_shapes(320))
+    assert len(set(pairs)) == 320
+    assert list(weight_shapes(40)) == pairs[:40]
+    # Half of the layers' pairs on either side of the middle of log(n).
+    layers = [n for n, k in pairs if 512 < n < 32_000]
+    assert 0.35 < sum(n < 5_000 for n in layers) / len(layers) < 0.65
