@@ -12,6 +12,8 @@ from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.models.read import read_model
+from infercast.ops import Attention
+from infercast.predict.power import THROTTLED, throttle, weight_of
 from infercast.predict.roofline import Roofline
 
 MODELS = {
@@ -56,7 +58,12 @@ def priced_apart(deployment, shape):
         *attention_calls(model, layout, queries, queries + np.array(shape.computed)),
         *head_calls(model, layout, max(1, shape.num_sampled)),
     ]
-    return sum(call.count * deployment.predictor.price(call.op, deployment.gpu).seconds for call in calls)
+    seconds = {id(call): call.count * deployment.predictor.price(call.op, deployment.gpu).seconds for call in calls}
+    throttled = [call for call in calls if call.op.family in THROTTLED]
+    products = (call for call in throttled if not isinstance(call.op, Attention))
+    operations = sum(call.count * call.op.flops * weight_of(call.op.compute_dtype) for call in products)
+    longer = throttle(deployment.gpu, operations, sum(seconds.values())) - 1
+    return sum(seconds.values()) + longer * sum(seconds[id(call)] for call in throttled)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
