@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from infercast.hardware import load_gpu
-from infercast.predict.power import throttle, weight_of
+from infercast.predict.power import free_products, throttle, weight_of
 
 GPU = load_gpu("h200-sxm")
 PEAK = GPU.dense_flops("bf16")
@@ -38,3 +38,8 @@ def test_a_chip_without_a_limit_below_its_boost_clock_loses_nothing():
 def test_narrow_formats_draw_half():
     assert weight_of("fp8") == 0.5
     assert weight_of("bf16") == 1.0
+
+
+def test_few_products_are_free_however_long_they_take():
+    for seconds in (0.001, 0.05, 0.2, 2.0):
+        assert throttle(GPU, free_products(GPU), seconds) == 1.0

@@ -17,7 +17,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, attention_kinds, head_calls, token_calls
 from infercast.models.spec import GroupedAttention, ModelConfig
 from infercast.ops import Call
-from infercast.predict.power import THROTTLED, throttle, weight_of
+from infercast.predict.power import THROTTLED, free_products, throttle, weight_of
 from infercast.predict.roofline import Predictor, launch_floor
 
 Table = npt.NDArray[Any]
@@ -79,6 +79,7 @@ class KernelTimer:
         self._products = np.interp(
             np.arange(max_tokens + 1), token_sizes, np.broadcast_to(_products(by_tokens), token_sizes.shape)
         )
+        self._free_products = free_products(gpu)
         self._throttled = np.array([family in THROTTLED for _, family in self.kernels])
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
@@ -90,8 +91,8 @@ class KernelTimer:
         kernels[:, self._attention_columns] = self._price_attention(shape, steps)
         kernels[:, self._attention_columns.stop :] = self._row_table[shape.num_sampled]
         gpu_seconds = kernels.sum(axis=1)
-        longer = throttle(self._gpu, self._products[padded], gpu_seconds)
-        if longer.max() > 1.0:
+        if self._products[padded] > self._free_products:
+            longer = throttle(self._gpu, self._products[padded], gpu_seconds)
             kernels[:, self._throttled] *= longer[:, None]
             gpu_seconds = kernels.sum(axis=1)
         host = self._host.cost(launch, len(shape.new_tokens), shape.num_tokens)

@@ -31,6 +31,11 @@ def throttle(gpu: Gpu, products: Any, seconds: Any) -> Any:
     return 1.0 + (gpu.sustained_fraction**-LOST - 1.0) * heavy * long
 
 
+def free_products(gpu: Gpu) -> float:
+    """So many operations never reach the limit: a step of them is either too short or too slow."""
+    return FREE_SHARE * FREE_SECONDS * gpu.dense_flops("bf16")
+
+
 def weight_of(dtype: str) -> float:
     """What an operation of a format draws, as a share of a 16-bit one."""
     return 1.0 if dtype in ("bf16", "fp16", "fp32", "tf32") else 0.5
