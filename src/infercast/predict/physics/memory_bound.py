@@ -53,11 +53,13 @@ class _Kernel(NamedTuple):
     """Cycles between the starts of two blocks on one multiprocessor."""
     row: float
     """Bytes a cycle of one block alone."""
+    full_row: float = 0.0
+    """Bytes a row must read to fill its block with threads; a block of a shorter row starts sooner."""
 
 
 # Fitted: quantise on Hopper, L40S and B200 tables; norms, activations, rope and compiled quantising on our own sweep of
 # an H200, then floors set so that kernels of vLLM on an H200 come out, as are the norm of heads, the rotation of normed
-# heads and KV writes. The KV kernel starts a block a token whatever its width. Sampling is half a dozen kernels.
+# heads and KV writes. The KV kernel starts a block of up to 512 threads a token. Sampling is half a dozen kernels.
 KERNELS = {
     "norm": _Kernel(1.5e-6, 1.00, 0.62, 2.6, 20.9, 94.0, 26.0),
     "norm_quantise": _Kernel(2.3e-6, 0.88, 0.73, 1.7, 11.0, 1157.0, 14.0),
@@ -66,7 +68,7 @@ KERNELS = {
     "activation_quantise": _Kernel(1.5e-6, 0.85, 0.70, 1.8, 8.5, 251.0, 11.0),
     "rope": _Kernel(1.47e-6, 0.95, 0.64, 1.8, 10.0, 189.0, 219.0),
     "normed_rope": _Kernel(1.6e-6, 0.85, 0.7, 1.8, 20.0, 200.0, 200.0),
-    "kv_write": _Kernel(2.1e-6, 0.82, 0.5, 1.5, 7.0, 1350.0, 64.0),
+    "kv_write": _Kernel(2.1e-6, 0.82, 0.5, 1.5, 12.0, 1350.0, 64.0, 2048.0),
     "compiled_quantise": _Kernel(1.2e-6, 0.88, 0.73, 1.8, 8.0, 169.0, 10.0),
     "routing": _Kernel(4.4e-6, 0.85, 0.7, 1.8, 1.5, 15.0, 64.0),
     "embedding": _Kernel(1.9e-6, 0.80, 0.5, 1.5, 26.0, 200.0, 64.0),
@@ -87,7 +89,8 @@ def memory_bound(op: Elementwise, gpu: Gpu) -> Physics:
     dram = moved * missed / (gpu.dram_bandwidth * kernel.dram)
     cache = moved / (gpu.l2_bandwidth * L2_EFFICIENCY)
     port = per_sm * row_bytes / kernel.port * cycle
-    blocks = (per_sm * kernel.block + row_bytes / kernel.row) * cycle
+    filled = min(1.0, op.read_per_row / kernel.full_row) if kernel.full_row else 1.0
+    blocks = (per_sm * kernel.block * filled + row_bytes / kernel.row) * cycle
     launch = kernel.floor * (0.45 + 0.55 * REFERENCE_CLOCK / gpu.boost_clock) + 0.0 * rows
     seconds = launch + soft_max(OVERLAP, dram + 1e-12, cache, port, blocks)
     terms = {"dram": dram, "l2": cache, "port": port, "blocks": blocks, "launch": launch}
