@@ -83,6 +83,12 @@ Measurements = Annotated[
 ]
 
 
+HostFile = Annotated[
+    Path | None,
+    typer.Option("--host", metavar="FILE", help="Your host: host.json of `infercast measure --host`, or a .toml."),
+]
+
+
 def choose_predictor(name: str, anchors: Path | None, gpu: str, measurements: Path | None = None) -> str | Predictor:
     """The predictor of a command, with a user's own tables, and corrected by anchors where there are any."""
     if anchors is None and measurements is None:

@@ -12,6 +12,7 @@ from infercast.cli.options import SWITCHES, WORKLOAD
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.deploy import deploy
+from infercast.forecast.host_speed import host_from
 from infercast.forecast.serving import simulate
 from infercast.report.layout import show
 from infercast.report.serving import forecast_dict, render_forecast
@@ -115,6 +116,7 @@ def command(
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
     measurements: options.Measurements = None,
+    host: options.HostFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes.
@@ -164,6 +166,7 @@ def command(
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
         predictor=options.choose_predictor(predictor, anchors, gpu, measurements),
+        host=None if host is None else host_from(host, gpu),
     )
     forecast = simulate(deployment, workload)
     if forecast.saturation is not None and not allow_overload:

@@ -62,7 +62,7 @@ def measure_host(layers: Sequence[int] = LAYERS, say: Say = print) -> dict[str, 
     for number in layers:
         models.append(asyncio.run(_measure_model(number, say)))
         say(f"{number} layers: {json.dumps(models[-1])[:300]}")
-    return {"engine": "vllm", "engine_version": vllm.__version__, "cpu": _cpu(), "models": models}
+    return {"engine": "vllm", "config": CONFIG, "engine_version": vllm.__version__, "cpu": _cpu(), "models": models}
 
 
 def _cpu() -> str:

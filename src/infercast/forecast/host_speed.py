@@ -1,0 +1,71 @@
+"""A user's own host: a data file like the bundled one, or an idle engine that `infercast measure --host` has watched.
+
+An idle engine with a tiny model shows nothing but its CPU. How many times faster it answers short prompts than the
+bundled host would is taken as the speed of its single thread, and all costs are divided by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infercast.engine.host import Host, default_host, read_host
+from infercast.engine.settings import EngineSettings
+from infercast.errors import FileFormatError
+from infercast.forecast.deploy import deploy
+from infercast.forecast.serving import replica_of
+from infercast.serve import Request, Workload, simulate
+
+SHORT = 512
+"""Prompts up to this length run in graphs and leave the GPU idle most of the time."""
+SETTINGS = EngineSettings(max_model_len=16_384, max_num_batched_tokens=8192, max_num_seqs=256)
+
+
+def host_from(path: Path, gpu: str) -> Host:
+    """The host of a ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows."""
+    if path.suffix != ".json":
+        return read_host(path)
+    bundled = default_host()
+    ratios = list(_predicted_over_measured(path, _read(path), gpu))
+    if not ratios:
+        raise FileFormatError(path, f"has no first token of a prompt of up to {SHORT} tokens")
+    speed = float(np.median(ratios))
+    seconds = {
+        field.name: getattr(bundled, field.name) / speed
+        for field in fields(Host)
+        if field.name not in ("title", "source")
+    }
+    title = f"{bundled.title}, {speed:.2f} times as fast (from {path.name})"
+    return replace(bundled, title=title, source="an idle engine on this machine", **seconds)
+
+
+def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str) -> Iterator[float]:
+    """For each short prompt of each tiny model."""
+    try:
+        for model in document["models"]:
+            config = {**document["config"], "num_hidden_layers": model["layers"]}
+            deployment = deploy(config, gpu, SETTINGS)
+            replica = replica_of(deployment, deployment.timer())
+            for tokens, milliseconds in model["first_token_ms"].items():
+                if int(tokens) <= SHORT:
+                    run = simulate(replica, Workload((Request(0.0, int(tokens), 2),)))
+                    yield 1e3 * float(run.ttft[0]) / float(milliseconds)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as problem:
+        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {problem!r}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except ValueError as problem:
+        raise FileFormatError(path, f"is not JSON: {problem}") from None
+    if not isinstance(document, dict):
+        raise FileFormatError(path, "is not what `infercast measure --host` writes: not an object")
+    return document

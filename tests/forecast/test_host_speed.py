@@ -1,0 +1,44 @@
+"""A host from an idle engine: the bundled costs at another speed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from infercast.engine.host import default_host
+from infercast.errors import FileFormatError
+from infercast.forecast.host_speed import host_from
+
+OURS = Path(__file__).parents[2] / "measurements" / "h200-sxm" / "host.json"
+
+
+def slower(tmp_path, factor):
+    document = json.loads(OURS.read_text())
+    for model in document["models"]:
+        model["first_token_ms"] = {tokens: factor * value for tokens, value in model["first_token_ms"].items()}
+    path = tmp_path / "host.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_our_own_idle_engine_is_about_as_fast_as_the_bundled_host():
+    assert host_from(OURS, "h200-sxm").prepare == pytest.approx(default_host().prepare, rel=0.25)
+
+
+def test_an_engine_that_answers_in_half_the_time_has_half_the_costs(tmp_path):
+    same, fast = (host_from(slower(tmp_path, factor), "h200-sxm") for factor in (1.0, 0.5))
+    assert fast.eager_kernel == pytest.approx(0.5 * same.eager_kernel)
+    assert "times as fast" in fast.title
+
+
+def test_a_toml_file_is_read_as_it_is(tmp_path):
+    bundled = Path(__file__).parents[2] / "src/infercast/data/hosts/default.toml"
+    assert host_from(bundled, "h200-sxm") == default_host()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"config": {}, "models": [{"layers": 2}]}', '{"models": []}'])
+def test_other_files_are_named(tmp_path, text):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(FileFormatError, match=r"other\.json"):
+        host_from(path, "h200-sxm")
