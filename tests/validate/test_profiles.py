@@ -28,6 +28,11 @@ NAMES = {
     "triton_poi_fused_3": "rope",
     "fused_moe_kernel": "moe",
     "void vllm::moe::topkGating<8, 128, 4, 16>": "moe",
+    "void marlin_moe_wna16::Marlin<__nv_bfloat16>": "moe",
+    "_matmul_ogs_NNT_bf16xbf16xmxfp4_64x256x128": "moe",
+    "void deep_gemm::sm90_fp8_gemm_1d2d_impl<4096u, 7168u>": "gemm",
+    "void vllm::merge_attn_states_kernel<__nv_bfloat16>": "attention",
+    "triton_poi_fused_gelu_mul_slice_1": "activation",
     "_gumbel_sample_kernel": "sampling",
     "Memcpy HtoD (Pinned -> Device)": "other",
 }

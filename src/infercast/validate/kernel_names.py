@@ -9,12 +9,17 @@ GEMM = "gemm"
 # First match wins. Kernels that a compiler fused carry the names of what went into them; one without any names reduces
 # (the norm of each head) or maps (the rotary embedding): the only fused kernels in a layer that nothing is named after.
 _PATTERNS: tuple[tuple[str, str], ...] = (
-    ("attention", r"flashattn|flash_fwd|flash::|fmha|flashinfer|unified_attention|paged_attention|flashmla|mla_decode"),
+    (
+        "attention",
+        r"flashattn|flash_fwd|flash::|fmha|unified_attention|paged_attention|flash_?mla|mla_decode|merge_attn_states"
+        r"|batchdecode|batchprefill|batch_?(decode|prefill)_?with",
+    ),
     ("norm", r"rms_norm|layer_?norm"),
     ("kv_write", r"reshape_and_cache|concat_and_cache|indexer_k_quant"),
     (
         "moe",
-        r"fused_moe|moe_align|moe_sum|::moe::|topkgating|sbtopk|gathertopk|grouped_topk|topk_softmax|count_and_sort|expert|marlin_moe",
+        r"fused_moe|moe_align|moe_sum|::moe::|topkgating|sbtopk|gathertopk|grouped_topk|topk_softmax|count_and_sort|expert|marlin_moe"
+        r"|matmul_ogs|topk_forward|bitmatrix|m_grouped|grouped_gemm",
     ),
     ("moe", r"triton_.*softmax|triton_.*topk|triton_.*sigmoid"),
     (
