@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from infercast.engine.step import StepEstimate, StepShape
 from infercast.engine.surface import DecodeSurface, PromptSurface
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.lower import attention_calls, attention_kinds, head_calls, token_calls
-from infercast.models.spec import GroupedAttention, ModelConfig
+from infercast.models.lower import attention_calls, head_calls, token_calls
+from infercast.models.spec import ModelConfig
 from infercast.ops import Call
+from infercast.predict.mixed import together
 from infercast.predict.power import THROTTLED, free_products, throttle, weight_of
-from infercast.predict.roofline import Predictor, launch_floor
+from infercast.predict.roofline import Predictor
 
 Table = npt.NDArray[Any]
 
@@ -60,6 +62,10 @@ class KernelTimer:
         both = np.array([1, 2])  # one decoding sequence and one prompt: every attention kernel the model has
         by_sequence = {call.name: call.op.family for call in attention_calls(config, layout, both, both)}
         self._attention_names = {name: column for column, name in enumerate(by_sequence)}
+        launches = Counter[str]()
+        for call in attention_calls(config, layout, both, both):
+            launches[call.name] += call.count
+        self._attention_launches = np.array([launches[name] for name in by_sequence])
         self._attention_columns = slice(len(by_tokens), len(by_tokens) + len(by_sequence))
         self.kernels: tuple[tuple[str, str], ...] = (
             *((call.name, call.op.family) for call in by_tokens),
@@ -71,9 +77,6 @@ class KernelTimer:
         if not predictor.is_cheap:
             self._decode = DecodeSurface(self._price_sequences, max_rows, max_keys)
             self._prompts = PromptSurface(self._price_sequences, max_tokens, max_keys)
-        kinds = attention_kinds(config).items()
-        shared = sum(layers for attention, layers in kinds if isinstance(attention, GroupedAttention))
-        self._shared_launches = launch_floor(gpu) * shared / max(1, len(by_sequence))
         self._host = HostModel(host, launch_work(config, layout))
         # The power limit: how many products a step of each size does, and which kernels lose by too many.
         self._products = np.interp(
@@ -113,9 +116,9 @@ class KernelTimer:
         seconds = self._prompts(queries[prompts], keys[prompts])[None, :]
         if prompts.all():
             return seconds
-        # Both in one launch, except where each form has a kernel of its own.
+        # Both in one launch, except where each form has a kernel of its own, which the other does not use.
         beside = self._decode(int(np.count_nonzero(~prompts)), np.array([keys[~prompts].mean()]))
-        return np.asarray(seconds + beside - self._shared_launches)
+        return np.asarray(together(seconds, beside, self._attention_launches))
 
     def _price_sequences(self, queries: Table, keys: Table) -> Table:
         """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""

@@ -7,7 +7,6 @@ several GPUs, for one that nobody measured). A kernel without any model is price
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -20,11 +19,12 @@ from infercast.predict.artifact import POOLED, Artifact
 from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice
 from infercast.predict.estimate import Estimate
 from infercast.predict.identity import SWEEP
+from infercast.predict.mixed import join, split_batch, together
 from infercast.predict.physics.cores import engine_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
 from infercast.predict.pricer import GemmPricer
 from infercast.predict.profile import KernelProfile, family_of, variants_of
-from infercast.predict.roofline import Roofline, launch_floor
+from infercast.predict.roofline import Roofline
 
 UNDERSTOOD = "NVIDIA"
 """The physics speaks of this vendor's multiprocessors and libraries; others are priced by the roofline."""
@@ -79,7 +79,7 @@ class Learned:
             return self._pricer(op, gpu, variants).price(op)
         prompts, decodes = split_batch(op)
         if decodes is not None:
-            return _join(self.price(prompts, gpu), self.price(decodes, gpu), launch_floor(gpu))
+            return join(self.price(prompts, gpu), self.price(decodes, gpu))
         choice = self.choose(op, gpu, variants)
         if gpu.vendor != UNDERSTOOD:
             return self._fallback.price(op, gpu)
@@ -104,7 +104,7 @@ class Learned:
             return self._pricer(op, gpu).seconds(op)
         prompts, decodes = split_batch(op)
         if decodes is not None:
-            return self.seconds(prompts, gpu) + self.seconds(decodes, gpu) - launch_floor(gpu)
+            return np.asarray(together(self.seconds(prompts, gpu), self.seconds(decodes, gpu)))
         if gpu.vendor != UNDERSTOOD:
             return self._fallback.seconds(op, gpu)
         choice = self.choose(op, gpu)
@@ -200,34 +200,6 @@ class Learned:
     def _same(self, gpu: Gpu) -> tuple[str, ...]:
         """Architectures that count as the same generation."""
         return self._profile.generations.get(gpu.architecture, (gpu.architecture,))
-
-
-def split_batch(op: Op) -> tuple[Op, Op | None]:
-    """A batch of prompts and decoding sequences as two: kernels were measured on the one or the other."""
-    if not isinstance(op, Attention) or op.queries.ndim > 1:
-        return op, None
-    decoding = op.queries == 1
-    if decoding.all() or not decoding.any():
-        return op, None
-    counts = np.broadcast_to(op.sequences, op.queries.shape)
-    halves = (
-        replace(op, queries=op.queries[half], keys=op.keys[half], sequences=counts[half])
-        for half in (~decoding, decoding)
-    )
-    prompts, decodes = halves
-    return prompts, decodes
-
-
-def _join(prompts: Estimate, decodes: Estimate, floor: float) -> Estimate:
-    """Both halves in one launch."""
-    larger = prompts if float(prompts.seconds) > float(decodes.seconds) else decodes
-    return Estimate(
-        prompts.seconds + decodes.seconds - floor,
-        prompts.low + decodes.low - floor,
-        prompts.high + decodes.high - floor,
-        prompts.source,
-        larger.bound,
-    )
 
 
 def _bound(physics: Physics) -> Array:

@@ -1,0 +1,26 @@
+"""Prompts and decoding sequences in one launch."""
+
+import numpy as np
+import pytest
+
+from infercast.predict.estimate import Estimate
+from infercast.predict.mixed import join, together
+
+
+def test_both_take_longer_than_one_and_less_than_their_sum():
+    prompts, decodes = np.array([1e-3, 20e-6, 5e-6]), np.array([100e-6, 400e-6, 6e-6])
+    both = together(prompts, decodes)
+    assert (both >= np.maximum(prompts, decodes)).all()
+    assert (both <= prompts + decodes).all()
+
+
+def test_what_each_launch_needs_once_is_counted_once():
+    assert together(50e-6, 8e-6) == pytest.approx(50e-6)
+    assert together(32 * 50e-6, 32 * 8e-6, 32) == pytest.approx(32 * 50e-6)
+
+
+def test_the_longer_half_names_the_bound():
+    prompts, decodes = (Estimate(s, 0.9 * s, 1.2 * s, "measured", b) for s, b in ((2e-4, "tensor"), (1e-4, "dram")))
+    both = join(prompts, decodes)
+    assert both.bound == "tensor"
+    assert both.low < both.seconds < both.high
