@@ -19,6 +19,7 @@ from infercast.predict.forest import Forest
 from infercast.predict.physics import gemm, moe
 from infercast.predict.physics.attention_decode import DECODE_FEATURES
 from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
+from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES
 from infercast.predict.physics.terms import Array
 
 COMMON, PIPE, BELIEF, ROUGH, NOISE = 0.09, 0.15, 0.2, 0.06, 0.01
@@ -57,8 +58,10 @@ class Space:
     @classmethod
     def of(cls, family: str, reference: Array, learner: Forest | None) -> Space:
         """``reference`` rows tell how far features usually spread; a constant one tells nothing."""
-        spread = reference.std(axis=0)
         names, pipes = _PIPES.get(family, ((), ""))
+        spread = reference.std(axis=0)
+        # Tiles of one chip's kernels say nothing of how near two kernels are on another.
+        spread[[position for position, name in enumerate(names) if name in SCHEDULE_FEATURES]] = 0.0
         columns = [names.index(f"{pipe}_share") for pipe in pipes.split()]
         return cls(reference.mean(axis=0), np.where(spread > 1e-6, spread, np.inf), columns, learner)
 
