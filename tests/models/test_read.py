@@ -118,7 +118,7 @@ def test_deepseek():
     assert (dense.layers, dense.feed_forward) == (3, DenseFeedForward(18432))
     assert (sparse.layers, sparse.feed_forward) == (
         58,
-        ExpertFeedForward(256, 8, 2048, shared_inter=2048, router_bias=True),
+        ExpertFeedForward(256, 8, 2048, shared_inter=2048, router_bias=True, grouped_choice=True),
     )
     assert read_model("deepseek-v3").notes == ("multi-token prediction layers left out",)
     lite = read_model("deepseek-v2-lite").stacks[1]

@@ -33,6 +33,10 @@ def command(
     warmed_up: Annotated[
         bool, typer.Option("--warmed-up", metavar="", help="The engine had served before; it starts cold otherwise.")
     ] = False,
+    real_weights: Annotated[
+        bool,
+        typer.Option("--real-weights", metavar="", help="The engine's weights were trained; dummy ones otherwise."),
+    ] = False,
     kernels: Annotated[
         bool, typer.Option("--kernels", metavar="", help="Also price the profiled steps, kernel family by family.")
     ] = False,
@@ -56,6 +60,7 @@ def command(
             predictor=predictor,
             host=host,
             warmed_up=warmed_up,
+            real_weights=real_weights,
             progress=progress,
         )
 
@@ -70,7 +75,9 @@ def command(
         validation = run()
     document, tables = validation_dict(validation), render_validation(validation)
     if kernels:
-        profiles = compare_profiles(measured, model_config=model_config, gpu=gpu, predictor=predictor)
+        profiles = compare_profiles(
+            measured, model_config=model_config, gpu=gpu, predictor=predictor, real_weights=real_weights
+        )
         document["profiles"] = profiles_list(profiles)
         document["summary"] |= summarise(profiles)
         tables += render_profiles(profiles)

@@ -59,7 +59,7 @@ def _expert_calls(
         tokens,
         hidden=config.hidden,
         inter=layout.share(spec.inter),
-        experts=spec.experts,
+        experts=spec.reached or spec.experts,
         topk=spec.topk,
         dtype=weights.activation_experts,
         weight_dtype=weights.experts,

@@ -72,6 +72,10 @@ class ExpertFeedForward:
     expert_bias: bool = False
     dense_inter: int = 0
     """Width of a dense feed-forward that runs in parallel with the experts (Gemma 4); 0: none."""
+    grouped_choice: bool = False
+    """Experts are chosen from groups (DeepSeek), by scores in the router's own format."""
+    reached: int | None = None
+    """How many experts tokens go to at all, where a router without training leaves most of them out."""
 
 
 Attention = GroupedAttention | LatentAttention

@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.settings import EngineSettings
-from infercast.forecast.deploy import deploy
+from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.serving import replica_of
 from infercast.hardware import gpu_from_driver_name
 from infercast.serve import Record, simulate
+from infercast.validate.dummy_weights import with_dummy_weights
 from infercast.validate.measured import MeasuredFile, MeasuredRun
 from infercast.validate.parts import Comparison, FileParts, Parts, parts_of
 from infercast.validate.scatter import Scatter, scatter_of
@@ -100,15 +101,17 @@ def validate(
     predictor: str = "learned",
     host: Path | None = None,
     warmed_up: bool = False,
+    real_weights: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Validation:
     """Re-run every measured run; ``model_config`` is a folder of ``<name>.json``, bundled models serve otherwise.
 
-    The runs of a file follow each other on one engine, which starts cold unless it was ``warmed_up`` before.
+    The runs of a file follow each other on one engine, which starts cold unless it was ``warmed_up`` before,
+    and had dummy weights unless they were ``real_weights``.
     """
     runs, kv_blocks, num_stalled = [], [], 0
     for measured in files:
-        deployment = deployment_of(measured, model_config, gpu, predictor, host)
+        deployment = deployment_of(measured, model_config, gpu, predictor, host, real_weights=real_weights)
         predicted_blocks = deployment.memory.num_blocks
         kv_blocks.append((measured.path.name, Comparison(measured.num_gpu_blocks, predicted_blocks)))
         num_stalled += measured.num_stalled
@@ -126,6 +129,8 @@ def deployment_of(
     gpu: str | None,
     predictor: str = "learned",
     host: Path | None = None,
+    *,
+    real_weights: bool = False,
 ) -> Deployment:
     """The engine that a file was measured on, as we would set it up."""
     source: str | Path = measured.model
@@ -139,12 +144,11 @@ def deployment_of(
         block_size=measured.block_size,
         async_scheduling=measured.async_scheduling,
     )
+    model = load_model(source, quantization=measured.quantization, kv_cache_dtype=measured.kv_cache_dtype)
     return deploy(
-        source,
+        model if real_weights else with_dummy_weights(model),
         gpu or gpu_from_driver_name(measured.gpu),
         settings,
-        quantization=measured.quantization,
-        kv_cache_dtype=measured.kv_cache_dtype,
         tensor_parallel_size=measured.tensor_parallel_size,
         predictor=predictor,
         host=host,

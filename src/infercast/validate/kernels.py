@@ -58,11 +58,12 @@ def compare_profiles(
     model_config: Path | None = None,
     gpu: str | None = None,
     predictor: str = "learned",
+    real_weights: bool = False,
 ) -> list[ProfileComparison]:
     """All profiles of all files."""
     compared = []
     for measured in files:
-        deployment = deployment_of(measured, model_config, gpu, predictor)
+        deployment = deployment_of(measured, model_config, gpu, predictor, real_weights=real_weights)
         experts = has_experts(deployment.model)
         profiles = read_profiles(measured.path, load_document(measured.path), has_experts=experts)
         compared += [compare_profile(measured.path.name, deployment, profile) for profile in profiles]

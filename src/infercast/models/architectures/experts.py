@@ -44,6 +44,7 @@ def routed_experts(
         router_bias=router_bias,
         expert_bias=expert_bias,
         dense_inter=dense_inter,
+        grouped_choice=fields.count("n_group") > 0 or bool(fields.word("topk_method")),
     )
 
 
@@ -107,6 +108,7 @@ def read_glm4_moe(fields: Fields) -> list[Layer]:
         shared_inter=inter * fields.count("n_shared_experts"),
         router_bias=True,
     )
+    sparse = replace(sparse, grouped_choice=True)  # of one group, as DeepSeek-V3 chooses
     dense = min(fields.count("first_k_dense_replace"), fields.layers)
     first = [Layer(attention, dense_feed_forward(fields))] * dense
     return first + [Layer(attention, sparse)] * (fields.layers - dense)

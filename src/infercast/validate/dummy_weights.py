@@ -1,0 +1,25 @@
+"""Engines that were measured with dummy weights: what an untrained router does to experts.
+
+vLLM's dummy weights are about 1e-3 in size, so all scores of a router are equal but for tiny differences. Routers that
+rank scores in single precision still tell experts apart, and tokens spread evenly. Those that choose from groups rank
+softmax scores in bf16, where nearly all are equal: ties go to the same few experts for every token (12 of 64 in
+DeepSeek-V2-Lite, twice its topk). With a correction bias, the dummy bias alone decides: the same topk experts for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from infercast.models.spec import ExpertFeedForward, FeedForward, ModelConfig
+
+
+def with_dummy_weights(model: ModelConfig) -> ModelConfig:
+    """The model as an engine runs it whose weights were never trained."""
+    stacks = tuple(replace(stack, feed_forward=_tied(stack.feed_forward)) for stack in model.stacks)
+    return replace(model, stacks=stacks)
+
+
+def _tied(spec: FeedForward) -> FeedForward:
+    if not isinstance(spec, ExpertFeedForward) or not spec.grouped_choice:
+        return spec
+    return replace(spec, reached=min(spec.experts, spec.topk * (1 if spec.router_bias else 2)))
