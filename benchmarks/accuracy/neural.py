@@ -4,6 +4,8 @@ One network a family and split. Both see the shape, the GPU's datasheet and whic
 they are told of the work, in what stands for a utilisation of 1 and in the head.
 """
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 
 from infercast.fit.train import thin
@@ -17,7 +19,7 @@ LEAST_SECONDS = 1e-12
 """Stands for a pipe that is not used, before taking logarithms."""
 
 
-class Neural:
+class Neural(ABC):
     """What both have in common: rows of all known GPUs and kernels of a family, and one network."""
 
     head: Head
@@ -36,13 +38,13 @@ class Neural:
     def seconds(self, kernel: Kernel, rows: Points, gpu: str) -> Array:
         return self._network.seconds(self._features(kernel, rows, gpu), self.limit(rows), _rounds(rows))
 
+    @abstractmethod
     def limit(self, rows: Points) -> Array:
         """Seconds at a utilisation of 1."""
-        raise NotImplementedError
 
+    @abstractmethod
     def work(self, rows: Points, gpu: str) -> list[Array]:
         """Features that say what is asked of the GPU."""
-        raise NotImplementedError
 
     def _features(self, kernel: Kernel, rows: Points, gpu: str) -> Array:
         ones = np.ones(rows.seconds.size)

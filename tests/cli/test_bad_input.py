@@ -82,6 +82,12 @@ CASES = {
         (*KERNELS, "--prefill", 300, "--max-num-batched-tokens", 256),
         "300 tokens is above max_num_batched_tokens 256",
     ),
+    "no sweep": ((*KERNELS, "--decode", 1, "--measurements", "nowhere"), "nowhere has no table of `infercast measure`"),
+    "sweep for the roofline": (
+        (*KERNELS, "--decode", 1, "--measurements", "nowhere", "--predictor", "roofline"),
+        "--measurements improve learned prices; leave out --predictor roofline",
+    ),
+    "no host": ((*SIMULATE, "--rate", 1, "--host", "no.json"), "no.json: cannot be read: No such file"),
     "missing measurements": (("validate", "no.json"), "no.json: cannot be read: No such file"),
     "no config folder": (
         ("validate", "no.json", "--model-config", "nowhere"),

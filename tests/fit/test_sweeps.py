@@ -6,9 +6,12 @@ import numpy as np
 import pandas
 import pytest
 
+from infercast.cli.options import choose_predictor
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.train import fit_measured, key_of, sample_of, sweep_samples
+from infercast.hardware import load_gpu
+from infercast.ops import MoE
 from infercast.predict.artifact import Entry
 from infercast.predict.default import default_artifact
 from infercast.predict.identity import SWEEP
@@ -71,3 +74,15 @@ def test_impossible_latencies_are_named(small):
     path.write_bytes(b"not parquet")
     with pytest.raises(FileFormatError, match="cannot be read as parquet"):
         list(read_sweep(small / "h200-sxm", ("moe",)))
+
+
+def test_a_table_of_ones_own_moves_prices(small):
+    for family in ("attention_decode", "attention_prefill"):
+        (small / "h200-sxm" / f"{family}.parquet").unlink()
+    before = choose_predictor("learned", None, "h200-sxm", small)
+    table = pandas.read_parquet(small / "h200-sxm" / "moe.parquet")
+    table[["latency_us", "burst_us"]] *= 2.0
+    table.to_parquet(small / "h200-sxm" / "moe.parquet")
+    after = choose_predictor("learned", None, "h200-sxm", small)
+    op, gpu = MoE(64, 2048, 1024, 64, 8, weight_dtype="bf16"), load_gpu("h200-sxm")
+    assert float(after.seconds(op, gpu)[0]) == pytest.approx(2.0 * float(before.seconds(op, gpu)[0]), rel=0.02)

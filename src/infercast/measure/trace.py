@@ -1,8 +1,8 @@
 """Kernel times by the GPU's own clock: run launches under the profiler and cut its record at marker kernels.
 
 The record has the start, length, name and grid of every kernel, so caches can be emptied between two launches without
-being timed, and each row knows which kernels ran. The gap between kernels is not in these times: an engine's step adds
-it for each kernel.
+being timed, and each row knows which kernels ran. The gap between kernels is not in these
+times.
 """
 
 from __future__ import annotations

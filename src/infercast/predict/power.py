@@ -1,8 +1,8 @@
 """The power limit: a step of nothing but large products soon draws more than the board may, and the clock goes down.
 
 Kernels are priced at the full clock. How far a step falls below it depends on how many products a second it would do
-on average, and for how long: an H200 runs a prompt of 2,048 tokens of an 8B model at 800 TFLOP/s, one of 8,000 tokens
-at 740; products back to back for seconds end at 690.
+on average, and for how long: by the length of its steps an H200 multiplies a prompt of 2,048 tokens of an 8B model at
+about 800 TFLOP/s and one of 8,000 tokens at about 740; large products among each other end between 650 and 700.
 """
 
 from __future__ import annotations
