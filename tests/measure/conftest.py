@@ -115,6 +115,7 @@ def gpu(bench: FakeBench, monitor: FakeMonitor, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sweep, "describe", lambda: {"driver": "580", "sms": 132})
     monkeypatch.setattr(sweep, "Monitor", lambda: monitor)
     monkeypatch.setattr(sweep, "open_bench", lambda: bench)
+    monkeypatch.setattr(sweep, "prepare", lambda *_: None)
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     monkeypatch.setattr(meta, "revision", dict)
     return bench

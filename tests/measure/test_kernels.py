@@ -25,6 +25,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[MagicMock]:
     """A PyTorch that agrees to everything."""
     fake = MagicMock()
     fake.Tensor = type("Tensor", (), {})
+    fake.cuda.get_device_capability.return_value = (9, 0)
     for name, module in {"torch": fake, "torch.nn": fake.nn, "torch.nn.functional": fake.nn.functional}.items():
         monkeypatch.setitem(sys.modules, name, module)
     before = {name: sys.modules.pop(f"infercast.measure.{name}", None) for name in NEEDS_TORCH}
@@ -100,6 +101,32 @@ def test_engine_torch_leaves_vllm_out_even_where_it_is_installed(builders: Modul
     assert found["attention_decode bf16"] == {"torch", "PyTorch"}, "even batches run, uneven ones are refused"
     for name in ("moe bf16", "moe fp8", "kv_write", "topk"):
         assert found[name] == {"only"}, "only vLLM has this kernel"
+
+
+@pytest.mark.usefixtures("vllm")
+def test_older_chips_run_the_older_attention(torch: MagicMock, builders: ModuleType) -> None:
+    torch.cuda.get_device_capability.return_value = (8, 0)
+    engines.choose_engine(None)
+    found = engines_of(builders)
+    assert found["attention_mixed bf16"] == {"vllm"}
+    assert found["attention_decode bf16"] == {"vllm", "FlashAttention"}, "latent and fp8 keys are refused"
+
+
+def test_each_run_of_a_product_finds_its_operands_elsewhere(torch: MagicMock) -> None:
+    launch = importlib.import_module("infercast.measure.launch")
+    ran: list[int] = []
+    places = iter(range(10))
+
+    def place() -> Any:
+        number = next(places)
+        return lambda: ran.append(number), ()
+
+    moving = launch.MovingLaunch("torch", place)
+    for _ in range(2):
+        moving.touch()
+        moving()
+        moving()
+    assert ran == [1, 1, 2, 2], "the warm run comes back to where the cold one was"
 
 
 def test_light_and_heavy_runs_make_the_marks_that_they_are_cut_at(

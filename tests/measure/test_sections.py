@@ -67,12 +67,12 @@ def test_light_kernels_are_cold_then_warm() -> None:
 
 def test_heavy_kernels_run_in_rounds_then_after_a_pause() -> None:
     rounds = [name for _ in range(4) for launch in "ab" for name in ("touch", MARK, f"{launch}-hot", MARK)]
-    pauses = [n for launch in "ab" for n in ("touch", MARK, MARK, f"{launch}-burst", MARK, f"{launch}-warm", MARK)]
-    first, second = split_sustained(cut(events("heat", *rounds, *pauses, MARK)), launches=2, repeats=4)
+    pauses = [n for launch in "ab" for n in ("touch", MARK, MARK, f"{launch}-burst", MARK, f"{launch}-warm", MARK)] * 3
+    first, second = split_sustained(cut(events("heat", *rounds, *pauses, MARK)), launches=2, repeats=4, bursts=3)
     assert names(first.cold) == [["a-hot"]] * 4
     assert names(second.cold) == [["b-hot"]] * 4
-    assert (names(first.burst), names(first.warm)) == ([["a-burst"]], [["a-warm"]])
-    assert (names(second.burst), names(second.warm)) == ([["b-burst"]], [["b-warm"]])
+    assert (names(first.burst), names(first.warm)) == ([["a-burst"]] * 3, [["a-warm"]] * 3)
+    assert (names(second.burst), names(second.warm)) == ([["b-burst"]] * 3, [["b-warm"]] * 3)
 
 
 def test_a_record_with_a_mark_too_few_is_refused() -> None:
@@ -80,7 +80,7 @@ def test_a_record_with_a_mark_too_few_is_refused() -> None:
     with pytest.raises(LostRecordError, match="lost 1 of 3"):
         split_light(sections, launches=1, repeats=1)
     with pytest.raises(LostRecordError, match="lost 4 of 6"):
-        split_sustained(sections, launches=1, repeats=1)
+        split_sustained(sections, launches=1, repeats=1, bursts=1)
 
 
 def test_a_run_without_a_kernel_is_seen() -> None:

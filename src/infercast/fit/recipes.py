@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from infercast.fit.boost import Settings
+from infercast.predict.identity import SWEEP
 from infercast.predict.physics import collective, gemm, memory_bound, moe
 from infercast.predict.physics.attention_decode import DECODE_FEATURES
 from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
@@ -39,8 +40,10 @@ class Recipe:
         return [FEATURES[family].index(name) for name in self.drop]
 
 
-def measured_settings(family: str, rows: int) -> Settings:
+def measured_settings(family: str, engine: str, rows: int) -> Settings:
     """For a GPU's own rows. Deep trees need many."""
+    if engine == SWEEP and family.startswith("attention"):
+        return _ATTENTION
     if family not in ("gemm", "attention_decode", "attention_prefill"):
         return Settings()
     if rows >= DEEP_ROWS:
@@ -56,6 +59,10 @@ _FEW = Settings(trees=120, learning_rate=0.2, most_features=24, random_strength=
 # Few deep trees whose leaves are fitted again: a fifth of the price of 400 trees of depth six, and within 0.2 points of
 # their error on hidden products, below it on decoding. Experts do worse with deep trees.
 _FEW_DEEP = Settings(trees=70, depth=8, learning_rate=0.3, most_features=24, random_strength=0.0, refinements=10)
+
+
+# One price of attention is one launch of a step, not one of a million shapes: more trees are worth their time.
+_ATTENTION = Settings(trees=600, learning_rate=0.08, refinements=5)
 
 
 def pooled_recipe(family: str, variant: str) -> Recipe:

@@ -22,6 +22,7 @@ from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.tables import FILES, Rows, read_table
 from infercast.hardware import load_gpu
 from infercast.predict.artifact import POOLED, Entry, save_artifact
+from infercast.predict.choice import base_seconds
 from infercast.predict.forest import Forest
 from infercast.predict.identity import LATENT, SWEEP
 from infercast.predict.physics.cores import engine_physics, table_physics
@@ -44,7 +45,7 @@ class Sample:
 
     features: Array
     residual: Array
-    """log(measured / physics)."""
+    """log(measured / physics), or over the schedule's time where a model starts from that."""
     group: Array
 
     def part(self, chosen: Array) -> Sample:
@@ -103,8 +104,10 @@ def key_of(rows: Rows) -> Key:
 def sample_of(rows: Rows) -> Sample:
     """Physics and features of measured rows."""
     physics_of = engine_physics if rows.engine == SWEEP else table_physics
-    physics = physics_of(FAMILY_OF_TABLE.get(rows.family, rows.family), rows.op, load_gpu(rows.gpu))
-    return Sample(physics.features, np.log(rows.seconds / physics.seconds), group_hashes(rows))
+    family = FAMILY_OF_TABLE.get(rows.family, rows.family)
+    physics = physics_of(family, rows.op, load_gpu(rows.gpu))
+    base = base_seconds(family, rows.engine, physics)
+    return Sample(physics.features, np.log(rows.seconds / base), group_hashes(rows))
 
 
 def group_hashes(rows: Rows) -> Array:
@@ -149,7 +152,7 @@ def fit_artifact(
 
 def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
     """A GPU's own model; its interval comes from groups that a first fit did not see."""
-    settings = measured_settings(key[0], sample.residual.size)
+    settings = measured_settings(key[0], key[2], sample.residual.size)
     held_out = sample.group // HELD_OUT_SHARE % HELD_OUT_SHARE == 0
     if 0 < np.count_nonzero(held_out) < held_out.size:
         trial = _boost(sample.part(~held_out), settings.lighter)

@@ -14,7 +14,7 @@ from infercast.measure.kernels_experts import build_experts, launch_configuratio
 from infercast.measure.kernels_linear import build_gemm, heater
 from infercast.measure.sections import Timing
 from infercast.measure.trace import repeat_for, time_launches, time_sustained
-from infercast.measure.workspace import Workspace
+from infercast.measure.workspace import POOL_SHARE, Workspace
 
 BUILDERS = {
     "gemm": build_gemm,
@@ -29,9 +29,11 @@ BUILDERS = {
 class GpuBench:
     """Builds and times launches on the GPU at hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: float = POOL_SHARE) -> None:
         torch.manual_seed(0)
-        self.workspace = Workspace()
+        # For good and not by a context: what is compiled inside of one is compiled again outside.
+        torch.set_grad_enabled(False)
+        self.workspace = Workspace(share=share)
 
     def build(self, case: Case) -> Launch:
         """A kernel ready to run."""
@@ -39,18 +41,15 @@ class GpuBench:
 
     def time(self, launches: Sequence[Launch], repeats: int) -> list[Timing]:
         """Cold and warm."""
-        with torch.inference_mode():
-            return time_launches(launches, self.workspace, repeats)
+        return time_launches(launches, self.workspace, repeats)
 
     def time_sustained(self, launches: Sequence[Launch], repeats: int, heat_seconds: float) -> list[Timing]:
         """Among each other at the power limit."""
-        with torch.inference_mode():
-            return time_sustained(launches, repeats, heater(self.workspace, heat_seconds))
+        return time_sustained(launches, repeats, heater(self.workspace, heat_seconds))
 
     def repeat_for(self, launch: Launch, seconds: float, each: float) -> float:
         """On and on for so long; returns how many seconds one launch took."""
-        with torch.inference_mode():
-            return repeat_for(launch, seconds, each)
+        return repeat_for(launch, seconds, each)
 
     def details(self, case: Case) -> dict[str, Any]:
         """What else is known of a case's kernel."""

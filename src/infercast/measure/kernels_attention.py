@@ -14,6 +14,7 @@ from infercast.measure.workspace import Workspace
 from infercast.ops.lengths import spread_lengths
 
 BLOCK = 16
+OLDER, NEWER, HOPPER = 2, 3, 9
 LARGEST_GRAPH = 512
 """Steps of up to so many tokens run in a graph, for which vLLM fixes the most splits of a sequence."""
 MOST_SPLITS = 32
@@ -57,21 +58,28 @@ def build_attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     narrow = shape["kv_dtype"] == "fp8"
     dtype = "fp8" if narrow else "bf16"
     most_keys = max(longest, LONGEST_MODEL) if decoding else longest
-    scheduled = flash.get_scheduler_metadata(
-        batch_size=len(queries),
-        max_seqlen_q=max(queries),
-        max_seqlen_k=most_keys,
-        num_heads_q=shape["heads"],
-        num_heads_kv=shape["kv_heads"],
-        headdim=head_dim,
-        headdim_v=shape["value_dim"],
-        cache_seqlens=lengths,
-        qkv_dtype=torch.float8_e4m3fn if narrow else torch.bfloat16,
-        cu_seqlens_q=starts,
-        page_size=BLOCK,
-        causal=True,
-        window_size=window,
-        num_splits=splits,
+    version = flash_version()
+    if version == OLDER and (latent or narrow):
+        raise NotImplementedError("FlashAttention 2 has no kernel for latent or fp8 keys")
+    scheduled = (
+        None
+        if version == OLDER
+        else flash.get_scheduler_metadata(
+            batch_size=len(queries),
+            max_seqlen_q=max(queries),
+            max_seqlen_k=most_keys,
+            num_heads_q=shape["heads"],
+            num_heads_kv=shape["kv_heads"],
+            headdim=head_dim,
+            headdim_v=shape["value_dim"],
+            cache_seqlens=lengths,
+            qkv_dtype=torch.float8_e4m3fn if narrow else torch.bfloat16,
+            cu_seqlens_q=starts,
+            page_size=BLOCK,
+            causal=True,
+            window_size=window,
+            num_splits=splits,
+        )
     )
     query = workspace.take(tokens, shape["heads"], head_dim, dtype=dtype)
     if latent:
@@ -102,8 +110,8 @@ def build_attention(shape: Shape, workspace: Workspace) -> SimpleLaunch:
             window_size=list(window),
             out=out,
             scheduler_metadata=scheduled,
-            num_splits=splits,
-            fa_version=3,
+            num_splits=0 if version == OLDER else splits,
+            fa_version=version,
             q_descale=descale,
             k_descale=descale,
             v_descale=descale,
@@ -120,6 +128,9 @@ def _expanded(shape: Shape, workspace: Workspace, queries: list[int], keys: list
     query = workspace.take(sum(queries), shape["heads"], shape["head_dim"])
     key = workspace.take(sum(keys), shape["heads"], shape["head_dim"])
     value = workspace.take(sum(keys), shape["heads"], shape["value_dim"])
+    version = flash_version()
+    if version == OLDER:
+        raise NotImplementedError("FlashAttention 2 has no kernel for values narrower than keys")
 
     def launch() -> None:
         flash.flash_attn_varlen_func(
@@ -131,10 +142,16 @@ def _expanded(shape: Shape, workspace: Workspace, queries: list[int], keys: list
             max_seqlen_q=max(queries),
             max_seqlen_k=max(keys),
             causal=True,
-            fa_version=3,
+            fa_version=version,
         )
 
     return SimpleLaunch("vllm", launch, (query, key, value))
+
+
+def flash_version() -> int:
+    """Version 3 of FlashAttention is for Hopper; other chips run version 2."""
+    major, _ = torch.cuda.get_device_capability()
+    return NEWER if major == HOPPER else OLDER
 
 
 def _plain(shape: Shape, workspace: Workspace) -> SimpleLaunch:

@@ -16,7 +16,7 @@ from infercast.measure.device import State
 
 NAME = "meta.toml"
 PROTOCOL = (
-    "kernel times by the GPU's own clock (CUPTI), median of 4 or more runs; latency_us: operands of the kernel cold, "
+    "kernel times by the GPU's own clock (CUPTI), mean of 4 or more runs; latency_us: operands of the kernel cold, "
     "its input as the kernel before leaves it; kernels of 5e10 FLOP and more among others at the power limit "
     "(burst_us: after a pause); warm_us: the same launch again at once"
 )

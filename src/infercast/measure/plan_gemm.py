@@ -15,8 +15,9 @@ TOKENS = (
     12288, 16384,
 )  # fmt: skip
 # How many weight shapes of a format, and one in how many token counts of each.
-FORMATS = {"bf16": (320, 2), "fp8": (160, 2), "fp16": (24, 4), "tf32": (16, 6)}
-LONGEST_FLOPS = 2.5e13
+FORMATS = {"bf16": (800, 2), "fp8": (450, 2), "fp16": (24, 4), "tf32": (16, 6)}
+LONGEST_FLOPS = 8e12
+"""About ten milliseconds on a large GPU; longer products run at the same rate."""
 LARGEST_WEIGHT = 2**31
 GOLDEN = 0.7548776662466927, 0.5698402909980532
 """Steps of the two-dimensional additive sequence whose every beginning is spread evenly (Roberts, 2018)."""

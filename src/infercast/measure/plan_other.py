@@ -15,34 +15,40 @@ EXPERTS = (
     (6144, 2048, 64, 4), (1024, 256, 128, 8), (2048, 512, 256, 8), (7168, 2048, 64, 8), (3584, 2560, 60, 4),
     (2560, 768, 128, 8), (4096, 768, 128, 8), (2048, 384, 128, 8), (4096, 6400, 16, 2), (6144, 16384, 8, 2),
     (5120, 1536, 160, 6), (2048, 1024, 64, 8), (4096, 1792, 72, 6), (1536, 768, 40, 8),
+    (2304, 896, 128, 8), (2048, 1280, 64, 6), (4608, 12288, 8, 2), (2880, 1440, 128, 4), (4096, 512, 512, 10),
+    (2048, 1536, 48, 4), (1024, 1024, 24, 2), (3584, 896, 96, 6), (5120, 3072, 32, 2), (7168, 512, 128, 8),
+    (6144, 2560, 160, 8), (4608, 1152, 80, 4), (2304, 640, 144, 8), (3072, 7168, 16, 2), (1280, 384, 192, 6),
+    (8192, 1024, 32, 4), (2560, 2048, 20, 1), (5120, 768, 256, 8), (3840, 1920, 56, 5), (4096, 3584, 16, 4),
 )  # fmt: skip
 EXPERT_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 3072, 4096, 8192, 16384)
 ROUTINGS = ("uniform", "balanced", "power_law_1.2")
-FP8_EXPERTS = 8
 MOST_ROWS = 131_072
 
-# Each width of each expression is compiled by itself, which takes longer than measuring it: few widths, many rows.
+# Each width of each expression is compiled by itself; every other one takes the even places of the rows below.
 WIDTHS = {
-    "norm": (1024, 2048, 2880, 4096, 6144, 8192),
-    "add_norm": (1024, 2048, 2880, 4096, 5120, 8192),
-    "norm_quant": (2048, 4096, 8192),
-    "add_norm_quant": (1536, 3072, 4096, 6144),
-    "quant": (1024, 4096, 14336, 8192),
+    "norm": (896, 1024, 1536, 2048, 2560, 2880, 4096, 5120, 6144, 8192),
+    "add_norm": (896, 1024, 1536, 2048, 2560, 2880, 3584, 4096, 5120, 6144, 7168, 8192),
+    "norm_quant": (1024, 2048, 3072, 4096, 5120, 8192),
+    "add_norm_quant": (1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192),
+    "quant": (1024, 2048, 4096, 8192, 14336, 28672),
     "add": (2048, 5120),
-    "silu_mul": (768, 3072, 6144, 9728, 14336, 28672),
-    "gelu_mul": (2560, 9216, 15360),
-    "silu_mul_quant": (1536, 6144, 14336, 18944),
-    "embedding": (1024, 4096, 8192),
+    "silu_mul": (768, 1408, 2048, 3072, 4864, 6144, 8192, 9728, 11008, 14336, 18944, 28672),
+    "gelu_mul": (2560, 6912, 9216, 15360),
+    "silu_mul_quant": (1536, 3072, 6144, 9728, 14336, 18944, 28672),
+    "embedding": (1024, 2048, 4096, 8192),
 }
 ROWS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)
 # (query heads, key heads, width of a head) that are rotated or normed.
-ROTATED = ((32, 8, 128), (16, 8, 128), (64, 8, 128), (32, 32, 96), (14, 2, 64), (8, 4, 256))
+ROTATED = (
+    (32, 8, 128), (16, 8, 128), (64, 8, 128), (32, 32, 96), (14, 2, 64), (8, 4, 256), (28, 4, 128), (32, 4, 128),
+    (64, 8, 64), (16, 16, 128), (8, 1, 128), (32, 16, 256),
+)  # fmt: skip
 # (heads, width) whose keys and values are written.
-WRITTEN = ((8, 128), (4, 128), (2, 64), (32, 96), (4, 256), (1, 128), (16, 128))
+WRITTEN = ((8, 128), (4, 128), (2, 64), (32, 96), (4, 256), (1, 128), (16, 128), (8, 64), (32, 128), (16, 256))
 VOCABULARIES = (32_000, 51_200, 102_400, 128_256, 151_936, 201_088, 262_144)
 MOST_SAMPLED = 256
 # (experts, experts of a token) of routers.
-ROUTED = ((8, 2), (32, 4), (64, 6), (128, 8), (256, 8), (60, 4))
+ROUTED = ((8, 2), (16, 1), (32, 4), (60, 4), (64, 6), (64, 8), (128, 8), (128, 4), (160, 6), (256, 8))
 Named = tuple[str, int, int, int]
 """Operation, rows, width, heads."""
 
@@ -50,11 +56,11 @@ Named = tuple[str, int, int, int]
 def expert_cases() -> Iterator[Case]:
     """Fused experts, from sorting the tokens to adding up their results."""
     for number, (hidden, inter, experts, topk) in enumerate(EXPERTS):
-        for dtype in ("bf16", "fp8") if number % 3 == 0 else ("bf16",):
+        for dtype in ("bf16", "fp8") if number % 2 == 0 else ("bf16",):
             for place, tokens in enumerate(EXPERT_TOKENS):
-                if tokens * topk > MOST_ROWS:
+                if (place + number) % 2 or tokens * topk > MOST_ROWS:
                     continue
-                routing = ROUTINGS[(place + number) % 3] if place % 2 else ROUTINGS[0]
+                routing = ROUTINGS[(place // 2 + number) % 3] if place % 4 > 1 else ROUTINGS[0]
                 shape = {"dtype": dtype, "tokens": tokens, "hidden": hidden, "inter": inter}
                 shape |= {"experts": experts, "topk": topk, "routing": routing}
                 yield Case("moe", shape, 6.0 * tokens * topk * hidden * inter)
@@ -71,17 +77,17 @@ def elementwise_cases() -> Iterator[Case]:
 
 def _by_width() -> Iterator[Named]:
     for op, widths in WIDTHS.items():
-        for width in widths:
-            yield from ((op, rows, width, 1) for rows in ROWS)
+        for number, width in enumerate(widths):
+            yield from ((op, rows, width, 1) for rows in ROWS[number % 2 :: 2])
 
 
 def _by_heads() -> Iterator[Named]:
-    for heads, kv_heads, width in ROTATED:
-        for rows in ROWS:
+    for number, (heads, kv_heads, width) in enumerate(ROTATED):
+        for rows in ROWS[number % 2 :: 2]:
             yield "rope", rows, width, heads + kv_heads
             yield "head_norm", rows, width, heads
-    for heads, width in WRITTEN:
-        yield from (("kv_write", rows, width, heads) for rows in ROWS)
+    for number, (heads, width) in enumerate(WRITTEN):
+        yield from (("kv_write", rows, width, heads) for rows in ROWS[number % 2 :: 2])
 
 
 def _by_vocabulary() -> Iterator[Named]:
@@ -95,8 +101,8 @@ def _by_vocabulary() -> Iterator[Named]:
 
 def _by_experts() -> Iterator[Named]:
     """Choosing experts: their number in place of a width, how many each token goes to in place of heads."""
-    for experts, topk in ROUTED:
-        yield from (("topk", rows, experts, topk) for rows in ROWS)
+    for number, (experts, topk) in enumerate(ROUTED):
+        yield from (("topk", rows, experts, topk) for rows in ROWS[number % 2 :: 2])
 
 
 def _copies() -> Iterator[Named]:

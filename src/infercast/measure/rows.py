@@ -17,8 +17,12 @@ from infercast.measure.sections import LostRecordError, Sections, Timing
 from infercast.measure.table import Row
 
 REPEATS, MORE_REPEATS = 4, 12
+ROUNDS = 3
+"""Of heavy kernels at the power limit."""
 STEADY = 0.01
 """Standard error of the mean, over the median, above which a case is repeated more often."""
+DISTURBED = 1.5
+"""A run that takes so many times the median is left out."""
 HEAVY_FLOPS = 5e10
 """Products of this size run into the power limit when nothing but products runs."""
 HEAT_SECONDS = 0.25
@@ -94,7 +98,7 @@ def measure_batch(cases: Sequence[Case], bench: Bench, monitor: Watch, tally: Ta
     start = time.monotonic()
     try:
         if is_heavy(cases[0]):
-            timings = bench.time_sustained([launch for _, launch in ready], REPEATS, HEAT_SECONDS)
+            timings = bench.time_sustained([launch for _, launch in ready], ROUNDS, HEAT_SECONDS)
             start += HEAT_SECONDS
         else:
             monitor.wait_until_cool(COOL_SECONDS)
@@ -143,9 +147,9 @@ def _row(case: Case, engine: str, timing: Timing) -> Row:
         "family": case.family,
         "engine": engine,
         **case.shape,
-        "latency_us": round(float(np.median(cold)), 3),
-        "burst_us": round(float(np.median(_totals(timing.burst))), 3),
-        "warm_us": round(float(np.median(_totals(timing.warm))), 3),
+        "latency_us": round(_typical(cold), 3),
+        "burst_us": round(_typical(_totals(timing.burst)), 3),
+        "warm_us": round(_typical(_totals(timing.warm)), 3),
         "error": round(_error(cold), 4),
         "repeats": len(cold),
         "kernels": len(kernels),
@@ -161,6 +165,11 @@ def _row(case: Case, engine: str, timing: Timing) -> Row:
 def _totals(sections: Sections) -> npt.NDArray[np.float64]:
     """Microseconds of each run, all its kernels together."""
     return np.array([sum(kernel.microseconds for kernel in kernels) for kernels in sections])
+
+
+def _typical(totals: npt.NDArray[np.float64]) -> float:
+    """The mean, as of a model's many layers, without runs that something disturbed."""
+    return float(np.mean(totals[totals <= DISTURBED * np.median(totals)]))
 
 
 def _error(totals: npt.NDArray[np.float64]) -> float:

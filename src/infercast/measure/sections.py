@@ -72,18 +72,19 @@ def split_light(sections: Sections, launches: int, repeats: int) -> list[Timing]
     return timings
 
 
-def split_sustained(sections: Sections, launches: int, repeats: int) -> list[Timing]:
-    """Rounds of two sections a launch (the run, the touching of inputs), then four a launch after a pause.
+def split_sustained(sections: Sections, launches: int, repeats: int, bursts: int) -> list[Timing]:
+    """Rounds of two sections a launch (the run, the touching of inputs), then ``bursts`` rounds of four after a pause.
 
     The pause is made of the same kernel as a marker, so it opens a section of its own.
     """
     rounds = 2 * launches * repeats
-    _check(sections, rounds + 4 * launches)
-    hot, rest = sections[:rounds], sections[rounds:]
+    _check(sections, rounds + 4 * launches * bursts)
+    hot, rest = sections[:rounds], sections[rounds : rounds + 4 * launches * bursts]
     timings = []
     for number in range(launches):
-        own = rest[4 * number : 4 * number + 4]
-        timings.append(Timing(hot[2 * number :: 2 * launches], [own[2]], [own[1]]))
+        own = range(4 * number, len(rest), 4 * launches)
+        burst, warm = ([rest[place + offset] for place in own] for offset in (1, 2))
+        timings.append(Timing(hot[2 * number :: 2 * launches], warm, burst))
     return timings
 
 

@@ -13,6 +13,7 @@ from infercast.measure.engines import choose_engine
 from infercast.measure.meta import Meta, check_engine
 from infercast.measure.plan import sweep_cases
 from infercast.measure.power import measure_power
+from infercast.measure.prepare import prepare
 from infercast.measure.rows import Bench, Tally, Watch, is_heavy, measure_batch
 from infercast.measure.table import Store, require_pandas
 
@@ -61,6 +62,7 @@ def run_sweep(
     deadline = begin + 60 * minutes
     monitor = Monitor()
     try:
+        prepare(waiting, chosen, deadline)
         bench = open_bench()
         meta = Meta(store.folder, {"gpu": result.gpu, **describe(), "kernels": chosen}, monitor.since(0.0))
         try:

@@ -21,6 +21,8 @@ from infercast.measure.workspace import Workspace
 
 PAUSE_CYCLES = 4_000_000
 """About two milliseconds."""
+BURSTS = 3
+"""Runs of a heavy kernel after a pause."""
 QUEUED_SECONDS = 0.05
 """Work that is handed to the GPU at once when a kernel runs on and on."""
 
@@ -63,8 +65,8 @@ def time_launches(launches: Sequence[Launch], workspace: Workspace, repeats: int
 def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], None]) -> list[Timing]:
     """Each launch among the others without a pause, after ``heat`` has brought the chip to its power limit.
 
-    Rounds go through all launches in turn, so each is measured in the company that a step of an engine gives it. A
-    last round takes each after a pause, cold and warm.
+    Rounds go through all launches in turn, so each is measured in the company that a step of an engine gives it. Last
+    rounds take each after a pause, cold and warm.
     """
 
     def work() -> None:
@@ -75,7 +77,7 @@ def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], 
                 mark()
                 launch()
                 mark()
-        for launch in launches:
+        for launch in [*launches] * BURSTS:
             launch.touch()
             torch.cuda._sleep(PAUSE_CYCLES)
             mark()
@@ -84,7 +86,7 @@ def time_sustained(launches: Sequence[Launch], repeats: int, heat: Callable[[], 
             launch()
             mark()
 
-    return split_sustained(record(work), len(launches), repeats)
+    return split_sustained(record(work), len(launches), repeats, BURSTS)
 
 
 def repeat_for(launch: Launch, seconds: float, each: float) -> float:

@@ -18,29 +18,35 @@ DTYPES |= {"fp8": torch.float8_e4m3fn}
 class Workspace:
     """Random operands, and a way to empty the L2 cache."""
 
-    def __init__(self, device: str = "cuda") -> None:
+    def __init__(self, device: str = "cuda", share: float = POOL_SHARE) -> None:
         free, _ = torch.cuda.mem_get_info()
-        size = int(free * POOL_SHARE) // ALIGNMENT * ALIGNMENT
-        # Products of random numbers cost power, products of zeros do not: never measure on zeros. One GiB of random
-        # numbers is repeated over the pool; a GiB is more than any cache.
-        self._pools = {"wide": torch.empty(size, dtype=torch.uint8, device=device)}
-        block = torch.randn(2**29, dtype=torch.bfloat16, device=device).view(torch.uint8)
-        _fill(self._pools["wide"], block)
-        narrow = torch.randn(2**28, dtype=torch.bfloat16, device=device).to(torch.float8_e4m3fn).view(torch.uint8)
-        self._pools["fp8"] = torch.empty(size // 4 // ALIGNMENT * ALIGNMENT, dtype=torch.uint8, device=device)
-        _fill(self._pools["fp8"], narrow)
-        halves = torch.randn(2**28, dtype=torch.float16, device=device).view(torch.uint8)
-        self._pools["fp16"] = halves.repeat(4)
-        singles = torch.randn(2**28, dtype=torch.float32, device=device).view(torch.uint8)
-        self._pools["fp32"] = singles.repeat(4)
-        self._next = dict.fromkeys(self._pools, 0)
+        self._sizes = {"wide": int(free * share), "fp8": int(free * share / 4), "fp16": 2**31, "fp32": 2**32}
+        self._pools: dict[str, Any] = {}
+        self._next: dict[str, int] = {}
         self._flush = torch.zeros(2 * l2_bytes() // 4, dtype=torch.float32, device=device)
         self.device = device
+
+    def _pool(self, kind: str) -> Any:
+        """Made when first asked for.
+
+        Products of random numbers cost power, products of zeros do not: never measure on zeros. One GiB of random
+        numbers is repeated over the pool; a GiB is more than any cache.
+        """
+        if kind not in self._pools:
+            formats = {"fp16": torch.float16, "fp32": torch.float32}
+            block = torch.randn(2**28, dtype=formats.get(kind, torch.bfloat16), device=self.device)
+            if kind == "fp8":
+                block = block.to(torch.float8_e4m3fn)
+            size = self._sizes[kind] // ALIGNMENT * ALIGNMENT
+            self._pools[kind] = torch.empty(size, dtype=torch.uint8, device=self.device)
+            _fill(self._pools[kind], block.view(torch.uint8))
+            self._next[kind] = 0
+        return self._pools[kind]
 
     def take(self, *sizes: int, dtype: str = "bf16") -> Any:
         """A tensor of random numbers; later ones lie elsewhere until the pool is used up."""
         kind = {"fp8": "fp8", "fp16": "fp16", "fp32": "fp32", "tf32": "fp32"}.get(dtype, "wide")
-        pool, scalar = self._pools[kind], DTYPES[dtype]
+        pool, scalar = self._pool(kind), DTYPES[dtype]
         count = 1
         for size in sizes:
             count *= size

@@ -10,6 +10,8 @@ from infercast.hardware import Gpu
 from infercast.predict.artifact import Entry
 from infercast.predict.forest import Forest
 from infercast.predict.identity import SWEEP
+from infercast.predict.physics.attention_decode import DECODE_FEATURES
+from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
 from infercast.predict.physics.terms import Array, Physics
 
 SIBLING_WIDENING = 1.3
@@ -24,6 +26,17 @@ products overstates what memory bandwidth does (H100 and H200)."""
 IN_ENGINE = {"gemm": (1.03, 0.5e-6), "attention_decode": (1.0, 0.5e-6), "attention_prefill": (1.0, 0.5e-6)}
 """Factor and seconds by which a kernel of a sweep takes longer between the other kernels of an engine, which leave its
 instructions and descriptors cold. Read off an engine's profiles of four models on an H200."""
+_SCHEDULED = {
+    "attention_prefill": PREFILL_FEATURES.index("log_scheduled_us"),
+    "attention_decode": DECODE_FEATURES.index("log_scheduled_us"),
+}
+
+
+def base_seconds(family: str, engine: str, physics: Physics) -> Array:
+    """What a model's answer is a factor of: for attention of a sweep what its kernel's schedule takes, else physics."""
+    if engine != SWEEP or family not in _SCHEDULED:
+        return physics.seconds
+    return np.asarray(1e-6 * np.exp2(physics.features[:, _SCHEDULED[family]]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +68,6 @@ class Choice:
 
     def residual(self, physics: Physics) -> Array:
         """log(measured / physics) as the model believes it."""
-        return np.asarray(self.entry.offset + self.entry.shrink * self.forest.predict(physics.features))
+        learned = self.entry.offset + self.entry.shrink * self.forest.predict(physics.features)
+        base = base_seconds(self.entry.family, self.entry.engine, physics)
+        return np.asarray(learned if base is physics.seconds else learned + np.log(base / physics.seconds))

@@ -3,10 +3,13 @@
 Tile sizes follow from the head dimension, the cache's format and the window; they were read off the names of the
 kernels that vLLM 0.25 launches on an H200. Query heads of one KV head are packed into the rows of a tile. A persistent
 block on each SM takes work items until none is left; keys of a sequence are cut into parts so that each SM gets about
-as many key tiles as any other. Learners see these numbers; for other kernels they are one more description of a shape.
+as many key tiles as any other. Models of a sweep start from the time that this schedule takes; for other kernels its
+numbers are one more description of a shape.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,17 +22,20 @@ from infercast.predict.physics.terms import Array, columns, log2
 SCHEDULE_FEATURES: tuple[str, ...] = (
     "tile_rows",
     "tile_keys",
-    "log_tiles_per_sm",
-    "log_items_per_sm",
-    "item_fill",
-    "log_longest_item",
-    "log_busiest",
+    "parts_allowed",
     "most_parts",
     "row_fill",
-    "log_tiles_per_item",
-    "log_busiest_bytes",
+    "log_items_per_sm",
+    "log_tiles_per_sm",
+    "longest_item",
+    "log_busiest",
+    "log_busiest_with_starts",
+    "imbalance",
+    "imbalance_with_starts",
     "log_busiest_products",
+    "log_busiest_bytes",
     "log_planned_tiles",
+    "log_scheduled_us",
 )
 SMALL_ROWS = 64
 """Batches whose packed rows fit in so many run a kernel with smaller tiles, where there is one."""
@@ -37,45 +43,134 @@ GRAPH_TOKENS, GRAPH_PARTS = 512, 32
 """Steps of up to so many tokens run in a graph, for which the most parts of a sequence are fixed."""
 SLACK = 1.1
 """The planner gives an SM a little more than its even share, so that the last parts are not tiny."""
+START = 2.0
+"""Key tiles in whose time an item is begun and ended."""
+SAMPLES = 24
+"""Tiles of a prompt that are looked at, evenly spread, where there are more."""
+FLOOR = 9e-6
+"""Seconds of a call that does next to nothing."""
+RATE = 0.73
+"""What a busy SM reaches of its peak."""
+BUSY_SMS, FEW_TILES, MOST_PARTS, NEAR_BEST = 0.8, 4, 128, 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What each batch of an array comes down to."""
+
+    rows: Array
+    keys: Array
+    parts_allowed: Array
+    parts: Array
+    planned: Array
+    """Key tiles that the planner gives an SM."""
+    items: Array
+    tiles: Array
+    """Key tiles of all items."""
+    longest: Array
+    shortest: Array
+
+    def busiest(self, sms: int, start: float) -> Array:
+        """Key tiles of the SM that ends last, if an item costs ``start`` of them beside its own.
+
+        Items are taken longest first, so what is left uneven is as long as the shortest.
+        """
+        rounds = self.items / sms
+        uneven = (np.ceil(rounds) - rounds) * (self.shortest + start)
+        shared = (self.tiles + start * self.items) / sms + uneven
+        return np.where(self.items <= sms, self.longest + start, np.maximum(self.longest + start, shared))
 
 
 def schedule_features(op: Attention, batch: Batch, gpu: Gpu) -> Array:
     """Columns as in ``SCHEDULE_FEATURES``."""
-    group, window = op.heads / op.kv_heads, op.window
-    rows, keys = (side[:, None] for side in _tiles(op, batch.longest(batch.queries)))
-    row_tiles = np.ceil(batch.queries * group / rows)
-    key_tiles = np.ceil(batch.keys / keys)
-    planned = batch.total(row_tiles * key_tiles) * op.kv_heads
-    share = np.ceil(planned * SLACK / gpu.sms)[:, None]
-    most = np.where(batch.total(batch.queries) <= GRAPH_TOKENS, GRAPH_PARTS, 1.0)[:, None]
-    parts = np.clip(np.ceil(key_tiles / np.maximum(share, 1.0)), 1.0, most)
-    # Causality and windows leave some of the planned tiles out.
-    in_reach = np.minimum(key_tiles, np.ceil((window + rows / group) / keys) + 1.0) if window else key_tiles
-    cached = np.ceil((batch.keys - batch.queries) / keys)
-    causal = cached + 0.5 * np.ceil(batch.queries / keys) + 0.5
-    visited = row_tiles * np.minimum(in_reach, np.where(batch.queries > 1, causal, key_tiles))
-    work = np.maximum(batch.total(visited) * op.kv_heads, 1.0)
-    items = np.maximum(batch.total(row_tiles * parts) * op.kv_heads, 1.0)
-    longest = np.maximum(batch.longest(in_reach / parts), 1e-3)
-    busiest = np.maximum(work / gpu.sms, longest)
-    in_rounds = np.maximum(np.ceil(items / gpu.sms) * work / items, longest)
-    width, per_sm = op.head_dim + op.value_dim, items / gpu.sms
-    rows, keys = rows[:, 0], keys[:, 0]
+    plan = schedule(op, batch, gpu)
+    group, width = op.heads / op.kv_heads, op.head_dim + op.value_dim
+    per_sm, even = plan.items / gpu.sms, np.maximum(plan.tiles, 1e-3) / gpu.sms
+    busiest, with_starts = plan.busiest(gpu.sms, 0.0), plan.busiest(gpu.sms, START)
+    products = with_starts * plan.rows * plan.keys * width
+    busy = 2.0 * products * gpu.sms / (RATE * gpu.dense_flops("bf16"))
+    seconds = FLOOR + np.maximum(busy, np.ravel(op.kv_bytes) / gpu.dram_bandwidth)
+    filled = batch.total(batch.queries) * group / (batch.total(_row_tiles(batch, group, plan.rows)) * plan.rows)
     return columns(
-        rows,
-        keys,
-        log2(work / gpu.sms),
+        plan.rows,
+        plan.keys,
+        plan.parts_allowed,
+        plan.parts,
+        filled,
         log2(per_sm),
-        per_sm / np.ceil(per_sm),
-        log2(longest),
+        log2(even),
+        plan.longest,
         log2(busiest),
-        parts.max(axis=-1),
-        batch.total(batch.queries) * group / np.maximum(batch.total(row_tiles) * rows, 1.0),
-        log2(work / items),
-        log2(in_rounds * keys * width * bytes_of(op.kv_dtype)),
-        log2(busiest * keys * rows * width),
-        log2(share[:, 0]),
+        log2(with_starts),
+        busiest / even,
+        with_starts / (even + START * per_sm),
+        log2(products),
+        log2(with_starts * plan.keys * width * bytes_of(op.kv_dtype)),
+        log2(plan.planned),
+        log2(1e6 * seconds),
     )
+
+
+def schedule(op: Attention, batch: Batch, gpu: Gpu) -> Schedule:
+    """Cut every batch as the kernel does."""
+    group = op.heads / op.kv_heads
+    longest_queries = batch.longest(batch.queries)
+    rows, keys = _tiles(op, longest_queries)
+    row_tiles, key_tiles = _row_tiles(batch, group, rows), np.ceil(batch.keys / keys[:, None])
+    planned = np.maximum(np.ceil(batch.total(row_tiles * key_tiles) * op.kv_heads * SLACK / gpu.sms), 1.0)
+    allowed = _parts_allowed(op, batch, np.ceil(longest_queries * group / rows), keys, gpu.sms)
+    parts = np.clip(np.ceil(key_tiles / planned[:, None]), 1.0, allowed[:, None])
+    tiles = _tiles_of_rows(op, batch, rows, keys, row_tiles)
+    each = np.ceil(tiles / parts[..., None])
+    present = batch.counts > 0
+    shortest = np.where(present, each.min(axis=-1), np.inf).min(axis=-1)
+    return Schedule(
+        rows=rows,
+        keys=keys,
+        parts_allowed=allowed,
+        parts=batch.longest(parts),
+        planned=planned,
+        items=np.maximum(batch.total(row_tiles * np.ceil(tiles / each).mean(axis=-1)) * op.kv_heads, 1.0),
+        tiles=batch.total(row_tiles * tiles.mean(axis=-1)) * op.kv_heads,
+        longest=np.maximum(batch.longest(each.max(axis=-1)), 1.0),
+        shortest=np.where(np.isfinite(shortest), shortest, 1.0),
+    )
+
+
+def _row_tiles(batch: Batch, group: float, rows: Array) -> Array:
+    return np.maximum(np.ceil(batch.queries * group / rows[:, None]), 1.0)
+
+
+def _tiles_of_rows(op: Attention, batch: Batch, rows: Array, keys: Array, row_tiles: Array) -> Array:
+    """Key tiles that tiles of rows, evenly chosen among those of each sequence, go through: causal, in their window."""
+    group, unit = op.heads / op.kv_heads, keys[:, None, None]
+    samples = int(min(SAMPLES, row_tiles.max()))
+    number = np.floor((np.arange(samples) + 0.5) / samples * row_tiles[..., None])
+    queries, reach = batch.queries[..., None], batch.keys[..., None]
+    first, end = number * rows[:, None, None], (number + 1.0) * rows[:, None, None]
+    cached = reach - queries
+    last = np.ceil((cached + np.ceil(np.minimum(end, queries * group) / group)) / unit)
+    if not op.window:
+        return np.asarray(np.maximum(last, 1.0))
+    begin = np.floor(np.maximum(cached + np.floor(first / group) - op.window + 1.0, 0.0) / unit)
+    return np.asarray(np.maximum(last - begin, 1.0))
+
+
+def _parts_allowed(op: Attention, batch: Batch, row_tiles: Array, keys: Array, sms: int) -> Array:
+    """The most parts that a sequence may be cut into: fixed in a graph, else as if the longest sequence were alone."""
+    if op.head_dim != op.value_dim and not op.latent_kv:
+        return np.ones(row_tiles.shape)
+    in_graph = batch.total(batch.queries) <= GRAPH_TOKENS
+    reach = batch.longest(batch.keys)
+    if op.window:
+        reach = np.minimum(reach, op.window + batch.longest(batch.queries))
+    items, key_tiles = op.kv_heads * row_tiles, np.ceil(reach / keys)
+    parts = np.arange(1, MOST_PARTS + 1)
+    rounds = items[:, None] * parts / sms
+    worth = np.where(parts <= np.minimum(key_tiles, sms)[:, None], rounds / np.ceil(rounds), 0.0)
+    best = parts[np.argmax(worth >= NEAR_BEST * worth.max(axis=1, keepdims=True), axis=1)]
+    alone = np.where((items >= BUSY_SMS * sms) | (key_tiles <= FEW_TILES), 1.0, best)
+    return np.where(in_graph, float(GRAPH_PARTS), alone)
 
 
 def _tiles(op: Attention, longest_queries: Array) -> tuple[Array, Array]:

@@ -1,0 +1,82 @@
+"""Kernels that are compiled when first used, compiled by all cores before anything is timed.
+
+Triton and PyTorch's compiler keep what they make on disk. One process after the other would compile for longer than the
+whole sweep measures, so a few processes launch each such kernel once, and the sweep finds them ready.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from infercast.measure.case import Case
+from infercast.measure.engines import choose_engine
+from infercast.measure.plan import sweep_cases
+
+MOST_WORKERS = 14
+SHARE_OF_TIME = 0.3
+"""Of the time budget that compiling may take."""
+LEAST_SECONDS = 45.0
+"""Starting the processes takes half of that."""
+POOL_SHARE = 0.035
+"""Of the GPU's memory for one process's operands."""
+LARGEST_TOKENS = 2048
+"""Kernels for more tokens are the same, and their operands larger."""
+
+
+def compiled_cases(cases: Sequence[Case]) -> list[Case]:
+    """One case of each kernel that has to be compiled."""
+    first: dict[tuple[object, ...], Case] = {}
+    for case in cases:
+        shape = case.shape
+        if case.family == "moe" and shape["tokens"] <= LARGEST_TOKENS:
+            first[(case.key,)] = case
+        elif case.family == "elementwise":
+            first.setdefault((shape["op"], shape["width"], shape["heads"]), case)
+    return list(first.values())
+
+
+def prepare(cases: Sequence[Case], engine: str, deadline: float) -> None:
+    """Compile what ``cases`` need, as far as there is time before the deadline (of ``time.monotonic``)."""
+    seconds = SHARE_OF_TIME * (deadline - time.monotonic())
+    waiting = compiled_cases(cases)
+    workers = min(MOST_WORKERS, (os.cpu_count() or 1) - 1, len(waiting))
+    if seconds < LEAST_SECONDS or workers < 2:
+        return
+    families = ",".join(sorted({case.family for case in waiting}))
+    command = [sys.executable, "-m", "infercast.measure.prepare", engine, families, str(workers)]
+    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    running = [
+        subprocess.Popen([*command, str(number)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for number in range(workers)
+    ]
+    until = time.monotonic() + seconds
+    try:
+        for process in running:
+            process.wait(timeout=max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        pass  # the rest is compiled when its turn comes
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def main(engine: str, families: str, workers: int, number: int) -> None:
+    """Launch every ``workers``-th of the kernels once."""
+    from infercast.measure.kernels import GpuBench  # noqa: PLC0415 - needs PyTorch
+
+    choose_engine(engine)
+    bench = GpuBench(POOL_SHARE)
+    for case in compiled_cases(sweep_cases(families.split(",")))[number::workers]:
+        try:
+            bench.build(case)()
+        except Exception:  # what cannot run is counted, with its reason, when its turn comes
+            continue
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,88 @@
+"""Compiling ahead: what needs it, and that it is given up when the time is up."""
+
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from infercast.measure import engines, prepare
+from infercast.measure.plan import sweep_cases
+
+CASES = sweep_cases(["moe", "elementwise"])
+
+
+def test_every_expression_and_every_layer_of_experts_is_compiled_once() -> None:
+    found = prepare.compiled_cases(CASES)
+    expressions = [
+        (case.shape["op"], case.shape["width"], case.shape["heads"]) for case in found if case.family != "moe"
+    ]
+    assert len(expressions) == len(set(expressions)) < 250
+    layers = {(case.shape["hidden"], case.shape["dtype"]) for case in CASES if case.family == "moe"}
+    assert {(case.shape["hidden"], case.shape["dtype"]) for case in found if case.family == "moe"} == layers
+
+
+class FakeProcess:
+    started: list[list[str]]
+    killed = 0
+    hangs = False
+
+    def __init__(self, command: list[str], **_: Any) -> None:
+        FakeProcess.started.append(command)
+
+    def wait(self, timeout: float | None = None) -> None:
+        if self.hangs and timeout is not None:
+            raise subprocess.TimeoutExpired("prepare", timeout)
+
+    def kill(self) -> None:
+        FakeProcess.killed += 1
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
+    FakeProcess.started, FakeProcess.killed, FakeProcess.hangs = [], 0, False
+    monkeypatch.setattr(prepare.subprocess, "Popen", FakeProcess)
+    monkeypatch.setattr(prepare.os, "cpu_count", lambda: 8)
+    return FakeProcess
+
+
+def test_all_cores_but_one_compile(processes: type[FakeProcess]) -> None:
+    prepare.prepare(CASES, "vllm", time.monotonic() + 600)
+    assert [command[-1] for command in processes.started] == [str(number) for number in range(7)]
+    assert processes.started[0][:6] == [
+        sys.executable, "-m", "infercast.measure.prepare", "vllm", "elementwise,moe", "7",
+    ]  # fmt: skip
+
+
+def test_processes_that_take_too_long_are_stopped(processes: type[FakeProcess]) -> None:
+    processes.hangs = True
+    prepare.prepare(CASES, "vllm", time.monotonic() + 600)
+    assert processes.killed == len(processes.started) == 7
+
+
+@pytest.mark.parametrize(("seconds", "cases"), [(100.0, CASES), (600.0, sweep_cases(["attention_mixed"]))])
+def test_a_short_sweep_or_one_without_such_kernels_starts_at_once(
+    processes: type[FakeProcess], seconds: float, cases: Any
+) -> None:
+    prepare.prepare(cases, "vllm", time.monotonic() + seconds)
+    assert processes.started == []
+
+
+def test_a_process_launches_its_share_and_goes_on_where_one_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Any] = []
+
+    class Bench:
+        def __init__(self, share: float) -> None: ...
+
+        def build(self, case: Any) -> Any:
+            built.append(case)
+            if case.family == "moe":
+                raise ImportError("no vllm")
+            return lambda: None
+
+    monkeypatch.setitem(sys.modules, "infercast.measure.kernels", SimpleNamespace(GpuBench=Bench))
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    prepare.main("torch", "moe,elementwise", 9, 2)
+    assert built == prepare.compiled_cases(CASES)[2::9]
