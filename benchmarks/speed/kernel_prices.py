@@ -1,16 +1,19 @@
 """Prices a second with the learned predictor on one core: single calls, a thousand and a million shapes at once.
 
-Shapes are drawn anew for every measurement, so nothing is remembered. Processor time, best of three.
+Shapes are drawn anew for every measurement, so nothing is remembered. Processor time, best of three. The first line is
+the public call with sizes by name; the others ask the predictor.
 
     python benchmarks/speed/kernel_prices.py [kernels.npz]
 """
 
+import json
 import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
 
+import infercast
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.elementwise import norm
@@ -47,7 +50,7 @@ FAMILIES: dict[str, Callable[[int], Op]] = {
 }
 
 
-def best_seconds(make: Callable[[], list[Op]], price: Callable[[Op], object]) -> float:
+def best_seconds(make: Callable[[], list], price: Callable[..., object]) -> float:
     """Processor seconds to price all operators, making them not counted."""
     times = []
     for _ in range(RUNS):
@@ -67,12 +70,22 @@ def single(family: str) -> list[Op]:
     return [FAMILIES[family](1) for _ in range(SINGLE // 10)]
 
 
+results: dict[str, dict[str, float]] = {}
 print(f"{'family':12} {'one price':>12} {'1,000 at once':>15} {'1,000,000 at once':>19}")
+rows = [dict(zip("mnk", row, strict=True)) for row in zip(*(each.tolist() for each in products(SINGLE)), strict=True)]
+infercast.price("gemm", GPU, predictor=PREDICTOR, **rows[0])
+public = best_seconds(lambda: rows, lambda row: infercast.price("gemm", GPU, predictor=PREDICTOR, **row)) / SINGLE
+results["infercast.price"] = {"one_us": 1e6 * public}
+print(f"{'public call':12} {public * 1e6:9.1f} us")
 for family, make in FAMILIES.items():
     PREDICTOR.price(make(1), GPU)
-    one = best_seconds(lambda family=family: single(family), lambda op: PREDICTOR.price(op, GPU)) / len(single(family))
+    operators = single(family)
+    one = best_seconds(lambda family=family: single(family), lambda op: PREDICTOR.price(op, GPU)) / len(operators)
+    results[family] = {"one_us": 1e6 * one}
     cells = [f"{one * 1e6:9.1f} us"]
     for count in (1000, 1_000_000) if family.startswith("gemm") else (1000,):
         seconds = best_seconds(lambda make=make, count=count: [make(count)], lambda op: PREDICTOR.seconds(op, GPU))
+        results[family][f"{count}_at_once_per_s"] = count / seconds
         cells.append(f"{count / seconds / 1e6:8.2f} M a s")
     print(f"{family:12} {cells[0]:>12} {cells[1]:>15} {cells[2] if len(cells) > 2 else '':>19}")
+print(json.dumps(results))

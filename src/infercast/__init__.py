@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from infercast.forecast.deploy import deploy, load_model
     from infercast.forecast.kernels import StepCost, decode_shape, prefill_shape, price_step
     from infercast.forecast.memory import Fit, fit_memory
+    from infercast.forecast.price import price
     from infercast.forecast.serving import Forecast, simulate
+    from infercast.forecast.variants import Variants, price_variants
     from infercast.hardware import Gpu, gpu_names, load_gpu
     from infercast.models.library import model_names
     from infercast.models.spec import ModelConfig
@@ -60,6 +62,7 @@ _HOMES = {
     "StepShape": "engine.step",
     "UnknownNameError": "errors",
     "UnsupportedModelError": "errors",
+    "Variants": "forecast.variants",
     "Workload": "serve.request",
     "decode_shape": "forecast.kernels",
     "deploy": "forecast.deploy",
@@ -69,7 +72,9 @@ _HOMES = {
     "load_model": "forecast.deploy",
     "model_names": "models.library",
     "prefill_shape": "forecast.kernels",
+    "price": "forecast.price",
     "price_step": "forecast.kernels",
+    "price_variants": "forecast.variants",
     "read_trace": "serve.traces",
     "simulate": "forecast.serving",
     "synthetic_workload": "serve.workload",
@@ -95,6 +100,7 @@ __all__ = [
     "StepShape",
     "UnknownNameError",
     "UnsupportedModelError",
+    "Variants",
     "Workload",
     "decode_shape",
     "deploy",
@@ -104,7 +110,9 @@ __all__ = [
     "load_model",
     "model_names",
     "prefill_shape",
+    "price",
     "price_step",
+    "price_variants",
     "read_trace",
     "simulate",
     "synthetic_workload",
@@ -116,7 +124,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module 'infercast' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"infercast.{_HOMES[name]}"), name)
+    value = globals()[name] = getattr(importlib.import_module(f"infercast.{_HOMES[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

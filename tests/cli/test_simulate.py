@@ -1,10 +1,13 @@
 """``infercast simulate``: every way to say what is served, in tables and in JSON."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from infercast.cli.progress import simulation_bar
 
 SMALL = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm")
 STEADY = (*SMALL, "--rate", 20, "-n", 60)
@@ -183,3 +186,18 @@ def test_overload_is_printed_only_on_request(infercast: Any, forecast: Any) -> N
     assert capacity in refused.err
     assert "--allow-overload" in refused.err
     assert capacity in infercast(*words, "--allow-overload").out
+
+
+def test_long_runs_show_a_bar_on_a_terminal_and_nothing_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with simulation_bar(10) as tell:
+        assert tell is None
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("infercast.cli.progress.PATIENCE", -1.0)
+    with simulation_bar(2000) as tell:
+        assert tell is not None
+        tell(1024, 90.0)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "1,024 of 2,000 requests, 90.0 s simulated" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.err)

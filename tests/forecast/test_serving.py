@@ -12,6 +12,7 @@ from infercast.engine.step import StepShape
 from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import percentiles, replica_of, simulate
 from infercast.serve import Request
+from infercast.serve import simulate as simulate_replica
 from infercast.serve.workload import synthetic_workload, workload_from_requests
 
 
@@ -115,3 +116,19 @@ def test_weighted_percentiles_by_hand():
     latency = percentiles(np.array([3.0, 1.0]), np.array([1, 3]))
     assert (latency.mean, latency.p50) == (1.5, 1.0)
     assert latency.p90 == pytest.approx(1 + 2 * 0.7)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gemma-3-12b", "deepseek-v2-lite", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("predictor", ["learned", "roofline"])
+def test_jumping_the_clock_changes_no_bit_of_a_real_deployment(model, predictor):
+    deployment = deploy(model, "h200-sxm", EngineSettings(max_num_batched_tokens=1024), predictor=predictor)
+    workload = synthetic_workload(
+        rate=20, count=40, input_lengths="lognormal:400:1.2:1:4000", output_lengths="uniform:1:90", prefix_length=100
+    )
+    replica = replica_of(deployment, deployment.timer())
+    stepped, jumped = (simulate_replica(replica, workload, jump=jump) for jump in (False, True))
+    for name in ("started_at", "first_token", "last_token", "num_cached"):
+        assert getattr(stepped, name).tobytes() == getattr(jumped, name).tobytes()
+    for name, totals in stepped.phases.items():
+        other = jumped.phases[name]
+        assert (totals.seconds, totals.varying, totals.rows) == (other.seconds, other.varying, other.rows)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ def batch_timer(shape: StepShape, steps: int = 1) -> StepEstimate:
     batch = len(shape.new_tokens)
     by_hand = 0.0 if shape.is_decode else 0.031
     host = HostCost(0.0031 + 0.0011 * batch, 0.0077, 0.013 + by_hand, 0.0023 + 0.0029 * batch, 0.041)
-    return StepEstimate(dense + attention, np.stack([dense, attention], axis=1), host)
+    return StepEstimate((dense + attention).tolist(), [dense.tolist(), attention.tolist()], host)
 
 
 @st.composite
@@ -91,6 +93,12 @@ def scenarios() -> st.SearchStrategy[Scenario]:
 
 
 @pytest.fixture(scope="session")
+def plain_cache() -> Any:
+    """The cache block by block."""
+    return runpy.run_path(str(Path(__file__).with_name("plain_cache.py")))["PlainCache"]
+
+
+@pytest.fixture(scope="session")
 def facts() -> Callable[[Record], dict[str, Any]]:
     """Everything a record holds, exact to the bit."""
 
@@ -104,11 +112,10 @@ def facts() -> Callable[[Record], dict[str, Any]]:
             gauge = getattr(record, name)
             result[name] = (float(gauge.area).hex(), float(gauge.peak).hex())
         for phase, totals in record.phases.items():
-            kernels = totals.kernel_seconds
             result[phase] = (
                 (totals.steps, totals.tokens, totals.sequences, totals.context, totals.sampled),
-                (totals.seconds.hex(), totals.gpu_seconds.hex(), totals.host_bound_seconds.hex()),
-                None if kernels is None else kernels.tobytes(),
+                totals.seconds.hex(),
+                ([seconds.hex() for seconds in totals.varying], totals.rows),
             )
         return result
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from infercast.engine.kv import KvShape
-from infercast.serve.cache import NO_BLOCK, Holding, KvCache
+from infercast.serve.cache import KvCache
+from infercast.serve.holding import Holding
 from infercast.serve.request import Request, Segment
 
 LARGE_CHUNK = 1000
@@ -47,12 +48,6 @@ def test_a_sequence_holds_its_tokens_rounded_up_to_blocks() -> None:
         assert 10 - cache.num_free == blocks
 
 
-def test_usage_is_the_share_of_held_blocks() -> None:
-    cache = cache_of(8)
-    must_start(cache, 0, prompt(5))
-    assert cache.usage == 0.25
-
-
 def test_growing_takes_a_block_only_at_its_edge() -> None:
     cache = cache_of(10)
     holding = must_start(cache, 0, prompt(3))
@@ -77,7 +72,7 @@ def test_free_gives_everything_back() -> None:
     for holding in holdings:
         cache.free(holding)
     assert cache.num_free == 10
-    assert (holdings[0].capacity, holdings[0].tables) == (0, ([],))
+    assert (holdings[0].capacity, holdings[0].tables[0].length) == (0, 0)
 
 
 def test_a_shared_prefix_is_held_once() -> None:
@@ -87,8 +82,8 @@ def test_a_shared_prefix_is_held_once() -> None:
     assert started is not None
     second, num_cached = started
     assert num_cached == 8
-    assert second.tables[0][:2] == first.tables[0][:2]
-    assert second.tables[0][2] != first.tables[0][2]
+    assert first.tables == second.tables
+    assert cache.num_free == 10 - 2 - 2  # two blocks in common, one each of their own
 
 
 def test_a_shared_block_is_free_only_when_both_have_let_go() -> None:
@@ -131,19 +126,17 @@ def test_a_sequence_finds_its_own_tokens_again() -> None:
     # 10 tokens fill two blocks; the third is not complete.
     cache = cache_of(10)
     holding = must_start(cache, 0, prompt(10))
-    cache.free(holding)
+    cache.free(holding, done=False)
     assert cache.longest_prefix(holding, 10) == 8
 
 
-def test_incomplete_blocks_are_handed_out_before_fresh_ones_and_fresh_ones_before_cached_ones() -> None:
-    cache = cache_of(4)
+def test_blocks_without_content_are_handed_out_before_cached_ones() -> None:
     # One cached block and one that is not complete; two were never used.
-    old = must_start(cache, 0, prompt(5, (1, 4)))
-    cached, spare = old.tables[0]
-    cache.free(old)
-    newcomer = must_start(cache, 1, prompt(16)).tables[0]
-    assert newcomer[0] == spare
-    assert newcomer[3] == cached
+    cache = cache_of(4)
+    cache.free(must_start(cache, 0, prompt(5, (1, 4))))
+    blank = must_start(cache, 1, prompt(12))
+    assert hit(cache, prompt(5, (1, 4))) == 4
+    assert cache.grow(blank, 12, 1)
     assert hit(cache, prompt(5, (1, 4))) == 0
 
 
@@ -185,12 +178,11 @@ def test_a_second_copy_of_the_same_content_stays_hidden() -> None:
     # Both prompts are exactly the prefix, so the second must compute its block again.
     cache = cache_of(4)
     first, second = must_start(cache, 0, prompt(4, (1, 4))), must_start(cache, 1, prompt(4, (1, 4)))
-    assert first.tables[0] != second.tables[0]
-    third = must_start(cache, 2, prompt(5, (1, 4)))
-    assert third.tables[0][0] == first.tables[0][0]
-    copy = second.tables[0][0]
+    assert (first.tables[0].hidden, second.tables[0].hidden, cache.num_free) == (set(), {0}, 2)
+    cache.free(first)
     cache.free(second)
-    assert must_start(cache, 3, prompt(4)).tables == ([copy],)  # nobody could find it, so it is handed out first
+    must_start(cache, 3, prompt(12))  # nobody could find the copy, so it goes before the first one
+    assert hit(cache, prompt(5, (1, 4))) == 4
 
 
 def test_admission_needs_room_for_the_whole_prompt_not_only_its_first_part() -> None:
@@ -231,7 +223,7 @@ def test_every_group_has_blocks_of_its_own() -> None:
     cache = cache_of(10, 0, 0)
     holding = must_start(cache, 0, prompt(5))
     assert cache.num_free == 6
-    assert len({block for table in holding.tables for block in table}) == 4
+    assert [table.length for table in holding.tables] == [2, 2]
 
 
 def test_a_window_lets_go_of_the_blocks_before_it() -> None:
@@ -239,8 +231,7 @@ def test_a_window_lets_go_of_the_blocks_before_it() -> None:
     cache = cache_of(10, 5)
     holding = must_start(cache, 0, prompt(8))
     assert cache.grow(holding, 8, 1)
-    assert holding.tables[0][0] == NO_BLOCK
-    assert NO_BLOCK not in holding.tables[0][1:]
+    assert (holding.tables[0].first, holding.tables[0].length) == (1, 3)
     assert cache.num_free == 8
 
 
@@ -249,7 +240,7 @@ def test_a_window_keeps_a_block_that_it_still_touches() -> None:
     cache = cache_of(10, 6)
     holding = must_start(cache, 0, prompt(8))
     assert cache.grow(holding, 8, 1)
-    assert NO_BLOCK not in holding.tables[0]
+    assert holding.tables[0].first == 0
 
 
 def test_a_window_never_holds_more_than_its_bound() -> None:
@@ -278,7 +269,7 @@ def test_a_window_finds_a_prefix_whose_beginning_is_forgotten() -> None:
     cache.free(must_start(cache, 0, prompt(16, (1, 16))))
     assert hit(cache, prompt(17, (1, 16))) == 16
     holding = must_start(cache, 1, prompt(17, (1, 16)))
-    assert holding.tables[0][:3] == [NO_BLOCK] * 3
+    assert holding.tables[0].first == 3
     assert cache.num_free == 2
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from infercast.engine.kv import KvShape
 from infercast.serve.cache import KvCache
+from infercast.serve.convoy import Convoy
 from infercast.serve.request import Request, Segment
 from infercast.serve.scheduler import Limits, Plan, Scheduler
 
@@ -44,7 +45,7 @@ def run(scheduler: Scheduler, steps: int) -> list[dict[int, int]]:
     for _ in range(steps):
         plan = planned(scheduler)
         plans.append(tokens(plan))
-        scheduler.complete(plan)
+        scheduler.complete(plan.sampled)
     return plans
 
 
@@ -72,7 +73,7 @@ def test_an_output_of_one_token_is_done_after_its_prompt() -> None:
     scheduler = scheduler_of(ask(5, 1))
     plan = planned(scheduler)
     assert scheduler.schedule() is None  # its only token is under way
-    assert indices(scheduler.complete(plan)) == [0]
+    assert indices(scheduler.complete(plan.sampled)) == [0]
     assert scheduler.cache.num_free == 100
 
 
@@ -114,7 +115,7 @@ def test_a_place_is_free_once_its_last_token_is_there() -> None:
     scheduler = scheduler_of(ask(3, 1), ask(3, 1), max_num_seqs=1)
     plan = planned(scheduler)
     assert scheduler.schedule() is None
-    scheduler.complete(plan)
+    scheduler.complete(plan.sampled)
     assert tokens(planned(scheduler)) == {1: 3}
 
 
@@ -134,7 +135,7 @@ def test_a_step_planned_ahead_counts_on_the_tokens_under_way() -> None:
     first, second, third = (planned(scheduler) for _ in range(3))
     assert [first.computed, second.computed, third.computed] == [[0], [6], [7]]
     assert scheduler.schedule() is None
-    assert [indices(scheduler.complete(plan)) for plan in (first, second, third)] == [[], [], [0]]
+    assert [indices(scheduler.complete(plan.sampled)) for plan in (first, second, third)] == [[], [], [0]]
 
 
 def test_the_last_running_sequence_gives_way() -> None:
@@ -187,8 +188,8 @@ def test_a_preempted_sequence_keeps_the_token_that_was_under_way() -> None:
     first = planned(scheduler)
     second = planned(scheduler)
     assert tokens(second) == {0: 1}
-    scheduler.complete(first)
-    scheduler.complete(second)
+    scheduler.complete(first.sampled)
+    scheduler.complete(second.sampled)
     assert [sequence.num_produced for sequence in scheduler.waiting] == [1]
     assert run(scheduler, 2) == [{1: 5}, {1: 1}]
 
@@ -200,8 +201,8 @@ def test_a_sequence_whose_last_token_is_under_way_is_not_computed_again() -> Non
     second = planned(scheduler)
     assert (tokens(second), second.num_preempted) == ({0: 1}, 1)
     assert not scheduler.waiting
-    assert indices(scheduler.complete(first)) == [1]
-    assert indices(scheduler.complete(second)) == [0]
+    assert indices(scheduler.complete(first.sampled)) == [1]
+    assert indices(scheduler.complete(second.sampled)) == [0]
     assert scheduler.cache.num_free == 2
     assert not scheduler.running
     assert not scheduler.waiting
@@ -234,11 +235,36 @@ def test_a_prompt_that_does_not_fit_now_holds_up_those_behind_it() -> None:
     assert run(scheduler, 3) == [{0: 4}, {1: 8}, {1: 4}]
 
 
-def test_advancing_is_the_same_as_stepping() -> None:
-    stepped, jumped = (scheduler_of(ask(6, 9)) for _ in range(2))
+def test_five_steps_of_a_convoy_are_five_steps_of_its_members() -> None:
+    stepped, jumped = (scheduler_of(ask(6, 9), ask(3, 12)) for _ in range(2))
     run(stepped, 6)
     run(jumped, 1)
-    jumped.advance(jumped.running[0], 5)
-    for name in ("num_tokens", "num_computed", "num_promised", "num_produced"):
-        assert getattr(jumped.running[0], name) == getattr(stepped.running[0], name)
+    convoy = Convoy(jumped.cache)
+    convoy.join(jumped.running)
+    assert len(convoy.grow(5)) == 5
+    assert convoy.advance(5) == []
+    convoy.dissolve([], 1.0)
+    for one, other in zip(jumped.running, stepped.running, strict=True):
+        for name in ("num_tokens", "num_computed", "num_promised", "num_produced"):
+            assert getattr(one, name) == getattr(other, name)
     assert jumped.cache.num_free == stepped.cache.num_free
+
+
+def test_a_convoy_knows_when_somebody_has_all_tokens() -> None:
+    scheduler = scheduler_of(ask(6, 4), ask(3, 12))
+    run(scheduler, 1)
+    convoy = Convoy(scheduler.cache)
+    convoy.join(scheduler.running)
+    assert (convoy.steps_left(), convoy.contexts(), convoy.computed) == (3, [6, 3], 9)
+    assert convoy.grow(3) == [3, 4, 5]  # the first has blocks for eight tokens, the second for four
+    assert indices(convoy.advance(3)) == [0]
+    assert (indices(convoy.members), convoy.steps_left(), convoy.contexts()) == ([1], 8, [6])
+
+
+def test_a_convoy_takes_no_more_blocks_than_there_are() -> None:
+    scheduler = scheduler_of(ask(4, 20), num_blocks=2)
+    run(scheduler, 1)
+    convoy = Convoy(scheduler.cache)
+    convoy.join(scheduler.running)
+    assert convoy.grow(10) == [2, 2, 2, 2]
+    assert scheduler.cache.num_free == 0

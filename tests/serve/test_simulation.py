@@ -13,7 +13,7 @@ from infercast.errors import InputError
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Segment, Workload
 from infercast.serve.scheduler import Limits
-from infercast.serve.simulation import Replica, simulate
+from infercast.serve.simulation import TELL_EVERY, Replica, simulate
 
 
 def replica_of(steps_under_way: int = 2, *, limits: Limits | None = None, **changes: Any) -> Replica:
@@ -216,3 +216,10 @@ def test_one_seed_gives_the_same_bytes_whatever_the_hash_seed() -> None:
         for seed in ("1", "2")
     }
     assert len(outputs) == 1
+
+
+def test_progress_is_told_of_requests_and_the_clock() -> None:
+    told: list[tuple[int, float]] = []
+    requests = tuple(Request(float(i), 1, 1) for i in range(2 * TELL_EVERY + 1))
+    simulate(replica_of(), Workload(requests), progress=lambda sent, clock: told.append((sent, clock)))
+    assert told == [(0, 0.0), (TELL_EVERY, float(TELL_EVERY)), (2 * TELL_EVERY, 2.0 * TELL_EVERY)]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from infercast.engine.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.arrivals import arrival_times
-from infercast.serve.cache import NO_BLOCK
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Workload
 from infercast.serve.scheduler import Limits, Plan, Scheduler
@@ -110,8 +109,8 @@ def test_the_running_gauge_is_the_sum_over_the_steps() -> None:
     areas: list[float] = []
 
     def by_batch(shape: StepShape, steps: int = 1) -> StepEstimate:
-        each = np.full(steps, 0.1 + 0.03 * shape.num_tokens)
-        return StepEstimate(each, each[:, None])
+        each = [0.1 + 0.03 * shape.num_tokens] * steps
+        return StepEstimate(each, [each])
 
     def add(_: Scheduler, plan: Plan) -> None:
         areas.append(len(plan.sequences) * float(by_batch(plan.shape).gpu_seconds[0]))
@@ -156,21 +155,17 @@ class Auditor:
     def check_blocks(self, scheduler: Scheduler) -> None:
         """Every block is free or held; two hold the same one only for the same content at the same place."""
         shape, num_blocks = self.replica.kv_shape, self.replica.num_blocks
-        owners: dict[int, object] = {}
+        held: set[object] = set()
         for sequence in scheduler.running:
             holding = sequence.holding
             for group, table in enumerate(holding.tables):
-                assert len(table) == shape.blocks_for(sequence.num_computed)
-                for position, block in enumerate(table):
-                    if block != NO_BLOCK:
-                        # What is not full, or is not to be shared, belongs to this sequence alone.
-                        shared = position < holding.num_named and self.replica.prefix_caching
-                        key = holding.keys[position] if shared else sequence.index
-                        owner = (group, position, key)
-                        assert owners.setdefault(block, owner) == owner
-        assert all(0 <= block < num_blocks for block in owners)
-        assert len(owners) + scheduler.cache.num_free == num_blocks
-        assert all(not any(sequence.holding.tables) for sequence in scheduler.waiting)
+                assert table.length == shape.blocks_for(sequence.num_computed)
+                for position in range(table.first, table.length):
+                    # What is not full, or is not to be shared, belongs to this sequence alone.
+                    shared = position < min(holding.num_named, len(holding.shared)) and position not in table.hidden
+                    held.add((group, holding.shared[position] if shared else (sequence.index, position)))
+        assert len(held) + scheduler.cache.num_free == num_blocks
+        assert all(not table.length for sequence in scheduler.waiting for table in sequence.holding.tables)
         assert not {id(sequence) for sequence in scheduler.running} & {id(sequence) for sequence in scheduler.waiting}
 
     def check_windows(self, plan: Plan) -> None:
@@ -179,8 +174,8 @@ class Auditor:
         for sequence, before in zip(plan.sequences, plan.computed, strict=True):
             tables = sequence.holding.tables
             for group, table in enumerate(tables):
-                assert NO_BLOCK not in table[shape.first_in_window(group, before) :]
-            held = sum(block != NO_BLOCK for table in tables for block in table)
+                assert table.first <= shape.first_in_window(group, before)
+            held = sum(table.length - table.first for table in tables)
             assert held <= shape.most_blocks(sequence.num_computed, chunk)
 
 

@@ -10,6 +10,7 @@ from infercast.serve.first_use import FirstUses, News
 from infercast.serve.request import Request, Workload
 from infercast.serve.scheduler import Limits
 from infercast.serve.simulation import Replica, simulate
+from infercast.serve.state import Flight
 from infercast.serve.timeline import Timeline
 
 HOST = HostCost(plan=1.0, prepare=2.0, launch=4.0, process=0.5)
@@ -38,10 +39,29 @@ def test_a_result_is_waited_for_and_taken_in() -> None:
     assert timeline.take_in(3.0, HOST) == 9.0
 
 
-def test_a_copy_runs_ahead_alone() -> None:
-    timeline = Timeline(clock=1.0)
-    timeline.copy().launch(HOST, 3.0)
-    assert (timeline.clock, timeline.gpu_free) == (1.0, 0.0)
+@pytest.mark.parametrize("until", [None, 0.0, 11.0, 31.5, 300.0])
+@pytest.mark.parametrize("places", [1, 2, 3])
+@pytest.mark.parametrize("gpu_seconds", [0.5, 3.0, 17.0, 25.0])
+def test_running_ahead_is_launching_and_taking_in_by_turns(
+    gpu_seconds: float, places: int, until: float | None
+) -> None:
+    def fresh() -> tuple[Timeline, list[Flight]]:
+        timeline = Timeline(clock=1.0, slept=True)
+        spans = [timeline.launch(HOST, 20.0) for _ in range(places - 1)]
+        return timeline, [Flight([], span.end, HOST) for span in spans]
+
+    timeline, under_way = fresh()
+    steps = [gpu_seconds + 0.1 * step for step in range(12)]
+    all_seconds, ends, clocks, taken_in = timeline.run_ahead(HOST, steps, under_way, places, until)
+    timeline, under_way = fresh()
+    for step, seconds in enumerate(all_seconds):
+        assert until is None or timeline.clock < until
+        span = timeline.launch(HOST, steps[step])
+        under_way.append(Flight([], span.end, HOST))
+        assert (seconds, ends[step]) == (span.seconds, span.end)
+        assert taken_in[step] == timeline.take_in(under_way[0].end, HOST) == clocks[step]
+        del under_way[0]
+    assert len(all_seconds) == 12 or (until is not None and timeline.clock >= until)
 
 
 def test_only_the_first_step_after_a_sleep_is_slow() -> None:
@@ -66,8 +86,8 @@ def test_a_new_kernel_in_the_head_waits_for_the_step_itself() -> None:
 
 def steps_of(host: HostCost, gpu_seconds: float) -> StepTimer:
     def timer(shape: StepShape, steps: int = 1) -> StepEstimate:
-        each = np.full(steps, gpu_seconds)
-        return StepEstimate(each, each[:, None], host)
+        each = [gpu_seconds] * steps
+        return StepEstimate(each, [each], host)
 
     return timer
 

@@ -9,6 +9,7 @@ import typer
 
 from infercast.cli import options
 from infercast.cli.options import SWITCHES, WORKLOAD
+from infercast.cli.progress import simulation_bar
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.deploy import deploy
@@ -168,7 +169,8 @@ def command(
         predictor=options.choose_predictor(predictor, anchors, gpu, measurements),
         host=None if host is None else host_from(host, gpu),
     )
-    forecast = simulate(deployment, workload)
+    with simulation_bar(len(workload.requests)) as progress:
+        forecast = simulate(deployment, workload, progress=progress)
     if forecast.saturation is not None and not allow_overload:
         raise SaturatedError(f"{forecast.saturation.sentence}; lower --rate, add GPUs, or pass --allow-overload")
     if as_json:

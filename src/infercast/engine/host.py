@@ -72,13 +72,9 @@ class HostModel:
     def cost(self, launch: Launch, num_sequences: int, num_tokens: int) -> HostCost:
         """The host's part of a step."""
         host = self._host
-        return HostCost(
-            plan=host.plan + host.plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences),
-            prepare=host.prepare,
-            launch=self._launching[launch],
-            process=host.process + host.process_sequence * num_sequences,
-            wake=host.wake,
-        )
+        plan = host.plan + host.plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences)
+        process = host.process + host.process_sequence * num_sequences
+        return HostCost(plan, host.prepare, self._launching[launch], process, host.wake)
 
 
 def default_host() -> Host:

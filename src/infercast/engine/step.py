@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, NamedTuple, Protocol
 
 
 @dataclass(frozen=True)
@@ -21,18 +18,69 @@ class StepShape:
     """Sequences that produce a token at the end of the step."""
 
     @cached_property
+    def num_sequences(self) -> int:
+        """Sequences in the step."""
+        return len(self.new_tokens)
+
+    @cached_property
     def num_tokens(self) -> int:
         """Tokens computed in the step."""
         return sum(self.new_tokens)
+
+    @cached_property
+    def total_computed(self) -> int:
+        """Earlier tokens of all sequences."""
+        return sum(self.computed)
 
     @cached_property
     def is_decode(self) -> bool:
         """Every sequence computes a single token, so the step is as uniform as a CUDA graph needs it."""
         return max(self.new_tokens) == 1
 
+    @cached_property
+    def prompts(self) -> list[tuple[int, int]]:
+        """(new, computed) of the sequences that compute more than one token."""
+        return [pair for pair in zip(self.new_tokens, self.computed, strict=True) if pair[0] > 1]
 
-@dataclass(frozen=True, slots=True)
-class HostCost:
+
+class GroupShape(StepShape):
+    """The same for ``decodes`` sequences of one token each, known by their sum, with others ``beside`` them.
+
+    A timer that needs the length of each asks for ``computed``, which is worked out only then.
+    """
+
+    def __init__(
+        self,
+        decodes: int,
+        decode_computed: int,
+        contexts: Callable[[], list[int]],
+        beside: Sequence[tuple[int, int]] = (),
+        num_first: int = 0,
+    ) -> None:
+        """``beside``: (new, computed) tokens of others, of which ``num_first`` sample a token too."""
+        known = vars(self)
+        known["num_sequences"] = known["num_tokens"] = known["num_sampled"] = decodes
+        known["total_computed"], known["is_decode"], known["prompts"] = decode_computed, True, []
+        known["_later"] = (decodes, contexts, beside)
+        if beside:
+            known["num_sequences"] += len(beside)
+            known["num_tokens"] += sum([new for new, _ in beside])
+            known["num_sampled"] += num_first
+            known["total_computed"] += sum([computed for _, computed in beside])
+            known["prompts"] = [pair for pair in beside if pair[0] > 1]
+            known["is_decode"] = not known["prompts"]
+
+    def __getattr__(self, name: str) -> Any:
+        """The two lists, when somebody asks for them."""
+        if name not in ("new_tokens", "computed"):
+            raise AttributeError(name)
+        decodes, contexts, beside = self.__dict__["_later"]
+        self.__dict__["new_tokens"] = [1] * decodes + [new for new, _ in beside]
+        self.__dict__["computed"] = contexts() + [computed for _, computed in beside]
+        return self.__dict__[name]
+
+
+class HostCost(NamedTuple):
     """Seconds that the engine's one host thread spends on a step, in the order in which it does."""
 
     plan: float = 0.0
@@ -56,23 +104,31 @@ NO_HOST = HostCost()
 """A host that takes no time."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepEstimate:
+class StepEstimate(NamedTuple):
     """What one step costs, or each of several steps in a row: its GPU, and its host."""
 
-    gpu_seconds: npt.NDArray[Any]
-    kernel_seconds: npt.NDArray[Any]
-    """Seconds of each kernel (last axis), in the order of the timer's ``kernels``."""
+    gpu_seconds: list[float]
+    varying: Sequence[Sequence[float]]
+    """For each kernel whose time differs from step to step, its seconds in each of the steps."""
     host: HostCost = NO_HOST
     """The same for all of the steps: it does not depend on how long contexts are."""
+    rows: tuple[int, ...] = ()
+    """Where the timer keeps the other kernels, the same in all of the steps: a row in each of its tables."""
+    slowed: float = 0.0
+    """By which share products take longer in this one step than the tables say, because the clock went down."""
+
+    def first(self, steps: int) -> StepEstimate:
+        """The same for the first few of the steps."""
+        varying = [kernel[:steps] for kernel in self.varying]
+        return self._replace(gpu_seconds=self.gpu_seconds[:steps], varying=varying)
 
 
 class StepTimer(Protocol):
     """Anything that can tell what steps cost."""
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        """The costs of ``steps`` steps in a row: of this batch, then of the same batch with all its contexts one
-        token longer, and so on. More than one step can be asked of a decoding batch only.
+        """The costs of steps in a row: of this batch, then of the same batch with all its contexts one token longer,
+        and so on. More than one step can be asked of a decoding batch only; the answer may hold fewer than asked for.
         """
 
 
@@ -80,7 +136,7 @@ def constant_timer(seconds: float) -> StepTimer:
     """Every step takes the same time: for tests and for queueing theory."""
 
     def timer(shape: StepShape, steps: int = 1) -> StepEstimate:
-        each = np.full(steps, seconds)
-        return StepEstimate(each, each[:, None])
+        each = [seconds] * steps
+        return StepEstimate(each, [each])
 
     return timer

@@ -8,7 +8,9 @@ straight lines between them (in logarithms) then serve a whole run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,56 +25,132 @@ FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
 """Points an octave."""
 MOST_PROMPTS = 64
 LEAST_CACHED = 64
+PAGE = 512
+"""Lengths that are looked up at once, and the most steps that one answer holds."""
 
 
 class DecodeSurface:
-    """Seconds of each attention kernel of a decoding batch."""
+    """Seconds of each attention kernel of a decoding batch.
+
+    A batch grows by one token a sequence and step, so the mean length grows by one. Prices at whole mean lengths are
+    therefore kept as pages, a stretch of steps is a slice of one, and what lies between two whole lengths is on the
+    straight line between their prices.
+    """
 
     def __init__(self, price: Price, max_sequences: int, max_keys: int) -> None:
-        counts = _grid(1, max_sequences, COARSE)
-        lengths = _grid(SHORTEST, max(max_keys, 2 * SHORTEST), FINE)
-        self._log_counts, self._log_lengths = np.log(counts), np.log(lengths)
-        tables = [price(np.ones((1, count), dtype=np.int64), _repeat(lengths, count)) for count in counts]
-        self._log_seconds = _safe_log(np.stack(tables))
+        self._price = price
+        self._counts = _grid(1, max_sequences, COARSE)
+        self._lengths = _grid(SHORTEST, max(max_keys, 2 * SHORTEST), FINE)
+        self._log_counts, self._log_lengths = np.log(self._counts), np.log(self._lengths)
+        self._rows: dict[int, Array] = {}
+        self._curves: dict[int, Array] = {}
+        self._pages: dict[tuple[int, int], list[list[float]]] = {}
 
-    def __call__(self, num_sequences: int, mean_keys: Array) -> Array:
-        """(batches, kernels) seconds of batches that all have ``num_sequences``, each with its mean length."""
-        rows = _between(self._log_seconds, self._log_counts, float(np.log(num_sequences)))
-        where = np.log(np.maximum(mean_keys, 1.0))
-        columns = [np.interp(where, self._log_lengths, rows[:, column]) for column in range(rows.shape[1])]
-        return np.asarray(np.exp(np.stack(columns, axis=1)))
+    def __call__(self, num_sequences: int, total_keys: int, steps: int = 1) -> list[list[float]]:
+        """For each kernel its seconds in this step and the next ones, as many as asked for or as the page has."""
+        length, rest = divmod(total_keys, num_sequences)
+        number, start = divmod(length, PAGE)
+        page = self._pages.get((num_sequences, number))
+        if page is None:
+            page = self._pages[num_sequences, number] = self._make_page(num_sequences, number)
+        end = min(start + steps, PAGE)
+        if not rest:
+            return [column[start:end] for column in page]
+        share = rest / num_sequences
+        if steps == 1:
+            return [[column[start] + share * (column[end] - column[start])] for column in page]
+        return [
+            [
+                low + share * (high - low)
+                for low, high in zip(column[start:end], column[start + 1 : end + 1], strict=True)
+            ]
+            for column in page
+        ]
+
+    def _make_page(self, num_sequences: int, number: int) -> list[list[float]]:
+        """Seconds of each kernel at the whole lengths of a page and the one after."""
+        curve = self._curves.get(num_sequences)
+        if curve is None:
+            curve = self._curves[num_sequences] = self._curve(num_sequences)
+        where = np.log(np.maximum(np.arange(number * PAGE, (number + 1) * PAGE + 1), 1))
+        return [np.exp(np.interp(where, self._log_lengths, column)).tolist() for column in curve.T]
+
+    def _curve(self, num_sequences: int) -> Array:
+        """Logarithms of the seconds of each kernel (columns) at each length of the grid, between two rows of it."""
+        points = _points(self._log_counts.tolist(), num_sequences)
+        return np.asarray(sum(share * self._row(number) for number, share in points))
+
+    def _row(self, number: int) -> Array:
+        """The grid at one number of sequences, priced when it is first needed."""
+        if number not in self._rows:
+            count = int(self._counts[number])
+            self._rows[number] = _safe_log(
+                self._price(np.ones((1, count), dtype=np.int64), _repeat(self._lengths, count))
+            )
+        return self._rows[number]
 
 
 class PromptSurface:
     """Seconds of each attention kernel of a batch of prompts."""
 
     def __init__(self, price: Price, max_tokens: int, max_keys: int) -> None:
-        counts = _grid(1, MOST_PROMPTS, ROUGH)
-        lengths = _grid(2, max(max_tokens, 4), COARSE)
-        cached = np.concatenate(([0], _grid(LEAST_CACHED, max(max_keys, 2 * LEAST_CACHED), COARSE)))
-        self._log_counts, self._log_lengths = np.log(counts), np.log(lengths)
-        self._log_cached = np.log(cached + LEAST_CACHED)
-        queries, before = (axis.ravel() for axis in np.meshgrid(lengths, cached, indexing="ij"))
-        tables = [price(_repeat(queries, count), _repeat(queries + before, count)) for count in counts]
-        shape = (counts.size, lengths.size, cached.size, -1)
-        self._log_seconds = _safe_log(np.stack(tables)).reshape(shape)
+        self._price = price
+        self._counts = _grid(1, MOST_PROMPTS, ROUGH)
+        self._lengths = _grid(2, max(max_tokens, 4), COARSE)
+        self._cached = np.concatenate(([0], _grid(LEAST_CACHED, max(max_keys, 2 * LEAST_CACHED), COARSE)))
+        logarithms = (np.log(self._counts), np.log(self._lengths), np.log(self._cached + LEAST_CACHED))
+        self._axes: list[list[float]] = [axis.tolist() for axis in logarithms]
+        self._tables: dict[int, list[list[list[float]]]] = {}
 
-    def __call__(self, queries: Array, keys: Array) -> Array:
-        """Seconds of each kernel for prompts of uneven lengths, as equal prompts with as many tokens and pairs."""
-        total = float(queries.sum())
-        length = float(np.square(queries).sum()) / total  # what most tokens see as the length of their prompt
-        cached = float(((keys - queries) * queries).sum()) / total
-        at_count = _between(self._log_seconds, self._log_counts, float(np.log(total / length)))
-        at_length = _between(at_count, self._log_lengths, float(np.log(length)))
-        return np.asarray(np.exp(_between(at_length, self._log_cached, float(np.log(cached + LEAST_CACHED)))))
+    def __call__(self, prompts: Sequence[tuple[int, int]]) -> list[float]:
+        """Seconds of each kernel for (new, computed) tokens, as equal prompts with as many tokens and pairs."""
+        if len(prompts) == 1 and not prompts[0][1]:
+            return self._price_whole(prompts[0][0])
+        total = sum([new for new, _ in prompts])
+        length = sum([new * new for new, _ in prompts]) / total  # what most tokens see as the length of their prompt
+        cached = sum([new * computed for new, computed in prompts]) / total
+        by_count, by_length, by_cached = self._axes
+        columns = _points(by_cached, cached + LEAST_CACHED)
+        corners = [
+            (table_share * row_share * column_share, row[column])
+            for number, table_share in _points(by_count, total / length)
+            for table in (self._tables.get(number) or self._table(number),)
+            for line, row_share in _points(by_length, length)
+            for row in (table[line],)
+            for column, column_share in columns
+        ]
+        if len(corners[0][1]) == 1:
+            return [math.exp(sum([share * corner[0] for share, corner in corners]))]
+        kernels = range(len(corners[0][1]))
+        return [math.exp(sum([share * corner[kernel] for share, corner in corners])) for kernel in kernels]
+
+    def _price_whole(self, length: float) -> list[float]:
+        """One prompt of which nothing is cached: the most frequent kind, and on an edge of the grid."""
+        table, axis, where = self._tables.get(0) or self._table(0), self._axes[1], math.log(length)
+        below = min(max(bisect_right(axis, where) - 1, 0), len(axis) - 2)
+        share = min(max((where - axis[below]) / (axis[below + 1] - axis[below]), 0.0), 1.0)
+        pairs = zip(table[below][0], table[below + 1][0], strict=True)
+        return [math.exp((1.0 - share) * low + share * high) for low, high in pairs]
+
+    def _table(self, number: int) -> list[list[list[float]]]:
+        """Logarithms by length, cached tokens and kernel for one number of prompts, priced when first needed."""
+        count, shape = int(self._counts[number]), (self._lengths.size, self._cached.size, -1)
+        queries, before = (axis.ravel() for axis in np.meshgrid(self._lengths, self._cached, indexing="ij"))
+        seconds = self._price(_repeat(queries, count), _repeat(queries + before, count))
+        table = self._tables[number] = _safe_log(seconds).reshape(shape).tolist()
+        return table
 
 
-def _between(values: Array, axis: Array, where: float) -> Array:
-    """Values along the first axis, on the straight line between the two nearest points."""
-    position = float(np.interp(where, axis, np.arange(axis.size)))
-    below = min(int(position), axis.size - 2)
-    share = position - below
-    return np.asarray((1 - share) * values[below] + share * values[below + 1])
+def _points(axis: list[float], value: float) -> tuple[tuple[int, float], ...]:
+    """The points of an axis of logarithms around a value, each with its share; one if it is on one or off the axis."""
+    where = math.log(value)
+    below = bisect_right(axis, where) - 1
+    if below < 0:
+        return ((0, 1.0),)
+    if below + 1 >= len(axis) or axis[below] == where:
+        return ((min(below, len(axis) - 1), 1.0),)
+    share = (where - axis[below]) / (axis[below + 1] - axis[below])
+    return (below, 1.0 - share), (below + 1, share)
 
 
 def _repeat(lengths: Array, count: int) -> Array:
@@ -89,4 +167,4 @@ def _grid(first: int, last: int, density: float) -> Array:
     last = max(last, first + 1)
     octaves = np.log2(last / first)
     points = np.geomspace(first, last, 2 + int(np.ceil(octaves * density)))
-    return np.unique(np.rint(points).astype(np.int64))
+    return np.asarray(sorted(set(np.rint(points).astype(np.int64).tolist())))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepShape
+from infercast.engine.timer import KernelTimer
 from infercast.forecast.kernels import price_shape
 from infercast.serve import Record
 from infercast.serve.totals import PhaseTotals
@@ -43,35 +42,35 @@ class Phase:
     families: tuple[FamilyShare, ...]
 
 
-def summarise_phases(deployment: Deployment, record: Record, kernels: tuple[tuple[str, str], ...]) -> tuple[Phase, ...]:
+def summarise_phases(deployment: Deployment, record: Record, timer: KernelTimer) -> tuple[Phase, ...]:
     """Sum the kernels of all steps up by family."""
-    return tuple(
-        _summarise(name, totals, deployment, kernels) for name, totals in record.phases.items() if totals.steps
-    )
+    return tuple(_summarise(name, totals, deployment, timer) for name, totals in record.phases.items() if totals.steps)
 
 
-def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, kernels: tuple[tuple[str, str], ...]) -> Phase:
+def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer) -> Phase:
     """One phase."""
     reasons = _reasons_of_average_step(totals, deployment)
     members: dict[str, dict[str, float]] = {}
-    for (kernel, family), seconds in zip(kernels, np.asarray(totals.kernel_seconds), strict=True):
+    kernel_seconds = timer.kernel_seconds(totals.rows, totals.varying, totals.slowed).tolist()
+    gpu_seconds = sum(kernel_seconds)
+    for (kernel, family), seconds in zip(timer.kernels, kernel_seconds, strict=True):
         if seconds > 0:
             of_family = members.setdefault(family, {})
-            of_family[kernel] = of_family.get(kernel, 0.0) + float(seconds)
+            of_family[kernel] = of_family.get(kernel, 0.0) + seconds
     families = []
     for family, parts in members.items():
         ranked = tuple(sorted(parts.items(), key=lambda part: -part[1]))
         seconds = sum(parts.values())
         bound, source = next((reasons[kernel] for kernel, _ in ranked if kernel in reasons), ("", ""))
-        families.append(FamilyShare(family, seconds, seconds / totals.gpu_seconds, bound, source, ranked))
+        families.append(FamilyShare(family, seconds, seconds / gpu_seconds, bound, source, ranked))
     families.sort(key=lambda family: -family.seconds)
     return Phase(
         name=name,
         steps=totals.steps,
         tokens=totals.tokens,
         seconds=totals.seconds,
-        gpu_seconds=totals.gpu_seconds,
-        host_bound_seconds=totals.host_bound_seconds,
+        gpu_seconds=gpu_seconds,
+        host_bound_seconds=max(0.0, totals.seconds - gpu_seconds),
         families=tuple(families),
     )
 

@@ -1,9 +1,10 @@
-"""The price of single kernels, one by one or by the table."""
+"""The price of single kernels: one, arrays of shapes at once, or a table's rows."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,37 @@ import numpy as np
 
 from infercast.errors import FileFormatError, InputError
 from infercast.forecast.shapes import SHAPES, build_op
-from infercast.hardware import Gpu
+from infercast.hardware import Gpu, load_gpu
+from infercast.ops import Op
+from infercast.predict.default import make_predictor
 from infercast.predict.estimate import Estimate
 from infercast.predict.roofline import Predictor
 
 RESULTS = ("seconds", "low", "high", "source", "bound")
+
+
+def price(kernel: str | Op, gpu: str | Path | Gpu, *, predictor: str | Predictor = "learned", **sizes: Any) -> Estimate:
+    """What a kernel costs on a GPU: seconds, an 80 % interval, source and bound.
+
+    A kernel is an operator, or named by its family and sizes as on the command line:
+    ``price("gemm", "h200-sxm", m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays of prices; a million
+    products are priced in a second.
+    """
+    device = gpu if isinstance(gpu, Gpu) else _device(str(gpu))
+    pricer = _known_predictor(predictor) if isinstance(predictor, str) else predictor
+    if not isinstance(kernel, str):
+        if sizes:
+            raise InputError(f"an operator has its own sizes; leave out {', '.join(sizes)}")
+        return pricer.price(kernel, device)
+    for name, size in sizes.items():
+        if isinstance(size, list):
+            sizes[name] = np.array(size)
+    return pricer.price(build_op(kernel, sizes), device)
+
+
+# Kept, because making them takes longer than a price.
+_known_predictor = lru_cache(make_predictor)
+_device = lru_cache(load_gpu)
 
 
 def price_kernel(predictor: Predictor, gpu: Gpu, family: str, values: dict[str, Any]) -> Estimate:

@@ -16,6 +16,7 @@ from infercast.predict.estimate import SOURCES
 from infercast.serve import Limits, Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.first_use import FirstUses
+from infercast.serve.simulation import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +95,18 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
     )
 
 
-def simulate(deployment: Deployment, workload: Workload) -> Forecast:
-    """Simulate a workload on a deployment."""
+def simulate(deployment: Deployment, workload: Workload, *, progress: Progress | None = None) -> Forecast:
+    """Simulate a workload on a deployment; ``progress`` is told now and then how many requests were sent, and when."""
     timer = deployment.timer()
     replica = replica_of(deployment, timer)
-    record = simulate_replica(replica, workload)
+    record = simulate_replica(replica, workload, progress=progress)
     start, end = float(record.sent_at.min()), float(record.last_token.max())
     duration = end - start
     busy = sum(phase.seconds for phase in record.phases.values())
     tpot = record.tpot
     gaps, counts = record.gaps
     num_input = sum(request.num_input for request in workload.requests)
-    phases = summarise_phases(deployment, record, timer.kernels)
+    phases = summarise_phases(deployment, record, timer)
     sources = [family.source for phase in phases for family in phase.families if family.share >= 0.05 and family.source]
     return Forecast(
         deployment=deployment,
@@ -132,14 +133,14 @@ def simulate(deployment: Deployment, workload: Workload) -> Forecast:
 def percentiles(values: npt.NDArray[Any], counts: npt.NDArray[Any] | None = None) -> Percentiles:
     """Mean and percentiles, each value counted ``counts`` times."""
     if counts is None:
-        p50, p90, p99 = np.percentile(values, [50, 90, 99])
-        return Percentiles(float(values.mean()), float(p50), float(p90), float(p99))
+        counts = np.ones(values.size, dtype=np.int64)
     order = np.argsort(values)
-    cumulated = np.cumsum(counts[order])
+    values, counts = values[order], counts[order]
+    cumulated = np.cumsum(counts)
     # The same percentiles as of the values written out: interpolated between the two ranks beside them.
     positions = np.array([0.5, 0.9, 0.99]) * (cumulated[-1] - 1)
     ranks = np.floor(positions)
-    below = values[order][np.searchsorted(cumulated, ranks, side="right")]
-    above = values[order][np.searchsorted(cumulated, np.ceil(positions), side="right")]
-    p50, p90, p99 = below + (above - below) * (positions - ranks)
-    return Percentiles(float(np.average(values, weights=counts)), float(p50), float(p90), float(p99))
+    below = values[np.searchsorted(cumulated, ranks, side="right")]
+    above = values[np.searchsorted(cumulated, np.ceil(positions), side="right")]
+    p50, p90, p99 = (below + (above - below) * (positions - ranks)).tolist()
+    return Percentiles(float((values * counts).sum() / cumulated[-1]), p50, p90, p99)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from infercast.ops.dtypes import BYTES
 from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope
 
 Values = Mapping[str, Any]
+DTYPES = frozenset(("dtype", "weight_dtype", "kv_dtype"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
     """What a kernel family is described by."""
 
@@ -26,26 +28,37 @@ class Shape:
     """Others, with what they are if not given."""
     build: Callable[[Values], Op]
 
+    @cached_property
+    def must_have(self) -> frozenset[str]:
+        """The names of ``sizes``."""
+        return frozenset(self.sizes)
+
+    @cached_property
+    def sizes_and_options(self) -> frozenset[str]:
+        """All names."""
+        return frozenset((*self.sizes, *self.optional))
+
 
 def build_op(family: str, values: Values) -> Op:
     """The operator that these values describe; sizes may be arrays of the same length."""
     if family not in SHAPES:
         raise UnknownNameError("kernel family", family, SHAPES)
     shape = SHAPES[family]
-    known = (*shape.sizes, *shape.optional)
-    for name in values:
-        if name not in known:
-            raise InputError(f"{family} has no {name!r}; it takes {', '.join(known)}")
+    if not (shape.sizes_and_options >= values.keys() >= shape.must_have):
+        known = ", ".join((*shape.sizes, *shape.optional))
+        for name in values:
+            if name not in shape.sizes_and_options:
+                raise InputError(f"{family} has no {name!r}; it takes {known}")
+        missing = next(name for name in shape.sizes if name not in values)
+        raise InputError(f"{family} needs {missing}; it takes {known}")
     for name in shape.sizes:
-        if name not in values:
-            raise InputError(f"{family} needs {name}; it takes {', '.join(known)}")
-        if np.min(values[name]) < 1:
-            raise InputError(f"{name} must be at least 1, not {np.min(values[name])}")
-    complete = {**shape.optional, **values}
-    for name in ("dtype", "weight_dtype", "kv_dtype"):
-        if complete.get(name) is not None and complete[name] not in BYTES:
-            raise UnknownNameError(name, str(complete[name]), BYTES)
-    return shape.build(complete)
+        value = values[name]
+        if (value if type(value) is int else np.min(value)) < 1:
+            raise InputError(f"{name} must be at least 1, not {np.min(value)}")
+    for name in DTYPES.intersection(values):
+        if values[name] is not None and values[name] not in BYTES:
+            raise UnknownNameError(name, str(values[name]), BYTES)
+    return shape.build({**shape.optional, **values})
 
 
 def _attention(values: Values, queries: Any, keys: Any) -> Op:

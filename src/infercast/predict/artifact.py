@@ -6,6 +6,7 @@ unpickled. Forests are read when they are first asked for.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from infercast.errors import FileFormatError
 from infercast.predict.forest import Array, Forest
@@ -56,8 +58,15 @@ class Entry:
 class Artifact:
     """Models by key, and the provenance of the whole."""
 
-    def __init__(self, path: Path, header: dict[str, Any], entries: dict[tuple[str, str, str, str], tuple[int, Entry]]):
+    def __init__(
+        self,
+        path: Path,
+        arrays: NpzFile,
+        header: dict[str, Any],
+        entries: dict[tuple[str, str, str, str], tuple[int, Entry]],
+    ):
         self.path = path
+        self._arrays = arrays  # its list of contents takes longer to read than a forest
         self.header = header
         self._entries = entries
         self._forests: dict[int, Forest] = {}
@@ -82,30 +91,29 @@ class Artifact:
         entries, forests = dict(self._entries), dict(self._forests)
         for number, (entry, forest) in enumerate(models, start=1):
             entries[entry.key], forests[-number] = (-number, entry), forest
-        extended = Artifact(self.path, self.header, entries)
+        extended = Artifact(self.path, self._arrays, self.header, entries)
         extended._forests = forests
         return extended
 
     def fitted_groups(self) -> Array:
         """Hashes of the groups of rows that the artefact was fitted on."""
         try:
-            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                return np.asarray(arrays["groups"])
+            return np.asarray(self._arrays["groups"])
         except UNREADABLE as problem:
             raise FileFormatError(self.path, f"is damaged: its list of groups cannot be read ({problem})") from None
 
     def _read_forest(self, number: int) -> Forest:
+        arrays = self._arrays
         try:
-            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                lengths = arrays[f"{number}/border_counts"]
-                borders = np.split(arrays[f"{number}/borders"], np.cumsum(lengths)[:-1])
-                return Forest(
-                    tuple(borders),
-                    arrays[f"{number}/features"],
-                    arrays[f"{number}/bins"],
-                    arrays[f"{number}/leaves"].astype(np.float32),
-                    float(arrays[f"{number}/bias"]),
-                )
+            lengths = arrays[f"{number}/border_counts"]
+            borders = np.split(arrays[f"{number}/borders"], np.cumsum(lengths)[:-1])
+            return Forest(
+                tuple(borders),
+                arrays[f"{number}/features"],
+                arrays[f"{number}/bins"],
+                arrays[f"{number}/leaves"].astype(np.float32),
+                float(arrays[f"{number}/bias"]),
+            )
         except UNREADABLE as problem:
             raise FileFormatError(self.path, f"is damaged: model {number} cannot be read ({problem})") from None
 
@@ -113,8 +121,8 @@ class Artifact:
 def load_artifact(path: Path) -> Artifact:
     """Open an artefact and read its header."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            header = json.loads(arrays["header"].tobytes().decode("utf-8"))
+        arrays = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+        header = json.loads(arrays["header"].tobytes().decode("utf-8"))
         version = header["schema"]
         if version != SCHEMA:
             raise FileFormatError(path, f"has schema {version}, this version reads schema {SCHEMA}; fit it again")
@@ -125,7 +133,7 @@ def load_artifact(path: Path) -> Artifact:
         if isinstance(problem, FileFormatError):
             raise
         raise FileFormatError(path, f"is not an infercast artefact or is damaged: {problem}") from None
-    return Artifact(path, header, {entry.key: (number, entry) for number, entry in enumerate(listed)})
+    return Artifact(path, arrays, header, {entry.key: (number, entry) for number, entry in enumerate(listed)})
 
 
 def save_artifact(

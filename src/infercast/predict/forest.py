@@ -12,8 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
-from operator import getitem, itemgetter, or_
+from operator import getitem, itemgetter
 from typing import Any
 
 import numpy as np
@@ -113,38 +112,32 @@ class Forest:
     @cached_property
     def _for_one(self) -> tuple[itemgetter[Any], list[list[float]], list[list[int]], list[list[float]]]:
         """What `predict_one` needs, as lists: how to pick the features used, their borders and bits; all leaves."""
-        features, borders, bits = ([*each] for each in zip(*self._lookups, strict=True))
-        borders = [_rounding_to(np.array(each, dtype=np.float32)).tolist() for each in borders]
+        features = [feature for feature, _, _ in self._tables]
+        borders = [_rounding_to(borders).tolist() for _, borders, _ in self._tables]
+        bits = [[int.from_bytes(row.tobytes(), "little") for row in table] for _, _, table in self._tables]
         # Picking one more, so that what is picked is a tuple even of a single feature, is harmless: `map` stops before.
         return itemgetter(*features, features[0]), borders, bits, self.leaves.tolist()
 
     @cached_property
-    def _lookups(self) -> list[tuple[int, list[float], list[int]]]:
-        """For each feature that is used: its number, its borders, and the bits it sets below, between and above."""
-        asked: dict[int, dict[float, int]] = {}
-        for tree, questions in enumerate(self._levels()):
-            for level, (feature, border) in enumerate(questions):
-                of_feature = asked.setdefault(feature, {})
-                of_feature[float(border)] = of_feature.get(float(border), 0) | 1 << (8 * tree + level)
-        lookups = []
-        for feature, of_feature in sorted(asked.items()):
-            borders = sorted(of_feature)
-            bits = [*accumulate((of_feature[border] for border in borders), or_, initial=0)]
-            lookups.append((feature, borders, bits))
-        return lookups
-
-    @cached_property
     def _tables(self) -> list[tuple[int, Array, Array]]:
-        """The same with bits as bytes: one for each tree."""
-        trees = len(self.leaves)
-        return [
-            (
-                feature,
-                np.array(borders, dtype=np.float32),
-                np.array([[*row.to_bytes(trees, "little")] for row in bits], np.uint8),
+        """For each feature that is used: its number, its borders, and the bits (a byte a tree) it sets between them."""
+        trees, depth = self.features.shape
+        features, levels = self.features.ravel(), np.tile(np.arange(depth), trees)
+        places = np.concatenate(([0], np.cumsum([len(each) for each in self.borders])))
+        is_asked = self.bins.ravel() < np.diff(places)[features]
+        all_borders = np.concatenate([*self.borders, np.zeros(1, dtype=np.float32)])
+        values = np.where(is_asked, all_borders[np.where(is_asked, places[features] + self.bins.ravel(), 0)], np.inf)
+        tables = []
+        for feature in sorted({*features.tolist()}):
+            mine = np.flatnonzero(features == feature)
+            borders = np.array(sorted({*values[mine].tolist()}), dtype=np.float32)
+            bits = np.zeros((len(borders) + 1, trees), dtype=np.uint8)
+            # No two levels of a tree set the same bit, so adding is as good as or.
+            np.add.at(
+                bits, (np.searchsorted(borders, values[mine]) + 1, mine // depth), (1 << levels[mine]).astype(np.uint8)
             )
-            for feature, borders, bits in self._lookups
-        ]
+            tables.append((feature, borders, np.bitwise_or.accumulate(bits, axis=0)))
+        return tables
 
     def _levels(self) -> list[list[tuple[int, Array]]]:
         """For each tree, (feature, border) of its levels."""

@@ -1,8 +1,13 @@
 """The paged KV cache: blocks that sequences hold, and full blocks that later requests may find again.
 
-Whoever asks for memory receives it or is told no; nobody else sees the free list. Physical blocks are numbers. A free
-block is, in the order in which it is handed out: *spare* (its content was never complete), *fresh* (never used), or
-*unused* (complete and still findable, least recently used first; handing it out forgets its content).
+Whoever asks for memory receives it or is told no. Blocks have no numbers, for nobody can tell one from another: what
+counts is how many are held and what can still be found. A free block is, in the order in which it is handed out,
+*blank* (nothing can be found in it) or *unused* (complete and findable, least recently used first; handing it out
+forgets its content).
+
+Only content that somebody may look for is kept by name: the shared beginnings of prompts, and what a sequence leaves
+behind before it is done. What a request that is done has computed on its own is never asked for again, so its blocks
+wait to be handed out as one *run* without a name.
 
 A model whose layers look at different spans of the past (sliding windows) has one block table a kind of layer, called
 a group; blocks of all groups come from the same pool.
@@ -11,35 +16,14 @@ a group; blocks of all groups come from the same pool.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from infercast.engine.kv import KvShape
+from infercast.serve.holding import Holding, Table
 from infercast.serve.prefix import BlockKey, PrefixNames
 from infercast.serve.request import Request
 
-NO_BLOCK = -1
-"""Stands in a table for a block that fell out of the window."""
-
-
-@dataclass(slots=True)
-class Holding:
-    """What one sequence holds of the cache."""
-
-    index: int
-    keys: list[BlockKey]
-    """Names of the sequence's blocks, as far as they were asked for."""
-    tables: tuple[list[int], ...]
-    """Block numbers for each group, in the order of the tokens."""
-    num_named: int = 0
-    """Leading blocks that others can find."""
-    capacity: int = 0
-    """Tokens that fit without asking for more."""
-
-    def keys_up_to(self, count: int) -> list[BlockKey]:
-        """At least the first ``count`` keys; what is not shared is the sequence's own."""
-        self.keys.extend((self.index, position) for position in range(len(self.keys), count))
-        return self.keys
+Name = tuple[int, BlockKey]
+"""A group, and the content of a block in it."""
 
 
 class KvCache:
@@ -47,48 +31,42 @@ class KvCache:
 
     def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True) -> None:
         self.num_blocks = num_blocks
+        self.num_free = num_blocks
+        """Blocks that nobody holds, findable ones among them."""
         self.shape = shape
         self.caching = caching
         self._groups = tuple(KvShape(shape.block_size, (window,)) for window in shape.windows)
+        self._windowed = any(shape.windows)
         self._names = PrefixNames(shape.block_size)
-        self._spare: list[int] = []
-        self._num_fresh = num_blocks
-        self._unused: OrderedDict[int, None] = OrderedDict()
-        self._found: dict[tuple[int, BlockKey], int] = {}
-        self._key_of: dict[int, tuple[int, BlockKey]] = {}
-        self._holders: dict[int, int] = {}
-
-    @property
-    def num_free(self) -> int:
-        """Blocks that nobody holds, findable ones among them."""
-        return len(self._spare) + self._num_fresh + len(self._unused)
-
-    @property
-    def usage(self) -> float:
-        """Share of the blocks that some sequence holds."""
-        return 1.0 - self.num_free / self.num_blocks
+        self._num_blank = num_blocks
+        # Names with one block each, and runs (whole numbers) with as many as they have left.
+        self._unused: OrderedDict[Name | int, int] = OrderedDict()
+        self._num_runs = 0
+        self._holders: dict[Name, int] = {}
 
     def new_holding(self, index: int, request: Request) -> Holding:
         """For a sequence that holds nothing yet."""
-        keys = self._names.shared_keys(request) if self.caching else []
-        return Holding(index, keys, tuple([] for _ in self.shape.windows))
+        shared = self._names.shared_keys(request) if self.caching and request.prefix else []
+        return Holding(index, shared, tuple([Table() for _ in self.shape.windows]))
 
     def longest_prefix(self, holding: Holding, num_tokens: int) -> int:
         """Tokens of a sequence's beginning that are cached: whole blocks, and never all of its tokens."""
         if not self.caching:
             return 0
-        limit = (num_tokens - 1) // self.shape.block_size
-        keys = holding.keys_up_to(limit)
+        hit = (num_tokens - 1) // self.shape.block_size
+        if not holding.left_behind:
+            hit = min(hit, len(holding.shared))
+        if not hit:
+            return 0
         # Full attention needs every block from the start; windows need only the last few before the end.
-        everywhere = [group for group, window in enumerate(self.shape.windows) if not window]
-        hit = limit
-        for group in everywhere:
-            position = 0
-            while position < hit and (group, keys[position]) in self._found:
-                position += 1
-            hit = position
+        for group, window in enumerate(self.shape.windows):
+            if not window:
+                position = 0
+                while position < hit and (group, holding.key(position)) in self._holders:
+                    position += 1
+                hit = position
         windowed = [group for group, window in enumerate(self.shape.windows) if window]
-        while hit and not all(self._has_window(group, keys, hit) for group in windowed):
+        while hit and not all(self._has_window(group, holding, hit) for group in windowed):
             hit -= 1
         return hit * self.shape.block_size
 
@@ -97,104 +75,154 @@ class KvCache:
 
         It starts only if all the blocks for its ``num_tokens``, computed at most ``chunk`` a step, were free now.
         """
-        found = self._found_blocks(holding, num_cached)
-        held_by_none = sum(self._holders[block] == 0 for blocks in found for block in blocks if block != NO_BLOCK)
-        needed = sum(self.shape.blocks_for(num_cached + new_tokens) - len(blocks) for blocks in found)
-        # Group by group: a window's few blocks must not make up for what full attention still needs.
-        whole = (group.most_blocks(num_tokens, chunk) for group in self._groups)
-        least = max(needed, sum(max(0, most - len(blocks)) for most, blocks in zip(whole, found, strict=True)))
-        if least + held_by_none > self.num_free:
+        count = num_cached // self.shape.block_size
+        found = self._found_names(holding, num_cached) if count else []
+        held_by_none = sum([self._holders[name] == 0 for name in found])
+        if self.blocks_to_start(num_cached, new_tokens, num_tokens, chunk) + held_by_none > self.num_free:
             return False
-        for table, blocks in zip(holding.tables, found, strict=True):
-            table.extend(blocks)
-            for block in blocks:
-                if block != NO_BLOCK:
-                    self._holders[block] += 1
-                    self._unused.pop(block, None)
-        holding.num_named = num_cached // self.shape.block_size
+        for name in found:
+            self._hold(name, own=name[1][0] == holding.index)
+        if count:
+            for group, table in enumerate(holding.tables):
+                table.first, table.length = self.shape.first_in_window(group, num_cached), count
+        holding.num_named = count
         return self.grow(holding, num_cached, new_tokens)
+
+    def blocks_to_start(self, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> int:
+        """Blocks beyond the cached ones that must be free: for the first step, and for the most that are ever held."""
+        size = self.shape.block_size
+        count, needed = num_cached // size, -(-(num_cached + new_tokens) // size)
+        if not self._windowed:
+            return (max(needed, -(-num_tokens // size)) - count) * len(self._groups)
+        # Group by group: a window's few blocks must not make up for what full attention still needs.
+        whole = sum([max(0, group.most_blocks(num_tokens, chunk) - count) for group in self._groups])
+        return max((needed - count) * len(self._groups), whole)
 
     def grow(self, holding: Holding, computed: int, new_tokens: int) -> bool:
         """Make room for ``new_tokens`` after ``computed`` ones, or take nothing and say no."""
         needed = self.shape.blocks_for(computed + new_tokens)
         missing = 0
         for group, table in enumerate(holding.tables):
-            self._drop_before(table, self.shape.first_in_window(group, computed))
-            missing += needed - len(table)
+            if self.shape.windows[group]:
+                self._drop_before(holding, group, self.shape.first_in_window(group, computed))
+            missing += needed - table.length
         if missing > self.num_free:
             return False
-        for table in holding.tables:
-            while len(table) < needed:
-                table.append(self._take())
-        holding.capacity = needed * self.shape.block_size
+        self.take(missing)
+        self.cover(holding, needed)
         return True
+
+    def cover(self, holding: Holding, needed: int) -> None:
+        """A sequence holds so many blocks of each group now."""
+        for table in holding.tables:
+            table.length = needed
+        holding.capacity = needed * self.shape.block_size
+
+    def take(self, count: int) -> None:
+        """Hand out free blocks: blank ones first, then those whose content was used least recently."""
+        self.num_free -= count
+        self._num_blank -= count
+        while self._num_blank < 0:
+            entry, blocks = next(iter(self._unused.items()))
+            if isinstance(entry, int) and blocks + self._num_blank > 0:
+                self._unused[entry] = blocks + self._num_blank
+                self._num_blank = 0
+                return
+            del self._unused[entry]
+            self._num_blank += blocks
+            if not isinstance(entry, int):
+                del self._holders[entry]
 
     def name_full_blocks(self, holding: Holding, num_tokens: int) -> None:
         """Let others find the blocks that these tokens fill, already while they are being computed."""
         full = num_tokens // self.shape.block_size
         if full <= holding.num_named or not self.caching:
             return
-        keys = holding.keys_up_to(full)
-        for group, table in enumerate(holding.tables):
-            for position in range(holding.num_named, full):
-                block = table[position]
-                if block != NO_BLOCK:
-                    key = (group, keys[position])
-                    # A second copy of the same content stays hidden while the first one lives.
-                    if self._found.setdefault(key, block) == block:
-                        self._key_of[block] = key
+        # Nobody else looks for what is not shared, so its name matters only where it was left behind before.
+        last = full if holding.left_behind else min(full, len(holding.shared))
+        for position in range(holding.num_named, last):
+            key, own = holding.key(position), position >= len(holding.shared)
+            for group, table in enumerate(holding.tables):
+                if position < table.first:
+                    continue
+                if (group, key) in self._holders:
+                    table.hidden.add(position)
+                elif not own:
+                    self._holders[group, key] = 1
         holding.num_named = full
 
-    def free(self, holding: Holding) -> None:
-        """Give everything back; the last block of a sequence is the first to be forgotten."""
-        for table in holding.tables:
-            for block in reversed(table):
-                if block != NO_BLOCK:
-                    self._release(block)
-            table.clear()
+    def free(self, holding: Holding, *, done: bool = True) -> None:
+        """Give everything back; the last block of a sequence is the first to be forgotten.
+
+        A sequence that is not ``done`` may come back and find its own blocks again.
+        """
+        for group, table in enumerate(holding.tables):
+            own = len(holding.shared) if done else table.length
+            self._release_own(holding, group, max(own, table.first))
+            for position in range(min(own, table.length) - 1, table.first - 1, -1):
+                self._release(holding, group, position)
+            table.first = table.length = 0
+            table.hidden.clear()
+        holding.left_behind |= not done
         holding.num_named = holding.capacity = 0
 
-    def _found_blocks(self, holding: Holding, num_cached: int) -> list[list[int]]:
-        """The cached blocks of each group for that many tokens; those before a window are not needed."""
-        count = num_cached // self.shape.block_size
-        tables = []
-        for group in range(len(self.shape.windows)):
-            first = self.shape.first_in_window(group, num_cached)
-            blocks = [self._found[group, key] for key in holding.keys[first:count]]
-            tables.append([NO_BLOCK] * first + blocks)
-        return tables
+    def _release_own(self, holding: Holding, group: int, start: int) -> None:
+        """All blocks from ``start`` on, which nobody will look for: those with a name are one run of unused ones."""
+        table = holding.tables[group]
+        blocks = table.length - start
+        if blocks <= 0:
+            return
+        run = holding.num_named - start if self.caching else 0
+        run -= sum(position >= start for position in table.hidden)
+        self.num_free += blocks
+        if run > 0:
+            self._num_runs += 1
+            self._unused[self._num_runs] = run
+            blocks -= run
+        self._num_blank += blocks
 
-    def _take(self) -> int:
-        """The next free block, its old content forgotten."""
-        if self._spare:
-            block = self._spare.pop()
-        elif self._num_fresh:
-            self._num_fresh -= 1
-            block = self._num_fresh
-        else:
-            block, _ = self._unused.popitem(last=False)
-            del self._found[self._key_of.pop(block)]
-        self._holders[block] = 1
-        return block
-
-    def _release(self, block: int) -> None:
+    def _release(self, holding: Holding, group: int, position: int) -> None:
         """One holder less; without holders a complete block waits to be found or handed out."""
-        self._holders[block] -= 1
-        if self._holders[block] == 0:
-            if block in self._key_of:
-                self._unused[block] = None
-            else:
-                self._spare.append(block)
+        table, name = holding.tables[group], (group, holding.key(position))
+        holders = 0
+        if position >= holding.num_named or position in table.hidden or not self.caching:
+            table.hidden.discard(position)
+            self._num_blank += 1
+        else:
+            holders = self._holders[name] = self._holders.get(name, 1) - 1
+            if not holders:
+                self._unused[name] = 1
+        self.num_free += not holders
 
-    def _drop_before(self, table: list[int], first: int) -> None:
+    def _hold(self, name: Name, *, own: bool) -> None:
+        """One holder more of what was found; a sequence's own content needs no name while it is held."""
+        if not self._holders[name]:
+            del self._unused[name]
+            self.num_free -= 1
+        if own:
+            del self._holders[name]
+        else:
+            self._holders[name] += 1
+
+    def _found_names(self, holding: Holding, num_cached: int) -> list[Name]:
+        """The cached blocks of all groups for that many tokens; those before a window are not needed."""
+        count = num_cached // self.shape.block_size
+        return [
+            (group, holding.key(position))
+            for group in range(len(self._groups))
+            for position in range(self.shape.first_in_window(group, num_cached), count)
+        ]
+
+    def _drop_before(self, holding: Holding, group: int, first: int) -> None:
         """Release the blocks that no later token looks at."""
-        position = min(first, len(table)) - 1
-        while position >= 0 and table[position] != NO_BLOCK:
-            self._release(table[position])
-            table[position] = NO_BLOCK
-            position -= 1
+        table = holding.tables[group]
+        first = min(first, table.length)
+        for position in range(first - 1, table.first - 1, -1):
+            self._release(holding, group, position)
+            holding.left_behind = True
+        table.first = max(first, table.first)
 
-    def _has_window(self, group: int, keys: Sequence[BlockKey], hit: int) -> bool:
+    def _has_window(self, group: int, holding: Holding, hit: int) -> bool:
         """Whether a group has all the blocks that the token after ``hit`` blocks looks at."""
         first = self.shape.first_in_window(group, hit * self.shape.block_size)
-        return all((group, key) in self._found for key in keys[first:hit])
+        return all((group, holding.key(position)) in self._holders for position in range(first, hit))

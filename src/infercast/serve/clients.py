@@ -23,28 +23,30 @@ class Clients:
         self._free_at: list[float] | None = None
         if workload.concurrency is not None:
             self._free_at = [0.0] * min(workload.concurrency, len(self._requests))
-
-    @property
-    def next_arrival(self) -> float | None:
+        self.wait_for_answers = self._free_at is not None
+        self.next_arrival: float | None = None
         """When the next request reaches the engine's queue; None if no client will send one before an answer."""
-        if self._next == len(self._requests) or (self._free_at is not None and not self._free_at):
-            return None
-        return self._sent_at() + (self._path_seconds + self._token_seconds * self._requests[self._next].num_input)
+        self._look_ahead()
 
     def pop(self) -> tuple[int, Request, float]:
         """The next request: its index, itself, and when its client sent it."""
-        sent = self._sent_at()
+        sent = self._sent_at
         if self._free_at is not None:
             heapq.heappop(self._free_at)
         index = self._next
         self._next += 1
+        self._look_ahead()
         return index, self._requests[index], sent
 
     def answer(self, time: float) -> None:
         """A client has its whole answer and may send the next request."""
         if self._free_at is not None:
             heapq.heappush(self._free_at, time)
+            self._look_ahead()
 
-    def _sent_at(self) -> float:
-        earliest = self._requests[self._next].arrival
-        return earliest if self._free_at is None else max(earliest, self._free_at[0])
+    def _look_ahead(self) -> None:
+        self.next_arrival = None
+        if self._next < len(self._requests) and self._free_at != []:
+            request = self._requests[self._next]
+            self._sent_at = request.arrival if self._free_at is None else max(request.arrival, self._free_at[0])
+            self.next_arrival = self._sent_at + (self._path_seconds + self._token_seconds * request.num_input)

@@ -1,120 +1,171 @@
-"""Clock jumping: while a batch only decodes, many steps are computed at once.
+"""Clock jumping: while sequences decode in step, many steps are computed at once.
 
 Between two events (an arrival, a finished sequence, a KV cache that runs full) the same sequences compute one token
-each, step after step. Such a stretch is priced as arrays and the clock jumps to its end. Every number comes out as
-if the steps had been taken one by one: the same additions are made in the same order.
+each, step after step. Such a stretch is priced as a whole and the clock jumps to its end; prompts that come in are
+planned beside the convoy. Every number comes out as if the steps had been planned one by one: the same additions are
+made in the same order. Where sequences do not go in step (blocks run out, one token budget for too many), the convoy
+is dissolved and the scheduler plans for each of them, until they do again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-
-from infercast.engine.step import StepEstimate, StepShape
+from infercast.engine.step import GroupShape, StepEstimate, StepShape
+from infercast.serve.convoy import Convoy
 from infercast.serve.scheduler import Plan, Sequence
-from infercast.serve.state import Flight, State
-from infercast.serve.timeline import Span, Timeline
+from infercast.serve.state import Flight, Outcome, State
 
-MOST_STEPS = 32
-"""Steps priced at once: enough to matter, few enough that an arrival in between wastes little."""
+Planned = tuple[Plan, StepShape, StepEstimate, Outcome]
+"""A step to start: what it computes and costs, and what its end brings."""
+
+MOST_STEPS = 512
+"""Steps priced at once where nothing tells when the next request comes."""
 
 
-def coast(state: State) -> bool:
-    """Jump over as many steps as nothing can happen in; False if not even two."""
-    sequences = state.scheduler.running
-    if not _is_steady(state, sequences):
+def plan_step(state: State) -> Planned | None:
+    """Plan a step for each sequence by itself."""
+    plan = state.scheduler.schedule()
+    if plan is None:
+        return None
+    shape = plan.shape
+    return plan, shape, state.timer(shape), (plan.sampled, 0, (), ())
+
+
+def gather(state: State) -> bool:
+    """Let the running sequences decode in step, if they are ready for it."""
+    scheduler, last_end, under_way = state.scheduler, state.record.last_end, state.under_way
+    sampled = {sequence for flight in under_way for sequence in flight.sampled}
+    if len(under_way) > 1 or not sampled.issubset(scheduler.running):
         return False
-    steps = min(MOST_STEPS, *(_steps_left(sequence) for sequence in sequences))
-    if steps < 2:
+    decoding: list[Sequence] = []
+    prompts: list[Sequence] = []
+    for sequence in scheduler.running:
+        if sequence.num_tokens > sequence.num_computed:
+            is_steady = sequence in sampled if under_way else sequence.last_token == last_end
+            (decoding if is_steady else prompts).append(sequence)
+        elif sequence not in sampled:
+            return False
+    if len(prompts) > 1 or (prompts and scheduler.running[-1] is not prompts[0]):
         return False
-    computed = np.array([sequence.num_computed for sequence in sequences])
-    held = _blocks_held(state, computed, steps)
-    steps = min(steps, int(np.count_nonzero(held[1:] - held[0] <= state.scheduler.cache.num_free)))
-    if steps < 2:
-        return False
-    shape = StepShape([1] * len(sequences), computed.tolist(), len(sequences))
-    run = _run_ahead(state, state.timer(shape, steps))
-    if len(run.spans) < 2:
-        return False
-    _jump(state, shape, run, held[: len(run.spans) + 1])
+    for position, flight in enumerate(under_way):
+        first = [sequence for sequence in flight.sampled if sequence.last_token != last_end]
+        done = [each for each in flight.sampled if each.num_produced + 1 == each.request.num_output]
+        num_steady = len(flight.sampled) - len(first)
+        under_way[position] = flight._replace(num_steady=num_steady, first=first, done=done)
+    state.convoy, state.prompts, state.is_blocked = Convoy(scheduler.cache), prompts, False
+    state.convoy.join(decoding)
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Steps taken ahead of the simulation."""
-
-    estimate: StepEstimate
-    timeline: Timeline
-    spans: list[Span]
-    taken_in: list[float]
-    """When the engine was done with each result: of these steps, or of the one under way and all but the last."""
-
-
-def _run_ahead(state: State, estimate: StepEstimate) -> _Run:
-    """The steps that are planned before the next request is seen."""
-    timeline, arrival = state.timeline.copy(), state.clients.next_arrival
-    spans: list[Span] = []
-    taken_in = []
-    ends = [(flight.end, flight.host) for flight in state.under_way]
-    for gpu_seconds in estimate.gpu_seconds.tolist():
-        if arrival is not None and arrival <= timeline.clock:
-            break
-        spans.append(timeline.launch(estimate.host, gpu_seconds))
-        ends.append((spans[-1].end, estimate.host))
-        taken_in.append(timeline.take_in(*ends.pop(0)))
-    steps = len(spans)
-    first = StepEstimate(estimate.gpu_seconds[:steps], estimate.kernel_seconds[:steps], estimate.host)
-    return _Run(first, timeline, spans, taken_in)
-
-
-def _is_steady(state: State, sequences: list[Sequence]) -> bool:
-    """Whether the last planned step held exactly the running sequences, one token each, and nobody waits."""
-    plan = state.last_plan
-    return (
-        bool(sequences)
-        and plan is not None
-        and not state.scheduler.waiting
-        and len(state.under_way) == state.steps_under_way - 1
-        and plan.sequences == sequences
-        and len(plan.sampled) == len(sequences)
-        and max(plan.new_tokens) == 1
-        and not any(state.scheduler.cache.shape.windows)
-        and state.record.all_produced_last(sequences)
+def coast(state: State) -> bool:
+    """Jump over steps of nothing but decoding; False if the next step is not one."""
+    convoy, record, under_way = state.convoy, state.record, state.under_way
+    assert convoy is not None
+    members = convoy.members
+    if not members or not state.is_alone():
+        return False
+    shape = GroupShape(len(members), convoy.computed, convoy.contexts)
+    if state.first_uses is not None and not state.first_uses.knows(shape):
+        return False
+    arrival, places, num_before = state.clients.next_arrival, state.steps_under_way, len(under_way)
+    estimate = state.timer(shape, _most_steps(state, convoy.steps_left(), arrival))
+    seconds, ends, clocks, taken_in = state.timeline.run_ahead(
+        estimate.host, estimate.gpu_seconds, under_way, places, arrival
     )
+    # Who ends with the step under way gives its blocks back when the first of the steps ahead has taken its own.
+    ending = int(num_before == places - 1 > 0 and bool(under_way[0].done))
+    held = convoy.grow(1 if ending else len(seconds))
+    if not held:
+        return False
+    if ending:
+        state.take_in(under_way.popleft(), taken_in[0])
+        held += convoy.grow(len(seconds) - 1, 1)
+    if missing := len(seconds) - len(held):
+        seconds, ends, clocks = seconds[:-missing], ends[:-missing], clocks[:-missing]
+        taken_in = taken_in[: max(0, len(taken_in) - missing)]
+    record.decoding.add(shape, estimate, seconds, len(state.scheduler.waiting), held)
+    state.timeline.jump(clocks[-1], ends[-1])
+    state.step_seconds = seconds[-1]
+    for time in taken_in[ending:num_before]:
+        state.take_in(under_way.popleft(), time)
+    steady = taken_in[num_before:]
+    done = convoy.advance(len(held))
+    last = Flight(members, ends[-1], estimate.host, len(members), (), done)
+    if len(steady) < len(held):
+        record.steady_tokens(len(members), steady)
+        under_way.extend([last._replace(end=end, done=()) for end in ends[len(steady) : -1]])
+        under_way.append(last)
+    else:  # an engine that keeps one step under way has taken in the last one too
+        record.steady_tokens(len(members), steady[:-1])
+        state.take_in(last, steady[-1])
+    if done:
+        state.is_blocked = False
+    return True
 
 
-def _steps_left(sequence: Sequence) -> int:
-    """Steps that can be planned and completed before this sequence's last token."""
-    return min(
-        sequence.request.num_output - sequence.num_promised, sequence.request.num_output - sequence.num_produced - 1
-    )
+def _most_steps(state: State, steps_left: int, arrival: float | None) -> int:
+    """Steps until somebody has all tokens, or so; until the next request comes, by the length of the last step."""
+    steps = min(steps_left, MOST_STEPS)
+    if arrival is not None:
+        steps = min(steps, 2 + int(1.1 * max(0.0, arrival - state.timeline.clock) / (state.step_seconds or 1e-6)))
+    for position, flight in enumerate(state.under_way):
+        if flight.done:
+            turns = state.steps_under_way - len(state.under_way) + position
+            # Somebody may have waited for that end; otherwise it changes nothing that is planned.
+            if turns > 1 or state.scheduler.waiting or state.clients.wait_for_answers:
+                return min(steps, turns)
+    return steps
 
 
-def _blocks_held(state: State, computed: npt.NDArray[Any], steps: int) -> npt.NDArray[Any]:
-    """Blocks that the sequences hold now and after each further step."""
-    shape = state.scheduler.cache.shape
-    tokens = computed + np.arange(steps + 1)[:, None]
-    return np.asarray(len(shape.windows) * np.sum(-(-tokens // shape.block_size), axis=1))
+def plan_beside(state: State) -> Planned | None:
+    """Plan one step of the convoy and of a prompt beside it; None if there is nothing to compute."""
+    convoy, scheduler = state.convoy, state.scheduler
+    assert convoy is not None
+    members, plan = convoy.members, Plan()
+    if not _have_room(state):
+        return _plan_apart(state)
+    budget = scheduler.limits.max_num_batched_tokens - len(members)
+    for prompt in state.prompts:
+        new_tokens = scheduler.chunk(prompt.num_tokens - prompt.num_computed, budget)
+        if new_tokens:
+            if prompt.num_computed + new_tokens > prompt.holding.capacity:
+                scheduler.cache.grow(prompt.holding, prompt.num_computed, new_tokens)
+            scheduler.put(plan, prompt, new_tokens)
+            budget -= new_tokens
+    if scheduler.waiting:
+        scheduler.schedule_waiting(plan, budget)
+    if not members and not plan.sequences:
+        return None
+    first, beside = plan.sampled, [*zip(plan.new_tokens, plan.computed, strict=True)]
+    shape = GroupShape(len(members), convoy.computed, convoy.contexts, beside, len(first))
+    estimate = state.timer(shape)
+    leaving = convoy.advance(1)
+    changes = plan.sequences or leaving or convoy.is_windowed
+    state.is_blocked = bool(scheduler.waiting) and not changes
+    convoy.join([each for each in first if each.num_promised < each.request.num_output])
+    done = leaving + [each for each in first if each.num_promised == each.request.num_output]
+    if plan.sequences:
+        state.prompts = [each for each in plan.sequences if each not in first]
+    return plan, shape, estimate, (members + first, len(members), first, done)
 
 
-def _jump(state: State, shape: StepShape, run: _Run, held: npt.NDArray[Any]) -> None:
-    """Take the steps: tokens appear, blocks are filled, the clock moves on."""
-    scheduler, record = state.scheduler, state.record
-    steps, sequences = len(run.spans), scheduler.running
-    usage = 1.0 - (scheduler.cache.num_free - (held[1:] - held[0])) / scheduler.cache.num_blocks
-    seconds = [span.seconds for span in run.spans]
-    record.steps(shape, run.estimate, seconds, running=len(sequences), waiting=0, kv=usage.tolist())
-    record.steady_tokens(sequences, run.taken_in)
-    for sequence in sequences:
-        scheduler.advance(sequence, steps)
-    plan = Plan(list(sequences), [1] * len(sequences), [sequence.num_computed - 1 for sequence in sequences])
-    plan.sampled = list(sequences)
-    state.timeline = run.timeline
-    state.last_plan = plan
-    if state.steps_under_way > 1:
-        state.under_way.clear()
-        state.under_way.append(Flight(plan, run.spans[-1].end, run.estimate.host))
+def _have_room(state: State) -> bool:
+    """Take the blocks that the members need in the next step, if there are tokens and blocks for all."""
+    convoy, scheduler, cache = state.convoy, state.scheduler, state.scheduler.cache
+    assert convoy is not None
+    budget = scheduler.limits.max_num_batched_tokens - len(convoy.members)
+    if budget < 0 or len(state.prompts) > 1:
+        return False
+    for prompt in state.prompts:
+        reached = prompt.num_computed + scheduler.chunk(prompt.num_tokens - prompt.num_computed, budget)
+        missing = sum(cache.shape.blocks_for(reached) - table.length for table in prompt.holding.tables)
+        if convoy.blocks_needed(1)[0] + missing > cache.num_free or scheduler.running[-1] is not prompt:
+            return False
+    return not convoy.members or bool(convoy.grow(1))
+
+
+def _plan_apart(state: State) -> Planned | None:
+    """Dissolve the convoy and plan for each sequence."""
+    assert state.convoy is not None
+    state.convoy.dissolve([(flight.sampled, flight.first) for flight in state.under_way], state.record.last_end)
+    state.convoy, state.prompts = None, []
+    return plan_step(state)

@@ -37,9 +37,16 @@ class FirstUses:
         self._tokens = {-(-max_num_batched_tokens // TOKENS_ALIKE)}
         self._rows = {-(-max_num_seqs // ROWS_ALIKE)}
 
+    def knows(self, shape: StepShape) -> bool:
+        """Whether nothing is new about a step of decoding."""
+        eager = shape.num_tokens > self._largest_graph
+        return -(-shape.num_sequences // ROWS_ALIKE) in self._rows and not (
+            eager and -(-shape.num_tokens // TOKENS_ALIKE) not in self._tokens
+        )
+
     def meet(self, shape: StepShape) -> News:
         """What is new about a step; it is not new any more afterwards."""
-        rows = -(-len(shape.new_tokens) // ROWS_ALIKE)
+        rows = -(-shape.num_sequences // ROWS_ALIKE)
         new_rows = rows not in self._rows
         self._rows.add(rows)
         if shape.num_tokens <= self._largest_graph:

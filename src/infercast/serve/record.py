@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engine.step import StepEstimate, StepShape
-from infercast.serve.scheduler import Plan, Scheduler, Sequence
+from infercast.serve.scheduler import Scheduler, Sequence
 from infercast.serve.totals import Gauge, PhaseTotals
 
-PHASES = ("prefill", "decode")
-"""Steps that compute any prompt tokens (decodes may ride along), and steps of single new tokens only."""
+MOST_NOTED = 4096
+"""Ends of steps that are noted before they are written down as arrays."""
 
 
 class Record:
     """Arrays over requests, filled as the run goes on. Times are in seconds."""
 
-    def __init__(self, num_requests: int, token_path_seconds: float = 0.0, token_turn_seconds: float = 0.0) -> None:
+    def __init__(
+        self, num_requests: int, num_blocks: int, token_path_seconds: float = 0.0, token_turn_seconds: float = 0.0
+    ) -> None:
         self.sent_at = np.full(num_requests, np.nan)
         self.started_at = np.full(num_requests, np.nan)
         """When the first step with the request in it began."""
@@ -28,15 +28,21 @@ class Record:
         self.last_token = np.full(num_requests, np.nan)
         self.num_output = np.zeros(num_requests, dtype=np.int64)
         self.num_cached = np.zeros(num_requests, dtype=np.int64)
-        self.phases = {phase: PhaseTotals() for phase in PHASES}
+        self.prefilling, self.decoding = PhaseTotals(), PhaseTotals()
+        """Steps that compute any prompt tokens (decodes may ride along), and steps of single new tokens only."""
         self.running, self.waiting, self.kv_usage = Gauge(), Gauge(), Gauge()
         self.num_preemptions = 0
+        self.last_end = np.nan
+        """When the tokens of the step that ended last reached their clients."""
+        self._num_blocks = num_blocks
         self._token_path_seconds = token_path_seconds
         self._token_turn_seconds = token_turn_seconds
-        self._previous_end = np.nan
-        # Most tokens of a step follow their predecessor by the same gap, so gaps are kept with a count.
-        self._gaps: list[float] = []
-        self._gap_counts: list[int] = []
+        # Most tokens of a step follow those of the step before, so it is enough to know when results were taken in, and
+        # for stretches of them how many there were, how many tokens each had and how many of these were not the first.
+        self._ends: list[float] = []
+        self._stretches: list[int] = []
+        self._written: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
+        self._late_gaps: list[float] = []
 
     def sent(self, index: int, time: float) -> None:
         """A client sent its request."""
@@ -49,65 +55,66 @@ class Record:
                 self.started_at[sequence.index] = time
                 self.num_cached[sequence.index] = sequence.num_cached
 
-    def steps(
+    def tokens(
         self,
-        shape: StepShape,
-        estimate: StepEstimate,
-        seconds: SequenceOf[float],
-        *,
-        running: int,
-        waiting: int,
-        kv: SequenceOf[float],
+        end: float,
+        sampled: SequenceOf[Sequence],
+        num_steady: int,
+        others: SequenceOf[Sequence],
+        done: SequenceOf[Sequence],
     ) -> None:
-        """One or more steps of the same batch were launched; each adds its ``seconds`` to the run."""
-        self.phases["decode" if shape.is_decode else "prefill"].add(shape, estimate, seconds)
-        self.running.add([running] * len(seconds), seconds)
-        self.waiting.add([waiting] * len(seconds), seconds)
-        self.kv_usage.add(kv, seconds)
+        """The engine is done with a step whose tokens are on their way to their clients.
 
-    def tokens(self, plan: Plan, end: float, done: SequenceOf[Sequence]) -> None:
-        """The engine is done with a step whose tokens are on their way to their clients."""
-        time = end + self._path(len(plan.sampled))
-        steady = 0
-        for sequence in plan.sampled:
-            if sequence.last_token == self._previous_end:
-                steady += 1
-            elif sequence.num_produced > 1:
-                self._gaps.append(time - sequence.last_token)
-                self._gap_counts.append(1)
+        Of those sampled, ``num_steady`` surely got a token in the step before too; others are looked at.
+        """
+        time = end + self._path(len(sampled))
+        for sequence in others:
+            if sequence.last_token == self.last_end:
+                num_steady += 1
+            elif sequence.last_token == sequence.last_token:  # not for those without a token: that is not a number
+                self._late_gaps.append(time - sequence.last_token)
             else:
                 self.first_token[sequence.index] = time
             sequence.last_token = time
-        if steady:
-            self._gaps.append(time - self._previous_end)
-            self._gap_counts.append(steady)
-        self._previous_end = time
+        self._ends.append(end)
+        self._stretches += (1, len(sampled), num_steady)
+        self.last_end = time
         for sequence in done:
             self.last_token[sequence.index] = time
-            self.num_output[sequence.index] = sequence.num_produced
+            self.num_output[sequence.index] = sequence.request.num_output
 
-    def all_produced_last(self, sequences: SequenceOf[Sequence]) -> bool:
-        """Whether each of them got a token at the last step that ended."""
-        return all(sequence.last_token == self._previous_end for sequence in sequences)
+    def steady_tokens(self, count: int, ends: SequenceOf[float]) -> None:
+        """Steps ended one after the other, each with a token for the same sequences and none their last."""
+        if ends:
+            self._ends.extend(ends)
+            self._stretches += (len(ends), count, count)
+            self.last_end = ends[-1] + self._path(count)
+            if len(self._ends) >= MOST_NOTED:
+                self._write()
 
-    def steady_tokens(self, sequences: SequenceOf[Sequence], ends: SequenceOf[float]) -> None:
-        """Steps ended one after the other, each with a token for all these sequences and none their last."""
-        path = self._path(len(sequences))
-        times = [end + path for end in ends]
-        self._gaps += [later - earlier for earlier, later in pairwise([self._previous_end, *times])]
-        self._gap_counts += [len(sequences)] * len(times)
-        self._previous_end = times[-1]
-        for sequence in sequences:
-            sequence.last_token = self._previous_end
-
-    def _path(self, num_tokens: int) -> float:
+    def _path(self, num_tokens: Any) -> Any:
         """Seconds to a client: tokens of one step are handed over one after the other, so a typical one waits."""
         return self._token_path_seconds + self._token_turn_seconds * num_tokens
 
     def close(self, scheduler: Scheduler) -> Record:
         """The run is over."""
         self.num_preemptions = scheduler.num_preemptions
+        phases = self.prefilling, self.decoding
+        for phase in phases:
+            phase.close()
+        for gauge, parts, unit in (
+            (self.running, [phase.running for phase in phases], 1),
+            (self.waiting, [phase.waiting for phase in phases], 1),
+            (self.kv_usage, [phase.held_blocks for phase in phases], self._num_blocks),
+        ):
+            gauge.area = sum([part.area for part in parts]) / unit
+            gauge.peak = max(part.peak for part in parts) / unit
         return self
+
+    @property
+    def phases(self) -> dict[str, PhaseTotals]:
+        """Sums over the steps, by kind."""
+        return {"prefill": self.prefilling, "decode": self.decoding}
 
     def in_system_at(self, time: float) -> int:
         """Requests that had been sent but not fully answered at that moment."""
@@ -132,4 +139,17 @@ class Record:
     @property
     def gaps(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Times between tokens that follow each other in an answer, and how often each occurred."""
-        return np.array(self._gaps), np.array(self._gap_counts, dtype=np.int64)
+        self._write()
+        ends, stretches = (np.concatenate(parts) for parts in zip(*self._written, strict=True))
+        num_tokens, counts = (np.repeat(stretches[:, column], stretches[:, 0]) for column in (1, 2))
+        times = ends + self._path(num_tokens)
+        follow = np.flatnonzero(counts[1:]) + 1
+        late = np.array(self._late_gaps)
+        gaps = np.concatenate([times[follow] - times[follow - 1], late])
+        return gaps, np.concatenate([counts[follow], np.ones(late.size, dtype=np.int64)])
+
+    def _write(self) -> None:
+        """Write down as arrays what was noted so far, which takes less room."""
+        noted = np.array(self._ends), np.array(self._stretches, dtype=np.int64).reshape(-1, 3)
+        self._written.append(noted)
+        self._ends, self._stretches = [], []

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 from infercast.engine.step import StepShape
-from infercast.serve.cache import Holding, KvCache
+from infercast.serve.cache import KvCache
+from infercast.serve.holding import Holding
 from infercast.serve.request import Request
 
 
@@ -44,6 +46,8 @@ class Sequence:
     """Prompt tokens found in the prefix cache when the sequence was last started."""
     num_preemptions: int = 0
     last_token: float = math.nan
+    joined: int = 0
+    """The step after which it decoded in a convoy; what is above holds for the end of that step."""
 
 
 @dataclass(slots=True)
@@ -86,33 +90,25 @@ class Scheduler:
         plan = Plan()
         budget = self._schedule_running(plan)
         if not plan.num_preempted:
-            self._schedule_waiting(plan, budget)
+            self.schedule_waiting(plan, budget)
         return plan if plan.sequences else None
 
-    def complete(self, plan: Plan) -> list[Sequence]:
+    def complete(self, sampled: list[Sequence]) -> list[Sequence]:
         """Take in the tokens that a finished step produced; returns the sequences that are done."""
         done = []
-        for sequence in plan.sampled:
+        for sequence in sampled:
             sequence.num_produced += 1
             if sequence.num_produced == sequence.request.num_output:
                 done.append(sequence)
-        if done:
-            finished = {sequence.index for sequence in done}
-            self.running = [sequence for sequence in self.running if sequence.index not in finished]
-            for sequence in done:
-                self.cache.free(sequence.holding)
+        self.release(done)
         return done
 
-    def advance(self, sequence: Sequence, steps: int) -> None:
-        """Let a decoding sequence take ``steps`` steps at once, for which there must be blocks."""
-        computed = sequence.num_computed
-        if computed + steps > sequence.holding.capacity:
-            self.cache.grow(sequence.holding, computed, steps)
-        sequence.num_computed += steps
-        self.cache.name_full_blocks(sequence.holding, sequence.num_computed)
-        sequence.num_produced += steps
-        sequence.num_promised += steps
-        sequence.num_tokens += steps - (sequence.num_promised == sequence.request.num_output)
+    def release(self, done: SequenceOf[Sequence]) -> None:
+        """Let go of sequences that have all their tokens."""
+        gone = {*done}
+        self.running = [sequence for sequence in self.running if sequence not in gone]
+        for sequence in done:
+            self.cache.free(sequence.holding)
 
     def _schedule_running(self, plan: Plan) -> int:
         """First the running sequences, in order; returns what is left of the token budget."""
@@ -124,10 +120,10 @@ class Scheduler:
             missing = sequence.num_tokens - sequence.num_computed
             if missing == 0:  # its last token is being sampled right now
                 continue
-            new_tokens = missing if missing == 1 else self._chunk(missing, budget)
+            new_tokens = missing if missing == 1 else self.chunk(missing, budget)
             if not self._make_room(sequence, new_tokens, plan):
                 break
-            self._put(plan, sequence, new_tokens)
+            self.put(plan, sequence, new_tokens)
             budget -= new_tokens
         return budget
 
@@ -145,7 +141,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take a sequence's blocks; it will compute its tokens again, before anyone else who waits."""
-        self.cache.free(sequence.holding)
+        self.cache.free(sequence.holding, done=False)
         sequence.num_computed = 0
         sequence.num_preemptions += 1
         self.num_preemptions += 1
@@ -153,16 +149,16 @@ class Scheduler:
         if sequence.num_promised < sequence.request.num_output:
             self.waiting.appendleft(sequence)
 
-    def _schedule_waiting(self, plan: Plan, budget: int) -> None:
+    def schedule_waiting(self, plan: Plan, budget: int) -> None:
         """Then those who wait, in order, until one does not fit."""
         while self.waiting and budget > 0 and len(self.running) < self.limits.max_num_seqs:
             sequence = self.waiting[0]
             num_cached = self.cache.longest_prefix(sequence.holding, sequence.num_tokens)
             missing = sequence.num_tokens - num_cached
             # The threshold comes first: a prompt that it cuts small enough may start even without chunked prefill.
-            if self._chunk(missing, missing) > budget and not self.limits.chunked_prefill:
+            if self.chunk(missing, missing) > budget and not self.limits.chunked_prefill:
                 return
-            new_tokens = self._chunk(missing, budget)
+            new_tokens = self.chunk(missing, budget)
             most = self.limits.max_num_batched_tokens
             if not self.cache.admit(sequence.holding, num_cached, new_tokens, sequence.num_tokens, most):
                 return
@@ -170,15 +166,15 @@ class Scheduler:
             self.running.append(sequence)
             sequence.num_computed = sequence.num_cached = num_cached
             plan.started.append(sequence)
-            self._put(plan, sequence, new_tokens)
+            self.put(plan, sequence, new_tokens)
             budget -= new_tokens
 
-    def _chunk(self, missing: int, budget: int) -> int:
+    def chunk(self, missing: int, budget: int) -> int:
         """How much of a prompt this step computes."""
         threshold = self.limits.long_prefill_token_threshold
         return min(missing, budget, threshold) if threshold else min(missing, budget)
 
-    def _put(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
+    def put(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
         """Enter a sequence into the plan and count its tokens as computed; if it caught up, it samples a token."""
         computed = sequence.num_computed
         reached = sequence.num_computed = computed + new_tokens

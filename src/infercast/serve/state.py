@@ -1,4 +1,4 @@
-"""Where a simulation stands: the clock, the GPU, and the steps under way."""
+"""Where a simulation stands: the clock, the GPU, the steps under way, and whether sequences decode in step."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
-from infercast.engine.step import HostCost, StepTimer
+from infercast.engine.step import HostCost, StepEstimate, StepShape, StepTimer
 from infercast.serve.clients import Clients
+from infercast.serve.convoy import Convoy
 from infercast.serve.first_use import NOTHING_NEW, FirstUses
 from infercast.serve.record import Record
 from infercast.serve.scheduler import Plan, Scheduler, Sequence
@@ -15,11 +16,23 @@ from infercast.serve.timeline import Timeline
 
 
 class Flight(NamedTuple):
-    """A step under way: what it computes, when the GPU is done with it, and what it costs the host."""
+    """A step under way."""
 
-    plan: Plan
+    sampled: list[Sequence]
+    """Those that produce a token at its end."""
     end: float
+    """When the GPU is done with it."""
     host: HostCost
+    num_steady: int = 0
+    """In a convoy: those of ``sampled`` that produced a token in the step before too ..."""
+    first: SequenceOf[Sequence] = ()
+    """... and those that did not."""
+    done: SequenceOf[Sequence] = ()
+    """In a convoy: those whose last token this is."""
+
+
+Outcome = tuple[list[Sequence], int, SequenceOf[Sequence], SequenceOf[Sequence]]
+"""Who is sampled; in a convoy also how many of them are steady, who is not, and who is done, as in `Flight`."""
 
 
 class State:
@@ -41,31 +54,51 @@ class State:
         self.steps_under_way = steps_under_way
         self.first_uses = first_uses
         self.timeline = Timeline()
+        self.step_seconds = 0.0
+        """How long a step of decoding took last."""
         self.under_way: deque[Flight] = deque()
-        self.last_plan: Plan | None = None
+        self.convoy: Convoy | None = None
+        """The decoding sequences, while they all decode in step."""
+        self.prompts: list[Sequence] = []
+        """Beside a convoy: running sequences that have not caught up yet, seldom more than one."""
+        self.is_blocked = False
+        """Whether the first in the queue cannot start before some sequence ends."""
 
-    def start(self, plan: Plan) -> None:
+    def is_alone(self) -> bool:
+        """Whether no prompt can be computed beside the convoy."""
+        scheduler = self.scheduler
+        if self.prompts or len(scheduler.running) > scheduler.limits.max_num_batched_tokens:
+            return False
+        return not scheduler.waiting or self.is_blocked or len(scheduler.running) >= scheduler.limits.max_num_seqs
+
+    def start(self, plan: Plan, shape: StepShape, estimate: StepEstimate, outcome: Outcome) -> None:
         """Hand a planned step to the GPU."""
-        shape = plan.shape
-        estimate = self.timer(shape)
         news = NOTHING_NEW if self.first_uses is None else self.first_uses.meet(shape)
-        span = self.timeline.launch(estimate.host, float(estimate.gpu_seconds[0]), news)
-        self.under_way.append(Flight(plan, span.end, estimate.host))
-        self.last_plan = plan
-        self.record.start(plan.started, span.start)
-        self.record.steps(
-            shape,
-            estimate,
-            [span.seconds],
-            running=len(plan.sequences),
-            waiting=len(self.scheduler.waiting),
-            kv=[self.scheduler.cache.usage],
-        )
+        span = self.timeline.launch(estimate.host, estimate.gpu_seconds[0], news)
+        self.under_way.append(Flight(outcome[0], span.end, estimate.host, *outcome[1:]))
+        if plan.started:
+            self.record.start(plan.started, span.start)
+        cache = self.scheduler.cache
+        held = [cache.num_blocks - cache.num_free]
+        phase = self.record.decoding if shape.is_decode else self.record.prefilling
+        phase.add(shape, estimate, [span.seconds], len(self.scheduler.waiting), held)
 
-    def finish(self) -> SequenceOf[Sequence]:
-        """Wait for the oldest step under way; returns the sequences that it completes."""
+    def finish(self) -> None:
+        """Wait for the oldest step under way and take its result in."""
         flight = self.under_way.popleft()
-        time = self.timeline.take_in(flight.end, flight.host)
-        done = self.scheduler.complete(flight.plan)
-        self.record.tokens(flight.plan, time, done)
-        return done
+        self.take_in(flight, self.timeline.take_in(flight.end, flight.host))
+
+    def take_in(self, flight: Flight, time: float) -> None:
+        """The result of a step is there: tokens leave, and sequences that have all of theirs end."""
+        if self.convoy is None:
+            done: SequenceOf[Sequence] = self.scheduler.complete(flight.sampled)
+            self.record.tokens(time, flight.sampled, 0, flight.sampled, done)
+        else:
+            done = flight.done
+            self.record.tokens(time, flight.sampled, flight.num_steady, flight.first, done)
+            if done:
+                self.scheduler.release(done)
+        if done:
+            self.is_blocked = False
+            for _ in done:
+                self.clients.answer(self.record.last_end)

@@ -8,20 +8,45 @@ few sums of earlier ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
+from typing import NamedTuple, Protocol
 
 from infercast.engine.step import HostCost
 from infercast.serve.first_use import NOTHING_NEW, News
 
+MARGIN = 1e-6
+"""Seconds by which the host must be ahead, far more than rounding makes of a sum."""
 
-@dataclass(frozen=True, slots=True)
-class Span:
+
+class Span(NamedTuple):
     """One step on the GPU."""
 
     start: float
     end: float
     seconds: float
     """What the step adds to the run: its GPU time, and the time in which the GPU waited for its host."""
+
+
+class UnderWay(Protocol):
+    """A step that the GPU has not finished."""
+
+    @property
+    def end(self) -> float:
+        """When it will."""
+
+    @property
+    def host(self) -> HostCost:
+        """What the step costs the host."""
+
+
+Ahead = tuple[list[float], list[float], list[float], list[float]]
+"""Steps that follow each other, taken ahead of the simulation: what each adds to the run, when the GPU is done with it,
+when the host is free after it (its turn of taking in a result included), and when the engine was done with results:
+first of the steps that were under way, then of these."""
 
 
 @dataclass(slots=True)
@@ -39,9 +64,9 @@ class Timeline:
         """Nothing is under way and nobody waits before then."""
         self.clock, self.slept = time, True
 
-    def copy(self) -> Timeline:
-        """A timeline that can be run ahead of this one."""
-        return replace(self)
+    def jump(self, clock: float, gpu_free: float) -> None:
+        """Go to where a run ahead got."""
+        self.clock, self.gpu_free, self.slept = clock, gpu_free, False
 
     def launch(self, host: HostCost, gpu_seconds: float, news: News = NOTHING_NEW) -> Span:
         """Plan a step and launch it; the host is free when its last kernel is on its way."""
@@ -62,3 +87,61 @@ class Timeline:
         """Wait for the step that ends then and take its result in; returns when its tokens leave the engine."""
         self.clock = max(self.clock, end) + host.process
         return self.clock
+
+    def run_ahead(
+        self,
+        host: HostCost,
+        gpu_seconds: list[float],
+        under_way: Sequence[UnderWay],
+        places: int,
+        until: float | None,
+    ) -> Ahead:
+        """Steps that are planned one after the other before ``until``, with ``places`` under way at most."""
+        until = inf if until is None else until
+        plan, prepare, launch, process, _ = host
+        # Where the host is done with launching before the step under way ends, the GPU never waits.
+        if len(under_way) == 1 and places == 2:
+            before, launched = under_way[0].host.process, plan + prepare + launch + MARGIN
+            if self.clock + launched < self.gpu_free and min(gpu_seconds) > launched + (
+                process if process > before else before
+            ):
+                return self._follow_gpu(process, gpu_seconds, before, until)
+        ends, processes = [each.end for each in under_way], [each.host.process for each in under_way]
+        clock, gpu_free, wake = self.clock, self.gpu_free, host.wake if self.slept else 0.0
+        old, empty = len(ends), places - 1 - len(ends)
+        seconds: list[float] = []
+        clocks: list[float] = []
+        taken_in: list[float] = []
+        # `launch` and `take_in` in turn, spelled out: steps of small models pass here.
+        for gpu in gpu_seconds:
+            if clock >= until:
+                break
+            idle_from = clock if clock > gpu_free else gpu_free
+            ready = clock + plan + prepare
+            start = ready if ready > gpu_free else gpu_free
+            clock = ready + launch + wake
+            wake = 0.0
+            late = clock - (start + gpu)
+            late = late if late > 0.0 else 0.0
+            gpu_free = start + gpu + late
+            seconds.append((start - idle_from) + gpu + late)
+            ends.append(gpu_free)
+            if len(seconds) > empty:
+                taken = len(taken_in)
+                end = ends[taken]
+                clock = (clock if clock > end else end) + (processes[taken] if taken < old else process)
+                taken_in.append(clock)
+            clocks.append(clock)
+        return seconds, ends[old:], clocks, taken_in
+
+    def _follow_gpu(self, process: float, gpu_seconds: list[float], before: float, until: float) -> Ahead:
+        """Steps that begin when the one before ends, whose result is taken in right then."""
+        if self.clock >= until:
+            return [], [], [], []
+        ends = [*accumulate(gpu_seconds, initial=self.gpu_free)]
+        clocks = [end + process for end in ends]
+        clocks[0] = self.gpu_free + before
+        # The first step is planned now, the others when the host is free after the one before.
+        steps = min(1 + bisect_left(clocks, until), len(gpu_seconds))
+        clocks = clocks[:steps]
+        return gpu_seconds[:steps], ends[1 : steps + 1], clocks, clocks

@@ -1,17 +1,38 @@
-"""Sums over steps, made in the order of the steps: a stretch adds up to the same bits as its steps one by one."""
+"""Sums over steps.
+
+Steps are noted down as they come, one by one or in stretches, and added up in portions of a fixed number. So a stretch
+adds up to the same bits as its steps one by one, and a long run needs no more memory than a short one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from infercast.engine.step import StepEstimate, StepShape
 
+Array = npt.NDArray[Any]
+
+PORTION = 1024
+"""Steps that are added up at once."""
+MOST_NOTED = 4 * PORTION
+"""Steps that are noted before whole portions of them are added up."""
+
+
+@dataclass(slots=True)
+class Gauge:
+    """A quantity over time: its time-weighted sum and its peak."""
+
+    area: float = 0.0
+    peak: float = 0.0
+
 
 class PhaseTotals:
-    """Sums over the steps of one phase."""
+    """Sums over the steps of one phase, complete once it is closed."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -20,37 +41,96 @@ class PhaseTotals:
         self.context = 0
         self.sampled = 0
         self.seconds = 0.0
-        self.gpu_seconds = 0.0
-        self.host_bound_seconds = 0.0
-        self.kernel_seconds: npt.NDArray[Any] | None = None
+        self.rows: list[dict[int, int]] = []
+        """For each table of the timer, how many steps ran the kernels of each of its rows."""
+        self.slowed: dict[int, float] = {}
+        """For rows of the first table, the shares by which products took longer, added up."""
+        self.varying: list[float] = []
+        """Seconds of each of the other kernels."""
+        self.running, self.waiting, self.held_blocks = Gauge(), Gauge(), Gauge()
+        # Of each step: seconds, held blocks, and seconds of each varying kernel.
+        self._seconds: list[float] = []
+        self._held: list[int] = []
+        self._kernels: list[list[float]] = []
+        # Of each stretch: its steps; sequences, waiting, tokens, context and sampled rows of the first; rows of tables.
+        self._stretches: list[int] = []
+        self._width = 0
+        # Steps that do not fill a portion yet, written out.
+        self._left: Array = np.empty((0, 0))
 
-    def add(self, shape: StepShape, estimate: StepEstimate, seconds: Sequence[float]) -> None:
+    def add(
+        self,
+        shape: StepShape,
+        estimate: StepEstimate,
+        seconds: Sequence[float],
+        waiting: int,
+        held_blocks: Sequence[int],
+    ) -> None:
         """One or more steps of the same batch, whose contexts grow by a token a step, and how long each took."""
-        steps, sequences = len(seconds), len(shape.new_tokens)
-        self.steps += steps
-        self.tokens += steps * shape.num_tokens
-        self.sequences += steps * sequences
-        self.context += steps * sum(shape.computed) + sequences * steps * (steps - 1) // 2
-        self.sampled += steps * shape.num_sampled
-        for each, gpu in zip(seconds, estimate.gpu_seconds.tolist(), strict=True):
-            self.seconds += each
-            self.gpu_seconds += gpu
-            self.host_bound_seconds += each - gpu
-        total = self.kernel_seconds
-        for row in estimate.kernel_seconds:
-            total = row if total is None else total + row
-        self.kernel_seconds = total
+        steps = len(seconds)
+        if not self._width:
+            self._open(estimate)
+        self._seconds.extend(seconds)
+        self._held.extend(held_blocks)
+        if len(estimate.gpu_seconds) > steps:
+            estimate = estimate.first(steps)
+        for noted, values in zip(self._kernels, estimate.varying, strict=True):
+            noted.extend(values)
+        sequences, tokens, computed = shape.num_sequences, shape.num_tokens, shape.total_computed
+        self._stretches += (steps, sequences, waiting, tokens, computed, shape.num_sampled, *estimate.rows)
+        if estimate.slowed:
+            self.slowed[estimate.rows[0]] = self.slowed.get(estimate.rows[0], 0.0) + estimate.slowed
+        if len(self._seconds) >= MOST_NOTED:
+            self._add_up()
+
+    def _open(self, estimate: StepEstimate) -> None:
+        """The first step tells how many kernels and tables the timer has."""
+        self._width = 6 + len(estimate.rows)
+        self.rows, self.varying = [{} for _ in estimate.rows], [0.0 for _ in estimate.varying]
+        self._kernels = [[] for _ in estimate.varying]
+        self._left = np.empty((4 + len(self._kernels), 0))
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        if self._width:
+            self._add_up()
+            self._add_portions(self._left[:, None, :])
+
+    def _add_up(self) -> None:
+        """Count the noted stretches, write their steps out as rows of numbers and add up whole portions of these."""
+        stretches = np.array(self._stretches, dtype=np.int64).reshape(-1, self._width).T
+        steps, sequences, waiting, tokens, computed, sampled, *rows = stretches
+        self.steps += int(steps.sum())
+        self.sequences += int((steps * sequences).sum())
+        self.tokens += int((steps * tokens).sum())
+        self.context += int((steps * computed + sequences * steps * (steps - 1) // 2).sum())
+        self.sampled += int((steps * sampled).sum())
+        for counts, of_table in zip(self.rows, rows, strict=True):
+            for row, count in zip(of_table.tolist(), steps.tolist(), strict=True):
+                counts[row] = counts.get(row, 0) + count
+        noted = [self._seconds, self._held, np.repeat(sequences, steps), np.repeat(waiting, steps), *self._kernels]
+        written = np.stack([np.asarray(each, dtype=np.float64) for each in noted])
+        table = np.concatenate([self._left, written], axis=1)
+        whole = table.shape[1] // PORTION
+        self._add_portions(table[:, : whole * PORTION].reshape(len(table), whole, PORTION))
+        self._left = table[:, whole * PORTION :].copy()
+        self._stretches, self._seconds, self._held = [], [], []
+        self._kernels = [[] for _ in self._kernels]
+
+    def _add_portions(self, table: Array) -> None:
+        """Portions of steps: seconds, held blocks, running, waiting and each varying kernel."""
+        seconds, held, running, waiting, *kernels = table
+        if not seconds.size:
+            return
+        self.seconds = _sum(self.seconds, seconds)
+        for gauge, values in ((self.held_blocks, held), (self.running, running), (self.waiting, waiting)):
+            gauge.area = _sum(gauge.area, values * seconds)
+            gauge.peak = max(gauge.peak, float(values.max()))
+        self.varying = [_sum(total, kernel) for total, kernel in zip(self.varying, kernels, strict=True)]
 
 
-class Gauge:
-    """A quantity over time: its time-weighted sum and its peak."""
-
-    def __init__(self) -> None:
-        self.area = 0.0
-        self.peak = 0.0
-
-    def add(self, values: Sequence[float], seconds: Sequence[float]) -> None:
-        """The quantity stood at each value for that long."""
-        for value, each in zip(values, seconds, strict=True):
-            self.area += value * each
-        self.peak = max(self.peak, *values)
+def _sum(total: float, portions: Array) -> float:
+    """Add the sum of each portion to a total, one after the other."""
+    for portion in np.add.reduce(portions, axis=1).tolist():
+        total += portion
+    return total

@@ -89,7 +89,7 @@ def memory_bound(op: Elementwise, gpu: Gpu) -> Physics:
     dram = moved * missed / (gpu.dram_bandwidth * kernel.dram)
     cache = moved / (gpu.l2_bandwidth * L2_EFFICIENCY)
     port = per_sm * row_bytes / kernel.port * cycle
-    filled = min(1.0, op.read_per_row / kernel.full_row) if kernel.full_row else 1.0
+    filled = np.minimum(1.0, op.read_per_row / kernel.full_row) if kernel.full_row else 1.0
     blocks = (per_sm * kernel.block * filled + row_bytes / kernel.row) * cycle
     launch = kernel.floor * (0.45 + 0.55 * REFERENCE_CLOCK / gpu.boost_clock) + 0.0 * rows
     seconds = launch + soft_max(OVERLAP, dram + 1e-12, cache, port, blocks)
@@ -101,7 +101,7 @@ def memory_bound(op: Elementwise, gpu: Gpu) -> Physics:
         log2(per_sm),
         fill(rows, gpu.sms),
         log2(moved / gpu.l2_bytes),
-        op.read_per_row / max(row_bytes, 1.0),
+        op.read_per_row / np.maximum(row_bytes, 1.0),
         log2(seconds * 1e6),
     )
     return Physics(seconds, terms, features)

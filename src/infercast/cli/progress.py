@@ -1,0 +1,36 @@
+"""A bar for long simulations: how far the run is, what time it is in there, and how much faster than life it goes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from infercast.units import format_seconds
+
+PATIENCE = 2.0
+"""Seconds that a run may take before a bar is shown."""
+
+
+@contextmanager
+def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
+    """What to tell about a run of so many requests: how many have been sent, and the simulated time; None if piped."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 - most runs are over before a bar would show
+    from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+
+    columns = (BarColumn(), TextColumn("{task.completed:,.0f} of {task.total:,.0f} requests{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("", total=total, visible=False)
+        start = time.monotonic()
+
+        def tell(sent: int, simulated: float) -> None:
+            elapsed = time.monotonic() - start
+            if elapsed > PATIENCE:
+                text = f", {format_seconds(simulated)} simulated, {simulated / elapsed:,.0f} times as fast as life"
+                bar.update(task, completed=sent, description=text, visible=True, refresh=True)
+
+        yield tell

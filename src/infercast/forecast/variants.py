@@ -1,0 +1,120 @@
+"""Models that do not exist, by the million: what a step would cost if one were wider, deeper or had other heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.errors import InputError
+from infercast.hardware import Gpu, load_gpu
+from infercast.ops import Attention, Gemm, Op
+from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, rope, sampling
+from infercast.predict.default import make_predictor
+from infercast.predict.roofline import Predictor
+
+Array = npt.NDArray[Any]
+Sizes = dict[str, Array]
+NAMES = ("layers", "hidden", "heads", "kv_heads", "inter", "head_dim", "vocabulary")
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """One element a variant."""
+
+    seconds: Array
+    """GPU time of a step."""
+    parameters: Array
+
+
+def price_variants(
+    gpu: str | Path | Gpu,
+    *,
+    batch: int = 1,
+    context: int = 1024,
+    predictor: str | Predictor = "learned",
+    head_dim: Any = 128,
+    vocabulary: Any = 128_256,
+    **sizes: Any,
+) -> Variants:
+    """A decode step of dense models with ``layers``, ``hidden``, ``heads``, ``kv_heads``, ``inter``: numbers or arrays.
+
+    Models are like Llama's: grouped attention, a gated feed-forward of ``inter`` values, 16-bit weights, a head of its
+    own. Variants that agree in a kernel's sizes share its price, so a grid of a million costs little.
+    """
+    missing = [name for name in NAMES[:5] if name not in sizes]
+    unknown = [name for name in sizes if name not in NAMES]
+    if missing or unknown:
+        wrong = f"needs {', '.join(missing)}" if missing else f"has no {', '.join(unknown)}"
+        raise InputError(f"a variant {wrong}; it takes {', '.join(NAMES)}")
+    given = {**sizes, "head_dim": head_dim, "vocabulary": vocabulary}
+    if smallest := [name for name in NAMES if np.min(given[name]) < 1]:
+        raise InputError(f"{smallest[0]} must be at least 1, not {np.min(given[smallest[0]])}")
+    columns = np.broadcast_arrays(*(np.asarray(given[name], dtype=np.int64) for name in NAMES))
+    all_sizes = dict(zip(NAMES, columns, strict=True))
+    device = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
+    pricer = make_predictor(predictor) if isinstance(predictor, str) else predictor
+    seconds = np.zeros(columns[0].shape)
+    for names, build, count in _kernels(batch, context):
+        used = [all_sizes[name] for name in names]
+        seconds += _times(all_sizes, count) * _price_distinct(pricer, device, used, build)
+    return Variants(seconds, _parameters(all_sizes))
+
+
+Build = Callable[..., Op]
+Kernel = tuple[tuple[str, ...], Build, str]
+"""The sizes that a kernel depends on, how it is made of them, and what it is launched for."""
+
+
+def _kernels(batch: int, context: int) -> Iterator[Kernel]:
+    """The kernels of a decode step, as an engine fuses them."""
+    heads = ("heads", "kv_heads", "head_dim")
+    yield ("hidden",), lambda hidden: embedding(batch, hidden), "step"
+    yield ("hidden",), lambda hidden: norm(batch, hidden, residual=True), "layer"
+    yield ("hidden",), lambda hidden: norm(batch, hidden, residual=True), "layer"
+    yield ("hidden",), lambda hidden: norm(batch, hidden, residual=True), "step"
+    yield ("hidden", *heads), lambda hidden, q, kv, dim: Gemm(batch, (q + 2 * kv) * dim, hidden), "layer"
+    yield heads, lambda q, kv, dim: rope(batch, q + kv, dim), "layer"
+    yield heads[1:], lambda kv, dim: kv_write(batch, 2 * kv * dim), "layer"
+    yield heads, lambda q, kv, dim: _attention(batch, context, q, kv, dim), "layer"
+    yield ("hidden", "heads", "head_dim"), lambda hidden, q, dim: Gemm(batch, hidden, q * dim), "layer"
+    yield ("hidden", "inter"), lambda hidden, inter: Gemm(batch, 2 * inter, hidden), "layer"
+    yield ("inter",), lambda inter: gated_activation(batch, inter), "layer"
+    yield ("hidden", "inter"), lambda hidden, inter: Gemm(batch, hidden, inter), "layer"
+    yield ("hidden", "vocabulary"), lambda hidden, words: Gemm(batch, words, hidden, family="lm_head"), "step"
+    yield ("vocabulary",), lambda words: sampling(batch, words), "step"
+
+
+def _attention(batch: int, context: int, heads: int, kv_heads: int, head_dim: int) -> Attention:
+    queries, keys = np.ones(batch, dtype=np.int64), np.full(batch, context + 1)
+    return Attention(queries, keys, heads, kv_heads, head_dim, head_dim)
+
+
+def _price_distinct(pricer: Predictor, gpu: Gpu, used: list[Array], build: Build) -> Array:
+    """Seconds of a kernel for every variant, each distinct shape priced once."""
+    key = np.zeros(used[0].size, dtype=np.int64)  # one number for each combination of sizes
+    for size in used:
+        key = key * (int(size.max()) + 1) + size.ravel()
+    _, first, where = np.unique(key, return_index=True, return_inverse=True)
+    rows = np.stack([size.ravel()[first] for size in used])
+    if build(*(int(size) for size in rows[:, 0])).family == "attention":  # heads come one layout at a time
+        prices = np.array([float(np.ravel(pricer.seconds(build(*row), gpu))[0]) for row in rows.T.tolist()])
+    else:
+        prices = np.broadcast_to(pricer.seconds(build(*rows), gpu), rows.shape[1])
+    return np.asarray(prices[where].reshape(used[0].shape))
+
+
+def _times(sizes: Sizes, count: str) -> Array | int:
+    return sizes["layers"] if count == "layer" else 1
+
+
+def _parameters(sizes: Sizes) -> Array:
+    """Weights of the model: embedding and head, and in each layer attention, feed-forward and two norms."""
+    hidden, width = sizes["hidden"], sizes["head_dim"]
+    attention = hidden * width * (2 * sizes["heads"] + 2 * sizes["kv_heads"])
+    layer = attention + 3 * hidden * sizes["inter"] + 2 * hidden
+    return np.asarray(sizes["layers"] * layer + 2 * sizes["vocabulary"] * hidden + hidden)

@@ -1,0 +1,187 @@
+"""The KV cache block by block: every block has a number, a name and holders. What the quick one is compared with."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from infercast.engine.kv import KvShape
+from infercast.serve.prefix import BlockKey, PrefixNames
+from infercast.serve.request import Request
+
+NO_BLOCK = -1
+"""Stands in a table for a block that fell out of the window."""
+
+
+@dataclass(slots=True)
+class Holding:
+    """What one sequence holds of the cache."""
+
+    index: int
+    keys: list[BlockKey]
+    """Names of the sequence's blocks, as far as they were asked for."""
+    tables: tuple[list[int], ...]
+    """Block numbers for each group, in the order of the tokens."""
+    num_named: int = 0
+    """Leading blocks that others can find."""
+    capacity: int = 0
+    """Tokens that fit without asking for more."""
+
+    def keys_up_to(self, count: int) -> list[BlockKey]:
+        """At least the first ``count`` keys; what is not shared is the sequence's own."""
+        self.keys.extend((self.index, position) for position in range(len(self.keys), count))
+        return self.keys
+
+
+class PlainCache:
+    """Does what `KvCache` does, one block at a time."""
+
+    def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True) -> None:
+        self.num_blocks = num_blocks
+        self.shape = shape
+        self.caching = caching
+        self._groups = tuple(KvShape(shape.block_size, (window,)) for window in shape.windows)
+        self._names = PrefixNames(shape.block_size)
+        self._spare: list[int] = []
+        self._num_fresh = num_blocks
+        self._unused: OrderedDict[int, None] = OrderedDict()
+        self._found: dict[tuple[int, BlockKey], int] = {}
+        self._key_of: dict[int, tuple[int, BlockKey]] = {}
+        self._holders: dict[int, int] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody holds, findable ones among them."""
+        return len(self._spare) + self._num_fresh + len(self._unused)
+
+    def new_holding(self, index: int, request: Request) -> Holding:
+        """For a sequence that holds nothing yet."""
+        keys = self._names.shared_keys(request) if self.caching else []
+        return Holding(index, keys, tuple([] for _ in self.shape.windows))
+
+    def longest_prefix(self, holding: Holding, num_tokens: int) -> int:
+        """Tokens of a sequence's beginning that are cached: whole blocks, and never all of its tokens."""
+        if not self.caching:
+            return 0
+        limit = (num_tokens - 1) // self.shape.block_size
+        keys = holding.keys_up_to(limit)
+        # Full attention needs every block from the start; windows need only the last few before the end.
+        everywhere = [group for group, window in enumerate(self.shape.windows) if not window]
+        hit = limit
+        for group in everywhere:
+            position = 0
+            while position < hit and (group, keys[position]) in self._found:
+                position += 1
+            hit = position
+        windowed = [group for group, window in enumerate(self.shape.windows) if window]
+        while hit and not all(self._has_window(group, keys, hit) for group in windowed):
+            hit -= 1
+        return hit * self.shape.block_size
+
+    def admit(self, holding: Holding, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> bool:
+        """Start a sequence with the ``num_cached`` tokens that `longest_prefix` found and room for ``new_tokens``.
+
+        It starts only if all the blocks for its ``num_tokens``, computed at most ``chunk`` a step, were free now.
+        """
+        found = self._found_blocks(holding, num_cached)
+        held_by_none = sum(self._holders[block] == 0 for blocks in found for block in blocks if block != NO_BLOCK)
+        needed = sum(self.shape.blocks_for(num_cached + new_tokens) - len(blocks) for blocks in found)
+        # Group by group: a window's few blocks must not make up for what full attention still needs.
+        whole = (group.most_blocks(num_tokens, chunk) for group in self._groups)
+        least = max(needed, sum(max(0, most - len(blocks)) for most, blocks in zip(whole, found, strict=True)))
+        if least + held_by_none > self.num_free:
+            return False
+        for table, blocks in zip(holding.tables, found, strict=True):
+            table.extend(blocks)
+            for block in blocks:
+                if block != NO_BLOCK:
+                    self._holders[block] += 1
+                    self._unused.pop(block, None)
+        holding.num_named = num_cached // self.shape.block_size
+        return self.grow(holding, num_cached, new_tokens)
+
+    def grow(self, holding: Holding, computed: int, new_tokens: int) -> bool:
+        """Make room for ``new_tokens`` after ``computed`` ones, or take nothing and say no."""
+        needed = self.shape.blocks_for(computed + new_tokens)
+        missing = 0
+        for group, table in enumerate(holding.tables):
+            self._drop_before(table, self.shape.first_in_window(group, computed))
+            missing += needed - len(table)
+        if missing > self.num_free:
+            return False
+        for table in holding.tables:
+            while len(table) < needed:
+                table.append(self._take())
+        holding.capacity = needed * self.shape.block_size
+        return True
+
+    def name_full_blocks(self, holding: Holding, num_tokens: int) -> None:
+        """Let others find the blocks that these tokens fill, already while they are being computed."""
+        full = num_tokens // self.shape.block_size
+        if full <= holding.num_named or not self.caching:
+            return
+        keys = holding.keys_up_to(full)
+        for group, table in enumerate(holding.tables):
+            for position in range(holding.num_named, full):
+                block = table[position]
+                if block != NO_BLOCK:
+                    key = (group, keys[position])
+                    # A second copy of the same content stays hidden while the first one lives.
+                    if self._found.setdefault(key, block) == block:
+                        self._key_of[block] = key
+        holding.num_named = full
+
+    def free(self, holding: Holding, *, done: bool = True) -> None:
+        """Give everything back; the last block of a sequence is the first to be forgotten."""
+        for table in holding.tables:
+            for block in reversed(table):
+                if block != NO_BLOCK:
+                    self._release(block)
+            table.clear()
+        holding.num_named = holding.capacity = 0
+
+    def _found_blocks(self, holding: Holding, num_cached: int) -> list[list[int]]:
+        """The cached blocks of each group for that many tokens; those before a window are not needed."""
+        count = num_cached // self.shape.block_size
+        tables = []
+        for group in range(len(self.shape.windows)):
+            first = self.shape.first_in_window(group, num_cached)
+            blocks = [self._found[group, key] for key in holding.keys[first:count]]
+            tables.append([NO_BLOCK] * first + blocks)
+        return tables
+
+    def _take(self) -> int:
+        """The next free block, its old content forgotten."""
+        if self._spare:
+            block = self._spare.pop()
+        elif self._num_fresh:
+            self._num_fresh -= 1
+            block = self._num_fresh
+        else:
+            block, _ = self._unused.popitem(last=False)
+            del self._found[self._key_of.pop(block)]
+        self._holders[block] = 1
+        return block
+
+    def _release(self, block: int) -> None:
+        """One holder less; without holders a complete block waits to be found or handed out."""
+        self._holders[block] -= 1
+        if self._holders[block] == 0:
+            if block in self._key_of:
+                self._unused[block] = None
+            else:
+                self._spare.append(block)
+
+    def _drop_before(self, table: list[int], first: int) -> None:
+        """Release the blocks that no later token looks at."""
+        position = min(first, len(table)) - 1
+        while position >= 0 and table[position] != NO_BLOCK:
+            self._release(table[position])
+            table[position] = NO_BLOCK
+            position -= 1
+
+    def _has_window(self, group: int, keys: Sequence[BlockKey], hit: int) -> bool:
+        """Whether a group has all the blocks that the token after ``hit`` blocks looks at."""
+        first = self.shape.first_in_window(group, hit * self.shape.block_size)
+        return all((group, key) in self._found for key in keys[first:hit])
