@@ -1,43 +1,99 @@
-"""How the models of a sweep do on groups of its rows that they did not see.
+"""How the models of a sweep do on groups of its rows that they did not see, and how soon a sweep is worth something.
 
     pip install 'infercast[fit]' && python benchmarks/accuracy/own_sweep.py measurements
 
 Five folds; a group is one (n, k) pair, one head layout, one expert layout. Prints mean, median and 90th percentile of
-the absolute error of latency and the share inside the 80 % interval, in per cent.
+the absolute error of latency and the share inside the 80 % interval, in per cent. Then models of nothing but the first
+points of the sweep, as `infercast measure` orders them, scored on all others.
 """
 
+import json
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+import pandas
 
-from infercast.fit.train import fit_measured, sweep_samples
+from infercast.fit.sweeps import read_sweep, sweep_folders
+from infercast.fit.train import Key, Sample, fit_measured, key_of, sample_of, sweep_samples
+from infercast.measure.plan import sweep_cases
+from infercast.predict.artifact import Entry
+from infercast.predict.forest import Forest
 
 FOLDS = 5
+BEGINNINGS = (200, 600, 2000, 6000)
 
 
 def main() -> None:
+    folder = Path(sys.argv[1])
+    held_out(folder)
+    print()
+    first_points(folder)
+
+
+def held_out(folder: Path) -> None:
     everything = []
     print("| | rows | mean | median | 90th percentile | in the interval |\n| --- | --: | --: | --: | --: | --: |")
-    for key, sample in sweep_samples(Path(sys.argv[1])).items():
+    for key, sample in sweep_samples(folder).items():
         errors, inside = [], []
         for fold in range(FOLDS):
             hidden = sample.group % FOLDS == fold
-            entry, forest = fit_measured(key, sample.part(~hidden))
-            misses = sample.residual[hidden] - forest.predict(sample.features[hidden])
-            errors.append(np.abs(np.exp(-misses) - 1.0))
-            inside.append((misses >= entry.low) & (misses <= entry.high))
+            error, within = score(fit_measured(key, sample.part(~hidden)), sample.part(hidden))
+            errors.append(error)
+            inside.append(within)
         error = np.concatenate(errors)
         everything.append(error)
         figures = (error.mean(), np.median(error), np.quantile(error, 0.9))
         covered = f"{100 * np.concatenate(inside).mean():.0f}"
-        name = " ".join(part for part in (key[0], key[3]) if part)
         print(
-            f"| {name} | {error.size:,} | {' | '.join(f'{100 * each:.1f}' for each in figures)} | {covered} |",
+            f"| {name_of(key)} | {error.size:,} | {' | '.join(f'{100 * each:.1f}' for each in figures)} | {covered} |",
             flush=True,
         )
     error = np.concatenate(everything)
     print(f"| all | {error.size:,} | {100 * error.mean():.1f} | {100 * np.median(error):.1f} | | |")
+
+
+def first_points(folder: Path) -> None:
+    samples, places = placed_samples(folder)
+    print("| first points | " + " | ".join(map(name_of, samples)) + " | all |\n| --: |" + " --: |" * (len(samples) + 1))
+    for count in BEGINNINGS:
+        cells, errors = [], []
+        for key, sample in samples.items():
+            seen = places[key] < count
+            if np.count_nonzero(seen) < 8:
+                cells.append("")
+                continue
+            error, _ = score(fit_measured(key, sample.part(seen)), sample.part(~seen))
+            errors.append(error)
+            cells.append(f"{100 * error.mean():.1f} ({np.count_nonzero(seen)})")
+        print(f"| {count:,} | {' | '.join(cells)} | {100 * np.concatenate(errors).mean():.1f} |", flush=True)
+
+
+def placed_samples(folder: Path) -> tuple[dict[Key, Sample], dict[Key, np.ndarray]]:
+    """Rows as learners see them, and at which place of a sweep each comes."""
+    order = {case.key: place for place, case in enumerate(sweep_cases())}
+    samples, places = defaultdict(list), defaultdict(list)
+    for gpu in sweep_folders(folder):
+        for rows in read_sweep(gpu):
+            table = pandas.read_parquet(gpu / f"{rows.family}.parquet").loc[rows.index]
+            shapes = table.loc[:, :"latency_us"].drop(columns=["gpu", "engine", "latency_us"]).to_dict("records")
+            found = [order.get(f"{rows.family} {json.dumps(shape, sort_keys=True)}", len(order)) for shape in shapes]
+            samples[key_of(rows)].append(sample_of(rows))
+            places[key_of(rows)].append(found)
+    joined = {key: Sample.joined(parts) for key, parts in samples.items()}
+    return joined, {key: np.concatenate(parts) for key, parts in places.items()}
+
+
+def score(model: tuple[Entry, Forest], sample: Sample) -> tuple[np.ndarray, np.ndarray]:
+    """Absolute errors, and whether each is inside of the interval."""
+    entry, forest = model
+    misses = sample.residual - forest.predict(sample.features)
+    return np.abs(np.exp(-misses) - 1.0), (misses >= entry.low) & (misses <= entry.high)
+
+
+def name_of(key: Key) -> str:
+    return " ".join(part for part in (key[0], key[3]) if part)
 
 
 if __name__ == "__main__":

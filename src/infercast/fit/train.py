@@ -25,7 +25,7 @@ from infercast.predict.artifact import POOLED, Entry, save_artifact
 from infercast.predict.choice import base_seconds
 from infercast.predict.forest import Forest
 from infercast.predict.identity import LATENT, SWEEP
-from infercast.predict.physics.cores import engine_physics, table_physics
+from infercast.predict.physics.cores import sweep_physics, table_physics
 from infercast.predict.physics.moe import kernel_family
 
 Array = npt.NDArray[Any]
@@ -35,6 +35,8 @@ LEFT_OUT = ("trtllm",)
 """Engines whose kernels nobody here prices."""
 HELD_OUT_SHARE = 5
 """One group in so many is held out to learn the interval."""
+FEWEST = 8
+"""Rows of a sweep that teach nothing."""
 AT_ONCE = 2
 """Models fitted side by side; each comes out the same whatever its neighbour is."""
 
@@ -88,7 +90,8 @@ def sweep_samples(folder: Path, families: Sequence[str] | None = None) -> dict[K
 
 def fit_sweeps(folder: Path) -> list[tuple[Entry, Forest]]:
     """Models of tables of `infercast measure`, to be used at once."""
-    return [fit_measured(key, sample) for key, sample in sweep_samples(folder).items()]
+    samples = sweep_samples(folder).items()
+    return [fit_measured(key, sample) for key, sample in samples if sample.residual.size >= FEWEST]
 
 
 def key_of(rows: Rows) -> Key:
@@ -103,7 +106,7 @@ def key_of(rows: Rows) -> Key:
 
 def sample_of(rows: Rows) -> Sample:
     """Physics and features of measured rows."""
-    physics_of = engine_physics if rows.engine == SWEEP else table_physics
+    physics_of = sweep_physics if rows.engine == SWEEP else table_physics
     family = FAMILY_OF_TABLE.get(rows.family, rows.family)
     physics = physics_of(family, rows.op, load_gpu(rows.gpu))
     base = base_seconds(family, rows.engine, physics)

@@ -20,7 +20,7 @@ from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice
 from infercast.predict.estimate import Estimate
 from infercast.predict.identity import SWEEP
 from infercast.predict.mixed import join, split_batch, together
-from infercast.predict.physics.cores import engine_physics, table_physics
+from infercast.predict.physics.cores import engine_physics, sweep_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
 from infercast.predict.pricer import GemmPricer
 from infercast.predict.profile import KernelProfile, family_of, variants_of
@@ -143,7 +143,9 @@ class Learned:
     def _apply(self, choice: Choice | None, op: Op, gpu: Gpu) -> tuple[Physics, Array]:
         """The physics of an operator, and what was learned to multiply it by."""
         family = family_of(op)
-        physics = self._physics(family, op, gpu)
+        of_sweep = choice is not None and choice.entry.engine == SWEEP
+        physics_of = sweep_physics if of_sweep else self._physics
+        physics = physics_of(family, op, gpu)
         if choice is None:
             return physics, np.ones(1)
         correction = self._corrections.get((family, choice.entry.variant))
@@ -151,7 +153,7 @@ class Learned:
         if choice.known is None:
             return physics, np.exp(choice.residual(physics) + learned)
         # A sibling answers for the same shape on itself; physics says how the two chips differ.
-        known = self._physics(family, op, choice.known)
+        known = physics_of(family, op, choice.known)
         difference = (physics.seconds / known.seconds) ** (choice.trust - 1.0)
         return physics, difference * np.exp(choice.residual(known) + learned)
 

@@ -14,8 +14,8 @@ from infercast.ops.op import Quantity, Size
 from infercast.predict.choice import PHYSICS_INTERVAL, Choice
 from infercast.predict.estimate import Estimate
 from infercast.predict.forest import Forest
-from infercast.predict.physics.gemm import SHARES, Machine, price_products
-from infercast.predict.physics.gemm_features import LOGARITHMIC
+from infercast.predict.identity import SWEEP
+from infercast.predict.physics.gemm import PRODUCTS, SHARES, Machine, products_of_sweep
 from infercast.predict.physics.numbers import CHUNK, Doubles, Floats, Number, Singles
 from infercast.predict.physics.terms import Array
 
@@ -31,13 +31,16 @@ class GemmPricer:
         self._gpu, self._engine = gpu, engine
         self._machine = Machine(op, gpu)
         self._source, (low, high) = "physics", PHYSICS_INTERVAL
+        self._products, logarithmic = PRODUCTS
         self._known: Machine | None = None
         self._forest: Forest | None = None
         if choice is not None:
             self._source, (low, high) = choice.tier, choice.interval
+            if choice.entry.engine == SWEEP:
+                self._products, logarithmic = products_of_sweep(op, gpu)
             # A sibling answers for the same shape on itself.
             self._known = None if choice.known is None else Machine(op, choice.known)
-            self._forest = choice.forest.without_logarithms(LOGARITHMIC)
+            self._forest = choice.forest.without_logarithms(logarithmic)
             self._offset, self._shrink = choice.entry.offset, choice.entry.shrink
             self._trust = choice.trust
             self._longer, self._added = choice.in_engine
@@ -76,10 +79,10 @@ class GemmPricer:
 
     def _one(self, m: float, n: float, k: float) -> tuple[float, tuple[float, ...]]:
         """Seconds of one product, and their terms before what was learned."""
-        (seconds, terms), values = price_products(m, n, k, self._machine, Floats, engine=self._engine)
+        (seconds, terms), values = self._products(m, n, k, self._machine, Floats, engine=self._engine)
         if self._forest is not None:
             if self._known is not None:
-                (known, _), values = price_products(m, n, k, self._known, Floats, engine=self._engine)
+                (known, _), values = self._products(m, n, k, self._known, Floats, engine=self._engine)
                 seconds = known * (seconds / known) ** self._trust
             seconds *= self._longer * exp(self._offset + self._shrink * self._forest.predict_one(values))
             seconds += self._added
@@ -100,10 +103,10 @@ class GemmPricer:
         machine, known = self._machine, self._known
         if x is Singles:
             machine, known = machine.singles, None if known is None else known.singles
-        (seconds, terms), values = price_products(m, n, k, machine, x, engine=self._engine)
+        (seconds, terms), values = self._products(m, n, k, machine, x, engine=self._engine)
         if self._forest is not None:
             if known is not None:
-                (elsewhere, _), values = price_products(m, n, k, known, x, engine=self._engine)
+                (elsewhere, _), values = self._products(m, n, k, known, x, engine=self._engine)
                 seconds = elsewhere * (seconds / elsewhere) ** self._trust
             residual = self._forest.predict_columns(values, m.size)
             residual *= self._shrink

@@ -17,7 +17,7 @@ from infercast.ops import Gemm, Op
 from infercast.predict.physics.attention_decode import decode
 from infercast.predict.physics.attention_prefill import prefill
 from infercast.predict.physics.collective import collective
-from infercast.predict.physics.gemm import engine_gemm, table_gemm
+from infercast.predict.physics.gemm import engine_gemm, sweep_gemm, table_gemm
 from infercast.predict.physics.memory_bound import memory_bound
 from infercast.predict.physics.moe import moe
 from infercast.predict.physics.terms import Physics
@@ -46,6 +46,11 @@ def engine_physics(family: str, op: Op, gpu: Gpu) -> Physics:
         return physics
     cold = _COLD[family](op, gpu)
     return Physics(cold.seconds, cold.terms, physics.features)
+
+
+def sweep_physics(family: str, op: Op, gpu: Gpu) -> Physics:
+    """As in an engine, for models of a sweep."""
+    return sweep_gemm(op, gpu) if isinstance(op, Gemm) else engine_physics(family, op, gpu)
 
 
 @lru_cache

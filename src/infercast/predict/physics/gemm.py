@@ -9,23 +9,39 @@ One formula serves one product as plain floats and many as arrays: see ``numbers
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.ops.gemm import Gemm
-from infercast.predict.physics.gemm_features import FEATURES, SHARES, columns, matrix
+from infercast.predict.physics import hopper_fp8
+from infercast.predict.physics.gemm_features import FEATURES, LOGARITHMIC, SHARES, columns, matrix
 from infercast.predict.physics.gemm_machine import Machine
 from infercast.predict.physics.gemm_plan import Plan, Shapes, Traffic, choose_many, choose_one, plan_of
+from infercast.predict.physics.hopper_fp8 import fp8_products, is_known
 from infercast.predict.physics.numbers import Doubles, Floats, Kit, Number
 from infercast.predict.physics.terms import Physics
 
-__all__ = ["FEATURES", "SHARES", "Machine", "engine_gemm", "price_products", "table_gemm"]
+__all__ = [
+    "FEATURES",
+    "PRODUCTS",
+    "SHARES",
+    "Machine",
+    "engine_gemm",
+    "price_products",
+    "products_of_sweep",
+    "sweep_gemm",
+    "table_gemm",
+]
 
 QUANTISE = SHARES.index("quantise")
 
 
 Priced = tuple[Number, tuple[Number, ...]]
 """Seconds of products in a table or in an engine, and their terms as in ``SHARES``."""
+Products = Callable[..., tuple[Priced, list[Number]]]
+"""A function like `price_products`."""
 
 
 def price_products(m: Number, n: Number, k: Number, a: Machine, x: Kit, *, engine: bool) -> tuple[Priced, list[Number]]:
@@ -57,6 +73,9 @@ def price_products(m: Number, n: Number, k: Number, a: Machine, x: Kit, *, engin
     return priced, values
 
 
+PRODUCTS: tuple[Products, tuple[bool, ...]] = price_products, LOGARITHMIC
+
+
 def _finish(s: Shapes, a: Machine, x: Kit, plan: Plan, traffic: Traffic, *, quantise: bool) -> Priced:
     """The chosen candidate with a soft maximum; ``quantise`` adds the kernel that quantises ``x``."""
     miss, moving = traffic
@@ -84,9 +103,20 @@ def engine_gemm(op: Gemm, gpu: Gpu) -> Physics:
     return _physics(op, gpu, engine=True)
 
 
-def _physics(op: Gemm, gpu: Gpu, *, engine: bool) -> Physics:
+def sweep_gemm(op: Gemm, gpu: Gpu) -> Physics:
+    """As in an engine, with the kernels that its own sweep would have measured."""
+    return _physics(op, gpu, engine=True, by=products_of_sweep(op, gpu))
+
+
+def products_of_sweep(op: Gemm, gpu: Gpu) -> tuple[Products, tuple[bool, ...]]:
+    """What prices products of a sweep, and which of its features are logarithms to a learner."""
+    return (fp8_products, hopper_fp8.LOGARITHMIC) if is_known(op, gpu) else PRODUCTS
+
+
+def _physics(op: Gemm, gpu: Gpu, *, engine: bool, by: tuple[Products, tuple[bool, ...]] = PRODUCTS) -> Physics:
+    price, logarithmic = by
     sizes = (np.atleast_1d(np.asarray(size, dtype=np.float64)) for size in (op.m, op.n, op.k))
     m, n, k = np.broadcast_arrays(*sizes)
-    (seconds, terms), values = price_products(m, n, k, Machine(op, gpu), Doubles, engine=engine)
+    (seconds, terms), values = price(m, n, k, Machine(op, gpu), Doubles, engine=engine)
     named = {name: np.broadcast_to(term, m.shape) for name, term in zip(SHARES, terms, strict=True)}
-    return Physics(seconds, named, matrix(values, m.size))
+    return Physics(seconds, named, matrix(values, m.size, logarithmic))

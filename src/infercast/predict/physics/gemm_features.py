@@ -53,9 +53,9 @@ def columns(s: Shapes, a: Machine, x: Kit, seconds: Number, terms: tuple[Number,
     ]
 
 
-def matrix(values: list[Number], rows: int) -> Array:
+def matrix(values: list[Number], rows: int, logarithmic: tuple[bool, ...] = LOGARITHMIC) -> Array:
     """A row of features for each product, as learners see them."""
-    stacked = np.empty((rows, len(FEATURES)))
-    for number, (value, is_logarithm) in enumerate(zip(values, LOGARITHMIC, strict=True)):
+    stacked = np.empty((rows, len(logarithmic)))
+    for number, (value, is_logarithm) in enumerate(zip(values, logarithmic, strict=True)):
         stacked[:, number] = log2(value) if is_logarithm else value
     return stacked
