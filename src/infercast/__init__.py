@@ -29,7 +29,10 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from infercast.forecast.deploy import deploy, load_model
+    from infercast.forecast.disaggregate import forecast_disaggregated
+    from infercast.forecast.fleet import forecast_fleet
     from infercast.forecast.kernels import StepCost, decode_shape, prefill_shape, price_step
+    from infercast.forecast.layouts import compare_layouts
     from infercast.forecast.memory import Fit, fit_memory
     from infercast.forecast.price import price
     from infercast.forecast.serving import Forecast, simulate
@@ -64,9 +67,12 @@ _HOMES = {
     "UnsupportedModelError": "errors",
     "Variants": "forecast.variants",
     "Workload": "serve.request",
+    "compare_layouts": "forecast.layouts",
     "decode_shape": "forecast.kernels",
     "deploy": "forecast.deploy",
     "fit_memory": "forecast.memory",
+    "forecast_disaggregated": "forecast.disaggregate",
+    "forecast_fleet": "forecast.fleet",
     "gpu_names": "hardware",
     "load_gpu": "hardware",
     "load_model": "forecast.deploy",
@@ -102,9 +108,12 @@ __all__ = [
     "UnsupportedModelError",
     "Variants",
     "Workload",
+    "compare_layouts",
     "decode_shape",
     "deploy",
     "fit_memory",
+    "forecast_disaggregated",
+    "forecast_fleet",
     "gpu_names",
     "load_gpu",
     "load_model",

@@ -57,7 +57,7 @@ CASES = {
         "does not fit on 1 x h100-sxm",
         "tensor_parallel_size=4 fits",
     ),
-    "fits nowhere": (("kernels", "deepseek-v3", "--gpu", "l4", "--decode", 1), "no tensor parallelism up to the"),
+    "fits nowhere": (("kernels", "deepseek-v3", "--gpu", "l4", "--decode", 1), "no layout within the"),
     "parallel heads": ((*MEMORY, "-tp", 3), "tensor_parallel_size 3 does not divide", "valid: 1, 2, 4, 8, 16"),
     "no GPUs": ((*MEMORY, "-tp", 0), "tensor_parallel_size must be at least 1, not 0"),
     "block size": ((*MEMORY, "--block-size", 0), "block_size must be at least 1, not 0"),

@@ -66,7 +66,8 @@ def test_larger_steps_leave_fewer_blocks():
 
 def test_two_gpus_halve_the_weights():
     one, two = (plan_memory(*arguments("llama-3.1-8b", "h200-sxm", tensor)) for tensor in (1, 2))
-    assert two.weights == one.weights / 2
+    # Norms are on both.
+    assert one.weights / 2 < two.weights < 1.0001 * one.weights / 2
     assert two.num_blocks > 2 * one.num_blocks
 
 
@@ -101,11 +102,11 @@ def test_the_split_that_is_named_is_the_smallest_that_works(model, gpu):
 
 def test_no_split_is_named_that_the_model_does_not_allow():
     # phi-4 has 10 key-value heads: two, not four, GPUs could share it, and two T4 are too small.
-    assert refusal("phi-4", "t4").endswith("no tensor parallelism up to the 4 GPUs of a node fits")
+    assert refusal("phi-4", "t4").endswith("; pipeline_parallel_size=3 fits")
 
 
 def test_a_model_too_large_for_a_node_says_so():
-    assert refusal("llama-3.1-405b", "l4").endswith("no tensor parallelism up to the 8 GPUs of a node fits")
+    assert refusal("llama-3.1-405b", "l4").endswith("no layout within the 8 GPUs of a node fits")
 
 
 def test_a_context_too_long_names_the_length_that_fits():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from infercast.errors import InputError
@@ -39,3 +41,35 @@ def test_a_size_that_does_not_divide_is_refused_with_those_that_do():
 def test_no_gpus_are_refused(size):
     with pytest.raises(InputError, match=f"tensor_parallel_size must be at least 1, not {size}"):
         check_layout(read_model("llama-3.1-8b"), ParallelLayout(size))
+
+
+def test_a_layout_counts_its_gpus_and_says_its_name():
+    layout = ParallelLayout(2, pipeline=3, data=4, experts=True)
+    assert (layout.gpus, layout.replica_gpus, layout.expert_gpus) == (24, 6, 8)
+    assert str(layout) == "TP2+PP3+DP4+EP"
+    assert str(ParallelLayout(8)) == "TP8"
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "sentence"),
+    [
+        ("llama-3.1-8b", ParallelLayout(pipeline=33), "pipeline_parallel_size 33 is more than the 32 layers of llama"),
+        ("llama-3.1-8b", ParallelLayout(data=0), "data_parallel_size must be at least 1, not 0"),
+        ("llama-3.1-8b", ParallelLayout(2, experts=True), "needs a model with experts, and llama-3.1-8b has none"),
+        (
+            "qwen3-30b-a3b",
+            ParallelLayout(data=3, experts=True),
+            "over 3 GPUs .* does not divide them; valid: 1, 2, 4, 8,",
+        ),
+    ],
+)
+def test_layouts_that_cannot_be(model, layout, sentence):
+    with pytest.raises(InputError, match=sentence):
+        check_layout(read_model(model), layout)
+
+
+def test_spread_experts_need_not_be_divided():
+    config = read_model("qwen3-30b-a3b")
+    odd = tuple(replace(stack, feed_forward=replace(stack.feed_forward, inter=769)) for stack in config.stacks)
+    assert not divides(replace(config, stacks=odd), 4)
+    assert divides(replace(config, stacks=odd), 4, split_experts=False)

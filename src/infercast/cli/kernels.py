@@ -9,7 +9,7 @@ import typer
 from infercast.cli import options
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError
-from infercast.forecast.deploy import deploy
+from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.kernels import decode_shape, prefill_shape, price_step
 from infercast.report.kernels import render_step, step_dict
 from infercast.report.layout import show
@@ -26,6 +26,12 @@ def command(
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
+    data_parallel_size: options.DataParallel = 1,
+    enable_expert_parallel: options.ExpertParallel = False,
+    all2all_backend: options.All2AllBackend = ALL2ALL_BACKENDS[0],
+    moe_backend: options.MoeBackend = "auto",
+    expert_routing: options.ExpertRouting = ROUTINGS[0],
+    network: options.NetworkName = None,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     enforce_eager: options.EnforceEager = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show the terms that each price is made of.")] = False,
@@ -67,6 +73,12 @@ def command(
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
+        data_parallel_size=data_parallel_size,
+        enable_expert_parallel=enable_expert_parallel,
+        all2all_backend=all2all_backend,
+        moe_backend=moe_backend,
+        expert_routing=expert_routing,
+        network=network,
         predictor=options.choose_predictor(predictor, anchors, gpu, measurements),
     )
     cost = price_step(deployment, shape, explain=explain or as_json)

@@ -15,6 +15,8 @@ COMMANDS = {
     "simulate": "simulate.command",
     "kernels": "kernels.command",
     "memory": "memory.command",
+    "layouts": "layouts.command",
+    "disaggregate": "disaggregate.command",
     "price": "price.command",
     "gpus": "catalog.gpus",
     "models": "catalog.models",

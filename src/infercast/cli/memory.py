@@ -23,6 +23,10 @@ def command(
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
+    pipeline_parallel_size: options.PipelineParallel = 1,
+    data_parallel_size: options.DataParallel = 1,
+    enable_expert_parallel: options.ExpertParallel = False,
+    network: options.NetworkName = None,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
@@ -55,6 +59,10 @@ def command(
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
+        pipeline_parallel_size=pipeline_parallel_size,
+        data_parallel_size=data_parallel_size,
+        enable_expert_parallel=enable_expert_parallel,
+        network=network,
         context=context,
     )
     if as_json:

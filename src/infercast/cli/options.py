@@ -43,6 +43,61 @@ TensorParallel = Annotated[
         "--tensor-parallel-size", "-tp", metavar="N", help="GPUs that share every layer.", rich_help_panel=ENGINE
     ),
 ]
+PipelineParallel = Annotated[
+    int,
+    typer.Option(
+        "--pipeline-parallel-size", "-pp", metavar="N", help="Stages of layers, one after the other.",
+        rich_help_panel=ENGINE,
+    ),
+]  # fmt: skip
+DataParallel = Annotated[
+    int,
+    typer.Option(
+        "--data-parallel-size", "-dp", metavar="N", help="Copies of the model behind a router.", rich_help_panel=ENGINE
+    ),
+]
+ExpertParallel = Annotated[
+    bool,
+    typer.Option(
+        "--enable-expert-parallel", metavar="", help="Spread experts over the GPUs of all copies.",
+        rich_help_panel=SWITCHES,
+    ),
+]  # fmt: skip
+All2AllBackend = Annotated[
+    str,
+    typer.Option(
+        "--all2all-backend", metavar="NAME", help="Between copies that share experts; also deepep_high_throughput.",
+        rich_help_panel=ENGINE,
+    ),
+]  # fmt: skip
+ExpertRouting = Annotated[
+    str,
+    typer.Option(
+        "--expert-routing", metavar="NAME", help="How tokens spread over experts: uniform, balanced, power_law_1.2.",
+        rich_help_panel=WORKLOAD,
+    ),
+]  # fmt: skip
+MoeBackend = Annotated[
+    str,
+    typer.Option(
+        "--moe-backend", metavar="NAME", help="Kernels of experts: auto, triton, cutlass, trtllm, marlin.",
+        rich_help_panel=ENGINE,
+    ),
+]  # fmt: skip
+NetworkName = Annotated[
+    str | None,
+    typer.Option("--network", metavar="NAME", help="Between nodes: infiniband-ndr, roce-400, ...; none by default."),
+]
+RouterName = Annotated[
+    str,
+    typer.Option("--router", metavar="NAME", help="Before several copies: round_robin, least_loaded, prefix_aware."),
+]
+ApiServer = Annotated[
+    bool,
+    typer.Option(
+        "--api-server", metavar="", help="Requests come as text over HTTP, not as tokens.", rich_help_panel=WORKLOAD
+    ),
+]
 MaxBatchedTokens = Annotated[
     int | None,
     typer.Option("--max-num-batched-tokens", metavar="N", help="Most tokens in one step.", rich_help_panel=ENGINE),

@@ -12,9 +12,12 @@ from infercast.cli.options import SWITCHES, WORKLOAD
 from infercast.cli.progress import simulation_bar
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError, SaturatedError
-from infercast.forecast.deploy import deploy
+from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
+from infercast.forecast.fleet import DEFAULT_ROUTER, forecast_fleet
 from infercast.forecast.host_speed import host_from
+from infercast.forecast.saturation import Saturation
 from infercast.forecast.serving import simulate
+from infercast.report.fleet import fleet_dict, render_fleet
 from infercast.report.layout import show
 from infercast.report.serving import forecast_dict, render_forecast
 from infercast.serve.lengths import parse_lengths
@@ -88,6 +91,15 @@ def command(
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
+    pipeline_parallel_size: options.PipelineParallel = 1,
+    data_parallel_size: options.DataParallel = 1,
+    enable_expert_parallel: options.ExpertParallel = False,
+    all2all_backend: options.All2AllBackend = ALL2ALL_BACKENDS[0],
+    moe_backend: options.MoeBackend = "auto",
+    expert_routing: options.ExpertRouting = ROUTINGS[0],
+    network: options.NetworkName = None,
+    router: options.RouterName = DEFAULT_ROUTER,
+    api_server: options.ApiServer = False,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
@@ -128,6 +140,8 @@ def command(
 
       infercast simulate ./config.json --gpu l40s --concurrency 32 --input-len 2048 --output-len 256
 
+      infercast simulate llama-3.3-70b --gpu h100-sxm --quantization fp8 -tp 4 -dp 2 --router prefix_aware --rate 8
+
       infercast simulate qwen3-32b --gpu h100-sxm --quantization fp8 --trace azure.csv --rate-scale 0.5
     """
     if num_requests is not None and num_requests < 1:
@@ -166,17 +180,41 @@ def command(
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
+        pipeline_parallel_size=pipeline_parallel_size,
+        data_parallel_size=data_parallel_size,
+        enable_expert_parallel=enable_expert_parallel,
+        all2all_backend=all2all_backend,
+        moe_backend=moe_backend,
+        expert_routing=expert_routing,
+        network=network,
+        api_server=api_server,
         predictor=options.choose_predictor(predictor, anchors, gpu, measurements),
         host=None if host is None else host_from(host, gpu),
     )
+    if data_parallel_size > 1:
+        fleet = forecast_fleet(deployment, workload, router)
+        _refuse_overload(fleet.saturation, allow_overload)
+        options.print_json(fleet_dict(fleet)) if as_json else show(*render_fleet(fleet))
+        return
+    _refuse_idle_router(context)
     with simulation_bar(len(workload.requests)) as progress:
         forecast = simulate(deployment, workload, progress=progress)
-    if forecast.saturation is not None and not allow_overload:
-        raise SaturatedError(f"{forecast.saturation.sentence}; lower --rate, add GPUs, or pass --allow-overload")
+    _refuse_overload(forecast.saturation, allow_overload)
     if as_json:
         options.print_json(forecast_dict(forecast))
     else:
         show(*render_forecast(forecast))
+
+
+def _refuse_overload(saturation: Saturation | None, allow_overload: bool) -> None:
+    if saturation is not None and not allow_overload:
+        raise SaturatedError(f"{saturation.sentence}; lower --rate, add GPUs, or pass --allow-overload")
+
+
+def _refuse_idle_router(context: typer.Context) -> None:
+    source = context.get_parameter_source("router")
+    if source is not None and source.name == "COMMANDLINE":
+        raise InputError("--router has no meaning for one copy; add --data-parallel-size N")
 
 
 def _refuse_idle_options(context: typer.Context, names: tuple[str, ...], replays: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from infercast.cli import options
+from infercast.cli.validate_published import validate_published
 from infercast.errors import InputError
 from infercast.report.layout import show
 from infercast.report.profiles import profiles_list, render_profiles
@@ -20,7 +21,7 @@ from infercast.validate.measured import read_measured
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Measured runs, JSON or gzipped JSON.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Measured runs, (gzipped) JSON, or a .csv.")],
     model_config: Annotated[
         Path | None,
         typer.Option("--model-config", metavar="DIR", help="Folder of <model name>.json; bundled models otherwise."),
@@ -44,12 +45,18 @@ def command(
 ) -> None:
     """Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.
 
-    The files say which engine settings were used and how many KV blocks the engine really had.
+    The files say which engine settings were used and how many KV blocks the engine really had. A .csv table holds
+    published runs, one a row, of which only means are known: they are simulated as their rows say.
 
     Their format is described in docs/validation.md.
     """
     if model_config is not None and not model_config.is_dir():
         raise InputError(f"--model-config {model_config} is not a folder")
+    tables = [path for path in files if path.suffix == ".csv"]
+    if tables:
+        _refuse_for_tables(files, tables, model_config, gpu, warmed_up or real_weights or kernels)
+        validate_published(tables, predictor=predictor, host=host, as_json=as_json)
+        return
     measured = [read_measured(path) for path in files]
 
     def run(progress: Callable[[str], None] | None = None) -> Validation:
@@ -73,15 +80,25 @@ def command(
             validation = run(lambda label: bar.update(task, advance=1, description=label))
     else:
         validation = run()
-    document, tables = validation_dict(validation), render_validation(validation)
+    document, parts = validation_dict(validation), render_validation(validation)
     if kernels:
         profiles = compare_profiles(
             measured, model_config=model_config, gpu=gpu, predictor=predictor, real_weights=real_weights
         )
         document["profiles"] = profiles_list(profiles)
         document["summary"] |= summarise(profiles)
-        tables += render_profiles(profiles)
+        parts += render_profiles(profiles)
     if as_json:
         options.print_json(document)
     else:
-        show(*tables)
+        show(*parts)
+
+
+def _refuse_for_tables(
+    files: list[Path], tables: list[Path], model_config: Path | None, gpu: str | None, switched: bool
+) -> None:
+    """What has no meaning for a table of published runs is refused, never ignored."""
+    if len(tables) < len(files):
+        raise InputError("tables of published runs (.csv) and files of measured runs are validated one kind at a time")
+    if model_config is not None or gpu is not None or switched:
+        raise InputError("a table of published runs takes only --predictor, --host and --json")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infercast.engine.graphs import Graphs, capture_sizes
+from infercast.engine.graphs import Graphs
 from infercast.engine.host import Host, HostModel
 from infercast.engine.launches import launch_work
 from infercast.engine.memory import Memory, require_fit
+from infercast.engine.pipeline import stage_shares
 from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engine.step import HostCost, StepShape
 from infercast.engine.timer import KernelTimer
+from infercast.errors import InputError
 from infercast.hardware import Gpu
+from infercast.hardware.network import networks
 from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.spec import ModelConfig
 from infercast.predict.roofline import Predictor
@@ -32,8 +35,14 @@ class Deployment:
     @property
     def graphs(self) -> Graphs:
         """The CUDA graphs the engine records at its start."""
-        sizes = () if self.settings.enforce_eager else capture_sizes(self.settings.max_num_seqs)
-        return Graphs(sizes, self.settings.max_num_seqs)
+        return Graphs(self.settings.capture_sizes, self.settings.max_num_seqs, self.settings.cudagraph_mode)
+
+    @property
+    def stages(self) -> tuple[float, ...] | None:
+        """The share of a step that each stage of a pipeline takes; None without one."""
+        if self.layout.pipeline == 1:
+            return None
+        return stage_shares(self.model, self.layout, self.gpu, self.predictor)
 
     def host_cost(self, shape: StepShape) -> HostCost:
         """The host's part of a step."""
@@ -56,6 +65,16 @@ class Deployment:
         )
 
 
+def check_nodes(layout: ParallelLayout, gpu: Gpu) -> None:
+    """Refuse a layout whose GPUs have nothing to talk over."""
+    talking = layout.replica_gpus * layout.copies_sharing_experts
+    if talking > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
+        raise InputError(
+            f"layout {layout} needs {talking} GPUs that talk to each other, above the {gpu.gpus_per_node} of a node of "
+            f"{gpu.name}; use at most {gpu.gpus_per_node} or name a network ({', '.join(networks())})"
+        )
+
+
 def deploy(
     model: ModelConfig,
     gpu: Gpu,
@@ -66,6 +85,7 @@ def deploy(
 ) -> Deployment:
     """Put a model on GPUs, or say why it cannot be done."""
     check_layout(model, layout)
+    check_nodes(layout, gpu)
     resolved = resolve(settings, gpu, model.max_positions)
     memory = require_fit(model, layout, gpu, resolved)
     return Deployment(model, gpu, layout, resolved, predictor, host, memory)

@@ -18,10 +18,14 @@ class Launch(Enum):
     """Every kernel is launched by itself."""
 
 
-def capture_sizes(max_num_seqs: int) -> tuple[int, ...]:
-    """Token counts that vLLM records graphs for: 1, 2, 4, then by 8 to 256, then by 16 up to 512."""
-    largest = min(2 * max_num_seqs, 512)
-    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
+MODES = ("full_and_piecewise", "full_decode_only", "piecewise", "none")
+"""vLLM's ``cudagraph_mode``: which kinds of steps have graphs."""
+
+
+def capture_sizes(max_num_seqs: int, largest: int | None = None) -> tuple[int, ...]:
+    """Token counts that vLLM records graphs for: 1, 2, 4, then by 8 to 256, then by 16 up to the largest."""
+    largest = largest or min(2 * max_num_seqs, 512)
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
     return tuple(size for size in sizes if size <= largest) or (1,)
 
 
@@ -31,13 +35,16 @@ class Graphs:
 
     sizes: tuple[int, ...]
     max_num_seqs: int
+    mode: str = MODES[0]
 
     def launch(self, num_tokens: int, is_decode: bool) -> Launch:
         """How a step of that many tokens is launched."""
         if not self.sizes or num_tokens > self.sizes[-1]:
             return Launch.EAGER
         # Full graphs exist for as many sequences as can run; larger ones would never be replayed.
-        return Launch.FULL_GRAPH if is_decode and num_tokens <= self.max_num_seqs else Launch.PIECEWISE_GRAPHS
+        if is_decode and num_tokens <= self.max_num_seqs and self.mode != "piecewise":
+            return Launch.FULL_GRAPH
+        return Launch.EAGER if self.mode == "full_decode_only" else Launch.PIECEWISE_GRAPHS
 
     def padded(self, num_tokens: int) -> int:
         """Tokens that are really computed: the next recorded size, or just what is asked beyond the last."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,16 @@ class Host:
     process: float
     process_sequence: float
     wake: float
+    server_path: float = 0.0
+    server_token: float = 0.0
+
+    def behind_server(self) -> Host:
+        """The same host where requests come as text over HTTP, and not as tokens from the same program."""
+        return replace(
+            self,
+            request_path=self.request_path + self.server_path,
+            request_token=self.request_token + self.server_token,
+        )
 
     def launching(self, launch: Launch, work: LaunchWork) -> float:
         """From a step's first kernel to its last one before sampling."""

@@ -65,6 +65,15 @@ def kv_layout(config: ModelConfig, layout: ParallelLayout, block_size: int) -> K
     return KvLayout(KvShape(block_size, windows), round(group_layers * widest * block_size), token_bytes)
 
 
+def sequence_bytes(config: ModelConfig, num_tokens: int) -> float:
+    """Keys and values of a sequence over all layers and all GPUs that share it, each head counted once."""
+    alone = ParallelLayout()
+    return sum(
+        stack.layers * min(num_tokens, _window(stack) or num_tokens) * _token_bytes(config, stack, alone)
+        for stack in config.stacks
+    )
+
+
 def _window(stack: Stack) -> int:
     return 0 if isinstance(stack.attention, LatentAttention) else stack.attention.window
 

@@ -9,6 +9,8 @@ import numpy as np
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, attention_kinds, token_calls
 from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig
+from infercast.ops import Call
+from infercast.ops.elementwise import FUSED_NORM
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +28,21 @@ class LaunchWork:
     """Those with shared experts beside them."""
 
 
+def _is_fused(call: Call) -> bool:
+    """The compiler fuses quantising into the kernel before it, and norms into an all-reduce where it may."""
+    return call.op.family == "quantise" or getattr(call.op, "kind", "") == FUSED_NORM
+
+
 def launch_work(config: ModelConfig, layout: ParallelLayout) -> LaunchWork:
     """Count what a step of the model takes to launch."""
     prompt = np.array([2])
     calls = [*token_calls(config, layout, 2), *attention_calls(config, layout, prompt, prompt)]
-    # The compiler fuses quantising into the kernel before it.
     latent = (n for attention, n in attention_kinds(config).items() if isinstance(attention, LatentAttention))
     experts = [stack for stack in config.stacks if isinstance(stack.feed_forward, ExpertFeedForward)]
     shared = (stack.layers for stack in experts if getattr(stack.feed_forward, "shared_inter", 0))
     return LaunchWork(
         layers=config.layers,
-        kernels=sum(call.count for call in calls if call.op.family != "quantise"),
+        kernels=sum(call.count for call in calls if not _is_fused(call)),
         latent_layers=sum(latent),
         expert_layers=sum(stack.layers for stack in experts),
         shared_expert_layers=sum(shared),

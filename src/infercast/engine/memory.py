@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from infercast.engine.graphs import capture_sizes
 from infercast.engine.kv import KvLayout, kv_layout
 from infercast.engine.settings import ResolvedSettings
-from infercast.errors import DoesNotFitError
+from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import Gpu
-from infercast.models.layout import ParallelLayout, divides
+from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.lower import step_calls
-from infercast.models.parameters import weight_bytes
+from infercast.models.rank import fullest_stage, rank_weight_bytes
 from infercast.models.spec import DenseFeedForward, ModelConfig, Stack
 from infercast.ops.dtypes import bytes_of
 from infercast.units import KIB, MIB, format_bytes
@@ -63,23 +62,23 @@ class Memory:
 
 def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> Memory:
     """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may come out as 0."""
-    kv = kv_layout(config, layout, settings.block_size)
+    kv = kv_layout(fullest_stage(config, layout), layout, settings.block_size)
     usable = gpu.driver_bytes * settings.gpu_memory_utilization
-    weights = weight_bytes(config).total / layout.tensor
+    weights = rank_weight_bytes(config, layout)
     activations = peak_activation_bytes(config, layout, settings)
-    graphs = 0.0 if settings.enforce_eager else graph_bytes(config, layout, settings)
+    graphs = graph_bytes(config, layout, settings)
     left = usable - weights - activations - graphs - LIBRARY_BYTES
     num_blocks = settings.num_gpu_blocks_override or max(0, int(left // kv.block_bytes))
     return Memory(gpu.driver_bytes, usable, weights, activations, graphs, LIBRARY_BYTES, kv, num_blocks)
 
 
 def require_fit(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> Memory:
-    """The memory plan, or the reason why there is none and the smallest tensor parallelism that helps."""
+    """The memory plan, or the reason why there is none and the smallest layout that helps."""
     memory = plan_memory(config, layout, gpu, settings)
     chunk = settings.max_num_batched_tokens
     if memory.most_sequences(settings.max_model_len, chunk):
         return memory
-    where = f"{layout.gpus} x {gpu.name}"
+    where = f"{layout.replica_gpus} x {gpu.name}"
     remedy = _remedy(config, layout, gpu, settings)
     longest = memory.longest_sequence(chunk)
     if longest == 0:
@@ -106,31 +105,53 @@ def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings:
 
 def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> float:
     """Memory of the recorded CUDA graphs, which grows with their number and their kernels."""
+    sizes = settings.capture_sizes
+    if not sizes:
+        return 0.0
     one = np.array([1])
     num_kernels = sum(call.count for call in step_calls(config, layout, one, one, sampled=1))
-    sizes = capture_sizes(settings.max_num_seqs)
     num_full = sum(size <= settings.max_num_seqs for size in sizes)
-    return float(GRAPH_BYTES_A_KERNEL * num_kernels * (len(sizes) + num_full))
+    num_graphs = {"full_decode_only": num_full, "piecewise": len(sizes)}.get(
+        settings.cudagraph_mode, len(sizes) + num_full
+    )
+    return float(GRAPH_BYTES_A_KERNEL * num_kernels * num_graphs) / layout.pipeline
 
 
 def _remedy(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> str:
-    """The smallest tensor parallelism within a node that the model allows and that fits."""
-    for size in range(layout.tensor + 1, gpu.gpus_per_node + 1):
-        if not divides(config, size):
-            continue
-        memory = plan_memory(config, ParallelLayout(size), gpu, settings)
-        if memory.most_sequences(settings.max_model_len, settings.max_num_batched_tokens):
+    """The smallest tensor parallelism within a node that the model allows and that fits, or pipeline parallelism."""
+    within = gpu.gpus_per_node // layout.pipeline
+    for size in range(layout.tensor + 1, within + 1):
+        wider = replace(layout, tensor=size)
+        if _is_valid(config, wider) and _fits(config, wider, gpu, settings):
             return f"tensor_parallel_size={size} fits"
-    return f"no tensor parallelism up to the {gpu.gpus_per_node} GPUs of a node fits"
+    for size in range(layout.pipeline + 1, gpu.gpus_per_node // layout.tensor + 1):
+        if _fits(config, replace(layout, pipeline=size), gpu, settings):
+            return f"pipeline_parallel_size={size} fits"
+    return f"no layout within the {gpu.gpus_per_node} GPUs of a node fits"
+
+
+def _is_valid(config: ModelConfig, layout: ParallelLayout) -> bool:
+    """Whether the model's dimensions allow the layout."""
+    try:
+        check_layout(config, layout)
+    except InputError:
+        return False
+    return True
+
+
+def _fits(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> bool:
+    memory = plan_memory(config, layout, gpu, settings)
+    return memory.most_sequences(settings.max_model_len, settings.max_num_batched_tokens) > 0
 
 
 def _feed_forward_values(config: ModelConfig, stack: Stack, layout: ParallelLayout) -> float:
     """Values a token that are alive at once in the feed-forward half."""
     spec = stack.feed_forward
-    inter = layout.share(spec.inter)
     if isinstance(spec, DenseFeedForward):
-        return 3 * inter
+        return 3 * layout.share(spec.inter)
+    inter = spec.inter if layout.experts else layout.share(spec.inter)
     # The fused experts keep one buffer for both products' outputs and one for the activation between them.
     routed = spec.topk * (max(2 * inter, config.hidden) + inter)
     beside = 3 * layout.share(spec.shared_inter + spec.dense_inter)
-    return routed + beside + config.hidden
+    # Where copies share experts, every GPU sees the tokens of all copies.
+    return (routed + config.hidden) * layout.copies_sharing_experts + beside

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from infercast.errors import InputError
+from infercast.engine.graphs import MODES, capture_sizes
+from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.units import GIB
 
 # vLLM gives an API server larger batches on GPUs with at least this much memory, the A100 excepted.
 LARGE_GPU_BYTES = 70 * GIB
+
+
+COUNTS = (
+    "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
+    "max_cudagraph_capture_size",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,10 @@ class EngineSettings:
     async_scheduling: bool = True
     enforce_eager: bool = False
     num_gpu_blocks_override: int | None = None
+    max_cudagraph_capture_size: int | None = None
+    cudagraph_mode: str = MODES[0]
+    prompts_first: bool = False
+    """Steps of prompts alone before any decoding, as vLLM did before its V1 engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,16 @@ class ResolvedSettings:
     async_scheduling: bool
     enforce_eager: bool
     num_gpu_blocks_override: int | None
+    max_cudagraph_capture_size: int | None = None
+    cudagraph_mode: str = MODES[0]
+    prompts_first: bool = False
+
+    @property
+    def capture_sizes(self) -> tuple[int, ...]:
+        """Token counts that graphs are recorded for; none in an eager engine."""
+        if self.enforce_eager or self.cudagraph_mode == "none":
+            return ()
+        return capture_sizes(self.max_num_seqs, self.max_cudagraph_capture_size)
 
 
 def resolve(settings: EngineSettings, gpu: Gpu, max_positions: int) -> ResolvedSettings:
@@ -75,10 +96,12 @@ def resolve(settings: EngineSettings, gpu: Gpu, max_positions: int) -> ResolvedS
 
 def _check(settings: EngineSettings, max_positions: int) -> None:
     """One clear sentence for each knob that is out of range."""
-    for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override"):
+    for name in COUNTS:
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise InputError(f"{name} must be at least 1, not {value}")
+    if settings.cudagraph_mode not in MODES:
+        raise UnknownNameError("cudagraph_mode", settings.cudagraph_mode, MODES)
     if not 0 < settings.gpu_memory_utilization <= 1:
         raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
     if settings.long_prefill_token_threshold < 0:

@@ -12,15 +12,23 @@ from infercast.engine.deployment import deploy as deploy_resolved
 from infercast.engine.host import Host, default_host, read_host
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError
-from infercast.hardware import Gpu, load_gpu
+from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import ModelConfig, with_routing
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 
 ModelSource = str | Path | Mapping[str, Any] | ModelConfig
 GpuSource = str | Path | Gpu
+
+# Whose kernels can multiply routed experts; ``auto`` is the engine's choice for the GPU and the format.
+MOE_BACKENDS = ("auto", "triton", "cutlass", "trtllm", "marlin")
+# How tokens spread over experts: each as likely as any other, equal counts, or as uneven as measured tables have it.
+ROUTINGS = ("uniform", "balanced", "power_law_1.01", "power_law_1.2")
+# How copies that share experts exchange tokens, by vLLM's names.
+ALL2ALL_BACKENDS = ("allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency")
+FUSING_ARCHITECTURES = ("hopper", "blackwell", "blackwell-ultra")
 
 # vLLM's names for KV-cache formats; both spellings of fp8 take one byte.
 KV_DTYPES = {
@@ -29,7 +37,14 @@ KV_DTYPES = {
 }  # fmt: skip
 
 
-def load_model(source: ModelSource, *, quantization: str | None = None, kv_cache_dtype: str = "auto") -> ModelConfig:
+def load_model(
+    source: ModelSource,
+    *,
+    quantization: str | None = None,
+    kv_cache_dtype: str = "auto",
+    moe_backend: str = "auto",
+    expert_routing: str = ROUTINGS[0],
+) -> ModelConfig:
     """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict."""
     if isinstance(source, ModelConfig) and quantization not in (None, "none"):
         raise InputError(f"quantization {quantization!r} needs a config to read; give it when {source.name} is loaded")
@@ -38,7 +53,18 @@ def load_model(source: ModelSource, *, quantization: str | None = None, kv_cache
         raise InputError(f"unknown kv_cache_dtype {kv_cache_dtype!r}; known: {', '.join(KV_DTYPES)}")
     if kv_cache_dtype != "auto":
         model = replace(model, kv_dtype=KV_DTYPES[kv_cache_dtype])
-    return model
+    if moe_backend not in MOE_BACKENDS:
+        raise InputError(f"unknown moe_backend {moe_backend!r}; known: {', '.join(MOE_BACKENDS)}")
+    if moe_backend != "auto":
+        model = replace(model, weights=replace(model.weights, experts_kernel=moe_backend))
+    if expert_routing not in ROUTINGS:
+        raise InputError(f"unknown expert_routing {expert_routing!r}; known: {', '.join(ROUTINGS)}")
+    return model if expert_routing == ROUTINGS[0] else with_routing(model, expert_routing)
+
+
+def fuses_norms(gpu: Gpu) -> bool:
+    """Whether vLLM does so by default: norms ride on all-reduces where FlashInfer has the kernel for it."""
+    return gpu.architecture in FUSING_ARCHITECTURES
 
 
 def deploy(
@@ -49,19 +75,48 @@ def deploy(
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
     tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    data_parallel_size: int = 1,
+    enable_expert_parallel: bool = False,
+    fuse_allreduce_rms: bool | None = None,
+    all2all_backend: str = ALL2ALL_BACKENDS[0],
+    moe_backend: str = "auto",
+    expert_routing: str = ROUTINGS[0],
+    network: str | None = None,
+    api_server: bool = False,
     predictor: str | Predictor = "learned",
     host: Path | Host | None = None,
 ) -> Deployment:
     """Put a model on GPUs, or say why it cannot be done. ``host`` is a file like the bundled one, or what it holds.
 
+    ``network`` joins nodes where a layout needs more GPUs than one holds. ``fuse_allreduce_rms`` of None follows vLLM:
+    on for tensor parallelism on Hopper and Blackwell. With ``api_server`` requests come as text over HTTP.
+
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and
     `InputError` for anything that an engine would refuse.
     """
+    device = with_network(gpu if isinstance(gpu, Gpu) else load_gpu(gpu), network)
+    if all2all_backend not in ALL2ALL_BACKENDS:
+        raise InputError(f"unknown all2all_backend {all2all_backend!r}; known: {', '.join(ALL2ALL_BACKENDS)}")
+    layout = ParallelLayout(
+        tensor_parallel_size,
+        pipeline_parallel_size,
+        data_parallel_size,
+        experts=enable_expert_parallel,
+        all_to_all=all2all_backend != ALL2ALL_BACKENDS[0],
+    )
+    machine = read_host(host) if isinstance(host, Path) else host or default_host()
     return deploy_resolved(
-        load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype),
-        gpu if isinstance(gpu, Gpu) else load_gpu(gpu),
+        load_model(
+            model,
+            quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype,
+            moe_backend=moe_backend,
+            expert_routing=expert_routing,
+        ),
+        device,
         settings or EngineSettings(),
-        ParallelLayout(tensor_parallel_size),
+        replace(layout, fused_norms=fuses_norms(device) if fuse_allreduce_rms is None else fuse_allreduce_rms),
         make_predictor(predictor) if isinstance(predictor, str) else predictor,
-        read_host(host) if isinstance(host, Path) else host or default_host(),
+        machine.behind_server() if api_server else machine,
     )

@@ -144,7 +144,7 @@ def _price_call(deployment: Deployment, call: Call, explain: bool) -> KernelCost
     if estimate.bound in ("tensor", "special"):
         achieved, limit, unit = op.flops / seconds, gpu.dense_flops(tensor_rate_of(op.compute_dtype)), "FLOP/s"
     elif isinstance(op, Collective):
-        achieved, limit, unit = op.link_bytes / seconds, gpu.nvlink_bandwidth or gpu.pcie_bandwidth, "B/s"
+        achieved, limit, unit = op.link_bytes / seconds, gpu.link_bandwidth(op.gpus), "B/s"
     else:
         achieved, limit, unit = (op.bytes_read + op.bytes_written) / seconds, gpu.dram_bandwidth, "B/s"
     terms = deployment.predictor.explain(op, gpu) if explain else {}

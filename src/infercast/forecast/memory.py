@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from infercast.engine.deployment import check_nodes
 from infercast.engine.memory import Memory, plan_memory, require_fit
 from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, load_model
-from infercast.hardware import Gpu, load_gpu
+from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.spec import ModelConfig
 
@@ -39,15 +40,22 @@ def fit_memory(
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
     tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    data_parallel_size: int = 1,
+    enable_expert_parallel: bool = False,
+    network: str | None = None,
     context: int = 2048,
 ) -> Fit:
     """Weights, activations and KV blocks of a model on a GPU, whether they fit or not."""
     if context < 1:
         raise InputError(f"context must be at least 1 token, not {context}")
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
-    device = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
-    layout = ParallelLayout(tensor_parallel_size)
+    device = with_network(gpu if isinstance(gpu, Gpu) else load_gpu(gpu), network)
+    layout = ParallelLayout(
+        tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
+    )
     check_layout(config, layout)
+    check_nodes(layout, device)
     resolved = resolve(settings or EngineSettings(), device, config.max_positions)
     memory = plan_memory(config, layout, device, resolved)
     chunk = resolved.max_num_batched_tokens

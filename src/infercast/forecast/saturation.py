@@ -8,6 +8,7 @@ from itertools import cycle, islice
 import numpy as np
 
 from infercast.serve import Record, Replica, Workload, simulate
+from infercast.serve.served import Served
 
 ROUNDS = 3
 """A capacity run serves so many times as many requests as the engine can hold at once."""
@@ -31,16 +32,19 @@ class Saturation:
         )
 
 
-def find_saturation(replica: Replica, workload: Workload, record: Record) -> Saturation | None:
+def find_saturation(
+    replica: Replica, workload: Workload, record: Record | Served, *, engines: int = 1
+) -> Saturation | None:
     """Whether a steady stream of requests comes faster than they can ever be served.
 
     A backlog that still grows when the last request arrives is a sign, but a short run of a healthy deployment shows
     it too. So the sign only raises the question, and the answer is the rate that the deployment reaches when it is
-    kept full. Traces, bursts and closed loops have no steady rate and are never called saturated.
+    kept full, times the number of equal ``engines``. Traces, bursts and closed loops have no steady rate and are never
+    called saturated.
     """
     if workload.rate is None or not _backlog_grows(record):
         return None
-    capacity = full_rate(replica, workload)
+    capacity = engines * full_rate(replica, workload)
     return Saturation(workload.rate, capacity) if workload.rate > capacity else None
 
 
@@ -55,7 +59,7 @@ def full_rate(replica: Replica, workload: Workload) -> float:
     return float((last - first) / (ends[last] - ends[first]))
 
 
-def _backlog_grows(record: Record) -> bool:
+def _backlog_grows(record: Record | Served) -> bool:
     """Whether more than a tenth of the requests of the second half stayed in the system when the last one came."""
     end = float(record.sent_at.max())
     half = (float(record.sent_at.min()) + end) / 2

@@ -76,6 +76,8 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         max_num_seqs=settings.max_num_seqs,
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         chunked_prefill=settings.enable_chunked_prefill,
+        prompts_first=settings.prompts_first,
+        waits_for_tokens=deployment.layout.pipeline > 1,
     )
     return Replica(
         timer=timer,
@@ -84,7 +86,8 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         num_blocks=deployment.memory.num_blocks - 1,
         kv_shape=deployment.memory.kv.shape,
         prefix_caching=settings.enable_prefix_caching,
-        steps_under_way=2 if settings.async_scheduling else 1,
+        # A pipeline has as many batches under way as stages, each sequence in one of them.
+        steps_under_way=max(2 if settings.async_scheduling else 1, deployment.layout.pipeline),
         request_path_seconds=host.request_path,
         request_token_seconds=host.request_token,
         token_path_seconds=host.token_path,
@@ -92,6 +95,7 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         wake_up_seconds=host.wake_up,
         first_uses=first_uses,
         max_model_len=settings.max_model_len,
+        stages=deployment.stages,
     )
 
 

@@ -72,11 +72,19 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
         pcie_bandwidth=table["pcie_gb_per_s"] * GIGA,
         gpus_per_node=table.get("gpus_per_node", 1),
         tdp=float(table["tdp_w"]),
+        nvlink_gpus=_linked(table),
         aliases=tuple(table.get("aliases", ())),
         sources=tuple(table.get("sources", ())),
     )
     _check_sense(gpu, table, shown)
     return gpu
+
+
+def _linked(table: Mapping[str, Any]) -> int:
+    """GPUs that direct links join: a node's, unless the file says that a bridge joins fewer."""
+    if not table.get("nvlink_gb_per_s", 0):
+        return 0
+    return int(table.get("nvlink_gpus", table.get("gpus_per_node", 1)))
 
 
 def _check_complete(table: Mapping[str, Any], architectures: Mapping[str, Any], shown: object) -> None:

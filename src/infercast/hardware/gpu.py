@@ -64,6 +64,12 @@ class Gpu:
     gpus_per_node: int
     """GPUs that usually share one such link domain, or one server where there is none."""
     tdp: float
+    nvlink_gpus: int = 0
+    """GPUs that the direct links join: a whole node behind a switch, two or four cards under a bridge; 0: none."""
+    network_bandwidth: float = 0.0
+    """To other nodes, one direction, the share of one GPU; 0: there is no network."""
+    network_latency: float = 0.0
+    """Seconds of one message to another node."""
     aliases: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
@@ -71,6 +77,16 @@ class Gpu:
     def sustained_fraction(self) -> float:
         """Share of the boost clock that is left under a long, heavy matrix product."""
         return self.sustained_clock / self.boost_clock
+
+    def is_linked(self, gpus: int) -> bool:
+        """Whether direct links join that many GPUs; over PCIe or a network otherwise."""
+        return self.nvlink_bandwidth > 0 and gpus <= self.nvlink_gpus
+
+    def link_bandwidth(self, gpus: int) -> float:
+        """Bytes a second that a ring over so many GPUs can carry: direct links, PCIe, or all adapters of a node."""
+        if gpus > self.gpus_per_node and self.network_bandwidth > 0:
+            return min(self.link_bandwidth(self.gpus_per_node), self.network_bandwidth * self.gpus_per_node)
+        return self.nvlink_bandwidth if self.is_linked(gpus) else self.pcie_bandwidth
 
     def supports(self, dtype: str) -> bool:
         """Whether the chip itself multiplies in ``dtype``."""

@@ -64,6 +64,7 @@ GPU_FIELDS: dict[str, Rule] = {
     "dram_gb_per_s": POSITIVE,
     "l2_mib": POSITIVE,
     "nvlink_gb_per_s": NOT_NEGATIVE,
+    "nvlink_gpus": COUNT,
     "pcie_gb_per_s": POSITIVE,
     "gpus_per_node": COUNT,
     "tdp_w": POSITIVE,

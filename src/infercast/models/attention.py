@@ -5,10 +5,13 @@ from __future__ import annotations
 from infercast.models.layout import ParallelLayout
 from infercast.models.linear import linear
 from infercast.models.spec import GroupedAttention, LatentAttention, ModelConfig, Stack
-from infercast.ops import Attention, Call, Gemm
+from infercast.ops import Attention, Call, Collective, Gemm
 from infercast.ops.attention import Lengths
 from infercast.ops.elementwise import head_norm, kv_write, norm, rope
 from infercast.ops.op import Size
+
+SQUARES_BYTES = 2 * 4
+"""The mean squares of a token's queries and keys, in fp32."""
 
 
 def attention_token_calls(config: ModelConfig, stack: Stack, layout: ParallelLayout, tokens: Size) -> list[Call]:
@@ -58,6 +61,9 @@ def _grouped_token_calls(
     if spec.qk_norm:
         op = head_norm(tokens, heads + kv_heads, spec.head_dim, weights.base)
         calls.append(Call("qk_norm", op, layers))
+        if spec.norm_across and layout.tensor > 1:
+            squares = Collective("all_reduce", tokens * SQUARES_BYTES, layout.tensor)
+            calls.append(Call("qk_norm_reduce", squares, layers))
     if spec.rotary_dim:
         op = rope(tokens, heads + kv_heads, spec.rotary_dim, weights.base, normed=spec.qk_norm)
         calls.append(Call("rope", op, layers))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from infercast.models.layout import ParallelLayout
 from infercast.models.linear import linear
 from infercast.models.spec import DenseFeedForward, ExpertFeedForward, ModelConfig, Stack
-from infercast.ops import Call, Gemm, MoE
+from infercast.ops import Call, Collective, Gemm, MoE
+from infercast.ops.dtypes import bytes_of
 from infercast.ops.elementwise import gated_activation, plain_activation, quantise, routing, weighted_sum
 from infercast.ops.op import Size
 
@@ -47,7 +50,7 @@ def _dense_calls(
 def _expert_calls(
     config: ModelConfig, spec: ExpertFeedForward, layout: ParallelLayout, tokens: Size, layers: int
 ) -> list[Call]:
-    """Router and fused experts; each expert's width is split over the GPUs."""
+    """Router and fused experts: each expert's width split over the GPUs, or whole experts spread over them."""
     weights = config.weights
     router = Gemm(tokens, spec.experts, config.hidden, weights.base)
     calls = [Call("router", router, layers)]
@@ -55,13 +58,74 @@ def _expert_calls(
     if weights.activation_experts != weights.base:
         op = quantise(tokens, config.hidden, weights.base, weights.activation_experts)
         calls.append(Call("experts_quantise", op, layers))
+    chosen = spec.reached or spec.experts
+    hidden, inter = _padded(config, spec.inter if layout.experts else layout.share(spec.inter))
     experts = MoE(
-        tokens,
-        hidden=config.hidden,
-        inter=layout.share(spec.inter),
-        experts=spec.reached or spec.experts,
+        hottest_load(tokens, spec, layout),
+        hidden=hidden,
+        inter=inter,
+        experts=chosen,
         topk=spec.topk,
+        local_experts=-(-chosen // layout.expert_gpus) if layout.experts else None,
         dtype=weights.activation_experts,
         weight_dtype=weights.experts,
+        kernel=weights.experts_kernel,
+        routing=spec.routing,
     )
-    return [*calls, Call("experts", experts, layers)]
+    calls.append(Call("experts", experts, layers))
+    if layout.copies_sharing_experts > 1:
+        calls += _exchange_calls(config, spec, layout, tokens, layers)
+    return calls
+
+
+def hottest_load(tokens: Size, spec: ExpertFeedForward, layout: ParallelLayout) -> Size:
+    """Tokens that would load every GPU as the hottest one is loaded.
+
+    Copies that share experts bring as many tokens each. With uniform routing the rows of a GPU are close to a Poisson
+    count; the largest of n such counts lies about sqrt(2 ln n) deviations above their mean, and no GPU gets more than
+    all rows.
+    """
+    if layout.expert_gpus == 1:
+        return tokens
+    together = tokens * layout.copies_sharing_experts
+    gpus = layout.expert_gpus
+    rows = together * spec.topk / gpus
+    above = np.sqrt(2 * np.log(gpus) * (1 - 1 / gpus) / np.maximum(rows, 1e-9))
+    return np.asarray(together * np.minimum(1 + above, gpus))
+
+
+def _padded(config: ModelConfig, inter: int) -> tuple[int, int]:
+    """Hidden size and width as kernels for 4-bit experts need them: multiples of 256 and 128."""
+    weights = config.weights
+    if weights.experts != "mxfp4" or (weights.experts_kernel != "marlin" and weights.activation_experts != "fp8"):
+        return config.hidden, inter
+    return -(-config.hidden // 256) * 256, -(-inter // 128) * 128
+
+
+def combines_experts(stack: Stack, layout: ParallelLayout) -> bool:
+    """Whether the results of a layer's experts are gathered from the GPUs of several copies."""
+    return layout.copies_sharing_experts > 1 and isinstance(stack.feed_forward, ExpertFeedForward)
+
+
+def _exchange_calls(
+    config: ModelConfig, spec: ExpertFeedForward, layout: ParallelLayout, tokens: Size, layers: int
+) -> list[Call]:
+    """Tokens of all copies to the GPUs of their experts, and results back.
+
+    By default an engine gathers all tokens everywhere and scatters the sums. Otherwise each GPU sends its tokens to the
+    GPUs that hold one of their ``topk`` experts, fewer than ``topk`` where several lie on the same.
+    """
+    gpus = layout.expert_gpus
+    sent, returned = (
+        int(config.hidden * bytes_of(dtype)) for dtype in (config.weights.activation_experts, config.weights.base)
+    )
+    if layout.all_to_all:
+        reached = gpus * (1 - (1 - 1 / gpus) ** spec.topk)
+        copies = np.asarray(tokens * reached / layout.tensor)  # GPUs of one copy send a share of its tokens each
+        dispatch = Collective("all_to_all", copies * sent, gpus)
+        combine = Collective("all_to_all", copies * returned, gpus)
+    else:
+        together = tokens * layout.copies_sharing_experts
+        dispatch = Collective("all_gather", together * sent, gpus)
+        combine = Collective("reduce_scatter", together * returned, gpus)
+    return [Call("experts_dispatch", dispatch, layers), Call("experts_combine", combine, layers)]

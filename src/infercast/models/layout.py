@@ -1,4 +1,4 @@
-"""How one replica of a model is spread over GPUs."""
+"""How a model is spread over GPUs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,47 @@ from dataclasses import dataclass
 from infercast.errors import InputError
 from infercast.models.spec import ExpertFeedForward, GroupedAttention, ModelConfig
 
+MOST_TENSOR = 64
+"""Sizes that a refusal looks at for alternatives."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParallelLayout:
-    """``tensor`` GPUs share every layer: heads, feed-forward columns and vocabulary are split over them."""
+    """``tensor`` GPUs share every layer: heads, feed-forward columns and vocabulary are split over them.
+
+    ``pipeline`` such groups hold one stage of the layers each, and there are ``data`` copies of the whole. With
+    ``experts`` (expert parallelism) routed experts are not split but spread, over the GPUs of all copies: copies then
+    share their experts and have only their attention to themselves.
+    """
 
     tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    experts: bool = False
+    all_to_all: bool = False
+    """Tokens go to the GPUs of their experts alone, and not to all that share experts (DeepEP's kernels)."""
+    fused_norms: bool = False
+    """All-reduces carry the norm that follows them in one kernel (vLLM's ``fuse_allreduce_rms``)."""
 
     @property
     def gpus(self) -> int:
-        """GPUs one replica occupies."""
-        return self.tensor
+        """GPUs that all copies occupy together."""
+        return self.replica_gpus * self.data
+
+    @property
+    def replica_gpus(self) -> int:
+        """GPUs of one copy, which one engine drives."""
+        return self.tensor * self.pipeline
+
+    @property
+    def expert_gpus(self) -> int:
+        """GPUs that the experts of a layer are spread over; 1 where each GPU holds a share of every expert."""
+        return self.tensor * self.data if self.experts else 1
+
+    @property
+    def copies_sharing_experts(self) -> int:
+        """Copies whose tokens meet in one layer of experts."""
+        return self.data if self.experts else 1
 
     def share(self, size: int) -> int:
         """What one GPU holds of a dimension that is split, rounded up as engines pad it."""
@@ -27,20 +57,58 @@ class ParallelLayout:
         """Key-value heads one GPU holds: with fewer heads than GPUs each is kept more than once."""
         return max(1, kv_heads // self.tensor)
 
+    def share_layers(self, layers: int) -> int:
+        """Layers of the fullest stage."""
+        return -(-layers // self.pipeline)
+
+    @property
+    def fuses_norms(self) -> bool:
+        """Whether there are all-reduces for norms to ride on."""
+        return self.fused_norms and self.tensor > 1
+
+    def __str__(self) -> str:
+        parts = [f"TP{self.tensor}"]
+        parts += [f"PP{self.pipeline}"] if self.pipeline > 1 else []
+        parts += [f"DP{self.data}"] if self.data > 1 else []
+        return "+".join([*parts, "EP"] if self.experts else parts)
+
 
 def check_layout(config: ModelConfig, layout: ParallelLayout) -> None:
     """Refuse a layout that the model's dimensions do not allow, naming the ones that they do."""
-    if layout.tensor < 1:
-        raise InputError(f"tensor_parallel_size must be at least 1, not {layout.tensor}")
-    if not divides(config, layout.tensor):
-        valid = ", ".join(str(size) for size in range(1, 65) if divides(config, size))
+    sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
+    for name, size in sizes.items():
+        if size < 1:
+            raise InputError(f"{name}_parallel_size must be at least 1, not {size}")
+    if not divides(config, layout.tensor, split_experts=not layout.experts):
+        valid = [size for size in range(1, MOST_TENSOR + 1) if divides(config, size, split_experts=not layout.experts)]
         raise InputError(
             f"tensor_parallel_size {layout.tensor} does not divide the heads and widths of {config.name}; "
-            f"valid: {valid}"
+            f"valid: {', '.join(map(str, valid))}"
+        )
+    if layout.pipeline > config.layers:
+        raise InputError(
+            f"pipeline_parallel_size {layout.pipeline} is more than the {config.layers} layers of {config.name}"
+        )
+    if layout.experts:
+        _check_experts(config, layout)
+
+
+def _check_experts(config: ModelConfig, layout: ParallelLayout) -> None:
+    """Experts are spread in equal numbers, and there must be some."""
+    feed_forwards = (stack.feed_forward for stack in config.stacks)
+    counts = [each.experts for each in feed_forwards if isinstance(each, ExpertFeedForward)]
+    if not counts:
+        raise InputError(f"enable_expert_parallel needs a model with experts, and {config.name} has none")
+    if any(count % layout.expert_gpus for count in counts):
+        most = min(counts)
+        valid = ", ".join(str(size) for size in range(1, most + 1) if not any(count % size for count in counts))
+        raise InputError(
+            f"enable_expert_parallel spreads the {most} experts of {config.name} over {layout.expert_gpus} GPUs "
+            f"(tensor x data parallel size), which does not divide them; valid: {valid}"
         )
 
 
-def divides(config: ModelConfig, tensor: int) -> bool:
+def divides(config: ModelConfig, tensor: int, *, split_experts: bool = True) -> bool:
     """Whether heads, key-value heads and feed-forward widths split evenly over ``tensor`` GPUs."""
     for stack in config.stacks:
         attention = stack.attention
@@ -51,7 +119,7 @@ def divides(config: ModelConfig, tensor: int) -> bool:
         feed_forward = stack.feed_forward
         widths = [feed_forward.inter]
         if isinstance(feed_forward, ExpertFeedForward):
-            widths += [feed_forward.shared_inter, feed_forward.dense_inter]
+            widths = [*(widths if split_experts else []), feed_forward.shared_inter, feed_forward.dense_inter]
         if any(width % tensor for width in widths):
             return False
     return True

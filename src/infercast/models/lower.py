@@ -16,7 +16,7 @@ from dataclasses import fields
 import numpy as np
 
 from infercast.models.attention import attention_token_calls, sequence_calls
-from infercast.models.feed_forward import feed_forward_calls
+from infercast.models.feed_forward import combines_experts, feed_forward_calls
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import Attention, DenseFeedForward, GroupedAttention, ModelConfig, Stack
 from infercast.ops import Call, Collective, Gemm
@@ -30,13 +30,19 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
     """Kernels whose shapes follow from the number of tokens in the step."""
     base = config.weights.base
     calls = [Call("embedding", embedding(tokens, config.hidden, base))]
+    message = tokens * int(config.hidden * bytes_of(base))
     for stack in config.stacks:
-        calls += _norms(config, stack, tokens)
+        calls += _norms(config, stack, layout, tokens)
         calls += attention_token_calls(config, stack, layout, tokens)
         calls += feed_forward_calls(config, stack, layout, tokens)
         if layout.tensor > 1:
-            message = tokens * int(config.hidden * bytes_of(base))
-            calls.append(Call("all_reduce", Collective("all_reduce", message, layout.tensor), 2 * stack.layers))
+            # Where copies share experts, what gathers the experts' results takes the place of the second all-reduce.
+            halves = 1 if combines_experts(stack, layout) else 2
+            calls.append(Call("all_reduce", Collective("all_reduce", message, layout.tensor), halves * stack.layers))
+    if layout.pipeline > 1:
+        # Hidden states and residuals go to the next stage, each GPU of a stage sending its share.
+        sent = Collective("send_recv", 2 * message // layout.tensor, layout.replica_gpus)
+        calls.append(Call("stage_send", sent, layout.pipeline - 1))
     calls.append(Call("final_norm", norm(tokens, config.hidden, residual=True, dtype=base)))
     return merge(calls)
 
@@ -97,7 +103,7 @@ def merge(calls: list[Call]) -> list[Call]:
     return list(merged.values())
 
 
-def _norms(config: ModelConfig, stack: Stack, tokens: Size) -> list[Call]:
+def _norms(config: ModelConfig, stack: Stack, layout: ParallelLayout, tokens: Size) -> list[Call]:
     """The norms over the hidden size; each swallows the residual addition before it and the quantising after it."""
     weights = config.weights
     before_attention = isinstance(stack.attention, GroupedAttention)
@@ -110,7 +116,8 @@ def _norms(config: ModelConfig, stack: Stack, tokens: Size) -> list[Call]:
     ][: stack.norms]
     calls = []
     for written in dict.fromkeys(formats):
-        op = norm(tokens, config.hidden, residual=True, dtype=weights.base, out_dtype=written)
+        fused = layout.fuses_norms
+        op = norm(tokens, config.hidden, residual=True, dtype=weights.base, out_dtype=written, fused=fused)
         name = "norm" if written == weights.base else "norm_quantise"
         calls.append(Call(name, op, formats.count(written) * stack.layers))
     return calls

@@ -6,7 +6,7 @@ and the same feed-forward, so everything is counted once a stack.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class GroupedAttention:
     """A query sees the last ``window`` tokens; 0: all of them."""
     qk_norm: bool = False
     """Norms over each query and key head (Qwen3, Gemma 3)."""
+    norm_across: bool = False
+    """Those norms are over all heads together (MiniMax-M2), so GPUs that split the heads must add up squares."""
     qkv_bias: bool = False
     output_bias: bool = False
     sinks: bool = False
@@ -76,6 +78,8 @@ class ExpertFeedForward:
     """Experts are chosen from groups (DeepSeek), by scores in the router's own format."""
     reached: int | None = None
     """How many experts tokens go to at all, where a router without training leaves most of them out."""
+    routing: str = "uniform"
+    """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
 
 
 Attention = GroupedAttention | LatentAttention
@@ -111,6 +115,8 @@ class WeightFormat:
     activation_attention: str = "bf16"
     activation_feed_forward: str = "bf16"
     activation_experts: str = "bf16"
+    experts_kernel: str = ""
+    """Whose kernels multiply the experts, where it is not the engine's own choice: ``marlin``, ``triton``, ..."""
     name: str = "bf16"
     """What people call it: ``bf16``, ``fp8``, ``int4``, ``nvfp4``, ..."""
 
@@ -142,3 +148,14 @@ class ModelConfig:
     def layers(self) -> int:
         """Layers in all."""
         return sum(stack.layers for stack in self.stacks)
+
+
+def with_routing(config: ModelConfig, routing: str) -> ModelConfig:
+    """The same model with another spread of tokens over its experts."""
+    stacks = tuple(
+        replace(stack, feed_forward=replace(stack.feed_forward, routing=routing))
+        if isinstance(stack.feed_forward, ExpertFeedForward)
+        else stack
+        for stack in config.stacks
+    )
+    return replace(config, stacks=stacks)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from infercast.ops.dtypes import bytes_of
 from infercast.ops.op import Quantity, Size
 
+FUSED_NORM = "fused_norm"
+"""The kind of a norm that is part of the all-reduce before it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
@@ -41,12 +44,18 @@ class Elementwise:
         return self.written_per_row * self.rows
 
 
-def norm(rows: Size, width: int, *, residual: bool, dtype: str = "bf16", out_dtype: str = "bf16") -> Elementwise:
-    """RMS or layer norm over ``width`` values; with ``residual``, fused with the addition before it."""
+def norm(
+    rows: Size, width: int, *, residual: bool, dtype: str = "bf16", out_dtype: str = "bf16", fused: bool = False
+) -> Elementwise:
+    """RMS or layer norm over ``width`` values; with ``residual``, fused with the addition before it.
+
+    A ``fused`` one is part of the all-reduce before it: no launch of its own.
+    """
     value = bytes_of(dtype)
     read = width * value * (2 if residual else 1)
     written = width * bytes_of(out_dtype) + (width * value if residual else 0)
     kind = "norm" if out_dtype == dtype else "norm_quantise"
+    kind = FUSED_NORM if fused else kind
     return Elementwise("norm", rows, read, written, 5.0 * width, shared_read=width * value, kind=kind)
 
 

@@ -30,6 +30,8 @@ class MoE:
     family: str = "moe"
     routing: str = "uniform"
     """How tokens spread over experts: ``uniform``, ``balanced`` (equal counts) or ``power_law_`` and its exponent."""
+    kernel: str = ""
+    """Whose kernel, where it is not the engine's own choice."""
 
     @property
     def compute_dtype(self) -> str:

@@ -56,7 +56,7 @@ class Learned:
         self._physics = table_physics if as_tabled else engine_physics
         self._corrections = corrections or {}
         self._fallback = Roofline()
-        self._choices: dict[tuple[str, str, tuple[str, ...]], Choice | None] = {}
+        self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], Choice | None] = {}
         self._pricers: dict[object, GemmPricer] = {}
 
     def describe(self, gpu: Gpu) -> str:
@@ -169,15 +169,18 @@ class Learned:
     def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Choice | None:
         """The best model for this kind of operator on this GPU."""
         family, variants = family_of(op), variants or variants_of(op, gpu)
-        key = (family, gpu.name, variants)
+        engines = self._profile.engines(op)
+        key = (family, gpu.name, variants, engines)
         if key not in self._choices:
-            self._choices[key] = next(self._candidates(family, gpu, variants), None)
+            self._choices[key] = next(self._candidates(family, gpu, variants, engines), None)
         return self._choices[key]
 
-    def _candidates(self, family: str, gpu: Gpu, variants: tuple[str, ...]) -> Iterator[Choice]:
+    def _candidates(
+        self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
+    ) -> Iterator[Choice]:
         """Models that could serve, best first."""
         for tier, names in self._known(gpu):
-            for engine in self._profile.tables[family]:
+            for engine in engines:
                 if engine == SWEEP and self._as_tabled:
                     continue  # it was not measured under the conditions of a table
                 for variant in variants:

@@ -86,9 +86,8 @@ def _elementwise(op: Elementwise, gpu: Gpu) -> Pipes:
 
 
 def _collective(op: Collective, gpu: Gpu) -> Pipes:
-    """Bytes over the links that join the GPUs of a node."""
-    link = gpu.nvlink_bandwidth or gpu.pcie_bandwidth
-    return {"link": op.link_bytes / link}
+    """Bytes over the links that join the GPUs."""
+    return {"link": op.link_bytes / gpu.link_bandwidth(op.gpus)}
 
 
 def _dram(op: Op, gpu: Gpu) -> Quantity:

@@ -15,6 +15,10 @@ from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.identity import LATENT
 from infercast.predict.physics.moe import VLLM_DEFAULTS
 
+SAME_KERNEL = {"mxfp4/marlin": ("int4/marlin",)}
+"""Formats that one kernel multiplies alike, where the other's tables say more: Marlin's 4-bit experts were measured in
+ten layouts of experts as int4, and as mxfp4 in one that has 896 of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
@@ -31,6 +35,12 @@ class KernelProfile:
     def stands_alone(self, architecture: str, family: str, variant: str) -> bool:
         """Whether a GPU without measurements borrows these kernels from no sibling but from all measured GPUs."""
         return not {family, f"{family}/{variant}"}.isdisjoint(self.exceptions.get(architecture, ()))
+
+    def engines(self, op: Op) -> tuple[str, ...]:
+        """Whose tables to look at for an operator, first choice first."""
+        family = family_of(op)
+        named = f"{family} {op.kernel}" if isinstance(op, MoE) and op.kernel else family
+        return self.tables.get(named, self.tables[family])
 
     def preferring(self, engine: str) -> KernelProfile:
         """The same, with one engine's tables before all others."""
@@ -64,7 +74,12 @@ def variants_of(op: Op, gpu: Gpu) -> tuple[str, ...]:
     """What splits a family into separately learned kernels (format and library), first choice first."""
     if isinstance(op, MoE):
         stored = op.weight_dtype or op.dtype
+        stored = "mxfp4_a8" if (stored, op.dtype) == ("mxfp4", "fp8") else stored
+        if op.kernel:  # named, so nothing measured of another kernel stands for it
+            return tuple(dict.fromkeys((*SAME_KERNEL.get(f"{stored}/{op.kernel}", ()), f"{stored}/{op.kernel}")))
         library = VLLM_DEFAULTS.get(gpu.architecture, {}).get(stored, "triton")
+        if op.num_local < op.experts and (gpu.architecture, stored) == ("hopper", "fp8_block"):
+            library = "cutlass"
         return tuple(dict.fromkeys((f"{stored}/{library}", f"{stored}/triton", f"{op.dtype}/triton", "bf16/triton")))
     if isinstance(op, Gemm):
         return (op.dtype,) if gpu.supports(tensor_rate_of(op.dtype)) and op.dtype != "fp16" else ("bf16",)

@@ -16,6 +16,8 @@ def render_fit(fit: Fit) -> list[RenderableType]:
     """Tables for a terminal."""
     model, memory = fit.model, fit.memory
     title = f"{model.name} ({model.weights.name}) on {fit.layout.gpus} x {fit.gpu.title}"
+    if fit.layout.gpus != fit.layout.tensor or fit.layout.experts:
+        title += f", {fit.layout}"
     rows = [(name, format_bytes(size), format_percent(size / memory.total)) for name, size in _parts(fit)]
     shape = memory.kv.shape
     windows = ", ".join("all tokens" if window == 0 else f"last {window:,}" for window in shape.windows)
@@ -46,6 +48,7 @@ def fit_dict(fit: Fit) -> dict[str, Any]:
         "model": fit.model.name,
         "gpu": fit.gpu.name,
         "tensor_parallel_size": fit.layout.tensor,
+        **({} if fit.layout.gpus == fit.layout.tensor and not fit.layout.experts else _layout(fit)),
         "weights": fit.model.weights.name,
         "kv_cache_dtype": fit.model.cache_dtype,
         "parameters": parameter_count(fit.model),
@@ -63,6 +66,15 @@ def fit_dict(fit: Fit) -> dict[str, Any]:
         "fits": not fit.problem,
         "problem": fit.problem or None,
         "notes": list(fit.model.notes),
+    }
+
+
+def _layout(fit: Fit) -> dict[str, Any]:
+    """What tensor parallelism alone does not say."""
+    return {
+        "pipeline_parallel_size": fit.layout.pipeline,
+        "data_parallel_size": fit.layout.data,
+        "enable_expert_parallel": fit.layout.experts,
     }
 
 

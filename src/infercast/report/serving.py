@@ -11,6 +11,7 @@ from infercast.engine.deployment import Deployment
 from infercast.engine.host import Host, default_host
 from infercast.forecast.phases import Phase
 from infercast.forecast.serving import Forecast, Level, Percentiles
+from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
 from infercast.report.layout import facts, grid, section
 from infercast.units import MILLI, format_bytes, format_count, format_percent, format_seconds
@@ -40,8 +41,24 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ("host", _host(deployment.host)),
         ("kernel prices", deployment.predictor.describe(gpu)),
     ]
+    if not _is_plain(deployment.layout):
+        rows.insert(3, ("layout", _layout(deployment.layout)))
     rows += [("note", note) for note in model.notes]
     return rows
+
+
+def _is_plain(layout: ParallelLayout) -> bool:
+    """One engine, at most with its layers split over GPUs: the number of GPUs says it all."""
+    return layout.pipeline == layout.data == 1 and not layout.experts
+
+
+def _layout(layout: ParallelLayout) -> str:
+    """For people: what the GPUs share."""
+    parts = [f"{layout.tensor} GPUs share every layer"] if layout.tensor > 1 else []
+    parts += [f"{layout.pipeline} stages"] if layout.pipeline > 1 else []
+    parts += [f"{layout.data} copies"] if layout.data > 1 else []
+    parts += [f"experts spread over {layout.expert_gpus} GPUs"] if layout.experts else []
+    return f"{layout}: {', '.join(parts)}"
 
 
 def _host(host: Host) -> str:
@@ -70,10 +87,10 @@ def forecast_dict(forecast: Forecast) -> dict[str, Any]:
     return {
         "deployment": deployment_dict(forecast.deployment),
         "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
-        "ttft_ms": _milliseconds(forecast.ttft),
-        "tpot_ms": _milliseconds(forecast.tpot),
-        "inter_token_ms": _milliseconds(forecast.inter_token),
-        "end_to_end_ms": _milliseconds(forecast.end_to_end),
+        "ttft_ms": milliseconds(forecast.ttft),
+        "tpot_ms": milliseconds(forecast.tpot),
+        "inter_token_ms": milliseconds(forecast.inter_token),
+        "end_to_end_ms": milliseconds(forecast.end_to_end),
         "output_tokens_per_s": forecast.output_tokens_per_second,
         "requests_per_s": forecast.requests_per_second,
         "duration_s": forecast.duration,
@@ -100,6 +117,7 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
         "kv_cache_dtype": model.cache_dtype,
         "gpu": deployment.gpu.name,
         "tensor_parallel_size": deployment.layout.tensor,
+        **({} if _is_plain(deployment.layout) else _layout_dict(deployment.layout)),
         "weight_bytes": memory.weights,
         "num_gpu_blocks": memory.num_blocks,
         "block_size": memory.kv.shape.block_size,
@@ -109,6 +127,14 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "enable_prefix_caching": settings.enable_prefix_caching,
         "notes": list(model.notes),
+    }
+
+
+def _layout_dict(layout: ParallelLayout) -> dict[str, Any]:
+    return {
+        "pipeline_parallel_size": layout.pipeline,
+        "data_parallel_size": layout.data,
+        "enable_expert_parallel": layout.experts,
     }
 
 
@@ -123,10 +149,11 @@ def _latency_table(forecast: Forecast) -> RenderableType:
         ("inter-token latency", forecast.inter_token),
         ("end to end", forecast.end_to_end),
     ]
-    return grid(("", "mean", "p50", "p90", "p99"), [(name, *_cells(values)) for name, values in rows])
+    return grid(("", "mean", "p50", "p90", "p99"), [(name, *latency_cells(values)) for name, values in rows])
 
 
-def _cells(values: Percentiles | None) -> list[str]:
+def latency_cells(values: Percentiles | None) -> list[str]:
+    """Mean and percentiles of a latency, as a row of a table."""
     if values is None:
         return ["-"] * 4
     return [format_seconds(value) for value in (values.mean, values.p50, values.p90, values.p99)]
@@ -175,7 +202,8 @@ def _phase_table(phase: Phase) -> RenderableType:
     return grid(("family", "share", "a step", "bound by", "source", "largest kernels"), rows, notes_at=(3, 4, 5))
 
 
-def _milliseconds(values: Percentiles | None) -> dict[str, float] | None:
+def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
+    """Mean and percentiles of a latency, as plain data."""
     if values is None:
         return None
     names = ("mean", "p50", "p90", "p99")

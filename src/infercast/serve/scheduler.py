@@ -26,6 +26,10 @@ class Limits:
     long_prefill_token_threshold: int = 0
     """At most this many tokens of one prompt a step; 0: no such limit."""
     chunked_prefill: bool = True
+    prompts_first: bool = False
+    """Steps of prompts alone as long as one waits that fits, decoding stands still meanwhile (vLLM before V1)."""
+    waits_for_tokens: bool = False
+    """A sequence is in one step at a time: its next token is planned when the last one is known (pipelines)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +92,10 @@ class Scheduler:
     def schedule(self) -> Plan | None:
         """Plan the next step, assuming that the steps under way end as planned; None if nothing can be computed."""
         plan = Plan()
+        if self.limits.prompts_first:
+            self.schedule_waiting(plan, self.limits.max_num_batched_tokens)
+            if plan.sequences:
+                return plan
         budget = self._schedule_running(plan)
         if not plan.num_preempted:
             self.schedule_waiting(plan, budget)
@@ -98,6 +106,8 @@ class Scheduler:
         done = []
         for sequence in sampled:
             sequence.num_produced += 1
+            if self.limits.waits_for_tokens and sequence.num_promised < sequence.request.num_output:
+                sequence.num_tokens += 1
             if sequence.num_produced == sequence.request.num_output:
                 done.append(sequence)
         self.release(done)
@@ -186,5 +196,5 @@ class Scheduler:
         if reached == sequence.num_tokens:
             plan.sampled.append(sequence)
             sequence.num_promised += 1
-            if sequence.num_promised < sequence.request.num_output:
+            if sequence.num_promised < sequence.request.num_output and not self.limits.waits_for_tokens:
                 sequence.num_tokens += 1

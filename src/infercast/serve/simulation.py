@@ -23,6 +23,8 @@ from infercast.serve.first_use import FirstUses
 from infercast.serve.record import Record
 from infercast.serve.request import Workload
 from infercast.serve.scheduler import Limits, Plan, Scheduler
+from infercast.serve.source import Source
+from infercast.serve.stages import StagedTimeline
 from infercast.serve.state import State
 
 Observer = Callable[[Scheduler, Plan], None]
@@ -57,6 +59,8 @@ class Replica:
     first_uses: FirstUses | None = None
     """What the engine has met since its start, which a run adds to; None: it has met everything."""
     max_model_len: int | None = None
+    stages: tuple[float, ...] | None = None
+    """A pipeline: the share of a step's GPU time that each stage takes."""
 
 
 def simulate(
@@ -73,26 +77,44 @@ def simulate(
     the last bit. ``observe`` is called after each step is planned, which needs ``jump=False``.
     """
     check_workload(replica, workload)
-    cache = KvCache(replica.num_blocks, replica.kv_shape, caching=replica.prefix_caching)
     clients = Clients(workload, replica.request_path_seconds, replica.request_token_seconds)
-    record = Record(len(workload.requests), replica.num_blocks, replica.token_path_seconds, replica.token_turn_seconds)
-    scheduler = Scheduler(replica.limits, cache)
-    state = State(scheduler, clients, record, replica.timer, replica.steps_under_way, replica.first_uses)
-    with _no_garbage():
-        _serve(replica, state, jump, observe, progress)
-    return record.close(scheduler)
+    record = new_record(replica, len(workload.requests))
+    with no_garbage():
+        for _ in turns(replica, clients, record, jump=jump, observe=observe, progress=progress):
+            pass
+    return record
 
 
-def _serve(replica: Replica, state: State, jump: bool, observe: Observer | None, progress: Progress | None) -> None:
-    """The loop."""
-    scheduler, clients, record = state.scheduler, state.clients, state.record
+def new_record(replica: Replica, num_requests: int) -> Record:
+    """An empty record of a run on this engine."""
+    return Record(num_requests, replica.num_blocks, replica.token_path_seconds, replica.token_turn_seconds)
+
+
+def turns(
+    replica: Replica,
+    clients: Source,
+    record: Record,
+    *,
+    jump: bool = True,
+    observe: Observer | None = None,
+    progress: Progress | None = None,
+) -> Iterator[float]:
+    """The loop of one engine, turn by turn: the clock before each, and an end when no client will send again.
+
+    Whoever drives several engines gives the next turn to the one whose clock is furthest behind.
+    """
+    cache = KvCache(replica.num_blocks, replica.kv_shape, caching=replica.prefix_caching)
+    state = State(
+        Scheduler(replica.limits, cache), clients, record, replica.timer, replica.steps_under_way, replica.first_uses
+    )
+    if replica.stages is not None:
+        state.timeline = StagedTimeline(replica.stages)
+    # With several batches under way, or prompts before everything, no stretch belongs to decoding alone.
+    jump = jump and replica.stages is None and not replica.limits.prompts_first
+    scheduler = state.scheduler
     while True:
-        while (arrival := clients.next_arrival) is not None and arrival <= state.timeline.clock:
-            index, request, sent = clients.pop()
-            scheduler.add(index, request)
-            record.sent(index, sent)
-            if progress is not None and index % TELL_EVERY == 0:
-                progress(index, state.timeline.clock)
+        yield state.timeline.clock
+        arrival = _take_in(state, progress)
         if jump and (state.convoy is not None or gather(state)):
             if coast(state):
                 continue
@@ -110,11 +132,24 @@ def _serve(replica: Replica, state: State, jump: bool, observe: Observer | None,
         elif arrival is not None:
             state.timeline.sleep_until(arrival + replica.wake_up_seconds)
         else:
+            record.close(scheduler)
             return
 
 
+def _take_in(state: State, progress: Progress | None) -> float | None:
+    """Queue the requests that have arrived; returns when the next one will."""
+    clients = state.clients
+    while (arrival := clients.next_arrival) is not None and arrival <= state.timeline.clock:
+        index, request, sent = clients.pop()
+        state.scheduler.add(index, request)
+        state.record.sent(index, sent)
+        if progress is not None and index % TELL_EVERY == 0:
+            progress(index, state.timeline.clock)
+    return arrival
+
+
 @contextmanager
-def _no_garbage() -> Iterator[None]:
+def no_garbage() -> Iterator[None]:
     """Keep Python from looking for unreachable cycles: a run makes none, and looking takes a tenth of its time."""
     was_enabled = gc.isenabled()
     gc.disable()

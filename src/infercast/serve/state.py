@@ -7,11 +7,11 @@ from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
 from infercast.engine.step import HostCost, StepEstimate, StepShape, StepTimer
-from infercast.serve.clients import Clients
 from infercast.serve.convoy import Convoy
 from infercast.serve.first_use import NOTHING_NEW, FirstUses
 from infercast.serve.record import Record
 from infercast.serve.scheduler import Plan, Scheduler, Sequence
+from infercast.serve.source import Source
 from infercast.serve.timeline import Timeline
 
 
@@ -41,7 +41,7 @@ class State:
     def __init__(
         self,
         scheduler: Scheduler,
-        clients: Clients,
+        clients: Source,
         record: Record,
         timer: StepTimer,
         steps_under_way: int,

@@ -86,7 +86,7 @@ def read_qwen3_moe(fields: Fields) -> list[Layer]:
 
 def read_minimax_m2(fields: Fields) -> list[Layer]:
     """MiniMax-M2: norms over all queries and all keys, a bias on the router's choice."""
-    attention = grouped_attention(fields, qk_norm=fields.flag("use_qk_norm"))
+    attention = replace(grouped_attention(fields, qk_norm=fields.flag("use_qk_norm")), norm_across=True)
     feed_forward = routed_experts(
         fields,
         fields.positive("num_local_experts"),

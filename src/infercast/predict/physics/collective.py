@@ -1,13 +1,17 @@
-"""Collectives inside one node: a latency that grows with the number of GPUs, and the bytes that each link carries.
+"""Collectives: a latency that grows with the number of GPUs, and the bytes that each link carries.
 
 An engine's own all-reduce is one-shot (everyone reads everything) for small messages and two-shot above. Long messages
 and other kinds go through a library's rings: by a protocol of short latency that wastes bandwidth, then by one of long
 latency that does not; or through reduction inside the switch (NVLS) on eight GPUs of Hopper or Blackwell. An exchange
 of all with all sends to each peer at once.
+
+Between nodes a collective is two: one inside every node, and one among the nodes in which each GPU's own share of the
+message crosses its own network adapter. Cards that no bridge joins talk over PCIe.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -77,6 +81,13 @@ SHOT_LATENCY, SHOT_STEP, SECOND_SHOT = 4.34e-6, 0.055e-6, 3.4e-6
 SHOT_EFFICIENCY, SHOT_SOFTNESS = 0.72, 0.90
 # Without a switch, PCIe traffic of more pairs shares the bridges and crosses between sockets; it adds to latency, too.
 PCIE_EFFICIENCY, PCIE_SHARING, PCIE_DELAY = 0.64, 1.86, 1.63
+# Share of a network adapter's line rate that carries payload: not measured here, NCCL's users report 0.8 to 0.95.
+NETWORK_EFFICIENCY, NETWORK_SOFTNESS = 0.85, 0.70
+
+
+# In an engine GPUs do not come to a collective at the same moment, and all wait for the last: seconds for two of them,
+# growing with the logarithm of their number. Tables are measured with GPUs that do nothing else.
+RANK_SKEW = 1.5e-6
 
 
 class Priced(NamedTuple):
@@ -100,7 +111,7 @@ def _slowness(gpu: Gpu) -> float:
 
 def _link(gpu: Gpu, gpus: int) -> float:
     """Bytes a second of each GPU's links, were all of them payload."""
-    if gpu.nvlink_bandwidth > 0:
+    if gpu.is_linked(gpus):
         return gpu.nvlink_bandwidth
     return float(gpu.pcie_bandwidth * PCIE_EFFICIENCY / (gpus / 2) ** PCIE_SHARING)
 
@@ -110,14 +121,14 @@ def _limit(limits: dict[int, int], gpus: int) -> int:
     return next((size for most, size in limits.items() if gpus <= most), 0)
 
 
-def _is_switched(gpu: Gpu) -> bool:
-    return gpu.architecture in SWITCH_ARCHITECTURES and gpu.nvlink_bandwidth > 0
+def _is_switched(gpu: Gpu, gpus: int) -> bool:
+    return gpu.architecture in SWITCH_ARCHITECTURES and gpu.is_linked(gpus)
 
 
 def _by(protocol: _Protocol, carried: Array, passes: int, op: Collective, gpu: Gpu, algorithm: float) -> Priced:
     """A library's kernel: ``carried`` bytes cross each GPU's links."""
-    slow = (1.83e9 / gpu.boost_clock) ** CLOCK_POWER * (1.0 if gpu.nvlink_bandwidth > 0 else PCIE_DELAY)
-    share = protocol.efficiency - protocol.pair_loss / op.gpus if gpu.nvlink_bandwidth > 0 else 1.0
+    slow = (1.83e9 / gpu.boost_clock) ** CLOCK_POWER * (1.0 if gpu.is_linked(op.gpus) else PCIE_DELAY)
+    share = protocol.efficiency - protocol.pair_loss / op.gpus if gpu.is_linked(op.gpus) else 1.0
     latency = (protocol.latency + passes * protocol.step * (op.gpus - 1)) * slow + 0.0 * carried
     transfer = carried / (_link(gpu, op.gpus) * share)
     return Priced(soft_max(protocol.softness, latency, transfer), latency, transfer, algorithm + 0.0 * carried)
@@ -137,13 +148,13 @@ def _library(op: Collective, gpu: Gpu, message: Array) -> Priced:
     passes = 2 if op.kind == "all_reduce" else 1
     carried = op.link_bytes + 0.0 * message
     short = _by(SHORT, carried, passes, op, gpu, 0.0)
-    if gpu.nvlink_bandwidth <= 0:
+    if not gpu.is_linked(op.gpus):
         return short
     if op.kind == "all_to_all":
         return _exchange(op, gpu, message)
     is_short = message < BULK_FROM * gpu.nvlink_bandwidth * op.gpus
     ring = _merge(is_short, short, _by(BULK, carried, passes, op, gpu, 1.0))
-    if op.kind != "all_reduce" or op.gpus < 8 or not _is_switched(gpu):
+    if op.kind != "all_reduce" or op.gpus < 8 or not _is_switched(gpu, op.gpus):
         return ring
     switch = _by(SWITCH, message * (op.gpus + 1) / op.gpus, 0, op, gpu, 6.0)
     return _merge(switch.seconds < ring.seconds, switch, ring)
@@ -152,20 +163,49 @@ def _library(op: Collective, gpu: Gpu, message: Array) -> Priced:
 def _shots(op: Collective, gpu: Gpu, message: Array) -> Priced:
     """An engine's own all-reduce: read all of the others at once, or reduce a share and gather the rest."""
     one = message < _limit(ONE_SHOT_LIMITS, op.gpus)
-    link = _link(gpu, op.gpus) * (SHOT_EFFICIENCY if gpu.nvlink_bandwidth > 0 else 1.0)
+    link = _link(gpu, op.gpus) * (SHOT_EFFICIENCY if gpu.is_linked(op.gpus) else 1.0)
     latency = (SHOT_LATENCY + SHOT_STEP * (op.gpus - 1) + np.where(one, 0.0, SECOND_SHOT)) * _slowness(gpu)
     transfer = np.where(one, (op.gpus - 1) * message, op.link_bytes) / link
     return Priced(soft_max(SHOT_SOFTNESS, latency, transfer), latency, transfer, np.where(one, 2.0, 3.0))
 
 
-def collective(op: Collective, gpu: Gpu) -> Physics:
-    """Price a collective over the GPUs of one node."""
-    message = np.maximum(np.atleast_1d(np.asarray(op.message_bytes, dtype=np.float64)), 1.0)
+def _inside(op: Collective, gpu: Gpu, message: Array) -> Priced:
+    """A collective over the GPUs of one node."""
+    if op.kind == "send_recv":  # one pair after the other, over what joins them all
+        joined = gpu if gpu.is_linked(op.gpus) else replace(gpu, nvlink_bandwidth=0.0)
+        return _library(replace(op, gpus=2), joined, message)
     priced = _library(op, gpu, message)
     # Without NVLink, engines give their own kernel up beyond two GPUs.
-    if op.kind == "all_reduce" and op.library in OTHER_CUSTOM_LIMITS and (gpu.nvlink_bandwidth > 0 or op.gpus <= 2):
+    is_own = op.kind == "all_reduce" and op.library in OTHER_CUSTOM_LIMITS
+    if is_own and (gpu.is_linked(op.gpus) or op.gpus <= 2):
         limits = CUSTOM_LIMITS.get((op.library, gpu.architecture), OTHER_CUSTOM_LIMITS[op.library])
         priced = _merge(message < _limit(limits, op.gpus), _shots(op, gpu, message), priced)
+    return priced
+
+
+def _between_nodes(op: Collective, gpu: Gpu, message: Array) -> Priced:
+    """Inside every node first (and last), then each GPU's share of the message over its own adapter."""
+    node = gpu.gpus_per_node
+    nodes = -(-op.gpus // node)
+    passes = 2 if op.kind == "all_reduce" else 1
+    carried = message if op.kind == "send_recv" else passes * message * (nodes - 1) / nodes
+    if op.kind in ("all_reduce", "all_gather", "reduce_scatter"):
+        carried = carried / node
+    started = SHORT.latency * (1.83e9 / gpu.boost_clock) ** CLOCK_POWER if op.kind == "send_recv" else 0.0
+    latency = started + passes * (nodes - 1) * gpu.network_latency + 0.0 * message
+    transfer = carried / (gpu.network_bandwidth * NETWORK_EFFICIENCY)
+    seconds = soft_max(NETWORK_SOFTNESS, latency, transfer)
+    if op.kind == "send_recv" or node == 1:
+        return Priced(seconds, latency, transfer, 0.0 * message)
+    inner = _inside(replace(op, gpus=node, library="nccl"), gpu, message)
+    return Priced(inner.seconds + seconds, inner.latency + latency, inner.transfer + transfer, inner.algorithm)
+
+
+def collective(op: Collective, gpu: Gpu) -> Physics:
+    """Price a collective over GPUs of one node, or of several that a network joins."""
+    message = np.maximum(np.atleast_1d(np.asarray(op.message_bytes, dtype=np.float64)), 1.0)
+    spread = op.gpus > gpu.gpus_per_node and gpu.network_bandwidth > 0
+    priced = _between_nodes(op, gpu, message) if spread else _inside(op, gpu, message)
     seconds, latency, transfer, algorithm = priced
     terms = {"launch": latency, "link": transfer}
     features = columns(
@@ -179,3 +219,11 @@ def collective(op: Collective, gpu: Gpu) -> Physics:
         log2(seconds * 1e6),
     )
     return Physics(seconds, terms, features)
+
+
+def engine_collective(op: Collective, gpu: Gpu) -> Physics:
+    """The same between the other kernels of an engine: the last GPU to come is waited for."""
+    physics = collective(op, gpu)
+    late = RANK_SKEW * float(np.log2(max(op.gpus, 1)))
+    terms = {**physics.terms, "launch": physics.terms["launch"] + late}
+    return Physics(physics.seconds + late, terms, physics.features)

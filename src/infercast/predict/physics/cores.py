@@ -16,7 +16,7 @@ from infercast.hardware import Gpu
 from infercast.ops import Gemm, Op
 from infercast.predict.physics.attention_decode import decode
 from infercast.predict.physics.attention_prefill import prefill
-from infercast.predict.physics.collective import collective
+from infercast.predict.physics.collective import collective, engine_collective
 from infercast.predict.physics.gemm import engine_gemm, sweep_gemm, table_gemm
 from infercast.predict.physics.memory_bound import memory_bound
 from infercast.predict.physics.moe import moe
@@ -59,8 +59,10 @@ def _without_cache(gpu: Gpu) -> Gpu:
     return replace(gpu, l2_bytes=1)
 
 
-# Families whose operands an engine always finds cold. Its quantising is a kernel of its own.
+# Families whose operands an engine always finds cold (its quantising is a kernel of its own), and collectives, at
+# which its GPUs arrive one after the other.
 _COLD: dict[str, Callable[[Any, Gpu], Physics]] = {
     "attention_decode": lambda op, gpu: decode(op, _without_cache(gpu)),
     "moe": lambda op, gpu: moe(op, gpu, warm=False),
+    "collective": engine_collective,
 }

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.hardware import Gpu
-from infercast.ops.elementwise import Elementwise
+from infercast.ops.elementwise import FUSED_NORM, Elementwise
 from infercast.predict.physics.terms import Physics, columns, fill, log2, miss_share, soft_max
 
 FEATURES = (
@@ -63,6 +63,7 @@ class _Kernel(NamedTuple):
 KERNELS = {
     "norm": _Kernel(1.5e-6, 1.00, 0.62, 2.6, 20.9, 94.0, 26.0),
     "norm_quantise": _Kernel(2.3e-6, 0.88, 0.73, 1.7, 11.0, 1157.0, 14.0),
+    FUSED_NORM: _Kernel(0.0, 1.00, 0.62, 2.6, 20.9, 0.0, 1e9),
     "head_norm": _Kernel(1.2e-6, 0.82, 0.7, 1.8, 30.0, 200.0, 200.0),
     "activation": _Kernel(1.25e-6, 0.95, 0.72, 1.7, 26.0, 186.0, 655.0),
     "activation_quantise": _Kernel(1.5e-6, 0.85, 0.70, 1.8, 8.5, 251.0, 11.0),

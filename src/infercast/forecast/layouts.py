@@ -1,0 +1,165 @@
+"""Every way to put a model on so many GPUs, compared by the price of two steps.
+
+No run is simulated. A layout is judged by one step that computes a prompt and one that decodes a full batch: while a
+sequence produces its ``output`` tokens, every other sequence of the batch is replaced once on average, so each of its
+tokens waits for ``batch / output`` prompts on top of its own step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from infercast.engine.deployment import Deployment, check_nodes
+from infercast.engine.settings import EngineSettings
+from infercast.errors import DoesNotFitError, InputError
+from infercast.forecast.deploy import GpuSource, ModelSource, deploy, load_model
+from infercast.forecast.kernels import decode_shape, prefill_shape, price_shape
+from infercast.hardware import Gpu, load_gpu, with_network
+from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.spec import ExpertFeedForward, ModelConfig
+from infercast.predict.default import make_predictor
+from infercast.predict.roofline import Predictor
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a layout is judged by."""
+
+    concurrency: int = 64
+    """Sequences that run at once on all GPUs together."""
+    num_input: int = 1024
+    num_output: int = 256
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a whole sequence."""
+        return self.num_input + self.num_output
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutCost:
+    """One layout on one kind of GPU; times in seconds."""
+
+    gpu: Gpu
+    layout: ParallelLayout
+    weights: float = 0.0
+    """Bytes a GPU."""
+    kv_tokens: int = 0
+    """Tokens that the caches of all copies hold together."""
+    batch: int = 0
+    """Sequences of one copy: its share of the load, or what its cache holds."""
+    ttft: float = 0.0
+    """One prompt alone."""
+    tpot: float = 0.0
+    """Under the load."""
+    output_tokens_per_second: float = 0.0
+    problem: str = ""
+    """Why it cannot be done."""
+
+    @property
+    def output_tokens_per_second_a_gpu(self) -> float:
+        """What one GPU contributes."""
+        return self.output_tokens_per_second / self.layout.gpus
+
+
+def compare_layouts(
+    model: ModelSource,
+    gpus: Sequence[GpuSource],
+    *,
+    num_gpus: Iterable[int] = (1, 2, 4, 8),
+    load: Load | None = None,
+    quantization: str | None = None,
+    kv_cache_dtype: str = "auto",
+    network: str | None = None,
+    predictor: str | Predictor = "learned",
+) -> tuple[LayoutCost, ...]:
+    """Price every layout that the model allows on every kind and number of GPUs, also those that do not fit."""
+    load = load or Load()
+    if min(load.concurrency, load.num_input, load.num_output) < 1:
+        raise InputError("concurrency, input and output lengths must be at least 1")
+    counts = sorted(set(num_gpus))
+    if not counts or counts[0] < 1:
+        raise InputError(f"numbers of GPUs must be at least 1, not {counts}")
+    config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
+    if load.longest > config.max_positions:
+        raise InputError(f"{load.longest} tokens are above the {config.max_positions} positions of {config.name}")
+    chosen = make_predictor(predictor) if isinstance(predictor, str) else predictor
+    devices = [with_network(each if isinstance(each, Gpu) else load_gpu(each), network) for each in gpus]
+    return tuple(
+        _price(config, device, layout, load, chosen)
+        for device in devices
+        for count in counts
+        for layout in valid_layouts(config, count, device)
+    )
+
+
+def valid_layouts(config: ModelConfig, num_gpus: int, gpu: Gpu) -> Iterator[ParallelLayout]:
+    """Layouts over exactly so many GPUs that the model's dimensions and the GPUs' links allow."""
+    has_experts = any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in config.stacks)
+    for tensor in _divisors(num_gpus):
+        for pipeline in _divisors(num_gpus // tensor):
+            for experts in (False, True) if has_experts and num_gpus > 1 else (False,):
+                layout = ParallelLayout(tensor, pipeline, num_gpus // tensor // pipeline, experts=experts)
+                try:
+                    check_layout(config, layout)
+                    check_nodes(layout, gpu)
+                except InputError:
+                    continue
+                yield layout
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(number, 0, -1) if number % size == 0]
+
+
+def _price(config: ModelConfig, gpu: Gpu, layout: ParallelLayout, load: Load, predictor: Predictor) -> LayoutCost:
+    """One layout: its memory, and its two steps."""
+    share = -(-load.concurrency // layout.data)
+    try:
+        deployment = deploy(
+            config,
+            gpu,
+            EngineSettings(max_num_seqs=max(1, share), max_model_len=load.longest),
+            tensor_parallel_size=layout.tensor,
+            pipeline_parallel_size=layout.pipeline,
+            data_parallel_size=layout.data,
+            enable_expert_parallel=layout.experts,
+            predictor=predictor,
+        )
+    except DoesNotFitError as problem:
+        return LayoutCost(gpu, layout, problem=str(problem))
+    memory = deployment.memory
+    batch = min(share, memory.most_sequences(load.longest, chunk=1))
+    prompt = _prompt_seconds(deployment, load.num_input)
+    # Stages work on different parts of the batch; a token passes through all of them.
+    part = -(-batch // layout.pipeline)
+    decode = price_shape(deployment, decode_shape(part, load.num_input + load.num_output // 2))
+    stages = min(batch, layout.pipeline)
+    tpot = decode.seconds + batch / load.num_output * prompt / stages
+    return LayoutCost(
+        gpu=gpu,
+        layout=layout,
+        weights=memory.weights,
+        kv_tokens=layout.data * memory.num_blocks * memory.kv.shape.block_size // len(memory.kv.shape.windows),
+        batch=batch,
+        ttft=prompt,
+        tpot=tpot,
+        output_tokens_per_second=layout.data * batch / tpot,
+    )
+
+
+def _prompt_seconds(deployment: Deployment, num_input: int) -> float:
+    """One prompt alone, in as many steps as the engine cuts it into."""
+    most = deployment.settings.max_num_batched_tokens
+    seconds, done = 0.0, 0
+    while done < num_input:
+        chunk = min(most, num_input - done)
+        seconds += price_shape(deployment, prefill_shape(chunk, done)).seconds
+        done += chunk
+    return seconds
+
+
+def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
+    """Best first: most output tokens a GPU; what does not fit comes last."""
+    return sorted(costs, key=lambda cost: (bool(cost.problem), -cost.output_tokens_per_second_a_gpu))

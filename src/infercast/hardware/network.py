@@ -1,0 +1,43 @@
+"""Networks between nodes by name, and a GPU that is plugged into one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+
+from infercast.errors import UnknownNameError
+from infercast.hardware.gpu import Gpu
+from infercast.hardware.schema import read_table
+from infercast.units import GIGA, MICRO
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What one GPU gets of its node's network, in one direction."""
+
+    name: str
+    title: str
+    bandwidth: float
+    latency: float
+    """Seconds of one message."""
+
+
+@cache
+def networks() -> dict[str, Network]:
+    """All bundled networks by name."""
+    tables = read_table(files("infercast") / "data" / "networks.toml", "networks.toml")
+    return {
+        name: Network(name, table["title"], table["gb_per_s"] * GIGA, table["latency_us"] * MICRO)
+        for name, table in tables.items()
+    }
+
+
+def with_network(gpu: Gpu, name: str | None) -> Gpu:
+    """The same GPU in nodes that a network joins; None leaves it alone."""
+    if name is None:
+        return gpu
+    known = networks()
+    if name not in known:
+        raise UnknownNameError("network", name, known)
+    return replace(gpu, network_bandwidth=known[name].bandwidth, network_latency=known[name].latency)

@@ -1,0 +1,172 @@
+"""A simulated run on several engines, or on two pools of them, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from infercast.engine.deployment import Deployment
+from infercast.forecast.disaggregate import DisaggregatedForecast
+from infercast.forecast.fleet import EngineLoad, FleetForecast
+from infercast.forecast.serving import Percentiles
+from infercast.report.layout import facts, grid, section
+from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds
+from infercast.serve import Workload
+from infercast.units import format_percent
+
+LATENCIES = ("", "mean", "p50", "p90", "p99")
+
+
+def render_fleet(forecast: FleetForecast) -> list[RenderableType]:
+    """Tables for a terminal."""
+    about = [
+        *deployment_facts(forecast.deployment),
+        ("router", forecast.router),
+        ("workload", _workload(forecast.workload, forecast.duration)),
+    ]
+    latencies = [
+        ("time to first token (TTFT)", forecast.ttft),
+        ("time per output token (TPOT)", forecast.tpot),
+        ("inter-token latency", forecast.inter_token),
+        ("end to end", forecast.end_to_end),
+    ]
+    load = [
+        ("throughput", f"{forecast.output_tokens_per_second:,.0f} output tokens/s"),
+        ("", f"{forecast.output_tokens_per_second_a_gpu:,.0f} output tokens/s a GPU"),
+        ("", f"{forecast.requests_per_second:,.2f} requests/s"),
+    ]
+    parts: list[RenderableType] = [
+        section("What was simulated", facts(about)),
+        section("Latency", _latencies(latencies)),
+        section("Load", facts(load)),
+        section("Engines", _engines(forecast.engines)),
+    ]
+    if forecast.saturation is not None:
+        parts.insert(1, section("Overload", Text(forecast.saturation.sentence, style="bold red")))
+    return parts
+
+
+def fleet_dict(forecast: FleetForecast) -> dict[str, Any]:
+    """The same as plain data."""
+    saturation = forecast.saturation
+    return {
+        "deployment": deployment_dict(forecast.deployment),
+        "router": forecast.router,
+        "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
+        "ttft_ms": milliseconds(forecast.ttft),
+        "tpot_ms": milliseconds(forecast.tpot),
+        "inter_token_ms": milliseconds(forecast.inter_token),
+        "end_to_end_ms": milliseconds(forecast.end_to_end),
+        "output_tokens_per_s": forecast.output_tokens_per_second,
+        "output_tokens_per_s_a_gpu": forecast.output_tokens_per_second_a_gpu,
+        "requests_per_s": forecast.requests_per_second,
+        "duration_s": forecast.duration,
+        "engines": _engines_list(forecast.engines),
+        "saturated": saturation is not None,
+        "saturation_requests_per_s": saturation.capacity if saturation else None,
+    }
+
+
+def render_disaggregated(forecast: DisaggregatedForecast) -> list[RenderableType]:
+    """Tables for a terminal: both pools, and where the time to the first token goes."""
+    latencies = [
+        ("time to first token (TTFT)", forecast.ttft),
+        ("  prompt on its pool", forecast.prompt),
+        ("  waiting for the link", forecast.transfer_wait),
+        ("  on the link", forecast.transfer),
+        ("  to the first token", forecast.first_step),
+        ("time per output token (TPOT)", forecast.tpot),
+        ("end to end", forecast.end_to_end),
+    ]
+    tokens = forecast.output_tokens_per_second
+    load = [
+        ("throughput", f"{tokens:,.0f} output tokens/s, {tokens / forecast.gpus:,.0f} a GPU"),
+        ("", f"{forecast.requests_per_second:,.2f} requests/s"),
+        ("link", f"{forecast.link}, {format_percent(forecast.link_use)} of the run in use by its busiest sender"),
+        ("workload", _workload(forecast.workload, forecast.duration)),
+    ]
+    return [
+        section("Pool for prompts", facts(_pool_facts(forecast.prefill))),
+        section("Pool for decoding", facts(_pool_facts(forecast.decode))),
+        section("Latency", _latencies(latencies)),
+        section("Load", facts(load)),
+        section("Engines for prompts", _engines(forecast.prefill_engines)),
+        section("Engines for decoding", _engines(forecast.decode_engines)),
+    ]
+
+
+def disaggregated_dict(forecast: DisaggregatedForecast) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "prefill": {
+            "deployment": deployment_dict(forecast.prefill),
+            "prompt_ms": milliseconds(forecast.prompt),
+            "engines": _engines_list(forecast.prefill_engines),
+        },
+        "decode": {
+            "deployment": deployment_dict(forecast.decode),
+            "first_step_ms": milliseconds(forecast.first_step),
+            "engines": _engines_list(forecast.decode_engines),
+        },
+        "link": {
+            "name": forecast.link,
+            "wait_ms": milliseconds(forecast.transfer_wait),
+            "transfer_ms": milliseconds(forecast.transfer),
+            "use": forecast.link_use,
+        },
+        "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
+        "gpus": forecast.gpus,
+        "ttft_ms": milliseconds(forecast.ttft),
+        "tpot_ms": milliseconds(forecast.tpot),
+        "end_to_end_ms": milliseconds(forecast.end_to_end),
+        "output_tokens_per_s": forecast.output_tokens_per_second,
+        "requests_per_s": forecast.requests_per_second,
+        "duration_s": forecast.duration,
+    }
+
+
+def _pool_facts(deployment: Deployment) -> list[tuple[str, str]]:
+    """What both pools may differ in; the host and prices are said once for each."""
+    return [row for row in deployment_facts(deployment) if row[0] not in ("host", "note")]
+
+
+def _workload(workload: Workload, duration: float) -> str:
+    return f"{workload.description}; {duration:,.1f} s simulated"
+
+
+def _latencies(rows: Sequence[tuple[str, Percentiles | None]]) -> RenderableType:
+    return grid(LATENCIES, [(name, *latency_cells(values)) for name, values in rows])
+
+
+def _engines(engines: Sequence[EngineLoad]) -> RenderableType:
+    columns = ("engine", "requests", "busy", "running", "KV cache at most", "found in cache", "preemptions")
+    rows = [
+        (
+            f"{number}",
+            f"{each.requests:,}",
+            format_percent(each.busy),
+            f"{each.running:,.1f}",
+            format_percent(each.kv_peak),
+            format_percent(each.prefix_hit_rate),
+            f"{each.num_preemptions:,}",
+        )
+        for number, each in enumerate(engines)
+    ]
+    return grid(columns, rows)
+
+
+def _engines_list(engines: Sequence[EngineLoad]) -> list[dict[str, Any]]:
+    return [
+        {
+            "requests": each.requests,
+            "busy": each.busy,
+            "running": each.running,
+            "kv_peak": each.kv_peak,
+            "prefix_hit_rate": each.prefix_hit_rate,
+            "preemptions": each.num_preemptions,
+        }
+        for each in engines
+    ]

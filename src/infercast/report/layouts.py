@@ -1,0 +1,74 @@
+"""Layouts side by side, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from infercast.forecast.layouts import LayoutCost, Load, ranked
+from infercast.report.layout import grid, section
+from infercast.units import MILLI, format_bytes, format_seconds
+
+COLUMNS = (
+    "layout", "GPUs", "weights a GPU", "KV tokens", "batch", "TTFT alone", "TPOT", "tokens/s", "tokens/s a GPU",
+)  # fmt: skip
+
+
+def render_layouts(model: str, load: Load, costs: Sequence[LayoutCost]) -> list[RenderableType]:
+    """A table for each kind of GPU, best layouts first, and what does not fit in one line each."""
+    parts: list[RenderableType] = [
+        Text(
+            f"{model}: {load.concurrency:,} sequences at once of {load.num_input:,} + {load.num_output:,} tokens; "
+            "priced by one step with a prompt and one of decoding, not simulated"
+        )
+    ]
+    for name in dict.fromkeys(cost.gpu.name for cost in costs):
+        own = ranked(cost for cost in costs if cost.gpu.name == name)
+        fitting = [cost for cost in own if not cost.problem]
+        title = own[0].gpu.title
+        parts.append(section(title, grid(COLUMNS, map(_row, fitting)) if fitting else Text("nothing fits")))
+        refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
+        if refused:
+            parts.append(Text(f"  does not fit: {', '.join(refused)}", style="dim"))
+    return parts
+
+
+def _row(cost: LayoutCost) -> tuple[str, ...]:
+    return (
+        str(cost.layout),
+        f"{cost.layout.gpus}",
+        format_bytes(cost.weights),
+        f"{cost.kv_tokens:,}",
+        f"{cost.batch:,}",
+        format_seconds(cost.ttft),
+        format_seconds(cost.tpot),
+        f"{cost.output_tokens_per_second:,.0f}",
+        f"{cost.output_tokens_per_second_a_gpu:,.0f}",
+    )
+
+
+def layouts_list(costs: Iterable[LayoutCost]) -> list[dict[str, Any]]:
+    """The same as plain data, in the order of the question."""
+    return [
+        {
+            "gpu": cost.gpu.name,
+            "gpus": cost.layout.gpus,
+            "tensor_parallel_size": cost.layout.tensor,
+            "pipeline_parallel_size": cost.layout.pipeline,
+            "data_parallel_size": cost.layout.data,
+            "enable_expert_parallel": cost.layout.experts,
+            "fits": not cost.problem,
+            "problem": cost.problem or None,
+            "weight_bytes": cost.weights or None,
+            "kv_tokens": cost.kv_tokens or None,
+            "batch": cost.batch or None,
+            "ttft_alone_ms": cost.ttft / MILLI or None,
+            "tpot_ms": cost.tpot / MILLI or None,
+            "output_tokens_per_s": cost.output_tokens_per_second or None,
+            "output_tokens_per_s_a_gpu": cost.output_tokens_per_second_a_gpu or None,
+        }
+        for cost in costs
+    ]

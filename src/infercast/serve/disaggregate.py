@@ -1,0 +1,132 @@
+"""Prompts on one pool of engines, decoding on another, and the wire between them.
+
+A request computes its prompt on an engine of the first pool, its keys and values cross the link, and an engine of the
+second pool takes them in and produces every token, the first among them (as vLLM's proxy does it). Each engine of the
+first pool sends one sequence at a time, and all of them share what the second pool can take in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engine.step import StepEstimate, StepShape, StepTimer
+from infercast.serve.fleet import Engine, Gate, Pool, Senders, next_engine
+from infercast.serve.record import Record
+from infercast.serve.request import Workload
+from infercast.serve.simulation import Replica, check_workload
+
+WHOLE_PROMPT = 1 << 40
+"""Tokens that an engine may take in at once where it does not compute them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What joins the pools, in bytes a second and seconds."""
+
+    sending: float
+    """Of one engine of the first pool."""
+    receiving: float
+    """Of the whole second pool."""
+    latency: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What both pools did; arrays over requests, in seconds."""
+
+    prefill: list[Record]
+    decode: list[Record]
+    ready: npt.NDArray[Any]
+    """When a prompt was computed and its transfer could begin."""
+    began: npt.NDArray[Any]
+    """When the link was free for it."""
+    received: npt.NDArray[Any]
+    """When it had arrived."""
+
+
+class _Received:
+    """The step timer of an engine that finds its prompts computed: such a sequence costs a single token."""
+
+    def __init__(self, timer: StepTimer) -> None:
+        self._timer = timer
+        self.kernels = getattr(timer, "kernels", ())
+
+    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
+        if shape.is_decode:
+            return self._timer(shape, steps)
+        before = [computed + new - 1 for new, computed in zip(shape.new_tokens, shape.computed, strict=True)]
+        return self._timer(StepShape([1] * len(before), before, shape.num_sampled), steps)
+
+
+def receiving(replica: Replica) -> Replica:
+    """An engine of the second pool: prompts arrive computed, so no step is bounded by their tokens."""
+    limits = replace(replica.limits, max_num_batched_tokens=WHOLE_PROMPT, long_prefill_token_threshold=0)
+    return replace(replica, timer=_Received(replica.timer), limits=limits, prefix_caching=False)
+
+
+class _Wire:
+    """The link while the simulation runs."""
+
+    def __init__(self, link: Link, num_senders: int, sizes: npt.NDArray[Any]) -> None:
+        self._link, self._sizes = link, sizes
+        self._sender_free = [0.0] * num_senders
+        self._receivers_free = 0.0
+        self.ready, self.began, self.received = (np.full(sizes.size, np.nan) for _ in range(3))
+
+    def send(self, sender: int, index: int, ready: float) -> float:
+        """Keys and values of a request leave; returns when they have arrived."""
+        size, link = self._sizes[index], self._link
+        began = max(ready, self._sender_free[sender], self._receivers_free)
+        self._sender_free[sender] = began + size / link.sending
+        self._receivers_free = began + size / link.receiving
+        received = float(began + link.latency + size / min(link.sending, link.receiving))
+        self.ready[index], self.began[index], self.received[index] = ready, began, received
+        return received
+
+
+def simulate_disaggregated(
+    prefill: Pool, decode: Pool, link: Link, sequence_bytes: Callable[[int], float], workload: Workload
+) -> Handover:
+    """Serve a workload; ``sequence_bytes`` says what the keys and values of so many tokens take."""
+    taking_in = replace(decode, replicas=tuple(map(receiving, decode.replicas)))
+    check_workload(prefill.replicas[0], workload)
+    check_workload(taking_in.replicas[0], workload)
+    num_requests = len(workload.requests)
+    first, second = Gate(prefill, num_requests), Gate(taking_in, num_requests)
+    sizes = np.array([sequence_bytes(request.num_input) for request in workload.requests])
+    wire = _Wire(link, len(first.engines), sizes)
+    prompts = tuple(replace(request, num_output=1) for request in workload.requests)
+    senders = Senders(replace(workload, requests=prompts))
+    senders.begin(first)
+    while (engine := next_engine([first, second])) is not None:
+        of_first = engine in first.engines
+        causes = _causes(engine, of_first, first, second, is_closed=senders.is_closed)
+        engine.inbox.look_ahead(min(causes), engine.clock)
+        for index in engine.take_turn():
+            if of_first:
+                ready = first.answered(engine, index)
+                received = wire.send(first.engines.index(engine), index, ready)
+                second.send(index, workload.requests[index], received, path=False)
+            else:
+                senders.answer(first, second.answered(engine, index))
+    first.close()
+    second.close()
+    prompts_by, tokens_by = ([engine.record for engine in gate.engines] for gate in (first, second))
+    return Handover(prompts_by, tokens_by, wire.ready, wire.began, wire.received)
+
+
+def _causes(engine: Engine, of_first: bool, first: Gate, second: Gate, *, is_closed: bool) -> Iterator[float]:
+    """Before which moments nothing reaches an engine: deliveries, and clocks of engines whose answers lead to it."""
+    yield inf
+    yield first.next_delivery
+    if not of_first or is_closed:
+        yield second.next_delivery
+        yield from (other.clock for other in first.busy if other is not engine)
+    if is_closed:
+        yield from (other.clock for other in second.busy if other is not engine)

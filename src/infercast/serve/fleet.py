@@ -1,0 +1,161 @@
+"""Several engines behind routers, in one simulation.
+
+Every engine runs its own loop turn by turn, and the next turn goes to the one whose clock is furthest behind. A
+request is handed to its router when no engine is further behind than its arrival, so every engine has said by then
+what it had to say about the time before. An engine that jumps over many steps stops where a request might reach it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, isnan
+
+from infercast.serve.lockstep import in_lockstep
+from infercast.serve.record import Record
+from infercast.serve.request import Request, Workload
+from infercast.serve.router import Loads, make_policy
+from infercast.serve.simulation import Replica, check_workload, new_record, turns
+from infercast.serve.source import Delivery, Inbox
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Equal engines behind one router."""
+
+    replicas: tuple[Replica, ...]
+    router: str = "least_loaded"
+    lockstep: bool = False
+    """Whether the engines share experts, so that every step lasts as long as the longest."""
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """One engine, as whoever drives it sees it."""
+
+    inbox: Inbox
+    record: Record
+    turns: Iterator[float]
+    clock: float = 0.0
+    outstanding: set[int] = field(default_factory=set)
+
+    def take_turn(self) -> list[int]:
+        """One turn of its loop; returns the requests that it has answered."""
+        self.clock = next(self.turns, inf)
+        if not self.inbox.has_answered:
+            return []
+        self.inbox.has_answered = False
+        done = [index for index in self.outstanding if not isnan(self.record.last_token[index])]
+        self.outstanding.difference_update(done)
+        return sorted(done)
+
+
+class Gate:
+    """A pool while it runs: its router and its engines."""
+
+    def __init__(self, pool: Pool, num_requests: int) -> None:
+        self._first = pool.replicas[0]
+        self._choose = make_policy(pool.router, len(pool.replicas))
+        self._loads = Loads(len(pool.replicas))
+        self._deliveries: list[Delivery] = []
+        replicas = in_lockstep(pool.replicas) if pool.lockstep else pool.replicas
+        self.engines: list[Engine] = []
+        for replica in replicas:
+            inbox, record = Inbox(), new_record(replica, num_requests)
+            loop = turns(replica, inbox, record, jump=not pool.lockstep)
+            self.engines.append(Engine(inbox, record, loop, next(loop)))
+
+    @property
+    def next_delivery(self) -> float:
+        """When the next request reaches an engine."""
+        return self._deliveries[0].arrival if self._deliveries else inf
+
+    @property
+    def busy(self) -> list[Engine]:
+        """Engines with something to do."""
+        return [engine for engine in self.engines if engine.outstanding]
+
+    def send(self, index: int, request: Request, sent: float, *, path: bool = True) -> None:
+        """A request leaves for this pool; without a ``path`` it is there at once."""
+        first, arrival = self._first, sent
+        if path:
+            arrival = sent + (first.request_path_seconds + first.request_token_seconds * request.num_input)
+        heapq.heappush(self._deliveries, Delivery(sent, index, arrival, request))
+
+    def route(self) -> None:
+        """Hand the next request to an engine."""
+        delivery = heapq.heappop(self._deliveries)
+        self._loads.move_to(delivery.arrival)
+        chosen = self._choose(delivery.request, self._loads)
+        self._loads.sent(chosen)
+        self.engines[chosen].inbox.put(delivery)
+        self.engines[chosen].outstanding.add(delivery.number)
+
+    def answered(self, engine: Engine, index: int) -> float:
+        """An engine has answered a request; returns when its client has the last token."""
+        time = float(engine.record.last_token[index])
+        self._loads.answered(self.engines.index(engine), time)
+        return time
+
+    def close(self) -> None:
+        """Let every engine end its loop."""
+        for engine in self.engines:
+            engine.inbox.horizon = None
+            for _ in engine.turns:
+                pass
+
+
+class Senders:
+    """Clients of a whole system: an open loop follows a clock, a closed loop waits for answers."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._requests = iter(enumerate(workload.requests))
+        self.is_closed = workload.concurrency is not None
+        self._at_once = len(workload.requests) if workload.concurrency is None else workload.concurrency
+
+    def begin(self, gate: Gate) -> None:
+        """Send what needs no answer first."""
+        for _ in range(self._at_once):
+            self._send(gate, 0.0)
+
+    def answer(self, gate: Gate, time: float) -> None:
+        """A client has its answer and may send the next request."""
+        if self.is_closed:
+            self._send(gate, time)
+
+    def _send(self, gate: Gate, time: float) -> None:
+        for index, request in self._requests:
+            gate.send(index, request, max(time, request.arrival))
+            return
+
+
+def simulate_fleet(pool: Pool, workload: Workload) -> list[Record]:
+    """Serve a workload by one pool; the record of each engine holds the requests that it served."""
+    check_workload(pool.replicas[0], workload)
+    gate, senders = Gate(pool, len(workload.requests)), Senders(workload)
+    senders.begin(gate)
+    while (engine := next_engine([gate])) is not None:
+        others = (other.clock for other in gate.busy if other is not engine) if senders.is_closed else ()
+        engine.inbox.look_ahead(min(gate.next_delivery, *others, inf), engine.clock)
+        for index in engine.take_turn():
+            senders.answer(gate, gate.answered(engine, index))
+    gate.close()
+    return [engine.record for engine in gate.engines]
+
+
+def next_engine(gates: Sequence[Gate]) -> Engine | None:
+    """The engine that is furthest behind, once every request that reaches an engine before its clock is routed."""
+    while True:
+        busy = [engine for gate in gates for engine in gate.busy]
+        behind = min(busy, key=lambda engine: engine.clock, default=None)
+        clock = inf if behind is None else behind.clock
+        gate = min(gates, key=lambda each: each.next_delivery)
+        if gate.next_delivery == inf or gate.next_delivery > clock:
+            return behind
+        gate.route()
+
+
+def same_engines(replica: Replica, count: int) -> tuple[Replica, ...]:
+    """Equal engines, each with what it has met so far to itself."""
+    return tuple(replace(replica) for _ in range(count))

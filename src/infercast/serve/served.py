@@ -1,0 +1,56 @@
+"""What clients of several engines saw, put together from the engines' records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.serve.record import Record
+
+Times = npt.NDArray[Any]
+
+
+class Served:
+    """Arrays over requests, in seconds. Each request was served by one of the engines."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.engine = np.argmax([~np.isnan(record.last_token) for record in records], axis=0)
+        """Which engine served each request."""
+        self.sent_at = self._pick([record.sent_at for record in records])
+        self.first_token = self._pick([record.first_token for record in records])
+        self.last_token = self._pick([record.last_token for record in records])
+        self.num_output = self._pick([record.num_output for record in records])
+        self.num_cached = self._pick([record.num_cached for record in records])
+        self.gaps: tuple[Times, Times] = _join_gaps(records)
+
+    def _pick(self, arrays: Sequence[Times]) -> Times:
+        return np.asarray(np.choose(self.engine, arrays))
+
+    def in_system_at(self, time: float) -> int:
+        """Requests that had been sent but not fully answered at that moment."""
+        return int(np.count_nonzero(self.sent_at <= time)) - int(np.count_nonzero(self.last_token <= time))
+
+    @property
+    def ttft(self) -> Times:
+        """From sending a request to its first token."""
+        return np.asarray(self.first_token - self.sent_at)
+
+    @property
+    def end_to_end(self) -> Times:
+        """From sending a request to its last token."""
+        return np.asarray(self.last_token - self.sent_at)
+
+    @property
+    def tpot(self) -> Times:
+        """Mean time between a request's tokens, for the requests that have more than one."""
+        several = self.num_output > 1
+        return np.asarray((self.last_token - self.first_token)[several] / (self.num_output[several] - 1))
+
+
+def _join_gaps(records: Sequence[Record]) -> tuple[Times, Times]:
+    """Times between tokens and how often each occurred, over all engines."""
+    pairs = [record.gaps for record in records]
+    return np.concatenate([gaps for gaps, _ in pairs]), np.concatenate([counts for _, counts in pairs])

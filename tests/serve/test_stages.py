@@ -1,0 +1,77 @@
+"""A pipeline: stages overlap, sequences wait for their tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infercast.engine.step import HostCost, constant_timer
+from infercast.serve.request import Request, Workload
+from infercast.serve.scheduler import Limits, Plan, Scheduler
+from infercast.serve.simulation import Replica, simulate
+from infercast.serve.stages import StagedTimeline
+
+
+def pipeline(shares: tuple[float, ...], **limits: Any) -> Replica:
+    return Replica(
+        constant_timer(0.1),
+        Limits(1, 64, waits_for_tokens=True, **limits),
+        num_blocks=1000,
+        steps_under_way=len(shares),
+        stages=shares,
+    )
+
+
+def test_a_step_passes_all_stages_and_the_next_follows_at_once() -> None:
+    timeline = StagedTimeline((0.5, 0.5))
+    first, second = (timeline.launch(HostCost(), 1.0) for _ in range(2))
+    assert (first.start, first.end) == (0.0, 1.0)
+    assert (second.start, second.end) == (0.5, 1.5)
+
+
+def test_uneven_stages_leave_a_bubble() -> None:
+    timeline = StagedTimeline((0.25, 0.75))
+    ends = [timeline.launch(HostCost(), 1.0).end for _ in range(4)]
+    assert ends == pytest.approx([1.0, 1.75, 2.5, 3.25])
+
+
+def test_one_sequence_gains_nothing() -> None:
+    record = simulate(pipeline((0.5, 0.5)), Workload((Request(0.0, 1, 20),)))
+    assert record.tpot.tolist() == pytest.approx([0.1])
+
+
+def test_as_many_sequences_as_stages_keep_all_busy() -> None:
+    # One token a step: two sequences are in different steps, and both stages always have one.
+    requests = (Request(0.0, 1, 50), Request(0.0, 1, 50))
+    alone = simulate(pipeline((1.0,)), Workload(requests))
+    staged = simulate(pipeline((0.5, 0.5)), Workload(requests))
+    assert alone.last_token.max() / staged.last_token.max() == pytest.approx(2.0, rel=0.03)
+    assert staged.tpot.tolist() == pytest.approx([0.1, 0.1])
+
+
+def test_no_sequence_is_in_two_steps_at_once() -> None:
+    under_way: list[Plan] = []
+
+    def observe(scheduler: Scheduler, plan: Plan) -> None:
+        under_way.append(plan)
+        for sequence in plan.sampled:
+            assert sequence.num_promised == sequence.num_produced + 1
+
+    requests = tuple(Request(0.3 * index, 3 + index, 10) for index in range(6))
+    record = simulate(pipeline((0.3, 0.3, 0.4)), Workload(requests), jump=False, observe=observe)
+    assert record.num_output.tolist() == [10] * 6
+    assert len(under_way) > 60
+
+
+def test_prompts_come_first_where_an_engine_says_so() -> None:
+    plans: list[tuple[int, ...]] = []
+    limits = Limits(8, 64, prompts_first=True)
+    requests = (Request(0.0, 8, 5), Request(0.0, 8, 5), Request(0.0, 8, 5))
+    simulate(
+        Replica(constant_timer(0.1), limits, 1000, steps_under_way=1),
+        Workload(requests),
+        jump=False,
+        observe=lambda _, plan: plans.append(tuple(plan.new_tokens)),
+    )
+    assert plans[:4] == [(8,), (8,), (8,), (1, 1, 1)]
