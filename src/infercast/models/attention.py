@@ -90,7 +90,9 @@ def _latent_token_calls(
         calls += linear("q_proj", tokens, query_width, config.hidden, formats, weights.base, layers)
         calls += linear("kv_a_proj", tokens, compressed, config.hidden, formats, weights.base, layers)
     calls.append(Call("kv_a_norm", norm(tokens, spec.kv_lora_rank, residual=False, dtype=weights.base), layers))
-    calls.append(Call("rope", rope(tokens, heads + 1, spec.rope_dim, weights.base), layers))
+    # The rest of each query head is copied beside what is rotated.
+    rotated = rope(tokens, heads + 1, spec.rope_dim, weights.base, copied=query_width - heads * spec.rope_dim)
+    calls.append(Call("rope", rotated, layers))
     calls.append(Call("kv_write", kv_write(tokens, spec.latent_dim, weights.base, config.cache_dtype), layers))
     calls += linear("o_proj", tokens, config.hidden, heads * spec.value_dim, formats, weights.base, layers)
     return calls

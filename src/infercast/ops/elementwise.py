@@ -78,12 +78,18 @@ def plain_activation(rows: Size, width: int, dtype: str = "bf16", out_dtype: str
     return Elementwise("activation", rows, width * bytes_of(dtype), written, 5.0 * width)
 
 
-def rope(rows: Size, heads: int, rotary_dim: int, dtype: str = "bf16", *, normed: bool = False) -> Elementwise:
-    """Rotary position embedding of ``heads`` query and key heads; ``normed`` ones are scaled on the way."""
+def rope(
+    rows: Size, heads: int, rotary_dim: int, dtype: str = "bf16", *, normed: bool = False, copied: int = 0
+) -> Elementwise:
+    """Rotary position embedding of ``heads`` query and key heads; ``normed`` ones are scaled on the way.
+
+    ``copied`` elements of a row lie beside what is rotated, and are copied with it.
+    """
     width = heads * rotary_dim
     value = bytes_of(dtype)
     kind = "normed_rope" if normed else "rope"
-    return Elementwise("rope", rows, width * value + rotary_dim * value, width * value, 3.0 * width, kind=kind)
+    written = (width + copied) * value
+    return Elementwise("rope", rows, written + rotary_dim * value, written, 3.0 * width, kind=kind)
 
 
 def kv_write(rows: Size, width: int, dtype: str = "bf16", kv_dtype: str = "bf16") -> Elementwise:

@@ -23,7 +23,7 @@ PHYSICS_INTERVALS = {"moe": (-0.4, 0.9)}
 SIBLING_TRUST = {"attention_prefill": 0.5, "gemm fp8": 0.75, "gemm fp8_block": 0.75, "gemm nvfp4": 0.75}
 """Exponent of the physics ratio between siblings, by family or by family and variant: that of prefill and of quantised
 products overstates what memory bandwidth does (H100 and H200)."""
-IN_ENGINE = {"gemm": (1.03, 0.5e-6), "attention_decode": (1.0, 0.5e-6), "attention_prefill": (1.0, 0.5e-6)}
+IN_ENGINE = {"gemm": (1.03, 0.5e-6), "attention_prefill": (1.0, 0.5e-6)}
 """Factor and seconds by which a kernel of a sweep takes longer between the other kernels of an engine, which leave its
 instructions and descriptors cold. Read off an engine's profiles of four models on an H200."""
 _SCHEDULED = {

@@ -1,0 +1,55 @@
+"""vLLM's fp8 products on Hopper: the kernel follows from the shape."""
+
+import numpy as np
+import pytest
+
+from infercast.hardware import load_gpu
+from infercast.ops import Gemm
+from infercast.predict.physics.gemm import SHARES, Machine, products_of_sweep, sweep_gemm
+from infercast.predict.physics.gemm_features import FEATURES as OTHER_FEATURES
+from infercast.predict.physics.hopper_fp8 import FEATURES, KERNELS, _kernel, _kernels, fp8_products, is_known
+from infercast.predict.physics.numbers import Doubles, Floats, Singles
+
+GPU = load_gpu("h200-sxm")
+SHAPES = np.array(
+    [
+        *((1, 4096, 4096), (16, 1280, 4096), (17, 1280, 4096), (64, 1344, 4096), (65, 64, 64), (128, 4096, 8192)),
+        *((129, 4096, 8192), (8191, 4096, 8192), (8192, 4096, 6144), (8192, 4096, 6128), (300, 4100, 4096)),
+    ],
+    dtype=float,
+)
+EXPECTED = [0, 0, 1, 2, 3, 3, 4, 4, 5, 4, 6]
+
+
+def test_the_kernel_follows_from_the_shape() -> None:
+    assert [_kernel(*shape) for shape in SHAPES.tolist()] == EXPECTED
+    assert _kernels(*SHAPES.T).tolist() == EXPECTED
+
+
+@pytest.mark.parametrize(("kit", "exact"), [(Doubles, 1e-12), (Singles, 1e-5)])
+def test_one_product_and_many_cost_the_same(kit: type[Doubles], exact: float) -> None:
+    machine = Machine(Gemm(1, 64, 64, "fp8"), GPU)
+    many = [each.astype(kit.dtype) for each in SHAPES.T]
+    (seconds, _), values = fp8_products(*many, machine.singles if kit is Singles else machine, kit)
+    for row, shape in enumerate(SHAPES.tolist()):
+        (alone, terms), own = fp8_products(*shape, machine, Floats)
+        assert seconds[row] == pytest.approx(alone, rel=exact)
+        assert [float(np.broadcast_to(value, len(SHAPES))[row]) for value in values] == pytest.approx(own, rel=exact)
+        assert len(terms) == len(SHARES)
+
+
+def test_one_tile_too_many_costs_a_round() -> None:
+    rows, cols, _, cluster = KERNELS[4]
+    columns = int(GPU.sms / cluster)
+    (full, over) = (sweep_gemm(Gemm(int(cluster * rows), int(cols * count), 8192, "fp8"), GPU).seconds[0]
+                    for count in (columns, columns + 1))  # fmt: skip
+    assert over > 1.8 * full - 5e-6
+
+
+def test_only_on_hopper_and_only_in_fp8() -> None:
+    assert is_known(Gemm(1, 64, 64, "fp8"), GPU)
+    assert not is_known(Gemm(1, 64, 64, "bf16"), GPU)
+    assert not is_known(Gemm(1, 64, 64, "fp8"), load_gpu("b200"))
+    assert len(sweep_gemm(Gemm(1, 64, 64, "fp8"), GPU).features[0]) == len(FEATURES)
+    assert len(sweep_gemm(Gemm(1, 64, 64, "fp8"), load_gpu("b200")).features[0]) == len(OTHER_FEATURES)
+    assert products_of_sweep(Gemm(1, 64, 64, "fp8"), GPU)[0] is fp8_products
