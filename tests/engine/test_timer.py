@@ -12,7 +12,6 @@ from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.models.read import read_model
-from infercast.ops import Attention
 from infercast.predict.power import THROTTLED, throttle, weight_of
 from infercast.predict.roofline import Roofline
 
@@ -60,14 +59,15 @@ def priced_apart(deployment, shape):
     model, layout, graphs = deployment.model, deployment.layout, deployment.graphs
     eager = graphs.launch(shape.num_tokens, shape.is_decode) is Launch.EAGER
     queries = np.array(shape.new_tokens)
+    by_tokens = token_calls(model, layout, shape.num_tokens if eager else graphs.padded(shape.num_tokens))
     calls = [
-        *token_calls(model, layout, shape.num_tokens if eager else graphs.padded(shape.num_tokens)),
+        *by_tokens,
         *attention_calls(model, layout, queries, queries + np.array(shape.computed)),
         *head_calls(model, layout, max(1, shape.num_sampled)),
     ]
     seconds = {id(call): call.count * deployment.predictor.price(call.op, deployment.gpu).seconds for call in calls}
     throttled = [call for call in calls if call.op.family in THROTTLED]
-    products = (call for call in throttled if not isinstance(call.op, Attention))
+    products = (call for call in by_tokens if call.op.family in THROTTLED)
     operations = sum(call.count * call.op.flops * weight_of(call.op.compute_dtype) for call in products)
     longer = throttle(deployment.gpu, operations, sum(seconds.values())) - 1
     return sum(seconds.values()) + longer * sum(seconds[id(call)] for call in throttled)

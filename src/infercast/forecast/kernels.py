@@ -11,7 +11,7 @@ from infercast.engine.graphs import Launch
 from infercast.engine.step import StepShape
 from infercast.errors import InputError
 from infercast.models.lower import attention_calls, head_calls, token_calls
-from infercast.ops import Attention, Call, Collective
+from infercast.ops import Call, Collective
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.estimate import Estimate, total
 from infercast.predict.power import THROTTLED, throttle, weight_of
@@ -74,25 +74,26 @@ def price_shape(deployment: Deployment, shape: StepShape, *, explain: bool = Fal
     queries = np.array(shape.new_tokens)
     keys = queries + np.array(shape.computed)
     model, layout = deployment.model, deployment.layout
+    by_tokens = token_calls(model, layout, padded)
     calls = [
-        *token_calls(model, layout, padded),
+        *by_tokens,
         *attention_calls(model, layout, queries, keys),
         *head_calls(model, layout, max(1, shape.num_sampled)),  # an engine runs its head even where nobody samples
     ]
-    kernels = _throttled(deployment, calls, tuple(_price_call(deployment, call, explain) for call in calls))
+    kernels = _throttled(deployment, by_tokens, tuple(_price_call(deployment, call, explain) for call in calls))
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
     host_seconds = deployment.host_cost(shape).total
     return StepCost(kernels, gpu, host_seconds, launch.value, shape.num_tokens, padded)
 
 
-def _throttled(deployment: Deployment, calls: list[Call], kernels: tuple[KernelCost, ...]) -> tuple[KernelCost, ...]:
-    """The same kernels where the power limit slows the whole step down. Attention draws little: it is not counted."""
-    products = sum(
+def _throttled(deployment: Deployment, products: list[Call], kernels: tuple[KernelCost, ...]) -> tuple[KernelCost, ...]:
+    """The same kernels where the power limit slows the whole step down, by its products with weights."""
+    operations = sum(
         call.count * float(call.op.flops) * weight_of(call.op.compute_dtype)
-        for call in calls
-        if call.op.family in THROTTLED and not isinstance(call.op, Attention)
+        for call in products
+        if call.op.family in THROTTLED
     )
-    factor = float(throttle(deployment.gpu, products, sum(kernel.seconds for kernel in kernels)))
+    factor = float(throttle(deployment.gpu, operations, sum(kernel.seconds for kernel in kernels)))
     if factor == 1.0:
         return kernels
     return tuple(
