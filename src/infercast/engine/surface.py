@@ -23,6 +23,7 @@ Price = Callable[[Array, Array], Array]
 SHORTEST = 16
 FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
 """Points an octave."""
+STEPS_AN_OCTAVE = 8
 MOST_PROMPTS = 64
 LEAST_CACHED = 64
 PAGE = 512
@@ -39,7 +40,7 @@ class DecodeSurface:
 
     def __init__(self, price: Price, max_sequences: int, max_keys: int) -> None:
         self._price = price
-        self._counts = _grid(1, max_sequences, COARSE)
+        self._counts = _counts(max_sequences)
         self._lengths = _grid(SHORTEST, max(max_keys, 2 * SHORTEST), FINE)
         self._log_counts, self._log_lengths = np.log(self._counts), np.log(self._lengths)
         self._rows: dict[int, Array] = {}
@@ -96,7 +97,7 @@ class PromptSurface:
     def __init__(self, price: Price, max_tokens: int, max_keys: int) -> None:
         self._price = price
         self._counts = _grid(1, MOST_PROMPTS, ROUGH)
-        self._lengths = _grid(2, max(max_tokens, 4), COARSE)
+        self._lengths = _grid(2, max(max_tokens, 4), FINE)
         self._cached = np.concatenate(([0], _grid(LEAST_CACHED, max(max_keys, 2 * LEAST_CACHED), COARSE)))
         logarithms = (np.log(self._counts), np.log(self._lengths), np.log(self._cached + LEAST_CACHED))
         self._axes: list[list[float]] = [axis.tolist() for axis in logarithms]
@@ -139,6 +140,15 @@ class PromptSurface:
         seconds = self._price(_repeat(queries, count), _repeat(queries + before, count))
         table = self._tables[number] = _safe_log(seconds).reshape(shape).tolist()
         return table
+
+
+def _counts(most: int) -> Array:
+    """Every small number of sequences, and eight an octave beyond: how they fill the chip is no smooth matter."""
+    counts, step = [*range(1, min(most, 2 * STEPS_AN_OCTAVE) + 1)], 2
+    while counts[-1] < most:
+        counts.append(counts[-1] + step)
+        step *= 2 if counts[-1] == 2 * STEPS_AN_OCTAVE * step else 1
+    return np.array([*counts[:-1], most])
 
 
 def _points(axis: list[float], value: float) -> tuple[tuple[int, float], ...]:
