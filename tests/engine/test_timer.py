@@ -12,7 +12,7 @@ from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.models.read import read_model
-from infercast.predict.power import THROTTLED, throttle, weight_of
+from infercast.predict.power import THROTTLED, throttle, throttle_decoding, weight_of
 from infercast.predict.roofline import Roofline
 
 MODELS = {
@@ -66,10 +66,12 @@ def priced_apart(deployment, shape):
         *head_calls(model, layout, max(1, shape.num_sampled)),
     ]
     seconds = {id(call): call.count * deployment.predictor.price(call.op, deployment.gpu).seconds for call in calls}
-    throttled = [call for call in calls if call.op.family in THROTTLED]
+    slower = throttle_decoding if shape.is_decode else throttle
+    felt = by_tokens if shape.is_decode else calls
+    throttled = [call for call in felt if call.op.family in THROTTLED]
     products = (call for call in by_tokens if call.op.family in THROTTLED)
     operations = sum(call.count * call.op.flops * weight_of(call.op.compute_dtype) for call in products)
-    longer = throttle(deployment.gpu, operations, sum(seconds.values())) - 1
+    longer = slower(deployment.gpu, operations, sum(seconds[id(call)] for call in felt)) - 1
     return sum(seconds.values()) + longer * sum(seconds[id(call)] for call in throttled)
 
 

@@ -20,7 +20,7 @@ from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.models.spec import ModelConfig
 from infercast.ops import Call
 from infercast.predict.mixed import ADDED_SHARE, SHARED_SECONDS
-from infercast.predict.power import FREE_SECONDS, THROTTLED, free_products, throttle, weight_of
+from infercast.predict.power import FREE_SECONDS, THROTTLED, free_products, throttle, throttle_decoding, weight_of
 from infercast.predict.roofline import Predictor
 
 Table = npt.NDArray[Any]
@@ -72,7 +72,16 @@ class KernelTimer:
             *by_sequence.items(),
         )
         """(name, family) of each kernel: those of the tables, then attention."""
-        self._token_table = self._price_table(by_tokens, token_sizes, max_tokens)
+        # The power limit: how many products a step of each size does, and which kernels lose by too many.
+        products = np.interp(
+            np.arange(max_tokens + 1), token_sizes, np.broadcast_to(_products(by_tokens), token_sizes.shape)
+        )
+        self._throttled = [family in THROTTLED for _, family in self.kernels]
+        tabled = self._price_table(by_tokens, token_sizes, max_tokens)
+        slowed = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
+        decoding = tabled * (1.0 + np.outer(slowed, self._throttled[: len(by_tokens)]))
+        self._token_table, self._decoding_row = np.vstack([tabled, decoding]), len(tabled)
+        """Steps with prompts, then steps that only decode, whose clock has settled."""
         self._row_table = self._price_table(by_rows, row_sizes, max_rows)
         self._token_seconds: list[float] = self._token_table.sum(axis=1).tolist()
         self._row_seconds: list[float] = self._row_table.sum(axis=1).tolist()
@@ -82,17 +91,14 @@ class KernelTimer:
             self._surfaces = decode, PromptSurface(self._price_sequences, max_tokens, max_keys)
         self._host = HostModel(host, launch_work(config, layout))
         self._decoding: dict[tuple[int, int], tuple[int, HostCost, float]] = {}
-        # The power limit: how many products a step of each size does, and which kernels lose by too many.
-        products = np.broadcast_to(_products(by_tokens), token_sizes.shape)
-        self._products = np.interp(np.arange(max_tokens + 1), token_sizes, products).tolist()
-        self._free_products = free_products(gpu)
-        self._throttled = [family in THROTTLED for _, family in self.kernels]
-        self._throttled_seconds = (self._token_table * self._throttled[: len(by_tokens)]).sum(axis=1).tolist()
+        self._products, self._free_products = products.tolist(), free_products(gpu)
+        self._throttled_seconds = (tabled * self._throttled[: len(by_tokens)]).sum(axis=1).tolist()
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         """What steps in a row cost."""
         tokens, sampled = shape.num_tokens, shape.num_sampled
-        if shape.prompts:
+        limited = bool(shape.prompts)
+        if limited:
             launch = self._graphs.launch(tokens, is_decode=False)
             padded = tokens if launch is Launch.EAGER else self._graphs.padded(tokens)
             host, dense = self._host.cost(launch, shape.num_sequences, tokens), self._dense(padded, sampled)
@@ -102,7 +108,7 @@ class KernelTimer:
         attention = self._price_attention(shape, steps)
         each = attention[0] if len(attention) == 1 else [sum(kernels) for kernels in zip(*attention, strict=True)]
         gpu_seconds = [dense + seconds for seconds in each]
-        if self._products[padded] > self._free_products and max(gpu_seconds) > FREE_SECONDS:
+        if limited and self._products[padded] > self._free_products and gpu_seconds[0] > FREE_SECONDS:
             return self._throttle((padded, sampled), gpu_seconds[0], [column[0] for column in attention], host)
         return StepEstimate(gpu_seconds, attention, host, (padded, sampled))
 
@@ -116,15 +122,15 @@ class KernelTimer:
         return np.concatenate([*parts, varying])
 
     def _look_at_decoding(self, tokens: int, sampled: int) -> tuple[int, HostCost, float]:
-        """What steps of so many decoding sequences have in common: padded tokens, host, and seconds by the tables."""
+        """What steps of so many decoding sequences have in common: row of tokens, host, and seconds by the tables."""
         launch = self._graphs.launch(tokens, is_decode=True)
-        padded = tokens if launch is Launch.EAGER else self._graphs.padded(tokens)
-        known = padded, self._host.cost(launch, tokens, tokens), self._dense(padded, sampled)
+        row = self._decoding_row + (tokens if launch is Launch.EAGER else self._graphs.padded(tokens))
+        known = row, self._host.cost(launch, tokens, tokens), self._dense(row, sampled)
         self._decoding[tokens, sampled] = known
         return known
 
-    def _dense(self, padded: int, sampled: int) -> float:
-        return self._token_seconds[padded] + self._row_seconds[sampled]
+    def _dense(self, row: int, sampled: int) -> float:
+        return self._token_seconds[row] + self._row_seconds[sampled]
 
     def _throttle(
         self, rows: tuple[int, int], gpu_seconds: float, attention: list[float], host: HostCost

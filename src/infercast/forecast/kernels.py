@@ -14,7 +14,7 @@ from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops import Call, Collective
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.estimate import Estimate, total
-from infercast.predict.power import THROTTLED, throttle, weight_of
+from infercast.predict.power import THROTTLED, throttle, throttle_decoding, weight_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +80,35 @@ def price_shape(deployment: Deployment, shape: StepShape, *, explain: bool = Fal
         *attention_calls(model, layout, queries, keys),
         *head_calls(model, layout, max(1, shape.num_sampled)),  # an engine runs its head even where nobody samples
     ]
-    kernels = _throttled(deployment, by_tokens, tuple(_price_call(deployment, call, explain) for call in calls))
+    priced = tuple(_price_call(deployment, call, explain) for call in calls)
+    kernels = _throttled(deployment, by_tokens, priced, is_decode=shape.is_decode)
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
     host_seconds = deployment.host_cost(shape).total
     return StepCost(kernels, gpu, host_seconds, launch.value, shape.num_tokens, padded)
 
 
-def _throttled(deployment: Deployment, products: list[Call], kernels: tuple[KernelCost, ...]) -> tuple[KernelCost, ...]:
-    """The same kernels where the power limit slows the whole step down, by its products with weights."""
+def _throttled(
+    deployment: Deployment, products: list[Call], kernels: tuple[KernelCost, ...], *, is_decode: bool
+) -> tuple[KernelCost, ...]:
+    """The same kernels where the power limit slows the step down, by its products with weights (the first kernels).
+
+    Decoding goes on for long enough to feel it in all but attention, which waits for memory.
+    """
     operations = sum(
         call.count * float(call.op.flops) * weight_of(call.op.compute_dtype)
         for call in products
         if call.op.family in THROTTLED
     )
-    factor = float(throttle(deployment.gpu, operations, sum(kernel.seconds for kernel in kernels)))
+    many = len(products) if is_decode else len(kernels)
+    slower = throttle_decoding if is_decode else throttle
+    factor = float(slower(deployment.gpu, operations, sum(kernel.seconds for kernel in kernels[:many])))
     if factor == 1.0:
         return kernels
     return tuple(
         replace(kernel, estimate=kernel.estimate.scaled(factor), achieved=kernel.achieved / factor)
-        if kernel.family in THROTTLED
+        if kernel.family in THROTTLED and number < many
         else kernel
-        for kernel in kernels
+        for number, kernel in enumerate(kernels)
     )
 
 

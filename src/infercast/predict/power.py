@@ -34,6 +34,15 @@ def throttle(gpu: Gpu, products: Any, seconds: Any) -> Any:
     return 1.0 + (gpu.sustained_fraction**-LOST - 1.0) * heavy * long
 
 
+def throttle_decoding(gpu: Gpu, products: Any, seconds: Any) -> Any:
+    """The same of a step that only decodes, as one of many in a row; ``seconds`` leave attention and the head out.
+
+    Reading weights draws as much as multiplying, so there is no free share.
+    """
+    share = products / np.maximum(seconds, 1e-12) / gpu.dense_flops("bf16")
+    return 1.0 + (gpu.sustained_fraction**-LOST - 1.0) * np.clip(share / FULL_SHARE, 0.0, 1.0)
+
+
 def free_products(gpu: Gpu) -> float:
     """So many operations never reach the limit: a step of them is either too short or too slow."""
     return FREE_SHARE * FREE_SECONDS * gpu.dense_flops("bf16")
