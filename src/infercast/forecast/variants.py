@@ -15,6 +15,7 @@ from infercast.hardware import Gpu, load_gpu
 from infercast.ops import Attention, Gemm, Op
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, rope, sampling
 from infercast.predict.default import make_predictor
+from infercast.predict.power import throttle_decoding
 from infercast.predict.roofline import Predictor
 
 Array = npt.NDArray[Any]
@@ -58,11 +59,14 @@ def price_variants(
     all_sizes = dict(zip(NAMES, columns, strict=True))
     device = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
     pricer = make_predictor(predictor) if isinstance(predictor, str) else predictor
-    seconds = np.zeros(columns[0].shape)
+    by_part = {part: np.zeros(columns[0].shape) for part in ("products", "others", "sequences")}
     for names, build, count in _kernels(batch, context):
         used = [all_sizes[name] for name in names]
-        seconds += _times(all_sizes, count) * _price_distinct(pricer, device, used, build)
-    return Variants(seconds, _parameters(all_sizes))
+        family = build(*(int(size.flat[0]) for size in used)).family
+        by_part[_PARTS.get(family, "others")] += _times(all_sizes, count) * _price_distinct(pricer, device, used, build)
+    products, others, sequences = by_part.values()
+    slower = throttle_decoding(device, 2.0 * batch * _weights(all_sizes), products + others)
+    return Variants(slower * products + others + sequences, _parameters(all_sizes))
 
 
 Build = Callable[..., Op]
@@ -89,6 +93,10 @@ def _kernels(batch: int, context: int) -> Iterator[Kernel]:
     yield ("vocabulary",), lambda words: sampling(batch, words), "step"
 
 
+_PARTS = {"gemm": "products", "attention": "sequences", "lm_head": "sequences", "sampling": "sequences"}
+"""What the power limit slows down, and what it is not counted in; see `throttle_decoding`."""
+
+
 def _attention(batch: int, context: int, heads: int, kv_heads: int, head_dim: int) -> Attention:
     queries, keys = np.ones(batch, dtype=np.int64), np.full(batch, context + 1)
     return Attention(queries, keys, heads, kv_heads, head_dim, head_dim)
@@ -112,9 +120,14 @@ def _times(sizes: Sizes, count: str) -> Array | int:
     return sizes["layers"] if count == "layer" else 1
 
 
-def _parameters(sizes: Sizes) -> Array:
-    """Weights of the model: embedding and head, and in each layer attention, feed-forward and two norms."""
+def _weights(sizes: Sizes) -> Array:
+    """Weights that a layer's products multiply with, of all layers."""
     hidden, width = sizes["hidden"], sizes["head_dim"]
     attention = hidden * width * (2 * sizes["heads"] + 2 * sizes["kv_heads"])
-    layer = attention + 3 * hidden * sizes["inter"] + 2 * hidden
-    return np.asarray(sizes["layers"] * layer + 2 * sizes["vocabulary"] * hidden + hidden)
+    return np.asarray(sizes["layers"] * (attention + 3 * hidden * sizes["inter"]))
+
+
+def _parameters(sizes: Sizes) -> Array:
+    """Those, the embedding and the head, and two norms a layer."""
+    hidden = sizes["hidden"]
+    return np.asarray(_weights(sizes) + 2 * hidden * sizes["layers"] + 2 * sizes["vocabulary"] * hidden + hidden)
