@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from infercast.hardware import load_gpu
-from infercast.predict.power import free_products, throttle, weight_of
+from infercast.predict.power import free_products, most_lost, throttle, throttle_decoding, weight_of
 
 GPU = load_gpu("h200-sxm")
 PEAK = GPU.dense_flops("bf16")
@@ -26,8 +26,8 @@ def test_long_dense_steps_lose_what_the_sustained_clock_costs():
 
 
 def test_more_work_in_the_same_time_never_loses_less():
-    products = np.linspace(0.1, 1.0, 20) * PEAK * 0.3
-    assert (np.diff(throttle(GPU, products, 0.3)) >= 0).all()
+    lost = [throttle(GPU, share * PEAK * 0.3, 0.3) for share in np.linspace(0.1, 1.0, 20)]
+    assert (np.diff(lost) >= 0).all()
 
 
 def test_a_chip_that_sustains_its_boost_clock_loses_nothing():
@@ -43,3 +43,12 @@ def test_narrow_formats_draw_less():
 def test_few_products_are_free_however_long_they_take():
     for seconds in (0.001, 0.05, 0.2, 2.0):
         assert throttle(GPU, free_products(GPU), seconds) == 1.0
+
+
+def test_decoding_feels_it_by_how_much_it_multiplies():
+    shares = np.array([0.0, 0.1, 0.4, 0.9, 1.0])
+    lost = throttle_decoding(GPU, shares * PEAK * 0.007, 0.007)
+    assert lost[0] == 1.0
+    assert (np.diff(lost) >= 0).all()
+    assert 1.02 < lost[1] < 1.05
+    assert lost[-1] == lost[-2] == 1.0 + most_lost(GPU)

@@ -20,7 +20,15 @@ from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.models.spec import ModelConfig
 from infercast.ops import Call
 from infercast.predict.mixed import ADDED_SHARE, SHARED_SECONDS
-from infercast.predict.power import FREE_SECONDS, THROTTLED, free_products, throttle, throttle_decoding, weight_of
+from infercast.predict.power import (
+    FREE_SECONDS,
+    THROTTLED,
+    free_products,
+    most_lost,
+    slowed,
+    throttle_decoding,
+    weight_of,
+)
 from infercast.predict.roofline import Predictor
 
 Table = npt.NDArray[Any]
@@ -78,8 +86,8 @@ class KernelTimer:
         )
         self._throttled = [family in THROTTLED for _, family in self.kernels]
         tabled = self._price_table(by_tokens, token_sizes, max_tokens)
-        slowed = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
-        decoding = tabled * (1.0 + np.outer(slowed, self._throttled[: len(by_tokens)]))
+        longer = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
+        decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
         self._token_table, self._decoding_row = np.vstack([tabled, decoding]), len(tabled)
         """Steps with prompts, then steps that only decode, whose clock has settled."""
         self._row_table = self._price_table(by_rows, row_sizes, max_rows)
@@ -92,6 +100,7 @@ class KernelTimer:
         self._host = HostModel(host, launch_work(config, layout))
         self._decoding: dict[tuple[int, int], tuple[int, HostCost, float]] = {}
         self._products, self._free_products = products.tolist(), free_products(gpu)
+        self._limit = gpu.dense_flops("bf16"), most_lost(gpu)
         self._throttled_seconds = (tabled * self._throttled[: len(by_tokens)]).sum(axis=1).tolist()
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
@@ -136,14 +145,14 @@ class KernelTimer:
         self, rows: tuple[int, int], gpu_seconds: float, attention: list[float], host: HostCost
     ) -> StepEstimate:
         """A single step that may reach the power limit."""
-        slowed = float(throttle(self._gpu, self._products[rows[0]], gpu_seconds)) - 1.0
-        same = self._throttled_seconds[rows[0]] * slowed
+        share = slowed(*self._limit, self._products[rows[0]], gpu_seconds)
+        same = self._throttled_seconds[rows[0]] * share
         longer = [
-            seconds * slowed if is_slowed else 0.0
+            seconds * share if is_slowed else 0.0
             for seconds, is_slowed in zip(attention, self._throttled[-len(attention) :], strict=True)
         ]
         varying = [[seconds + more] for seconds, more in zip(attention, longer, strict=True)]
-        return StepEstimate([gpu_seconds + same + sum(longer)], varying, host, rows, slowed)
+        return StepEstimate([gpu_seconds + same + sum(longer)], varying, host, rows, share)
 
     def _price_attention(self, shape: StepShape, steps: int) -> list[list[float]]:
         """For each attention kernel its seconds in each of the steps."""

@@ -8,6 +8,7 @@ takes 1.06 times what its kernels take alone. Constants from steps of vLLM on an
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,23 @@ THROTTLED = ("gemm", "attention", "moe")
 """Families of kernels that lose by it."""
 
 
-def throttle(gpu: Gpu, products: Any, seconds: Any) -> Any:
+def throttle(gpu: Gpu, products: float, seconds: float) -> float:
     """How many times longer the products of a step take, given the operations of all (narrow formats count less)."""
-    share = products / np.maximum(seconds, 1e-12) / gpu.dense_flops("bf16")
-    heavy = np.clip((share - FREE_SHARE) / (FULL_SHARE - FREE_SHARE), 0.0, 1.0)
-    long = np.sqrt(np.clip((seconds - FREE_SECONDS) / (FULL_SECONDS - FREE_SECONDS), 0.0, 1.0))
-    return 1.0 + (gpu.sustained_fraction**-LOST - 1.0) * heavy * long
+    return 1.0 + slowed(gpu.dense_flops("bf16"), most_lost(gpu), products, seconds)
+
+
+def most_lost(gpu: Gpu) -> float:
+    """The largest share by which products take longer."""
+    return float(gpu.sustained_fraction**-LOST) - 1.0
+
+
+def slowed(peak: float, most: float, products: float, seconds: float) -> float:
+    """The share by which they do: the same, for those who ask at every step."""
+    heavy = (products / max(seconds, 1e-12) / peak - FREE_SHARE) / (FULL_SHARE - FREE_SHARE)
+    long = (seconds - FREE_SECONDS) / (FULL_SECONDS - FREE_SECONDS)
+    if heavy <= 0.0 or long <= 0.0:
+        return 0.0
+    return most * min(heavy, 1.0) * math.sqrt(min(long, 1.0))
 
 
 def throttle_decoding(gpu: Gpu, products: Any, seconds: Any) -> Any:
@@ -40,7 +52,7 @@ def throttle_decoding(gpu: Gpu, products: Any, seconds: Any) -> Any:
     Reading weights draws as much as multiplying, so there is no free share.
     """
     share = products / np.maximum(seconds, 1e-12) / gpu.dense_flops("bf16")
-    return 1.0 + (gpu.sustained_fraction**-LOST - 1.0) * np.clip(share / FULL_SHARE, 0.0, 1.0)
+    return 1.0 + most_lost(gpu) * np.clip(share / FULL_SHARE, 0.0, 1.0)
 
 
 def free_products(gpu: Gpu) -> float:
