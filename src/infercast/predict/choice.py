@@ -23,9 +23,9 @@ PHYSICS_INTERVALS = {"moe": (-0.4, 0.9)}
 SIBLING_TRUST = {"attention_prefill": 0.5, "gemm fp8": 0.75, "gemm fp8_block": 0.75, "gemm nvfp4": 0.75}
 """Exponent of the physics ratio between siblings, by family or by family and variant: that of prefill and of quantised
 products overstates what memory bandwidth does (H100 and H200)."""
-IN_ENGINE = {"gemm": (1.03, 0.5e-6), "attention_prefill": (1.0, 0.5e-6)}
-"""Factor and seconds by which a kernel of a sweep takes longer between the other kernels of an engine, which leave its
-instructions and descriptors cold. Read off an engine's profiles of four models on an H200."""
+IN_ENGINE = {"gemm": (1.03, 0.5e-6), "gemm fp8": (1.0, 0.0), "attention_prefill": (1.0, 0.5e-6)}
+"""Factor and seconds, by family or by family and variant, that a kernel of a sweep takes longer between the other kernels
+of an engine, which leave its instructions and descriptors cold. Read off profiles of four models on an H200."""
 _SCHEDULED = {
     "attention_prefill": PREFILL_FEATURES.index("log_scheduled_us"),
     "attention_decode": DECODE_FEATURES.index("log_scheduled_us"),
@@ -58,7 +58,10 @@ class Choice:
     @property
     def in_engine(self) -> tuple[float, float]:
         """Factor and seconds that an engine adds to the price; published tables carry a launch instead."""
-        return IN_ENGINE.get(self.entry.family, (1.0, 0.0)) if self.entry.engine == SWEEP else (1.0, 0.0)
+        if self.entry.engine != SWEEP:
+            return 1.0, 0.0
+        by_family = IN_ENGINE.get(self.entry.family, (1.0, 0.0))
+        return IN_ENGINE.get(f"{self.entry.family} {self.entry.variant}", by_family)
 
     @property
     def trust(self) -> float:
