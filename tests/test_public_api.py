@@ -33,6 +33,8 @@ PUBLIC = [
     "compare_layouts",
     "decode_shape",
     "deploy",
+    "diagnose",
+    "explain_run",
     "fit_memory",
     "forecast_disaggregated",
     "forecast_fleet",

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
         UnknownNameError,
         UnsupportedModelError,
     )
+    from infercast.forecast.breakdown import explain_run
     from infercast.forecast.deploy import deploy, load_model
+    from infercast.forecast.diagnose import diagnose
     from infercast.forecast.disaggregate import forecast_disaggregated
     from infercast.forecast.fleet import forecast_fleet
     from infercast.forecast.kernels import StepCost, decode_shape, prefill_shape, price_step
@@ -70,6 +72,8 @@ _HOMES = {
     "compare_layouts": "forecast.layouts",
     "decode_shape": "forecast.kernels",
     "deploy": "forecast.deploy",
+    "diagnose": "forecast.diagnose",
+    "explain_run": "forecast.breakdown",
     "fit_memory": "forecast.memory",
     "forecast_disaggregated": "forecast.disaggregate",
     "forecast_fleet": "forecast.fleet",
@@ -111,6 +115,8 @@ __all__ = [
     "compare_layouts",
     "decode_shape",
     "deploy",
+    "diagnose",
+    "explain_run",
     "fit_memory",
     "forecast_disaggregated",
     "forecast_fleet",

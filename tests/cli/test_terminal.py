@@ -21,6 +21,9 @@ COMMANDS = [
     ("memory", "llama-3.3-70b", "--gpu", "h100-sxm"),
     ("kernels", "qwen3-30b-a3b", "--gpu", "b200-sxm", "--decode", "32", "--context", "1400"),
     ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", "-n", "30"),
+    ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", "-n", "30", "--breakdown"),
+    ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", "-n", "30", "--what-if", "sms=160"),
+    ("diagnose", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", "-n", "30"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,6 +12,8 @@ from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.kernels import decode_shape, prefill_shape, price_step
+from infercast.forecast.what_if import deploy_changed, parse_changes
+from infercast.report.comparison import render_steps, steps_dict
 from infercast.report.kernels import render_step, step_dict
 from infercast.report.layout import show
 
@@ -38,6 +41,7 @@ def command(
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
     measurements: options.Measurements = None,
+    what_if: options.WhatIf = None,
     as_json: options.Json = False,
 ) -> None:
     """Price one step kernel by kernel: launches, time, share, what bounds it, and how close it comes.
@@ -66,7 +70,8 @@ def command(
         max_model_len=shape.new_tokens[0] + shape.computed[0],
         enforce_eager=enforce_eager,
     )
-    deployment = deploy(
+    asked = partial(
+        deploy,
         model,
         gpu,
         settings,
@@ -81,7 +86,17 @@ def command(
         network=network,
         predictor=options.choose_predictor(predictor, anchors, gpu, measurements),
     )
+    deployment = asked()
     cost = price_step(deployment, shape, explain=explain or as_json)
+    if what_if is not None:
+        changes = parse_changes(what_if)
+        other = deploy_changed(asked, changes)
+        costs = (deployment, cost), (other, price_step(other, shape, explain=as_json))
+        if as_json:
+            options.print_json(steps_dict(*costs, changes.text))
+        else:
+            show(*render_steps(*costs, changes.text, question))
+        return
     if as_json:
         options.print_json(step_dict(deployment, cost))
     else:

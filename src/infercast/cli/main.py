@@ -14,6 +14,7 @@ from infercast.errors import InfercastError
 COMMANDS = {
     "simulate": "simulate.command",
     "kernels": "kernels.command",
+    "diagnose": "diagnose.command",
     "memory": "memory.command",
     "layouts": "layouts.command",
     "disaggregate": "disaggregate.command",

@@ -138,6 +138,14 @@ Measurements = Annotated[
 ]
 
 
+WhatIf = Annotated[
+    str | None,
+    typer.Option(
+        "--what-if", metavar="CHANGES", help="Beside it: dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm,quantization=fp8."
+    ),
+]
+
+
 HostFile = Annotated[
     Path | None,
     typer.Option("--host", metavar="FILE", help="Your host: host.json of `infercast measure --host`, or a .toml."),

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from infercast import Deployment, Workload
 from infercast.cli import options
 from infercast.cli.options import SWITCHES, WORKLOAD
 from infercast.cli.progress import simulation_bar
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError, SaturatedError
+from infercast.forecast.breakdown import explain_run, watch_run
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.fleet import DEFAULT_ROUTER, forecast_fleet
 from infercast.forecast.host_speed import host_from
 from infercast.forecast.saturation import Saturation
 from infercast.forecast.serving import simulate
+from infercast.forecast.what_if import deploy_changed, parse_changes
+from infercast.report.breakdown import breakdown_dict, render_breakdown
+from infercast.report.comparison import render_runs, runs_dict
 from infercast.report.fleet import fleet_dict, render_fleet
 from infercast.report.layout import show
 from infercast.report.serving import forecast_dict, render_forecast
@@ -130,6 +136,11 @@ def command(
     anchors: options.Anchors = None,
     measurements: options.Measurements = None,
     host: options.HostFile = None,
+    breakdown: Annotated[
+        bool,
+        typer.Option("--breakdown", metavar="", help="Say where every second goes: kernels, host, waiting, requests."),
+    ] = False,
+    what_if: options.WhatIf = None,
     as_json: options.Json = False,
 ) -> None:
     """Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes.
@@ -164,7 +175,8 @@ def command(
             prefix_groups=prefix_groups,
             seed=seed,
         )
-    deployment = deploy(
+    asked = partial(
+        deploy,
         model,
         gpu,
         EngineSettings(
@@ -191,6 +203,15 @@ def command(
         predictor=options.choose_predictor(predictor, anchors, gpu, measurements),
         host=None if host is None else host_from(host, gpu),
     )
+    if what_if is not None:
+        if breakdown:
+            raise InputError("--what-if shows two runs side by side; ask for --breakdown of one")
+        _compare(asked, what_if, workload, allow_overload, as_json)
+        return
+    deployment = asked()
+    if breakdown:
+        _explain(deployment, workload, allow_overload, as_json)
+        return
     if data_parallel_size > 1:
         fleet = forecast_fleet(deployment, workload, router)
         _refuse_overload(fleet.saturation, allow_overload)
@@ -204,6 +225,32 @@ def command(
         options.print_json(forecast_dict(forecast))
     else:
         show(*render_forecast(forecast))
+
+
+def _compare(asked: partial[Deployment], what_if: str, workload: Workload, allow_overload: bool, as_json: bool) -> None:
+    """The run as asked for beside the run with the changes."""
+    changes = parse_changes(what_if)
+    runs = []
+    for deployment in (asked(), deploy_changed(asked, changes)):
+        with simulation_bar(len(workload.requests)) as progress:
+            runs.append(watch_run(deployment, workload, progress=progress))
+        _refuse_overload(runs[-1].forecast.saturation, allow_overload)
+    both = runs[0], runs[1]
+    if as_json:
+        options.print_json(runs_dict(both, changes.text))
+    else:
+        show(*render_runs(both, changes.text))
+
+
+def _explain(deployment: Deployment, workload: Workload, allow_overload: bool, as_json: bool) -> None:
+    """The run, and where its time went."""
+    with simulation_bar(len(workload.requests)) as progress:
+        forecast, parts = explain_run(deployment, workload, progress=progress)
+    _refuse_overload(forecast.saturation, allow_overload)
+    if as_json:
+        options.print_json({**forecast_dict(forecast), "breakdown": breakdown_dict(parts)})
+    else:
+        show(*render_forecast(forecast), *render_breakdown(forecast, parts))
 
 
 def _refuse_overload(saturation: Saturation | None, allow_overload: bool) -> None:

@@ -130,6 +130,12 @@ class KernelTimer:
         parts[0] += _weighted(slowed, self._token_table) * self._throttled[: parts[0].size]
         return np.concatenate([*parts, varying])
 
+    def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
+        """Seconds of each kernel (columns) in each of many steps (rows), from what their estimates hold."""
+        by_tokens = self._token_table[rows[0]]
+        by_tokens = by_tokens + by_tokens * np.outer(slowed, self._throttled[: by_tokens.shape[1]])
+        return np.concatenate([by_tokens, self._row_table[rows[1]], varying], axis=1)
+
     def _look_at_decoding(self, tokens: int, sampled: int) -> tuple[int, HostCost, float]:
         """What steps of so many decoding sequences have in common: row of tokens, host, and seconds by the tables."""
         launch = self._graphs.launch(tokens, is_decode=True)

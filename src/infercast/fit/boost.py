@@ -33,6 +33,8 @@ class Settings:
     """Noise on the scores by which splits are chosen."""
     refinements: int = 0
     """How many times leaves are fitted again."""
+    loss: str = "MAE"
+    """What is made least, by CatBoost's name."""
 
     @property
     def lighter(self) -> Settings:
@@ -64,7 +66,7 @@ def _fit(features: Array, target: Array, settings: Settings, weight: Array | Non
         depth=settings.depth,
         learning_rate=settings.learning_rate,
         border_count=settings.borders,
-        loss_function="MAE",
+        loss_function=settings.loss,
         random_strength=settings.random_strength,
         random_seed=0,
         thread_count=2,

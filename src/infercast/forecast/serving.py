@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepTimer
+from infercast.engine.timer import KernelTimer
 from infercast.forecast.phases import Phase, summarise_phases
 from infercast.forecast.saturation import Saturation, find_saturation
 from infercast.predict.estimate import SOURCES
@@ -17,6 +18,7 @@ from infercast.serve import Limits, Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.first_use import FirstUses
 from infercast.serve.simulation import Progress
+from infercast.serve.state import Watcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +101,21 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
     )
 
 
-def simulate(deployment: Deployment, workload: Workload, *, progress: Progress | None = None) -> Forecast:
-    """Simulate a workload on a deployment; ``progress`` is told now and then how many requests were sent, and when."""
-    timer = deployment.timer()
+def simulate(
+    deployment: Deployment,
+    workload: Workload,
+    *,
+    progress: Progress | None = None,
+    timer: KernelTimer | None = None,
+    watch: Watcher | None = None,
+) -> Forecast:
+    """Simulate a workload on a deployment; ``progress`` is told now and then how many requests were sent, and when.
+
+    ``watch`` is told of every step. A ``timer`` of the deployment that exists already need not be made again.
+    """
+    timer = timer or deployment.timer()
     replica = replica_of(deployment, timer)
-    record = simulate_replica(replica, workload, progress=progress)
+    record = simulate_replica(replica, workload, progress=progress, watch=watch)
     start, end = float(record.sent_at.min()), float(record.last_token.max())
     duration = end - start
     busy = sum(phase.seconds for phase in record.phases.values())

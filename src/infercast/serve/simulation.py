@@ -25,7 +25,7 @@ from infercast.serve.request import Workload
 from infercast.serve.scheduler import Limits, Plan, Scheduler
 from infercast.serve.source import Source
 from infercast.serve.stages import StagedTimeline
-from infercast.serve.state import State
+from infercast.serve.state import State, Watcher
 
 Observer = Callable[[Scheduler, Plan], None]
 Progress = Callable[[int, float], None]
@@ -70,17 +70,19 @@ def simulate(
     jump: bool = True,
     observe: Observer | None = None,
     progress: Progress | None = None,
+    watch: Watcher | None = None,
 ) -> Record:
     """Serve a workload and record what every request saw.
 
     With ``jump``, stretches in which nothing but decoding happens are computed at once; the result is the same to
-    the last bit. ``observe`` is called after each step is planned, which needs ``jump=False``.
+    the last bit. ``observe`` is called after each step is planned, which needs ``jump=False``; ``watch`` is told of
+    the steps as they come, in stretches where the clock jumps.
     """
     check_workload(replica, workload)
     clients = Clients(workload, replica.request_path_seconds, replica.request_token_seconds)
     record = new_record(replica, len(workload.requests))
     with no_garbage():
-        for _ in turns(replica, clients, record, jump=jump, observe=observe, progress=progress):
+        for _ in turns(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch):
             pass
     return record
 
@@ -98,6 +100,7 @@ def turns(
     jump: bool = True,
     observe: Observer | None = None,
     progress: Progress | None = None,
+    watch: Watcher | None = None,
 ) -> Iterator[float]:
     """The loop of one engine, turn by turn: the clock before each, and an end when no client will send again.
 
@@ -105,7 +108,13 @@ def turns(
     """
     cache = KvCache(replica.num_blocks, replica.kv_shape, caching=replica.prefix_caching)
     state = State(
-        Scheduler(replica.limits, cache), clients, record, replica.timer, replica.steps_under_way, replica.first_uses
+        Scheduler(replica.limits, cache),
+        clients,
+        record,
+        replica.timer,
+        replica.steps_under_way,
+        replica.first_uses,
+        watch,
     )
     if replica.stages is not None:
         state.timeline = StagedTimeline(replica.stages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as SequenceOf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from infercast.engine.step import HostCost, StepEstimate, StepShape, StepTimer
 from infercast.serve.convoy import Convoy
@@ -12,7 +12,7 @@ from infercast.serve.first_use import NOTHING_NEW, FirstUses
 from infercast.serve.record import Record
 from infercast.serve.scheduler import Plan, Scheduler, Sequence
 from infercast.serve.source import Source
-from infercast.serve.timeline import Timeline
+from infercast.serve.timeline import Span, Timeline
 
 
 class Flight(NamedTuple):
@@ -35,6 +35,16 @@ Outcome = tuple[list[Sequence], int, SequenceOf[Sequence], SequenceOf[Sequence]]
 """Who is sampled; in a convoy also how many of them are steady, who is not, and who is done, as in `Flight`."""
 
 
+class Watcher(Protocol):
+    """Told of every step when it is handed to the GPU, one by one or in stretches of decoding."""
+
+    def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span) -> None:
+        """One step; the plan leaves those out that decode in a convoy."""
+
+    def stretch(self, shape: StepShape, estimate: StepEstimate, ends: SequenceOf[float]) -> None:
+        """Steps of one decoding batch in a row, and when the GPU is done with each; the estimate may hold more."""
+
+
 class State:
     """What the loop and its shortcut share."""
 
@@ -46,6 +56,7 @@ class State:
         timer: StepTimer,
         steps_under_way: int,
         first_uses: FirstUses | None = None,
+        watch: Watcher | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.clients = clients
@@ -53,6 +64,7 @@ class State:
         self.timer = timer
         self.steps_under_way = steps_under_way
         self.first_uses = first_uses
+        self.watch = watch
         self.timeline = Timeline()
         self.step_seconds = 0.0
         """How long a step of decoding took last."""
@@ -82,6 +94,8 @@ class State:
         held = [cache.num_blocks - cache.num_free]
         phase = self.record.decoding if shape.is_decode else self.record.prefilling
         phase.add(shape, estimate, [span.seconds], len(self.scheduler.waiting), held)
+        if self.watch is not None:
+            self.watch.step(plan, shape, estimate, span)
 
     def finish(self) -> None:
         """Wait for the oldest step under way and take its result in."""

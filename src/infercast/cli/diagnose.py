@@ -1,0 +1,129 @@
+"""``infercast diagnose``: which kernels stand in the way, and what better ones would buy."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infercast.cli import options
+from infercast.cli.options import WORKLOAD
+from infercast.engine.settings import EngineSettings
+from infercast.errors import InputError, SaturatedError
+from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
+from infercast.forecast.diagnose import diagnose
+from infercast.forecast.host_speed import host_from
+from infercast.forecast.what_if import deploy_changed, parse_changes
+from infercast.report.diagnosis import diagnosis_dict, render_diagnosis
+from infercast.report.layout import show
+from infercast.serve.lengths import parse_lengths
+from infercast.serve.traces import read_trace
+from infercast.serve.workload import scaled, synthetic_workload
+
+DEFAULT_COUNT, DEFAULT_CONCURRENCY = 300, 32
+
+
+def command(
+    model: options.Model,
+    gpu: options.GpuName,
+    rate: Annotated[
+        float | None, typer.Option("--rate", "-r", help="Requests a second, Poisson.", rich_help_panel=WORKLOAD)
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency",
+            help=f"Closed loop of so many clients; {DEFAULT_CONCURRENCY} where nothing is said.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
+    num_requests: Annotated[
+        int | None,
+        typer.Option(
+            "--num-requests", "-n", help=f"Default {DEFAULT_COUNT}, or the whole trace.", rich_help_panel=WORKLOAD
+        ),
+    ] = None,
+    input_len: Annotated[
+        str, typer.Option("--input-len", help="A number, or a distribution as in simulate.", rich_help_panel=WORKLOAD)
+    ] = "lognormal:700:0.9:16:8000",
+    output_len: Annotated[
+        str, typer.Option("--output-len", help="The same for answers.", rich_help_panel=WORKLOAD)
+    ] = "lognormal:180:0.8:4:1000",
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Replay a trace instead.", rich_help_panel=WORKLOAD)
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of arrivals and lengths.", rich_help_panel=WORKLOAD)] = 0,
+    quantization: options.Quantization = None,
+    kv_cache_dtype: options.KvCacheDtype = "auto",
+    tensor_parallel_size: options.TensorParallel = 1,
+    pipeline_parallel_size: options.PipelineParallel = 1,
+    enable_expert_parallel: options.ExpertParallel = False,
+    all2all_backend: options.All2AllBackend = ALL2ALL_BACKENDS[0],
+    moe_backend: options.MoeBackend = "auto",
+    expert_routing: options.ExpertRouting = ROUTINGS[0],
+    network: options.NetworkName = None,
+    max_num_batched_tokens: options.MaxBatchedTokens = None,
+    max_num_seqs: options.MaxSeqs = None,
+    max_model_len: options.MaxModelLen = None,
+    enforce_eager: options.EnforceEager = False,
+    predictor: options.PredictorName = "learned",
+    measurements: options.Measurements = None,
+    host: options.HostFile = None,
+    what_if: Annotated[
+        str | None, typer.Option("--what-if", metavar="CHANGES", help="Diagnose it with changes: sms=160,gpu=...")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Rank kernels by what it would buy if they were as good as the best of their shape.
+
+    For example:
+
+      infercast diagnose qwen3-30b-a3b --gpu h100-sxm
+
+      infercast diagnose llama-3.1-8b --gpu l40s --rate 2 --input-len 2048 --output-len 256
+    """
+    if trace is not None:
+        if rate is not None or concurrency is not None:
+            raise InputError("a trace brings its own arrivals; leave out --rate and --concurrency")
+        workload = scaled(read_trace(trace), limit=num_requests)
+    else:
+        workload = synthetic_workload(
+            rate=rate,
+            concurrency=DEFAULT_CONCURRENCY if rate is None and concurrency is None else concurrency,
+            count=DEFAULT_COUNT if num_requests is None else num_requests,
+            input_lengths=parse_lengths(input_len, "--input-len"),
+            output_lengths=parse_lengths(output_len, "--output-len"),
+            seed=seed,
+        )
+    asked = partial(
+        deploy,
+        model,
+        gpu,
+        EngineSettings(
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            enforce_eager=enforce_eager,
+        ),
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        tensor_parallel_size=tensor_parallel_size,
+        pipeline_parallel_size=pipeline_parallel_size,
+        enable_expert_parallel=enable_expert_parallel,
+        all2all_backend=all2all_backend,
+        moe_backend=moe_backend,
+        expert_routing=expert_routing,
+        network=network,
+        predictor=options.choose_predictor(predictor, None, gpu, measurements),
+        host=None if host is None else host_from(host, gpu),
+    )
+    deployment = asked() if what_if is None else deploy_changed(asked, parse_changes(what_if))
+    diagnosis = diagnose(deployment, workload)
+    if diagnosis.forecast.saturation is not None:
+        raise SaturatedError(f"{diagnosis.forecast.saturation.sentence}; lower --rate or add GPUs")
+    if as_json:
+        options.print_json(diagnosis_dict(diagnosis))
+    else:
+        show(*render_diagnosis(diagnosis))

@@ -1,0 +1,101 @@
+"""Two runs or two steps side by side, and the kernels that explain the difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from infercast.forecast.breakdown import WatchedRun
+from infercast.forecast.kernels import StepCost
+from infercast.forecast.step_log import Array
+
+HOST = "GPU waits for host"
+ON_THE_WAY = "host and the way to it"
+Parts = dict[tuple[str, str], float]
+"""Seconds by (kernel, family)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One kernel, before and after."""
+
+    name: str
+    family: str
+    before: float
+    """Seconds of a mean latency, or of a step; 0 where there is no such kernel."""
+    after: float
+
+    @property
+    def change(self) -> float:
+        """Seconds more than before."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Differences add up to the difference of the two totals."""
+
+    differences: tuple[Difference, ...]
+    """Those that explain most first."""
+
+    @property
+    def before(self) -> float:
+        """All parts together."""
+        return sum(each.before for each in self.differences)
+
+    @property
+    def after(self) -> float:
+        """All parts together."""
+        return sum(each.after for each in self.differences)
+
+
+def compare_runs(before: WatchedRun, after: WatchedRun) -> dict[str, Comparison]:
+    """Mean TTFT and, where requests have several tokens, mean TPOT of two runs of one workload, kernel by kernel.
+
+    A latency holds the kernels that the GPU ran for anybody while a request waited; the rest is the host's.
+    """
+    first, second = _latencies(before), _latencies(after)
+    return {name: _compare(parts, second[name]) for name, parts in first.items() if name in second}
+
+
+def compare_steps(before: StepCost, after: StepCost) -> Comparison:
+    """GPU time of one step, kernel by kernel; the host where it takes longer."""
+    return _compare(_a_step(before), _a_step(after))
+
+
+def _latencies(run: WatchedRun) -> dict[str, Parts]:
+    record = run.forecast.record
+    found = {"TTFT": _window(run, record.sent_at, record.first_token, np.ones(record.sent_at.size))}
+    several = record.num_output > 1
+    if several.any():
+        tokens = record.num_output[several] - 1
+        found["TPOT"] = _window(run, record.first_token[several], record.last_token[several], tokens)
+    return found
+
+
+def _window(run: WatchedRun, start: Array, end: Array, tokens: Array) -> Parts:
+    """What the GPU did between two moments of each request, a token, on average over requests."""
+    steps = run.log.steps
+    kernels = np.concatenate([seconds for _, seconds in steps.kernels(run.timer)])
+    found: Parts = {}
+    for key, seconds in zip(run.timer.kernels, kernels.T, strict=True):
+        spent = float(((steps.until(end, seconds) - steps.until(start, seconds)) / tokens).mean())
+        found[key] = found.get(key, 0.0) + spent
+    found[ON_THE_WAY, "host"] = float(((end - start) / tokens).mean()) - sum(found.values())
+    return found
+
+
+def _a_step(cost: StepCost) -> Parts:
+    found: Parts = {}
+    for kernel in cost.kernels:
+        found[kernel.name, kernel.family] = found.get((kernel.name, kernel.family), 0.0) + kernel.seconds
+    found[HOST, "host"] = cost.seconds - float(cost.gpu.seconds)
+    return found
+
+
+def _compare(before: Parts, after: Parts) -> Comparison:
+    differences = [
+        Difference(*key, before.get(key, 0.0), after.get(key, 0.0)) for key in dict.fromkeys((*before, *after))
+    ]
+    return Comparison(tuple(sorted(differences, key=lambda each: -abs(each.change))))

@@ -1,0 +1,82 @@
+"""Where the time of each request went: what it waited for before its first token, and between the later ones.
+
+Steps are divided among their tokens: a prompt of 300 tokens in a step of 1,000 is charged three tenths of its GPU time.
+Whatever else the GPU did meanwhile was work for others, and the rest of the time it waited for its host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from infercast.engine.deployment import Deployment
+from infercast.forecast.step_log import Array, StepLog
+from infercast.serve import Record, Workload
+
+SLOW_SHARE = 0.01
+"""The slowest requests that are looked at by themselves, as a share of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParts:
+    """A latency of every request as a sum of parts, in seconds."""
+
+    requests: Array
+    """Which requests."""
+    total: Array
+    parts: dict[str, Array]
+
+    @property
+    def slowest(self) -> Array:
+        """Positions of the slowest requests, slowest first: one in a hundred, and one at least."""
+        count = max(1, round(SLOW_SHARE * self.total.size))
+        return np.argsort(-self.total, kind="stable")[:count]
+
+    def mean(self, chosen: Array | None = None) -> dict[str, float]:
+        """Each part on average, over all requests or some of them."""
+        return {name: float((part if chosen is None else part[chosen]).mean()) for name, part in self.parts.items()}
+
+
+def first_token_parts(deployment: Deployment, workload: Workload, record: Record, log: StepLog) -> RequestParts:
+    """From sending a request to its first token: on its way, queued, computed, on its way back."""
+    host = deployment.host
+    num_input = np.array([request.num_input for request in workload.requests])
+    queued_at = record.sent_at + host.request_path + host.request_token * num_input
+    started_at, prompt_end = np.maximum(record.started_at, queued_at), log.prompt_end
+    queued = _window(log, queued_at, started_at)
+    computed = _window(log, started_at, prompt_end)
+    own = np.minimum(log.own_seconds, computed["prompts"])
+    parts = {
+        "way in": queued_at - record.sent_at,
+        "queue: prompts of others": queued["prompts"],
+        "queue: decoding of others": queued["decoding"],
+        "queue: host": queued["host"],
+        "own prompt": own,
+        "beside it: prompts of others": computed["prompts"] - own,
+        "beside it: decoding of others": computed["decoding"],
+        "beside it: host": computed["host"],
+        "way out": record.first_token - prompt_end,
+    }
+    return RequestParts(np.arange(num_input.size), record.ttft, parts)
+
+
+def later_token_parts(record: Record, log: StepLog) -> RequestParts | None:
+    """Between a request's first token and its last, a token: decoding, prompts of others in between, the host."""
+    several = np.flatnonzero(record.num_output > 1)
+    if not several.size:
+        return None
+    tokens = record.num_output[several] - 1
+    first, last = record.first_token[several], record.last_token[several]
+    window = _window(log, first, last)
+    names = {"decoding": "decoding", "prompts": "prompts of others", "host": "host"}
+    parts = {shown: window[name] / tokens for name, shown in names.items()}
+    return RequestParts(several, (last - first) / tokens, parts)
+
+
+def _window(log: StepLog, start: Array, end: Array) -> dict[str, Array]:
+    """What the GPU did between two moments of each request; the three add up to the time between them."""
+    steps = log.steps
+    busy = steps.until(end, steps.gpu_seconds) - steps.until(start, steps.gpu_seconds)
+    prompts = steps.until(end, steps.prompt_seconds) - steps.until(start, steps.prompt_seconds)
+    return {"prompts": prompts, "decoding": busy - prompts, "host": (end - start) - busy}

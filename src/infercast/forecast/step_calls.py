@@ -1,0 +1,24 @@
+"""What one step launches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from infercast.engine.deployment import Deployment
+from infercast.engine.graphs import Launch
+from infercast.engine.step import StepShape
+from infercast.models.lower import attention_calls, head_calls, token_calls
+from infercast.ops import Call
+
+
+def step_calls(deployment: Deployment, shape: StepShape) -> list[Call]:
+    """The operators of a step over a given batch, padded as its graphs are."""
+    graphs, model, layout = deployment.graphs, deployment.model, deployment.layout
+    launch = graphs.launch(shape.num_tokens, shape.is_decode)
+    padded = shape.num_tokens if launch is Launch.EAGER else graphs.padded(shape.num_tokens)
+    queries = np.array(shape.new_tokens)
+    return [
+        *token_calls(model, layout, padded),
+        *attention_calls(model, layout, queries, queries + np.array(shape.computed)),
+        *head_calls(model, layout, max(1, shape.num_sampled)),  # an engine runs its head even where nobody samples
+    ]

@@ -1,0 +1,129 @@
+"""What a run leaves behind for those who ask where its time went: one line a step, one entry a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engine.step import StepEstimate, StepShape
+from infercast.engine.timer import KernelTimer
+from infercast.serve.scheduler import Plan
+from infercast.serve.timeline import Span
+
+Array = npt.NDArray[Any]
+
+CHUNK = 65_536
+"""Steps whose kernels are written out at once."""
+KINDS = ("prefill", "mixed", "decode")
+"""Steps of prompts alone, of prompts beside decoding sequences, and of decoding alone."""
+
+
+class StepLog:
+    """A watcher of one engine's run: notes its steps, and for each request what its prompt took."""
+
+    def __init__(self, num_requests: int) -> None:
+        self.own_seconds = np.zeros(num_requests)
+        """GPU seconds of each request up to its first token, steps divided among their tokens."""
+        self.prompt_end = np.full(num_requests, np.nan)
+        """When the step ended that produced its first token."""
+        self._ends: list[float] = []
+        self._gpu_seconds: list[float] = []
+        self._varying: list[list[float]] = []
+        # Of each stretch: its steps, tokens, tokens of prompts, and rows of the timer's tables.
+        self._stretches: list[tuple[int, ...]] = []
+        self._slowed: dict[int, float] = {}
+
+    def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span) -> None:
+        """One step."""
+        if estimate.slowed:
+            self._slowed[len(self._ends)] = estimate.slowed
+        self._note(shape, estimate, [span.end])
+        share = estimate.gpu_seconds[0] / shape.num_tokens
+        for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
+            index = sequence.index
+            if sequence.num_promised > 1 or self.prompt_end[index] == self.prompt_end[index]:
+                continue
+            self.own_seconds[index] += share * new_tokens
+            if sequence.num_promised:
+                self.prompt_end[index] = span.end
+
+    def stretch(self, shape: StepShape, estimate: StepEstimate, ends: Sequence[float]) -> None:
+        """Steps of decoding in a row."""
+        self._note(shape, estimate, ends)
+
+    def _note(self, shape: StepShape, estimate: StepEstimate, ends: Sequence[float]) -> None:
+        steps = len(ends)
+        self._ends.extend(ends)
+        self._gpu_seconds.extend(estimate.gpu_seconds[:steps])
+        if not self._varying:
+            self._varying = [[] for _ in estimate.varying]
+        for noted, values in zip(self._varying, estimate.varying, strict=True):
+            noted.extend(values[:steps])
+        num_decodes = shape.num_sequences - len(shape.prompts)
+        self._stretches.append((steps, shape.num_tokens, shape.num_tokens - num_decodes, *estimate.rows))
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps as arrays, once the run is over."""
+        stretches = np.array(self._stretches, dtype=np.int64)
+        columns = np.repeat(stretches[:, 1:], stretches[:, 0], axis=0).T
+        tokens, prompt_tokens, *rows = columns
+        slowed = np.zeros(tokens.size)
+        slowed[[*self._slowed]] = [*self._slowed.values()]
+        return Steps(
+            ends=np.array(self._ends),
+            gpu_seconds=np.array(self._gpu_seconds),
+            tokens=tokens,
+            prompt_tokens=prompt_tokens,
+            rows=tuple(rows),
+            varying=np.array(self._varying).T,
+            slowed=slowed,
+        )
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Every step of a run, in order."""
+
+    ends: Array
+    """When the GPU is done."""
+    gpu_seconds: Array
+    """What its kernels take; the GPU is taken to have worked for so long up to the end, and to have waited before."""
+    tokens: Array
+    prompt_tokens: Array
+    """Those of sequences that compute more than one."""
+    rows: tuple[Array, ...]
+    varying: Array
+    slowed: Array
+
+    @cached_property
+    def kind(self) -> Array:
+        """For each step its place in `KINDS`."""
+        return np.where(self.prompt_tokens == 0, 2, np.where(self.prompt_tokens == self.tokens, 0, 1))
+
+    @cached_property
+    def prompt_seconds(self) -> Array:
+        """The part of each step's GPU time that goes to prompts, by their share of its tokens."""
+        return np.asarray(self.gpu_seconds * self.prompt_tokens / self.tokens)
+
+    def kernels(self, timer: KernelTimer) -> Iterator[tuple[slice, Array]]:
+        """Some steps after the other: which, and the seconds of each of the timer's kernels (columns) in them."""
+        for start in range(0, self.ends.size, CHUNK):
+            part = slice(start, start + CHUNK)
+            rows = [of_table[part] for of_table in self.rows]
+            yield part, timer.step_kernels(rows, self.varying[part], self.slowed[part])
+
+    def until(self, times: Array, seconds: Array) -> Array:
+        """How much of ``seconds`` (of each step) the GPU had done by each of the times."""
+        begins = self.ends - self.gpu_seconds
+        position = np.searchsorted(self.ends, times)
+        done = np.concatenate([[0.0], np.cumsum(seconds)])[position]
+        under_way = np.minimum(position, self.ends.size - 1)
+        share = (times - begins[under_way]) / np.maximum(self.gpu_seconds[under_way], 1e-12)
+        running = np.where(position < self.ends.size, np.clip(share, 0.0, 1.0), 0.0)
+        return np.asarray(done + running * seconds[under_way])

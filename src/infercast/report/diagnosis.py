@@ -1,0 +1,133 @@
+"""A diagnosis, for people and for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import RenderableType
+
+from infercast.forecast.diagnose import Diagnosis, Finding, Gap, Saving
+from infercast.report.layout import facts, grid, section
+from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds
+from infercast.units import MICRO, format_percent, format_seconds
+
+PLACES = {"prefill": "prompts", "decode": "decoding"}
+NEAR = 0.95
+"""A kernel that reaches so much of its ceiling is as good as there."""
+SAID = 8
+"""Findings in words; the table has all."""
+CEILING = "the latency that one in ten measured kernels of the shape beats, over GPUs and engines (docs/diagnose.md)"
+
+
+def render_diagnosis(diagnosis: Diagnosis) -> list[RenderableType]:
+    """Sentences and tables for a terminal."""
+    forecast = diagnosis.forecast
+    workload = f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
+    latencies = grid(
+        ("", "mean", "p50", "p90", "p99"),
+        [
+            ("time to first token (TTFT)", *latency_cells(forecast.ttft)),
+            ("time per output token (TPOT)", *latency_cells(forecast.tpot)),
+        ],
+    )
+    return [
+        section("What was simulated", facts([*deployment_facts(forecast.deployment), ("workload", workload)])),
+        section("Latency", latencies),
+        section("What would help, most first", facts(_numbered(diagnosis))),
+        section("Kernels against the best of their shape, one launch in an average step", _gap_table(diagnosis)),
+    ]
+
+
+def _numbered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Each finding in words, then what is left: all of them together, and the host."""
+    lines = [(str(number), _sentence(each)) for number, each in enumerate(diagnosis.findings[:SAID], start=1)]
+    if not lines:
+        lines.append(("", "Every kernel is about as good as the best of its shape."))
+    else:
+        lines.append(("all", f"All gaps closed together would save {_saved(diagnosis.everything)}."))
+    lines.append(("host", f"A host that takes no time would save {_saved(diagnosis.host)}."))
+    if diagnosis.not_judged:
+        words = ", ".join(diagnosis.not_judged)
+        lines.append(("not judged", f"{words}: no such kernel was measured to compare with."))
+    return [(name, line.replace(" %", "\N{NO-BREAK SPACE}%")) for name, line in lines]
+
+
+def _sentence(finding: Finding) -> str:
+    gap = finding.gaps[0]
+    verb = "run" if " and " in finding.name else "runs"
+    family = "" if finding.family == finding.name else f" ({finding.family})"
+    others = [each for each in finding.gaps[1:] if each.attained < NEAR]
+    more = "".join(f", at {each.tokens:,} tokens {100 * each.attained:.0f} %" for each in others)
+    times = f"{format_seconds(gap.seconds)} against {format_seconds(gap.ceiling)}{more}"
+    return (
+        f"{finding.name}{family} at {gap.tokens:,} tokens {verb} at {100 * gap.attained:.0f} % of what the best "
+        f"kernels of this shape reach ({times}); closing the gap saves {_saved(finding.saving)}."
+    )
+
+
+def _saved(saving: Saving) -> str:
+    parts = [(saving.ttft, "of TTFT"), (saving.tpot, "of TPOT")]
+    words = [f"{format_percent(share)} {what}" for share, what in parts if share >= 0.0005]
+    text = " and ".join(words) or "next to nothing"
+    return f"{text}, for {format_percent(saving.throughput)} more tokens/s" if saving.throughput >= 0.005 else text
+
+
+def _gap_table(diagnosis: Diagnosis) -> RenderableType:
+    rows = [
+        (
+            finding.name if number == 0 else "",
+            PLACES[gap.phase],
+            f"{gap.tokens:,}",
+            format_seconds(gap.seconds),
+            format_seconds(gap.ceiling),
+            format_seconds(gap.limit) if gap.limit >= 0.1 * MICRO else "< 0.1 us",
+            format_percent(gap.attained),
+            format_percent(gap.share),
+            format_percent(gap.loss),
+        )
+        for finding in diagnosis.findings
+        for number, gap in enumerate(finding.gaps)
+    ]
+    columns = ("kernel", "steps of", "tokens", "forecast", "best", "hard limit", "reaches", "GPU time", "lost")
+    return grid(columns, rows, text_columns=2)
+
+
+def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The same as plain data."""
+    forecast = diagnosis.forecast
+    return {
+        "deployment": deployment_dict(forecast.deployment),
+        "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
+        "ttft_ms": milliseconds(forecast.ttft),
+        "tpot_ms": milliseconds(forecast.tpot),
+        "output_tokens_per_s": forecast.output_tokens_per_second,
+        "ceiling": CEILING,
+        "findings": [
+            {
+                "kernel": finding.name,
+                "family": finding.family,
+                "source": finding.source,
+                "saving": asdict(finding.saving),
+                "gaps": [_gap_dict(gap) for gap in finding.gaps],
+                "sentence": _sentence(finding),
+            }
+            for finding in diagnosis.findings
+        ],
+        "all_gaps_closed": asdict(diagnosis.everything),
+        "free_host": asdict(diagnosis.host),
+        "not_judged": list(diagnosis.not_judged),
+    }
+
+
+def _gap_dict(gap: Gap) -> dict[str, Any]:
+    return {
+        "phase": gap.phase,
+        "tokens": gap.tokens,
+        "us": gap.seconds / MICRO,
+        "ceiling_us": gap.ceiling / MICRO,
+        "limit_us": gap.limit / MICRO,
+        "attained": gap.attained,
+        "share_of_gpu_time": gap.share,
+        "lost_share_of_gpu_time": gap.loss,
+    }

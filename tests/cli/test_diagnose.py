@@ -1,0 +1,74 @@
+"""``infercast diagnose``, ``simulate --breakdown`` and ``--what-if``: words, tables that align, strict JSON."""
+
+from typing import Any
+
+import pytest
+
+SMALL = ("qwen3-0.6b", "--gpu", "l40s")
+RUN = ("--rate", 10, "-n", 30, "--input-len", 300, "--output-len", 20)
+
+
+def test_a_diagnosis_in_words(infercast: Any) -> None:
+    result = infercast("diagnose", *SMALL, *RUN)
+    assert result.code == 0, result.err
+    assert "of what the best kernels of this shape reach" in " ".join(result.out.split())
+    assert "A host that takes no time would save" in " ".join(result.out.split())
+    assert "hard limit" in result.out
+
+
+def test_a_diagnosis_as_data(infercast: Any) -> None:
+    found = infercast("diagnose", *SMALL, *RUN, "--json").json
+    assert found["findings"]
+    for finding in found["findings"]:
+        assert finding["kernel"] in finding["sentence"]
+        for gap in finding["gaps"]:
+            assert gap["limit_us"] <= gap["ceiling_us"] <= gap["us"]
+    assert found["not_judged"] == ["sampling"]
+
+
+def test_a_diagnosis_of_a_chip_that_does_not_exist(infercast: Any) -> None:
+    found = infercast("diagnose", *SMALL, *RUN, "--what-if", "dram_bandwidth=2x", "--json").json
+    assert found["deployment"]["gpu"] == "l40s+dram_bandwidth=2x"
+
+
+def test_a_breakdown_adds_up(infercast: Any) -> None:
+    result = infercast("simulate", *SMALL, *RUN, "--breakdown", "--json").json
+    parts = result["breakdown"]
+    kernels = sum(sum(kernel["seconds"].values()) for kernel in parts["kernels"])
+    together = kernels + sum(parts["host_seconds"].values()) + parts["idle_seconds"]
+    assert together == pytest.approx(result["duration_s"])
+    assert sum(parts["ttft"]["mean_ms"].values()) == pytest.approx(result["ttft_ms"]["mean"])
+    assert sum(parts["tpot"]["mean_ms"].values()) == pytest.approx(result["tpot_ms"]["mean"])
+    plain = infercast("simulate", *SMALL, *RUN, "--json").json
+    assert {name: value for name, value in result.items() if name != "breakdown"} == plain
+
+
+def test_a_breakdown_for_people(infercast: Any) -> None:
+    out = infercast("simulate", *SMALL, *RUN, "--breakdown").out
+    for words in ("Where every second", "own prompt", "The slowest first tokens", "What a token is made of"):
+        assert words in out
+
+
+@pytest.mark.parametrize("words", [("simulate", *SMALL, *RUN), ("kernels", *SMALL, "--decode", 8)])
+def test_what_if_side_by_side(infercast: Any, words: tuple[object, ...]) -> None:
+    out = infercast(*words, "--what-if", "gpu=h200-sxm").out
+    assert "With gpu=h200-sxm" in out
+    assert "explains" in out
+    found = infercast(*words, "--what-if", "gpu=h200-sxm", "--json").json
+    assert (found["before"]["deployment"]["gpu"], found["after"]["deployment"]["gpu"]) == ("l40s", "h200-sxm")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("simulate", *SMALL, *RUN, "--what-if", "sms=160", "--breakdown"), "side by side"),
+        (("simulate", *SMALL, *RUN, "--what-if", "ssm=160"), "sms"),
+        (("simulate", *SMALL, *RUN, "--breakdown", "-dp", 2), "one copy"),
+        (("diagnose", *SMALL, "--rate", 100_000), "saturated"),
+        (("diagnose", *SMALL, "--trace", "none.csv", "--rate", 1), "its own arrivals"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(infercast: Any, words: tuple[object, ...], said: str) -> None:
+    result = infercast(*words)
+    assert result.code == 2
+    assert said in result.err

@@ -1,0 +1,104 @@
+"""Every microsecond of a run has a place: parts add up to the run, to each TTFT and to each TPOT."""
+
+import numpy as np
+import pytest
+
+import infercast
+from infercast.forecast.breakdown import Breakdown, explain_run
+from infercast.forecast.serving import Forecast
+
+RUNS = {
+    "open": ("llama-3.1-8b", {}, {"rate": 12, "count": 80, "input_lengths": "lognormal:700:0.9", "output_lengths": 40}),
+    "idle": ("qwen3-0.6b", {}, {"rate": 0.5, "count": 12, "input_lengths": 300, "output_lengths": 30}),
+    "full": (
+        "llama-3.1-8b",
+        {"gpu_memory_utilization": 0.45, "max_model_len": 4096, "max_num_seqs": 64},
+        {"concurrency": 64, "count": 96, "input_lengths": 1500, "output_lengths": 900},
+    ),
+    "single tokens": ("qwen3-0.6b", {}, {"arrival": "burst", "count": 20, "input_lengths": 900, "output_lengths": 1}),
+}
+
+
+@pytest.fixture(params=RUNS)
+def explained(request: pytest.FixtureRequest) -> tuple[Forecast, Breakdown]:
+    model, settings, workload = RUNS[request.param]
+    gpu = "l40s" if request.param == "full" else "h200-sxm"
+    deployment = infercast.deploy(model, gpu, infercast.EngineSettings(**settings), predictor="roofline")
+    return explain_run(deployment, infercast.synthetic_workload(**workload))
+
+
+def test_parts_add_up_to_the_run(explained: tuple[Forecast, Breakdown]) -> None:
+    forecast, breakdown = explained
+    assert breakdown.parts_sum == pytest.approx(forecast.duration, rel=1e-9)
+    assert min(part.total for part in (*breakdown.kernels, breakdown.host)) >= 0
+    assert breakdown.idle_seconds >= 0
+
+
+def test_kernels_are_those_of_the_phases(explained: tuple[Forecast, Breakdown]) -> None:
+    forecast, breakdown = explained
+    decode = sum(part.seconds["decode"] for part in breakdown.kernels)
+    prompts = sum(part.seconds["prefill"] + part.seconds["mixed"] for part in breakdown.kernels)
+    phases = {phase.name: phase.gpu_seconds for phase in forecast.phases}
+    assert decode == pytest.approx(phases.get("decode", 0.0), rel=1e-9)
+    assert prompts == pytest.approx(phases["prefill"], rel=1e-9)
+    assert sum(breakdown.steps.values()) == sum(phase.steps for phase in forecast.phases)
+
+
+def test_parts_add_up_for_each_request(explained: tuple[Forecast, Breakdown]) -> None:
+    forecast, breakdown = explained
+    first, later = breakdown.first_tokens, breakdown.later_tokens
+    np.testing.assert_allclose(sum(first.parts.values()), forecast.record.ttft, rtol=1e-9)
+    assert min(part.min() for part in first.parts.values()) > -1e-9
+    if later is not None:
+        np.testing.assert_allclose(sum(later.parts.values()), forecast.record.tpot, rtol=1e-9)
+        assert min(part.min() for part in later.parts.values()) > -1e-9
+
+
+def test_own_prompts_add_up_to_what_prompts_took(explained: tuple[Forecast, Breakdown]) -> None:
+    forecast, breakdown = explained
+    if forecast.num_preemptions:
+        return  # prompts that are computed again after a first token are nobody's first token
+    own = breakdown.first_tokens.parts["own prompt"].sum()
+    prompt_steps = sum(part.seconds["prefill"] + part.seconds["mixed"] for part in breakdown.kernels)
+    decoding_there = sum(part.seconds["mixed"] for part in breakdown.kernels)
+    assert prompt_steps - decoding_there <= own * (1 + 1e-9)
+    assert own <= prompt_steps * (1 + 1e-9)
+
+
+def test_watching_changes_nothing(explained: tuple[Forecast, Breakdown]) -> None:
+    forecast, _ = explained
+    again = infercast.simulate(forecast.deployment, forecast.workload)
+    assert again.record.first_token.tobytes() == forecast.record.first_token.tobytes()
+    assert again.record.last_token.tobytes() == forecast.record.last_token.tobytes()
+
+
+def test_runs_cover_what_they_are_meant_to() -> None:
+    found = {}
+    for name, (model, settings, workload) in RUNS.items():
+        gpu = "l40s" if name == "full" else "h200-sxm"
+        deployment = infercast.deploy(model, gpu, infercast.EngineSettings(**settings), predictor="roofline")
+        found[name] = explain_run(deployment, infercast.synthetic_workload(**workload))
+    assert found["idle"][1].idle_seconds > 0
+    assert found["full"][0].num_preemptions > 0
+    assert found["single tokens"][1].later_tokens is None
+    assert found["single tokens"][1].composition is None
+
+
+def test_composition_counts_every_later_token() -> None:
+    model, _, workload = RUNS["open"]
+    deployment = infercast.deploy(model, "h200-sxm", predictor="roofline")
+    forecast, breakdown = explain_run(deployment, infercast.synthetic_workload(**workload))
+    assert breakdown.composition is not None
+    tokens = sum(each.tokens for each in breakdown.composition.ranges)
+    assert tokens == int((forecast.record.num_output - 1).sum())
+    for each in breakdown.composition.ranges:
+        assert sum(each.families.values()) == pytest.approx(each.seconds)
+    mean = sum(each.seconds * each.tokens for each in breakdown.composition.ranges) / tokens
+    assert mean == pytest.approx(forecast.record.tpot.mean(), rel=0.1)
+
+
+def test_several_copies_are_refused() -> None:
+    deployment = infercast.deploy("llama-3.1-8b", "h200-sxm", pipeline_parallel_size=2, predictor="roofline")
+    workload = infercast.synthetic_workload(rate=1, count=2, input_lengths=10, output_lengths=2)
+    with pytest.raises(infercast.InputError, match="one copy and one stage"):
+        explain_run(deployment, workload)

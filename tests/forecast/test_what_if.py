@@ -1,0 +1,114 @@
+"""What-if: chips that differ in a few numbers, and two runs whose difference is explained kernel by kernel."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import infercast
+from infercast.engine.deployment import Deployment
+from infercast.errors import InputError, UnknownNameError
+from infercast.forecast.breakdown import watch_run
+from infercast.forecast.compare import compare_runs, compare_steps
+from infercast.forecast.deploy import deploy
+from infercast.forecast.kernels import decode_shape, price_step
+from infercast.forecast.what_if import deploy_changed, parse_changes
+from infercast.hardware import load_gpu
+from infercast.hardware.changed import PROPERTIES, changed_gpu
+from infercast.ops import Gemm
+from infercast.predict.changed import Changed
+from infercast.predict.default import make_predictor
+
+SETTINGS = infercast.EngineSettings(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)
+WORKLOAD = infercast.synthetic_workload(rate=6, count=30, input_lengths=500, output_lengths=40)
+
+
+def asked(**keywords: object) -> "partial[Deployment]":
+    return partial(deploy, "llama-3.1-8b", "h200-sxm", SETTINGS, **keywords)
+
+
+def test_what_follows_from_a_number_moves_along() -> None:
+    gpu = load_gpu("h200-sxm")
+    other = changed_gpu(gpu, {"sms": "264", "dram_bytes": "2x", "boost_clock": "0.5x"})
+    assert other.sms == 264
+    assert other.tensor_flops["bf16"] == pytest.approx(gpu.tensor_flops["bf16"])
+    assert other.driver_bytes == 2 * gpu.driver_bytes
+    assert other.sustained_clock == pytest.approx(gpu.sustained_clock / 2)
+    assert changed_gpu(gpu, {"dram_bandwidth": "7.2T"}).dram_bandwidth == pytest.approx(7.2e12)
+
+
+def test_nothing_changed_is_the_same_chip() -> None:
+    gpu = load_gpu("h200-sxm")
+    assert changed_gpu(gpu, {}) is gpu
+    same = changed_gpu(gpu, dict.fromkeys(PROPERTIES[:-1], "1x"))
+    op, known = Gemm(np.array([1, 64, 4096]), 4096, 4096), make_predictor()
+    np.testing.assert_allclose(Changed(known, gpu).seconds(op, same), known.seconds(op, gpu))
+
+
+@pytest.mark.parametrize("change", ["dram_bandwidth=1.5x", "tensor_flops=1.5x", "sms=1.5x", "boost_clock=1.5x"])
+def test_no_kernel_gains_more_than_what_grew(change: str) -> None:
+    shape = decode_shape(32, 1024)
+    before = price_step(asked()(), shape)
+    after = price_step(deploy_changed(asked(), parse_changes(change)), shape)
+    for one, other in zip(before.kernels, after.kernels, strict=True):
+        assert other.seconds <= one.seconds * (1 + 1e-9)
+        assert other.seconds >= one.seconds / 1.5 * (1 - 1e-9)
+
+
+def test_bandwidth_of_a_sibling_gives_its_times() -> None:
+    """An H100 with an H200's memory decodes as an H200 does; both were measured."""
+    memory = load_gpu("h200-sxm")
+    changes = parse_changes(f"dram_bandwidth={memory.dram_bandwidth},dram_bytes={memory.dram_bytes}")
+    shape = decode_shape(32, 1400)
+    real = price_step(asked()(), shape).gpu.seconds
+    what_if = price_step(deploy_changed(partial(deploy, "llama-3.1-8b", "h100-sxm", SETTINGS), changes), shape)
+    assert what_if.gpu.seconds == pytest.approx(real, rel=0.08)
+    assert what_if.gpu.low < what_if.gpu.seconds < what_if.gpu.high
+
+
+def test_differences_add_up_to_the_latencies() -> None:
+    changed = deploy_changed(asked(predictor="roofline"), parse_changes("quantization=fp8,host_speed=2x"))
+    runs = watch_run(asked(predictor="roofline")(), WORKLOAD), watch_run(changed, WORKLOAD)
+    explained = compare_runs(*runs)
+    before, after = (run.forecast for run in runs)
+    assert explained["TTFT"].before == pytest.approx(before.ttft.mean)
+    assert explained["TTFT"].after == pytest.approx(after.ttft.mean)
+    assert before.tpot is not None
+    assert explained["TPOT"].before == pytest.approx(before.tpot.mean)
+    assert min(each.before for each in explained["TPOT"].differences) > -1e-12
+
+
+def test_differences_add_up_to_the_step() -> None:
+    shape = decode_shape(8, 100)
+    before, after = (price_step(each, shape) for each in (asked()(), asked(quantization="fp8")()))
+    comparison = compare_steps(before, after)
+    assert comparison.before == pytest.approx(before.seconds)
+    assert comparison.after == pytest.approx(after.seconds)
+
+
+def test_settings_and_gpu_can_be_changed() -> None:
+    other = deploy_changed(asked(), parse_changes("gpu=b200-sxm, max-num-seqs=8, enforce_eager=on"))
+    assert other.gpu.name == "b200-sxm"
+    assert other.settings.max_num_seqs == 8
+    assert other.settings.capture_sizes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dram_bandwidth", "name=value"),
+        ("dram_bandwidth=fast", "1.5x"),
+        ("sms=0", "above 0"),
+        ("max_num_seqs=many", "whole number"),
+        ("enforce_eager=perhaps", "on or off"),
+        ("", "changes nothing"),
+    ],
+)
+def test_what_is_not_understood_is_named(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        deploy_changed(asked(), parse_changes(text))
+
+
+def test_unknown_names_get_the_known_ones() -> None:
+    with pytest.raises(UnknownNameError, match="dram_bandwidth"):
+        parse_changes("dram_bandwith=2x")
