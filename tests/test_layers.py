@@ -39,6 +39,7 @@ LIBRARIES = {
     "numpy": {"predict", "ops", "models", "engine", "serve", "forecast", "validate", "fit", "measure"},
     "pandas": {"fit", "measure"},
     "pyarrow": {"measure"},
+    "matplotlib": {"report"},
     "torch": {"measure"},
     "vllm": {"measure"},
     "catboost": {"fit"},

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from infercast.forecast.diagnose import diagnose
     from infercast.forecast.disaggregate import forecast_disaggregated
     from infercast.forecast.fleet import forecast_fleet
+    from infercast.forecast.intervals import Intervals, forecast_intervals
     from infercast.forecast.kernels import StepCost, decode_shape, prefill_shape, price_step
     from infercast.forecast.layouts import compare_layouts
     from infercast.forecast.memory import Fit, fit_memory
@@ -59,6 +60,7 @@ _HOMES = {
     "Gpu": "hardware",
     "InfercastError": "errors",
     "InputError": "errors",
+    "Intervals": "forecast.intervals",
     "ModelConfig": "models.spec",
     "Request": "serve.request",
     "SaturatedError": "errors",
@@ -77,6 +79,7 @@ _HOMES = {
     "fit_memory": "forecast.memory",
     "forecast_disaggregated": "forecast.disaggregate",
     "forecast_fleet": "forecast.fleet",
+    "forecast_intervals": "forecast.intervals",
     "gpu_names": "hardware",
     "load_gpu": "hardware",
     "load_model": "forecast.deploy",
@@ -102,6 +105,7 @@ __all__ = [
     "Gpu",
     "InfercastError",
     "InputError",
+    "Intervals",
     "ModelConfig",
     "Request",
     "SaturatedError",
@@ -120,6 +124,7 @@ __all__ = [
     "fit_memory",
     "forecast_disaggregated",
     "forecast_fleet",
+    "forecast_intervals",
     "gpu_names",
     "load_gpu",
     "load_model",

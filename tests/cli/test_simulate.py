@@ -14,7 +14,8 @@ STEADY = (*SMALL, "--rate", 20, "-n", 60)
 KEYS = {
     "deployment", "workload", "ttft_ms", "tpot_ms", "inter_token_ms", "end_to_end_ms", "output_tokens_per_s",
     "requests_per_s", "duration_s", "running", "waiting", "kv_usage", "prefix_hit_rate", "preemptions", "phases",
-    "saturated", "saturation_requests_per_s", "source",
+    "saturated", "saturation_requests_per_s", "source", "interval_level", "ttft_ms_interval", "tpot_ms_interval",
+    "inter_token_ms_interval", "end_to_end_ms_interval", "output_tokens_per_s_interval", "requests_per_s_interval",
 }  # fmt: skip
 
 
@@ -29,6 +30,12 @@ def test_json_has_what_is_promised(forecast: Any) -> None:
     for name in ("ttft_ms", "tpot_ms", "inter_token_ms", "end_to_end_ms"):
         assert set(result[name]) == {"mean", "p50", "p90", "p99"}
         assert 0 < result[name]["p50"] <= result[name]["p90"] <= result[name]["p99"]
+        for number, (low, high) in result[f"{name}_interval"].items():
+            assert 0 < low <= result[name][number] <= high
+    for name in ("output_tokens_per_s", "requests_per_s"):
+        low, high = result[f"{name}_interval"]
+        assert low <= result[name] <= high
+    assert result["interval_level"] == 0.8
     assert result["workload"]["requests"] == 60
     assert result["requests_per_s"] == pytest.approx(60 / result["duration_s"])
     for name in ("running", "waiting", "kv_usage"):

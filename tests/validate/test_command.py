@@ -21,7 +21,8 @@ SUMMARY = {
     "idle_ttft_ape_max", "loaded_ttft_p50_ape_median", "loaded_ttft_p99_ape_median", "decode_step_ape_median",
     "prompts_ape_median",
     "ttft_p50_ape_median", "ttft_p99_ape_median", "tpot_p50_ape_median", "throughput_ape_median", "kv_blocks_ape_max",
-    "runs", "stalled_runs",
+    "runs", "stalled_runs", "interval_coverage", "ttft_p50_interval_coverage", "ttft_p99_interval_coverage",
+    "tpot_p50_interval_coverage", "output_tokens_per_second_interval_coverage",
 }  # fmt: skip
 
 
@@ -47,7 +48,10 @@ def test_the_json_schema(validate: Any, document: Any, write: Any) -> None:
         assert set(run) == RUN
         assert set(run["requests"]) == REQUESTS
         for name in ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "output_tokens_per_s"):
-            assert set(run[name]) == PAIR
+            assert set(run[name]) == {*PAIR, "interval", "is_inside"}
+            low, high = run[name]["interval"]
+            assert low <= run[name]["predicted"] <= high
+            assert run[name]["is_inside"] == (low <= run[name]["measured"] <= high)
             error = abs(run[name]["predicted"] / run[name]["measured"] - 1)
             assert run[name]["ape"] == pytest.approx(error)
     assert result["runs"][0]["kind"] == "static"
@@ -60,6 +64,9 @@ def test_the_json_schema(validate: Any, document: Any, write: Any) -> None:
     assert [set(each) for each in result["files"]] == [FILE] * 2
     assert set(result["summary"]) == SUMMARY
     assert (result["summary"]["runs"], result["summary"]["stalled_runs"]) == (4, 2)
+    names = ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "output_tokens_per_s")
+    inside = [run[name]["is_inside"] for run in result["runs"] for name in names]
+    assert result["summary"]["interval_coverage"] == pytest.approx(sum(inside) / 16)
     errors = sorted(run["ttft_p50_ms"]["ape"] for run in result["runs"])
     assert result["summary"]["ttft_p50_ape_median"] == pytest.approx((errors[1] + errors[2]) / 2)
 

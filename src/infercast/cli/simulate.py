@@ -9,20 +9,17 @@ from typing import Annotated
 import typer
 
 from infercast import Deployment, Workload
-from infercast.cli import options
+from infercast.cli import options, outputs
 from infercast.cli.options import SWITCHES, WORKLOAD
 from infercast.cli.progress import simulation_bar
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError, SaturatedError
-from infercast.forecast.breakdown import explain_run, watch_run
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.fleet import DEFAULT_ROUTER, forecast_fleet
 from infercast.forecast.host_speed import host_from
+from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.saturation import Saturation
 from infercast.forecast.serving import simulate
-from infercast.forecast.what_if import deploy_changed, parse_changes
-from infercast.report.breakdown import breakdown_dict, render_breakdown
-from infercast.report.comparison import render_runs, runs_dict
 from infercast.report.fleet import fleet_dict, render_fleet
 from infercast.report.layout import show
 from infercast.report.serving import forecast_dict, render_forecast
@@ -141,6 +138,9 @@ def command(
         typer.Option("--breakdown", metavar="", help="Say where every second goes: kernels, host, waiting, requests."),
     ] = False,
     what_if: options.WhatIf = None,
+    report: outputs.Report = None,
+    trace_out: outputs.TraceOut = None,
+    trace_window: outputs.TraceWindow = outputs.WINDOW,
     as_json: options.Json = False,
 ) -> None:
     """Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes.
@@ -157,6 +157,7 @@ def command(
     """
     if num_requests is not None and num_requests < 1:
         raise InputError(f"--num-requests must be at least 1, not {num_requests}")
+    files = outputs.outputs_of(report, trace_out, trace_window)
     _refuse_idle_options(context, SYNTHETIC if trace is not None else ("rate_scale",), trace is not None)
     if trace is not None:
         workload = scaled(read_trace(trace), rate_scale=rate_scale, limit=num_requests)
@@ -204,31 +205,39 @@ def command(
         host=None if host is None else host_from(host, gpu),
     )
     if what_if is not None:
-        if breakdown:
-            raise InputError("--what-if shows two runs side by side; ask for --breakdown of one")
+        if breakdown or files:
+            raise InputError(
+                "--what-if shows two runs side by side; ask for --breakdown, --report or --trace-out of one"
+            )
         _compare(asked, what_if, workload, allow_overload, as_json)
         return
     deployment = asked()
-    if breakdown:
-        _explain(deployment, workload, allow_overload, as_json)
+    if breakdown or files:
+        _explain(deployment, workload, allow_overload, as_json, files, breakdown)
         return
     if data_parallel_size > 1:
         fleet = forecast_fleet(deployment, workload, router)
         _refuse_overload(fleet.saturation, allow_overload)
-        options.print_json(fleet_dict(fleet)) if as_json else show(*render_fleet(fleet))
+        around = forecast_intervals(fleet)
+        options.print_json(fleet_dict(fleet, around)) if as_json else show(*render_fleet(fleet, around))
         return
     _refuse_idle_router(context)
     with simulation_bar(len(workload.requests)) as progress:
         forecast = simulate(deployment, workload, progress=progress)
     _refuse_overload(forecast.saturation, allow_overload)
+    intervals = forecast_intervals(forecast)
     if as_json:
-        options.print_json(forecast_dict(forecast))
+        options.print_json(forecast_dict(forecast, intervals))
     else:
-        show(*render_forecast(forecast))
+        show(*render_forecast(forecast, intervals))
 
 
 def _compare(asked: partial[Deployment], what_if: str, workload: Workload, allow_overload: bool, as_json: bool) -> None:
     """The run as asked for beside the run with the changes."""
+    from infercast.forecast.breakdown import watch_run  # noqa: PLC0415 - most runs need none of it
+    from infercast.forecast.what_if import deploy_changed, parse_changes  # noqa: PLC0415
+    from infercast.report.comparison import render_runs, runs_dict  # noqa: PLC0415
+
     changes = parse_changes(what_if)
     runs = []
     for deployment in (asked(), deploy_changed(asked, changes)):
@@ -242,15 +251,31 @@ def _compare(asked: partial[Deployment], what_if: str, workload: Workload, allow
         show(*render_runs(both, changes.text))
 
 
-def _explain(deployment: Deployment, workload: Workload, allow_overload: bool, as_json: bool) -> None:
-    """The run, and where its time went."""
+def _explain(
+    deployment: Deployment,
+    workload: Workload,
+    allow_overload: bool,
+    as_json: bool,
+    files: outputs.Outputs,
+    breakdown: bool,
+) -> None:
+    """The run, where its time went, and the files that show it."""
+    from infercast.forecast.breakdown import break_down, watch_run  # noqa: PLC0415 - most runs need none of it
+    from infercast.report.breakdown import breakdown_dict, render_breakdown  # noqa: PLC0415
+
     with simulation_bar(len(workload.requests)) as progress:
-        forecast, parts = explain_run(deployment, workload, progress=progress)
+        run = watch_run(deployment, workload, progress=progress)
+    forecast = run.forecast
     _refuse_overload(forecast.saturation, allow_overload)
+    intervals = forecast_intervals(forecast)
+    files.write(run, intervals)
+    parts = break_down(run) if breakdown else None
     if as_json:
-        options.print_json({**forecast_dict(forecast), "breakdown": breakdown_dict(parts)})
+        more = {} if parts is None else {"breakdown": breakdown_dict(parts)}
+        options.print_json({**forecast_dict(forecast, intervals), **more})
     else:
-        show(*render_forecast(forecast), *render_breakdown(forecast, parts))
+        tables = [] if parts is None else render_breakdown(forecast, parts)
+        show(*render_forecast(forecast, intervals), *tables)
 
 
 def _refuse_overload(saturation: Saturation | None, allow_overload: bool) -> None:

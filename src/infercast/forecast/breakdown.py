@@ -77,8 +77,8 @@ def watch_run(deployment: Deployment, workload: Workload, *, progress: Progress 
     """Simulate a workload and note its steps."""
     if deployment.layout.pipeline > 1 or deployment.layout.data > 1:
         raise InputError(
-            f"a breakdown follows one engine whose steps come one after the other, not layout {deployment.layout}; "
-            "use one copy and one stage"
+            "a breakdown, a report or a trace follows one engine whose steps come one after the other, not layout "
+            f"{deployment.layout}; use one copy and one stage"
         )
     timer, log = deployment.timer(), StepLog(len(workload.requests))
     forecast = simulate(deployment, workload, progress=progress, timer=timer, watch=log)

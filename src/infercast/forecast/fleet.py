@@ -46,6 +46,10 @@ class FleetForecast:
     requests_per_second: float
     engines: tuple[EngineLoad, ...]
     saturation: Saturation | None
+    pool: Pool
+    """The engines as they were simulated, for those who simulate them again ..."""
+    records: tuple[Record, ...]
+    """... and what each of them did."""
 
     @property
     def output_tokens_per_second_a_gpu(self) -> float:
@@ -87,6 +91,8 @@ def forecast_fleet(deployment: Deployment, workload: Workload, router: str = DEF
         requests_per_second=len(workload.requests) / duration,
         engines=engine_loads(records, served, workload, duration),
         saturation=find_saturation(pool.replicas[0], workload, served, engines=len(records)),
+        pool=pool,
+        records=tuple(records),
     )
 
 

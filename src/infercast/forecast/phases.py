@@ -76,11 +76,15 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: Ke
 
 
 def _reasons_of_average_step(totals: PhaseTotals, deployment: Deployment) -> dict[str, tuple[str, str]]:
-    """Bound and source of each kernel in a step of average size, which may round to more than an engine would plan."""
+    """Bound and source of each kernel in a step of average size."""
+    kernels = price_shape(deployment, average_shape(totals)).kernels
+    return {kernel.name: (str(kernel.estimate.bound), kernel.estimate.source) for kernel in kernels}
+
+
+def average_shape(totals: PhaseTotals) -> StepShape:
+    """A step of the average size of a phase, which may round to more than an engine would plan."""
     sequences = max(1, round(totals.sequences / totals.steps))
     new_tokens = max(1, round(totals.tokens / totals.sequences))
     context = round(totals.context / totals.sequences)
     sampled = max(1, round(totals.sampled / totals.steps))
-    shape = StepShape([new_tokens] * sequences, [context] * sequences, sampled)
-    kernels = price_shape(deployment, shape).kernels
-    return {kernel.name: (str(kernel.estimate.bound), kernel.estimate.source) for kernel in kernels}
+    return StepShape([new_tokens] * sequences, [context] * sequences, sampled)

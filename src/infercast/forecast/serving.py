@@ -64,6 +64,8 @@ class Forecast:
     """What the prices of the largest kernels rest on: the weakest of them."""
     saturation: Saturation | None
     """Set where requests arrive faster than they can ever be served; latencies then only tell how long the run was."""
+    replica: Replica
+    """The engine as it was simulated, for those who simulate it again."""
 
 
 def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = True) -> Replica:
@@ -143,6 +145,7 @@ def simulate(
         phases=phases,
         source=max(sources, key=SOURCES.index),
         saturation=find_saturation(replica, workload, record),
+        replica=replica,
     )
 
 

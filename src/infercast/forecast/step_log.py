@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engine.step import StepEstimate, StepShape
+from infercast.engine.step import HostCost, StepEstimate, StepShape
 from infercast.engine.timer import KernelTimer
 from infercast.serve.scheduler import Plan
 from infercast.serve.timeline import Span
@@ -34,15 +34,17 @@ class StepLog:
         self._ends: list[float] = []
         self._gpu_seconds: list[float] = []
         self._varying: list[list[float]] = []
-        # Of each stretch: its steps, tokens, tokens of prompts, and rows of the timer's tables.
+        self._held: list[int] = []
+        self._hosts: list[HostCost] = []
+        # Of each stretch: its steps, tokens, tokens of prompts, sampled tokens, and rows of the timer's tables.
         self._stretches: list[tuple[int, ...]] = []
         self._slowed: dict[int, float] = {}
 
-    def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span) -> None:
+    def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: Sequence[int]) -> None:
         """One step."""
         if estimate.slowed:
             self._slowed[len(self._ends)] = estimate.slowed
-        self._note(shape, estimate, [span.end])
+        self._note(shape, estimate, [span.end], held)
         share = estimate.gpu_seconds[0] / shape.num_tokens
         for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
             index = sequence.index
@@ -52,27 +54,29 @@ class StepLog:
             if sequence.num_promised:
                 self.prompt_end[index] = span.end
 
-    def stretch(self, shape: StepShape, estimate: StepEstimate, ends: Sequence[float]) -> None:
+    def stretch(self, shape: StepShape, estimate: StepEstimate, ends: Sequence[float], held: Sequence[int]) -> None:
         """Steps of decoding in a row."""
-        self._note(shape, estimate, ends)
+        self._note(shape, estimate, ends, held)
 
-    def _note(self, shape: StepShape, estimate: StepEstimate, ends: Sequence[float]) -> None:
+    def _note(self, shape: StepShape, estimate: StepEstimate, ends: Sequence[float], held: Sequence[int]) -> None:
         steps = len(ends)
         self._ends.extend(ends)
+        self._held.extend(held)
+        self._hosts.append(estimate.host)
         self._gpu_seconds.extend(estimate.gpu_seconds[:steps])
         if not self._varying:
             self._varying = [[] for _ in estimate.varying]
         for noted, values in zip(self._varying, estimate.varying, strict=True):
             noted.extend(values[:steps])
-        num_decodes = shape.num_sequences - len(shape.prompts)
-        self._stretches.append((steps, shape.num_tokens, shape.num_tokens - num_decodes, *estimate.rows))
+        num_decodes, sampled = shape.num_sequences - len(shape.prompts), shape.num_sampled
+        self._stretches.append((steps, shape.num_tokens, shape.num_tokens - num_decodes, sampled, *estimate.rows))
 
     @cached_property
     def steps(self) -> Steps:
         """The steps as arrays, once the run is over."""
         stretches = np.array(self._stretches, dtype=np.int64)
         columns = np.repeat(stretches[:, 1:], stretches[:, 0], axis=0).T
-        tokens, prompt_tokens, *rows = columns
+        tokens, prompt_tokens, sampled, *rows = columns
         slowed = np.zeros(tokens.size)
         slowed[[*self._slowed]] = [*self._slowed.values()]
         return Steps(
@@ -80,6 +84,9 @@ class StepLog:
             gpu_seconds=np.array(self._gpu_seconds),
             tokens=tokens,
             prompt_tokens=prompt_tokens,
+            sampled=sampled,
+            held_blocks=np.array(self._held),
+            host=np.repeat(np.array(self._hosts), stretches[:, 0], axis=0),
             rows=tuple(rows),
             varying=np.array(self._varying).T,
             slowed=slowed,
@@ -97,6 +104,12 @@ class Steps:
     tokens: Array
     prompt_tokens: Array
     """Those of sequences that compute more than one."""
+    sampled: Array
+    """Tokens produced at the end of each step."""
+    held_blocks: Array
+    """KV blocks held by sequences."""
+    host: Array
+    """(steps, 5): what each costs the host, as in `HostCost`."""
     rows: tuple[Array, ...]
     varying: Array
     slowed: Array

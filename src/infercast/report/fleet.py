@@ -11,7 +11,9 @@ from rich.text import Text
 from infercast.engine.deployment import Deployment
 from infercast.forecast.disaggregate import DisaggregatedForecast
 from infercast.forecast.fleet import EngineLoad, FleetForecast
+from infercast.forecast.intervals import Intervals
 from infercast.forecast.serving import Percentiles
+from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section
 from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds
 from infercast.serve import Workload
@@ -20,7 +22,7 @@ from infercast.units import format_percent
 LATENCIES = ("", "mean", "p50", "p90", "p99")
 
 
-def render_fleet(forecast: FleetForecast) -> list[RenderableType]:
+def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) -> list[RenderableType]:
     """Tables for a terminal."""
     about = [
         *deployment_facts(forecast.deployment),
@@ -44,12 +46,14 @@ def render_fleet(forecast: FleetForecast) -> list[RenderableType]:
         section("Load", facts(load)),
         section("Engines", _engines(forecast.engines)),
     ]
+    if intervals is not None:
+        parts.insert(2, render_intervals(intervals))
     if forecast.saturation is not None:
         parts.insert(1, section("Overload", Text(forecast.saturation.sentence, style="bold red")))
     return parts
 
 
-def fleet_dict(forecast: FleetForecast) -> dict[str, Any]:
+def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> dict[str, Any]:
     """The same as plain data."""
     saturation = forecast.saturation
     return {
@@ -67,6 +71,7 @@ def fleet_dict(forecast: FleetForecast) -> dict[str, Any]:
         "engines": _engines_list(forecast.engines),
         "saturated": saturation is not None,
         "saturation_requests_per_s": saturation.capacity if saturation else None,
+        **interval_fields(intervals),
     }
 
 

@@ -9,10 +9,12 @@ from rich.text import Text
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.host import Host, default_host
+from infercast.forecast.intervals import Intervals
 from infercast.forecast.phases import Phase
 from infercast.forecast.serving import Forecast, Level, Percentiles
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
+from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section
 from infercast.units import MILLI, format_bytes, format_count, format_percent, format_seconds
 
@@ -66,7 +68,7 @@ def _host(host: Host) -> str:
     return f"{host.title} (default; not fitted to your machine)" if host == default_host() else host.title
 
 
-def render_forecast(forecast: Forecast) -> list[RenderableType]:
+def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
     """Tables for a terminal."""
     parts: list[RenderableType] = [
         section(
@@ -75,13 +77,15 @@ def render_forecast(forecast: Forecast) -> list[RenderableType]:
         section("Latency", _latency_table(forecast)),
         section("Load", facts(_load_rows(forecast))),
     ]
+    if intervals is not None:
+        parts.insert(2, render_intervals(intervals))
     if forecast.saturation is not None:
         parts.insert(1, section("Overload", Text(forecast.saturation.sentence, style="bold red")))
     parts += [section(_phase_title(phase), _phase_table(phase)) for phase in forecast.phases]
     return parts
 
 
-def forecast_dict(forecast: Forecast) -> dict[str, Any]:
+def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dict[str, Any]:
     """The same as plain data, in milliseconds where a name says so."""
     saturation = forecast.saturation
     return {
@@ -103,6 +107,7 @@ def forecast_dict(forecast: Forecast) -> dict[str, Any]:
         "saturated": saturation is not None,
         "saturation_requests_per_s": saturation.capacity if saturation else None,
         "source": forecast.source,
+        **interval_fields(intervals),
     }
 
 

@@ -29,7 +29,23 @@ def render_validation(validation: Validation) -> list[RenderableType]:
         section("Request by request: absolute error, and rank correlations", _scatter_grid(validation)),
         section("Which part is off: median error", _parts_grid(validation)),
         section(f"Median absolute error{left_out}", medians),
+        section("Measured values inside the 80 % intervals of forecasts", _coverage_grid(validation)),
     ]
+
+
+def _coverage_grid(validation: Validation) -> RenderableType:
+    """How often, by kind of run, by file and in all."""
+    rows = [
+        *((kind, _coverage_cells(validation, kind=kind)) for kind in validation.kinds),
+        *((name, _coverage_cells(validation, file=name)) for name, _ in validation.kv_blocks),
+        ("all", _coverage_cells(validation)),
+    ]
+    return grid(("runs", *TITLES, "all"), [(name, *cells) for name, cells in rows], notes_at=(0,))
+
+
+def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
+    shares = [validation.coverage(quantity, **chosen) for quantity in QUANTITIES]
+    return [_percent(share) for share in (*shares, validation.coverage(*QUANTITIES, **chosen))]
 
 
 def _scatter_grid(validation: Validation) -> RenderableType:
@@ -104,6 +120,8 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
             "decode_step_ape_median": validation.median_part("decode_step"),
             "prompts_ape_median": validation.median_part("prompts"),
             "kv_blocks_ape_max": max((pair.ape for _, pair in validation.kv_blocks), default=None),
+            "interval_coverage": validation.coverage(*QUANTITIES),
+            **{f"{quantity}_interval_coverage": validation.coverage(quantity) for quantity in QUANTITIES},
             "runs": len(validation.runs),
             "stalled_runs": validation.num_stalled,
         },
@@ -139,8 +157,11 @@ def _signed(pair: Comparison) -> str:
     return f"{100 * (pair.predicted / pair.measured - 1):+,.1f} %"
 
 
-def _pair(pair: Comparison, scale: float) -> dict[str, float]:
-    return {"measured": pair.measured / scale, "predicted": pair.predicted / scale, "ape": pair.ape}
+def _pair(pair: Comparison, scale: float) -> dict[str, Any]:
+    plain = {"measured": pair.measured / scale, "predicted": pair.predicted / scale, "ape": pair.ape}
+    if pair.interval is None:
+        return plain
+    return {**plain, "interval": [end / scale for end in pair.interval], "is_inside": pair.is_inside}
 
 
 def _run_dict(run: RunComparison) -> dict[str, Any]:
@@ -159,6 +180,6 @@ def _run_dict(run: RunComparison) -> dict[str, Any]:
     }
 
 
-def _part(run: RunComparison, name: str) -> dict[str, float] | None:
+def _part(run: RunComparison, name: str) -> dict[str, Any] | None:
     pair = getattr(run.parts, name, None)
     return _pair(pair, MILLI) if pair else None

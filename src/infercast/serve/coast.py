@@ -84,7 +84,7 @@ def coast(state: State) -> bool:
         taken_in = taken_in[: max(0, len(taken_in) - missing)]
     record.decoding.add(shape, estimate, seconds, len(state.scheduler.waiting), held)
     if state.watch is not None:
-        state.watch.stretch(shape, estimate, ends)
+        state.watch.stretch(shape, estimate, ends, held)
     state.timeline.jump(clocks[-1], ends[-1])
     state.step_seconds = seconds[-1]
     for time in taken_in[ending:num_before]:

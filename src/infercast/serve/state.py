@@ -38,11 +38,13 @@ Outcome = tuple[list[Sequence], int, SequenceOf[Sequence], SequenceOf[Sequence]]
 class Watcher(Protocol):
     """Told of every step when it is handed to the GPU, one by one or in stretches of decoding."""
 
-    def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span) -> None:
-        """One step; the plan leaves those out that decode in a convoy."""
+    def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: SequenceOf[int]) -> None:
+        """One step, and the KV blocks held in it; the plan leaves those out that decode in a convoy."""
 
-    def stretch(self, shape: StepShape, estimate: StepEstimate, ends: SequenceOf[float]) -> None:
-        """Steps of one decoding batch in a row, and when the GPU is done with each; the estimate may hold more."""
+    def stretch(self, shape: StepShape, estimate: StepEstimate, ends: SequenceOf[float], held: SequenceOf[int]) -> None:
+        """Steps of one decoding batch in a row, when the GPU is done with each, and the KV blocks held in it; the
+        estimate may hold more.
+        """
 
 
 class State:
@@ -95,7 +97,7 @@ class State:
         phase = self.record.decoding if shape.is_decode else self.record.prefilling
         phase.add(shape, estimate, [span.seconds], len(self.scheduler.waiting), held)
         if self.watch is not None:
-            self.watch.step(plan, shape, estimate, span)
+            self.watch.step(plan, shape, estimate, span, held)
 
     def finish(self) -> None:
         """Wait for the oldest step under way and take its result in."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import numpy.typing as npt
 from infercast.engine.deployment import Deployment
 from infercast.engine.settings import EngineSettings
 from infercast.forecast.deploy import deploy, load_model
+from infercast.forecast.intervals import half_widths
 from infercast.forecast.serving import replica_of
+from infercast.forecast.uncertainty import chance_of, uncertainty_of
 from infercast.hardware import gpu_from_driver_name
-from infercast.serve import Record, simulate
+from infercast.serve import Record, Replica, simulate
 from infercast.validate.dummy_weights import with_dummy_weights
 from infercast.validate.measured import MeasuredFile, MeasuredRun
 from infercast.validate.parts import Comparison, FileParts, Parts, parts_of
@@ -52,6 +55,13 @@ class Validation:
         chosen = (run for run in self.runs if kind is None or run.kind == kind)
         errors = [value.ape for run in chosen if (value := getattr(run, quantity)) is not None]
         return float(np.median(errors)) if errors else None
+
+    def coverage(self, *quantities: str, kind: str | None = None, file: str | None = None) -> float | None:
+        """How many of the measured values lie in their 80 % intervals, as a fraction; of some runs only if told so."""
+        chosen = [run for run in self.runs if kind in (None, run.kind) and file in (None, run.file)]
+        pairs = (getattr(run, quantity) for run in chosen for quantity in quantities)
+        inside = [pair.is_inside for pair in pairs if pair is not None and pair.is_inside is not None]
+        return float(np.mean(inside)) if inside else None
 
     def median_loaded(self, quantity: str) -> float | None:
         """Median error of one quantity over the runs whose requests arrive over time."""
@@ -119,7 +129,10 @@ def validate(
         for run in measured.runs:
             if progress is not None:
                 progress(f"{measured.path.name}: {run.label}")
-            runs.append(_compare(measured, run, simulate(replica, run.workload)))
+            before = replace(replica, first_uses=deepcopy(replica.first_uses))
+            record = simulate(replica, run.workload)
+            widths = _half_widths(before, deployment, run, record)
+            runs.append(_compare(measured, run, record, widths))
     return Validation(tuple(runs), tuple(kv_blocks), num_stalled)
 
 
@@ -161,18 +174,46 @@ def quantile(values: npt.NDArray[Any], fraction: float) -> float:
     return float(ranked[min(ranked.size - 1, int(ranked.size * fraction))])
 
 
-def _compare(measured: MeasuredFile, run: MeasuredRun, record: Record) -> RunComparison:
+def summary_of(record: Record) -> npt.NDArray[Any]:
+    """TTFT p50 and p99, TPOT p50 (not a number where nobody has a second token) and output tokens a second."""
+    tpot, duration = record.tpot, float(record.last_token.max() - record.sent_at.min())
+    middle = quantile(tpot, 0.5) if tpot.size else np.nan
+    return np.array(
+        [quantile(record.ttft, 0.5), quantile(record.ttft, 0.99), middle, record.num_output.sum() / duration]
+    )
+
+
+def chances_of(record: Record) -> npt.NDArray[Any]:
+    """What chance adds to the uncertainty of each of these."""
+    tpot = chance_of(record.tpot, 0.5) if record.tpot.size else 0.0
+    return np.array([chance_of(record.ttft, 0.5), chance_of(record.ttft, 0.99), tpot, 0.0])
+
+
+def _half_widths(
+    replica: Replica, deployment: Deployment, run: MeasuredRun, record: Record
+) -> tuple[float, float, float, float]:
+    """How far each of these may be off; the engine is as it was before the run."""
+    uncertainty = uncertainty_of(deployment, record)
+    widths = half_widths(
+        replica, uncertainty, lambda engine: summary_of(simulate(engine, run.workload)), chances_of(record)
+    )
+    ttft_p50, ttft_p99, tpot_p50, rate = widths.tolist()
+    return ttft_p50, ttft_p99, tpot_p50, rate
+
+
+def _compare(
+    measured: MeasuredFile, run: MeasuredRun, record: Record, widths: tuple[float, float, float, float]
+) -> RunComparison:
     """Percentiles and throughput of one run, both sides by the same definitions."""
-    duration = float(record.last_token.max() - record.sent_at.min())
-    tpot = record.tpot
+    ttft_p50, ttft_p99, tpot_p50, rate = summary_of(record).tolist()
     return RunComparison(
         file=measured.path.name,
         kind=run.kind,
         label=run.label,
-        ttft_p50=Comparison(quantile(run.ttft, 0.5), quantile(record.ttft, 0.5)),
-        ttft_p99=Comparison(quantile(run.ttft, 0.99), quantile(record.ttft, 0.99)),
-        tpot_p50=Comparison(quantile(run.tpot, 0.5), quantile(tpot, 0.5)) if tpot.size else None,
-        output_tokens_per_second=Comparison(run.output_tokens_per_second, float(record.num_output.sum()) / duration),
+        ttft_p50=Comparison(quantile(run.ttft, 0.5), ttft_p50, widths[0]),
+        ttft_p99=Comparison(quantile(run.ttft, 0.99), ttft_p99, widths[1]),
+        tpot_p50=Comparison(quantile(run.tpot, 0.5), tpot_p50, widths[2]) if record.tpot.size else None,
+        output_tokens_per_second=Comparison(run.output_tokens_per_second, rate, widths[3]),
         scatter=scatter_of(run, record),
         parts=parts_of(run, record),
     )

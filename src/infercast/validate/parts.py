@@ -8,6 +8,7 @@ step of decoding takes. What is left to go wrong under load is the queue.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp
 
 import numpy as np
 
@@ -26,6 +27,21 @@ class Comparison:
 
     measured: float
     predicted: float
+    half_width: float | None = None
+    """Logarithm of the upper end of the prediction's 80 % interval, as a factor, where there is one."""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 80 % interval."""
+        if self.half_width is None:
+            return None
+        return self.predicted * exp(-self.half_width), self.predicted * exp(self.half_width)
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the measured value is in it."""
+        ends = self.interval
+        return None if ends is None else ends[0] <= self.measured <= ends[1]
 
     @property
     def error(self) -> float:

@@ -1,0 +1,73 @@
+"""How uncertain the host is: set on measured runs so that 80 % of their values lie in the intervals of forecasts.
+
+    python benchmarks/accuracy/fit_intervals.py FILE... [--model-config DIR]
+
+Every model is left out once: the spread of the host is chosen on the others, and the values of the one left out are
+counted. Intervals of kernels are what their prices carry; no number belongs to a model.
+"""
+
+from __future__ import annotations
+
+import argparse
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from infercast.forecast.intervals import LEVEL, responses
+from infercast.forecast.serving import replica_of
+from infercast.forecast.uncertainty import HOST_SPREAD, uncertainty_of
+from infercast.serve import simulate
+from infercast.validate.compare import chances_of, deployment_of, quantile, summary_of
+from infercast.validate.measured import MeasuredFile, read_measured
+
+SPREADS = np.arange(0.02, 0.301, 0.005)
+
+
+def values_of(measured: MeasuredFile, model_config: Path | None) -> np.ndarray:
+    """A row a value: how far it is off, how far it moves with the GPU and with the host, and what chance adds."""
+    deployment = deployment_of(measured, model_config, None)
+    replica = replica_of(deployment, deployment.timer(), warmed_up=False)
+    rows = []
+    for run in measured.runs:
+        before = replace(replica, first_uses=deepcopy(replica.first_uses))
+        record = simulate(replica, run.workload)
+        about = uncertainty_of(deployment, record)
+        moved = responses(before, about, lambda engine, run=run: summary_of(simulate(engine, run.workload)))
+        seen = [quantile(run.ttft, 0.5), quantile(run.ttft, 0.99), quantile(run.tpot, 0.5)]
+        errors = np.log(np.array([*seen, run.output_tokens_per_second]) / summary_of(record))
+        rows.append(np.stack([errors, *moved, chances_of(record)], axis=1))
+    return np.concatenate(rows)
+
+
+def coverage(values: np.ndarray, spread: float) -> float:
+    """Share of values in their intervals, if the host were so uncertain."""
+    errors, by_gpu, by_host, chance = values.T
+    return float(np.mean(errors**2 <= by_gpu**2 + (by_host * spread / HOST_SPREAD) ** 2 + chance**2))
+
+
+def best_spread(values: np.ndarray) -> float:
+    """The spread whose coverage is nearest to what is wanted."""
+    return float(min(SPREADS, key=lambda spread: abs(coverage(values, spread) - LEVEL)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--model-config", type=Path)
+    asked = parser.parse_args()
+    files = [read_measured(path) for path in asked.files]
+    values = {measured.path.name: values_of(measured, asked.model_config) for measured in files}
+    inside = 0.0
+    for name, own in values.items():
+        spread = best_spread(np.concatenate([each for other, each in values.items() if other != name]))
+        inside += coverage(own, spread) * len(own)
+        print(f"{name:30} spread {spread:.3f} from the others, {coverage(own, spread):.1%} of its own values inside")
+    together = np.concatenate([*values.values()])
+    print(f"left out: {inside / len(together):.1%}; all: spread {best_spread(together):.3f}")
+    print(f"as it is: spread {HOST_SPREAD}, {coverage(together, HOST_SPREAD):.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Files that a simulation leaves behind where it is asked to: a page for people, a trace for a viewer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from infercast import __version__
+from infercast.errors import InputError
+from infercast.forecast.intervals import Intervals
+from infercast.report.files import check_writable, write_whole
+
+if TYPE_CHECKING:
+    from infercast.forecast.breakdown import WatchedRun
+
+FILES = "Files"
+WINDOW = "0:60"
+
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report", metavar="FILE", help="Also write the run as one HTML page (infercast[report]).",
+        rich_help_panel=FILES,
+    ),
+]  # fmt: skip
+TraceOut = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace-out", metavar="FILE", help="Also write a timeline (.json) for ui.perfetto.dev.", rich_help_panel=FILES
+    ),
+]
+TraceWindow = Annotated[
+    str,
+    typer.Option(
+        "--trace-window", metavar="A:B", help="The seconds of the run that the timeline holds.", rich_help_panel=FILES
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What to write where; checked before the run."""
+
+    report: Path | None
+    trace: Path | None
+    window: tuple[float, float]
+
+    def __bool__(self) -> bool:
+        return self.report is not None or self.trace is not None
+
+    def write(self, run: WatchedRun, intervals: Intervals) -> None:
+        """Write all that was asked for, and say on standard error where a trace could not hold all of it."""
+        if self.report is not None:
+            from infercast.forecast.overview import look_over  # noqa: PLC0415 - most runs write nothing
+            from infercast.report.html import report_page  # noqa: PLC0415
+
+            write_whole(self.report, [report_page(look_over(run, intervals), __version__)])
+        if self.trace is not None:
+            from infercast.forecast.lanes import lanes_of  # noqa: PLC0415
+            from infercast.report.trace import trace_pieces  # noqa: PLC0415
+
+            lanes = lanes_of(run, *self.window)
+            deployment = run.forecast.deployment
+            about = {"model": deployment.model.name, "gpu": deployment.gpu.name}
+            write_whole(self.trace, trace_pieces(lanes, {**about, "workload": run.forecast.workload.description}))
+            if lanes.is_cut:
+                part = f"the run from {lanes.begin:g} to {lanes.end:.3g} s, to stay below 50 MB"
+                typer.echo(f"infercast: {self.trace} holds {part}; --trace-window A:B shows another part", err=True)
+
+
+def outputs_of(report: Path | None, trace: Path | None, window: str) -> Outputs:
+    """Check what was asked for, before a run that may take long."""
+    if report is not None:
+        check_writable(report, "--report", (".html", ".htm"))
+        if find_spec("matplotlib") is None:
+            raise InputError("--report needs matplotlib: pip install 'infercast[report]'")
+    if trace is not None:
+        check_writable(trace, "--trace-out", (".json",))
+    elif window != WINDOW:
+        raise InputError("--trace-window needs --trace-out FILE")
+    return Outputs(report, trace, _window(window))
+
+
+def _window(text: str) -> tuple[float, float]:
+    try:
+        begin, end = map(float, text.split(":"))
+    except ValueError:
+        raise InputError(f"--trace-window must be two numbers of seconds like {WINDOW}, not {text!r}") from None
+    if not 0 <= begin < end < math.inf:
+        raise InputError(f"--trace-window must begin at 0 or later and end after that, not {text!r}")
+    return begin, end

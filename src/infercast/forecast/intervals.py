@@ -1,0 +1,145 @@
+"""80 % intervals of what users would see, from what kernels and host may be off.
+
+A run is simulated again with GPU times at the upper ends of their intervals, and once more with host times at theirs.
+By how much a result moves each time (as a logarithm) and, for a percentile, what chance adds, are added in squares and
+taken as half the width of its interval: a queue's amplification is in it, and so is that a GPU's error is hidden where
+it waits for its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import exp
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.forecast.fleet import FleetForecast
+from infercast.forecast.serving import Forecast, Percentiles, percentiles
+from infercast.forecast.uncertainty import Uncertainty, chance_of, slowed, uncertainty_of
+from infercast.serve import Record, Replica, simulate
+from infercast.serve.fleet import same_engines, simulate_fleet
+from infercast.serve.served import Served
+
+Array = npt.NDArray[Any]
+
+LEVEL = 0.8
+MOST_REQUESTS = 256
+"""A longer run's response is that of its first requests: it is a ratio, which does not need as many."""
+MOST_STEP_BY_STEP = 64
+"""The same where no stretch of steps can be jumped over, which takes ten times as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The ends of the 80 % interval of a latency's mean and percentiles, in seconds."""
+
+    low: Percentiles
+    high: Percentiles
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """What a run's results lie within, four times out of five."""
+
+    ttft: Band
+    tpot: Band | None
+    inter_token: Band | None
+    end_to_end: Band
+    output_tokens_per_second: tuple[float, float]
+    requests_per_second: tuple[float, float]
+
+
+def half_widths(
+    replica: Replica, uncertainty: Uncertainty, results: Callable[[Replica], Array], chance: Array
+) -> Array:
+    """How far results may be off, as logarithms; ``results`` runs an engine and sums up what came out."""
+    by_gpu, by_host = responses(replica, uncertainty, results)
+    return np.asarray(np.sqrt(by_gpu**2 + by_host**2 + chance**2))
+
+
+def responses(replica: Replica, uncertainty: Uncertainty, results: Callable[[Replica], Array]) -> tuple[Array, Array]:
+    """By how much results move, as logarithms, with the GPU at the upper end of its interval, and with the host."""
+    base = results(slowed(replica))
+    by_gpu = results(slowed(replica, prompts=exp(uncertainty.prompts), decodes=exp(uncertainty.decodes)))
+    by_host = results(slowed(replica, host=exp(uncertainty.host)))
+    return np.asarray(np.log(by_gpu / base)), np.asarray(np.log(by_host / base))
+
+
+def forecast_intervals(forecast: Forecast | FleetForecast) -> Intervals:
+    """80 % intervals of a forecast's latencies and throughput."""
+    if isinstance(forecast, FleetForecast):
+        return _fleet_intervals(forecast)
+    replica = forecast.replica
+    most = MOST_REQUESTS if replica.stages is None and not replica.limits.prompts_first else MOST_STEP_BY_STEP
+    workload = replace(forecast.workload, requests=forecast.workload.requests[:most])
+    uncertainty = uncertainty_of(forecast.deployment, forecast.record)
+    widths = half_widths(
+        replica, uncertainty, lambda engine: _results(simulate(engine, workload)), _chance(forecast.record)
+    )
+    return _around(forecast, widths)
+
+
+def _fleet_intervals(forecast: FleetForecast) -> Intervals:
+    """The same for several engines, which are all off alike."""
+    pool, workload = forecast.pool, forecast.workload
+    workload = replace(workload, requests=workload.requests[:MOST_REQUESTS])
+    uncertainty = uncertainty_of(forecast.deployment, max(forecast.records, key=lambda record: record.decoding.steps))
+
+    def results(engine: Replica) -> Array:
+        engines = same_engines(engine, len(pool.replicas))
+        return _results(Served(simulate_fleet(replace(pool, replicas=engines), workload)))
+
+    chance = _chance(Served(forecast.records))
+    return _around(forecast, half_widths(pool.replicas[0], uncertainty, results, chance))
+
+
+def _results(served: Record | Served) -> Array:
+    """Mean and percentiles of each latency, and tokens a second; not a number where there is none."""
+    gaps, counts = served.gaps
+    summaries = [
+        percentiles(values, weights) if values.size else None
+        for values, weights in ((served.ttft, None), (served.tpot, None), (gaps, counts), (served.end_to_end, None))
+    ]
+    numbers = [
+        (each.mean, each.p50, each.p90, each.p99) if each else (np.nan, np.nan, np.nan, np.nan) for each in summaries
+    ]
+    duration = float(served.last_token.max() - served.sent_at.min())
+    return np.array([*np.ravel(numbers), served.num_output.sum() / duration])
+
+
+def _chance(served: Record | Served) -> Array:
+    """What chance adds to each of these: nothing to means, to the many gaps between tokens and to throughput."""
+    nothing = [0.0] * 4
+    ttft, tpot, end_to_end = (
+        [0.0, *(chance_of(values, fraction) for fraction in (0.5, 0.9, 0.99))] if values.size else nothing
+        for values in (served.ttft, served.tpot, served.end_to_end)
+    )
+    return np.array([*ttft, *tpot, *nothing, *end_to_end, 0.0])
+
+
+def _around(forecast: Forecast | FleetForecast, widths: Array) -> Intervals:
+    """Intervals of these widths around a forecast's own numbers."""
+    factors, rate = np.exp(widths[:-1].reshape(4, 4)), exp(widths[-1])
+
+    def band(values: Percentiles | None, number: int) -> Band | None:
+        if values is None:
+            return None
+        ends = np.array([values.mean, values.p50, values.p90, values.p99])
+        low, high = ends / factors[number], ends * factors[number]
+        return Band(Percentiles(*low.tolist()), Percentiles(*high.tolist()))
+
+    ttft, end_to_end = band(forecast.ttft, 0), band(forecast.end_to_end, 3)
+    assert ttft is not None
+    assert end_to_end is not None
+    tokens, requests = forecast.output_tokens_per_second, forecast.requests_per_second
+    return Intervals(
+        ttft=ttft,
+        tpot=band(forecast.tpot, 1),
+        inter_token=band(forecast.inter_token, 2),
+        end_to_end=end_to_end,
+        output_tokens_per_second=(tokens / rate, tokens * rate),
+        requests_per_second=(requests / rate, requests * rate),
+    )

@@ -1,0 +1,107 @@
+"""How far kernels and host may be off, and the same engine if they were.
+
+Three things are taken to be uncertain, and independent of each other:
+
+- *Kernels.* Every price has an 80 % interval of its own. Part of the error is common to the kernels of a step (a clock,
+  a memory that is slower than thought), the rest is each kernel's own and cancels: ``COMMON`` says how much of each
+  variance is taken to be common. Steps with prompts and those without are taken to be off in the same direction.
+- *The host.* Everything that its thread does is off by one factor.
+- *Chance.* Which requests meet in a step is luck, and a percentile hangs on a few of them: it may as well have been one
+  a few ranks up or down, as many as a sample of so many requests leaves open.
+
+The first of ``COMMON`` and ``HOST_SPREAD`` were set on measured runs of five models; docs/validation.md tells how often
+the values of a model fall into intervals that were set without it (benchmarks/accuracy/fit_intervals.py).
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engine.deployment import Deployment
+from infercast.engine.step import HostCost, StepEstimate, StepShape, StepTimer
+from infercast.forecast.kernels import StepCost, price_shape
+from infercast.forecast.phases import average_shape
+from infercast.serve import Record, Replica
+from infercast.serve.totals import PhaseTotals
+
+EIGHTY = 1.2816
+"""Standard deviations on either side that hold 80 % of a normal distribution."""
+COMMON = {"measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "roofline": 1.0}
+"""The share of a kernel price's variance that all kernels of a step have in common, by what the price rests on. On a
+GPU that was measured kernels err each for itself; on one that was not, its own way of being different is in all."""
+HOST_SPREAD = 0.10
+"""Standard deviation of the logarithm of host times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertainty:
+    """Logarithms of the upper ends of the 80 % intervals of times."""
+
+    prompts: float
+    """GPU time of steps with prompt tokens."""
+    decodes: float
+    """GPU time of steps of decoding only."""
+    host: float = EIGHTY * HOST_SPREAD
+
+
+def uncertainty_of(deployment: Deployment, record: Record) -> Uncertainty:
+    """How far the steps of a run may be off, told by average ones."""
+    return Uncertainty(*(_of_phase(deployment, totals) for totals in (record.prefilling, record.decoding)))
+
+
+def _of_phase(deployment: Deployment, totals: PhaseTotals) -> float:
+    return step_uncertainty(price_shape(deployment, average_shape(totals))) if totals.steps else 0.0
+
+
+def step_uncertainty(step: StepCost) -> float:
+    """Logarithm of the upper end of the 80 % interval of a step's GPU time."""
+    seconds = np.array([kernel.seconds for kernel in step.kernels])
+    ends = np.array([(float(kernel.estimate.low), float(kernel.estimate.high)) for kernel in step.kernels])
+    weighted = seconds / seconds.sum() * np.log(ends[:, 1] / ends[:, 0]) / 2
+    common = np.array([COMMON[kernel.estimate.source] for kernel in step.kernels])
+    own, shared = ((1 - common) * weighted**2).sum(), (np.sqrt(common) * weighted).sum() ** 2
+    return float(np.sqrt(own + shared))
+
+
+def chance_of(values: npt.NDArray[Any], fraction: float) -> float:
+    """Half the width of the 80 % interval of a percentile of so many values, as a logarithm."""
+    ranked = np.sort(values)
+    off = EIGHTY * np.sqrt(fraction * (1 - fraction) / ranked.size)
+    low, high = (np.clip(ranked.size * level, 0, ranked.size - 1) for level in (fraction - off, fraction + off))
+    return float(np.log(ranked[int(high)] / ranked[int(low)]) / 2)
+
+
+class SlowedTimer:
+    """A step timer whose answers are so many times longer; only what a clock needs is scaled."""
+
+    def __init__(self, timer: StepTimer, prompts: float, decodes: float, host: float) -> None:
+        self._timer, self._prompts, self._decodes, self._host = timer, prompts, decodes, host
+
+    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
+        """What steps in a row cost."""
+        estimate = self._timer(shape, steps)
+        factor = self._prompts if shape.prompts else self._decodes
+        if factor != 1.0:
+            estimate = estimate._replace(gpu_seconds=[factor * seconds for seconds in estimate.gpu_seconds])
+        if self._host != 1.0:
+            estimate = estimate._replace(host=HostCost(*[self._host * seconds for seconds in estimate.host]))
+        return estimate
+
+
+def slowed(replica: Replica, *, prompts: float = 1.0, decodes: float = 1.0, host: float = 1.0) -> Replica:
+    """The same engine with times that are so many times longer, at the same state of its first uses."""
+    return replace(
+        replica,
+        timer=SlowedTimer(replica.timer, prompts, decodes, host),
+        request_path_seconds=host * replica.request_path_seconds,
+        request_token_seconds=host * replica.request_token_seconds,
+        token_path_seconds=host * replica.token_path_seconds,
+        token_turn_seconds=host * replica.token_turn_seconds,
+        wake_up_seconds=host * replica.wake_up_seconds,
+        first_uses=deepcopy(replica.first_uses),
+    )

@@ -1,0 +1,49 @@
+"""What a reader of a forecast should know about how far to trust it."""
+
+from __future__ import annotations
+
+from infercast.engine.host import default_host
+from infercast.forecast.overview import Overview
+
+WEAK = {
+    "sibling": "borrowed from a GPU of the same generation",
+    "unseen": "learned from other GPUs, because this one was not measured",
+    "physics": "physics alone, because nothing like them was measured",
+    "roofline": "the roofline alone, so they come out too short",
+}
+
+
+def caveats(overview: Overview) -> list[str]:
+    """Sentences, the weightiest first."""
+    forecast = overview.forecast
+    deployment = forecast.deployment
+    sentences = [
+        "This is a forecast: a simulation of vLLM's scheduler with kernel times that were priced, not measured.",
+        f"Kernel prices: {deployment.predictor.describe(deployment.gpu)}.",
+    ]
+    families: dict[str, list[str]] = {family.source: [] for phase in forecast.phases for family in phase.families}
+    for phase in forecast.phases:
+        for family in phase.families:
+            if family.share >= 0.01 and family.family not in families[family.source]:
+                families[family.source].append(family.family)
+    sentences += [
+        f"Prices of {', '.join(families[source])} are {words}."
+        for source, words in WEAK.items()
+        if families.get(source)
+    ]
+    if deployment.host == default_host():
+        sentences.append(
+            f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host` fits them "
+            "to yours."
+        )
+    sentences += [
+        "Intervals hold what errors of kernel prices and host times, and the luck of a finite run, do to results. Of "
+        "the values of 53 measured runs on an H200 about four in five lie in theirs, of published runs on other "
+        "machines about half: intervals do not hold what the simulation is not told, such as another version of the "
+        "engine, other programs on the host, or networks.",
+        "Every request is taken to produce as many tokens as the workload says; stop strings, failed requests and "
+        "speculative decoding are not modelled.",
+    ]
+    if forecast.saturation is not None:
+        sentences.append("The deployment is overloaded: latencies only tell how long the run was.")
+    return sentences

@@ -1,0 +1,266 @@
+"""The charts of a report, drawn by matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import ceil, floor, log
+from typing import TYPE_CHECKING, Any
+
+from infercast.forecast.intervals import Band
+from infercast.forecast.overview import Histogram, Overview, SlowRequest
+from infercast.forecast.rooflines import RooflinePoint, StepRoofline
+from infercast.forecast.serving import Percentiles
+from infercast.forecast.step_log import KINDS
+from infercast.report.svg import GRID, INK, MUTED, PAPER, SERIES, STYLE, Tips, inline_svg
+from infercast.units import MILLI, TERA, format_percent, format_rate, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH = 9.2
+LABELLED = 6
+"""Kernels of a roofline that are named; the others tell their names when they are pointed at."""
+LINE, NEAR = 15.0, 90.0
+"""Pixels between two lines of text, and from which distance two names do not meet."""
+COLOURS = {
+    "gemm": SERIES[0], "attention": SERIES[1], "moe": SERIES[2], "lm_head": SERIES[3], "norm": SERIES[4],
+    "activation": SERIES[5], "collective": SERIES[6], "kv_write": SERIES[7], "rope": SERIES[8],
+}  # fmt: skip
+OTHERS, HOST = SERIES[9], GRID
+KIND_TITLES = {"prefill": "prompts alone", "mixed": "prompts beside decoding", "decode": "decoding alone"}
+PHASE_TITLES = {"prefill": "average step with prompt tokens", "decode": "average step of decoding"}
+PART_COLOURS = (*SERIES[4:5], *SERIES[1:2], *SERIES[3:4], HOST, *SERIES[0:1], *SERIES[6:7], *SERIES[8:9], GRID, OTHERS)
+
+
+def draw(name: str, description: str, height: float, paint: Callable[[Any, Tips], None]) -> str:
+    """One chart: ``paint`` is given an empty figure."""
+    import matplotlib as mpl  # noqa: PLC0415 - half a second that only a report needs
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    with mpl.rc_context(STYLE):
+        figure, tips = Figure(figsize=(WIDTH, height)), Tips()
+        paint(figure, tips)
+        return inline_svg(figure, name, description, tips)
+
+
+def latency_chart(overview: Overview) -> str:
+    """Histograms of TTFT and TPOT with their percentiles and the intervals of these."""
+
+    def paint(figure: Any, tips: Tips) -> None:
+        left, right = figure.subplots(1, 2, gridspec_kw={"left": 0.07, "right": 0.99, "bottom": 0.17, "top": 0.88})
+        forecast, intervals = overview.forecast, overview.intervals
+        _histogram(left, "time to first token", overview.ttft, forecast.ttft, intervals.ttft, SERIES[0], tips)
+        if overview.tpot is None or forecast.tpot is None or intervals.tpot is None:
+            right.set_axis_off()
+        else:
+            _histogram(right, "time per output token", overview.tpot, forecast.tpot, intervals.tpot, SERIES[1], tips)
+
+    return draw("latency", "How many requests had which time to first token and time per output token", 3.1, paint)
+
+
+def _histogram(
+    axes: Axes, title: str, histogram: Histogram, values: Percentiles, band: Band, colour: str, tips: Tips
+) -> None:
+    edges = [edge / MILLI for edge in histogram.edges]
+    widths = [high - low for low, high in pairwise(edges)]
+    bars = axes.bar(edges[:-1], histogram.counts, widths, align="edge")
+    for bar, count, (low, high) in zip(bars, histogram.counts, pairwise(histogram.edges), strict=True):
+        bar.set(color=colour, edgecolor=PAPER, linewidth=0.5)
+        tips.put(bar, f"{count:,} requests from {format_seconds(low)} to {format_seconds(high)}")
+    for name in ("p50", "p90", "p99"):
+        low, value, high = (getattr(each, name) / MILLI for each in (band.low, values, band.high))
+        axes.axvspan(low, high, color=MUTED, alpha=0.14, lw=0)
+        axes.axvline(value, color=INK, lw=1.0)
+        axes.annotate(
+            f"{name} {format_seconds(value * MILLI)}",
+            (value, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(3 if name != "p99" else -3, -9 - 11 * ("p50", "p90", "p99").index(name)),
+            textcoords="offset points",
+            ha="right" if log(value / edges[0]) > 0.75 * log(edges[-1] / edges[0]) else "left",
+            fontsize=8.5,
+        )
+    axes.set_xscale("log")
+    axes.set(title=title, xlabel="ms", ylabel="requests")
+    _round_ticks(axes, edges[0], edges[-1])
+    axes.margins(y=0.28)
+    axes.grid(visible=False, axis="x")
+
+
+def _round_ticks(axes: Axes, low: float, high: float) -> None:
+    """Ticks of a logarithmic axis at 1, 2 and 5 times powers of ten, or at even steps where it spans less than that."""
+    ticks = [mantissa * 10.0**power for power in range(-6, 9) for mantissa in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    if len(ticks) < 3:
+        step = next(each for each in (10.0**power * part for power in range(-9, 9) for part in (1, 2, 5))
+                    if (high - low) / each < 7)  # fmt: skip
+        ticks = [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
+    axes.set_xticks(ticks, [f"{tick:.6g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+
+
+def load_chart(overview: Overview) -> str:
+    """Requests in the system, tokens and KV cache over time."""
+    load = overview.load
+
+    def paint(figure: Any, tips: Tips) -> None:
+        del tips
+        panels = figure.subplots(
+            3, 1, sharex=True, gridspec_kw={"left": 0.065, "right": 0.99, "bottom": 0.1, "top": 0.95, "hspace": 0.42}
+        )
+        requests, tokens, cache = panels
+        requests.plot(load.times, load.running, color=SERIES[0], lw=1.3, label="running")
+        requests.plot(load.times, load.waiting, color=SERIES[1], lw=1.3, label="waiting")
+        requests.set(title="requests in the system", ylim=(0, None))
+        requests.legend(loc="upper right", ncols=2, bbox_to_anchor=(1.0, 1.28))
+        tokens.fill_between(load.times, load.output_tokens, color=SERIES[2], alpha=0.35, lw=0)
+        tokens.plot(load.times, load.output_tokens, color=SERIES[2], lw=1.1)
+        tokens.set(title="output tokens a second", ylim=(0, None))
+        cache.fill_between(load.times, [100 * use for use in load.kv_usage], color=SERIES[3], alpha=0.35, lw=0)
+        cache.plot(load.times, [100 * use for use in load.kv_usage], color=SERIES[3], lw=1.1)
+        peak = 100 * max(load.kv_usage)
+        cache.set(title="KV cache in use, % of its blocks", xlabel="seconds after the first request was sent")
+        cache.set_ylim(0, min(100.0, 1.25 * peak) if peak else 1.0)
+        cache.set_xlim(0, overview.forecast.duration)
+
+    return draw("load", "Running and waiting requests, output tokens and KV cache use over time", 5.0, paint)
+
+
+def composition_chart(overview: Overview) -> str:
+    """What steps of each kind are made of, by kernel family."""
+    breakdown = overview.breakdown
+    kinds = [kind for kind in KINDS if breakdown.steps[kind]]
+    families: dict[str, dict[str, float]] = {}
+    for part in breakdown.kernels:
+        of_family = families.setdefault(part.family, dict.fromkeys(KINDS, 0.0))
+        for kind in KINDS:
+            of_family[kind] += part.seconds[kind]
+    rows = [*families.items(), ("GPU waits for host", breakdown.host.seconds)]
+    totals = {kind: sum(seconds[kind] for _, seconds in rows) for kind in kinds}
+    height = 1.1 + 0.5 * len(kinds)
+
+    def paint(figure: Any, tips: Tips) -> None:
+        axes = figure.subplots(gridspec_kw={"left": 0.19, "right": 0.985, "bottom": 0.95 / height, "top": 0.98})
+        _stack(
+            axes,
+            [f"{KIND_TITLES[kind]}\n{_count(breakdown.steps[kind], 'step')}" for kind in kinds],
+            [
+                (name, COLOURS.get(name, OTHERS) if name != "GPU waits for host" else HOST, [s[k] for k in kinds])
+                for name, s in rows
+            ],
+            [totals[kind] for kind in kinds],
+            tips,
+        )
+        axes.set(xlim=(0, 100), xlabel="% of the time of these steps")
+
+    return draw("composition", "Kernel families in steps of prompts and of decoding", height, paint)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def slowest_chart(slowest: Sequence[SlowRequest]) -> str:
+    """Where the slowest first tokens spent their time."""
+    names, height = list(slowest[0].parts), 1.2 + 0.27 * len(slowest)
+
+    def paint(figure: Any, tips: Tips) -> None:
+        axes = figure.subplots(gridspec_kw={"left": 0.12, "right": 0.985, "bottom": 0.95 / height, "top": 0.98})
+        rows = [
+            (name, PART_COLOURS[number % len(PART_COLOURS)], [max(0.0, each.parts[name]) / MILLI for each in slowest])
+            for number, name in enumerate(names)
+        ]
+        _stack(axes, [f"request {each.number:,}" for each in slowest], rows, None, tips)
+        axes.set(xlabel="ms to the first token")
+
+    return draw("slowest", "Parts of the time to first token of the slowest requests", height, paint)
+
+
+def _stack(
+    axes: Axes,
+    labels: list[str],
+    rows: list[tuple[str, str, list[float]]],
+    totals: list[float] | None,
+    tips: Tips,
+) -> None:
+    """Horizontal bars of parts that add up; as shares of ``totals`` in per cent where these are given."""
+    scales = [100 / total for total in totals] if totals else [1.0] * len(labels)
+    ends = [0.0] * len(labels)
+    for name, colour, seconds in rows:
+        widths = [value * scale for value, scale in zip(seconds, scales, strict=True)]
+        if sum(widths) < 1e-3 * sum(sum(each) for _, _, each in rows):
+            continue
+        bars = axes.barh(labels, widths, left=ends, color=colour, edgecolor=PAPER, linewidth=0.8, label=name)
+        for bar, width, label in zip(bars, widths, labels, strict=True):
+            amount = f"{width:.1f} %" if totals else f"{width:.1f} ms"
+            tips.put(bar, f"{label.splitlines()[0]}: {name} {amount}")
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+    axes.grid(visible=False, axis="y")
+    axes.figure.legend(loc="lower center", ncols=5, handlelength=1.0, handleheight=1.0, columnspacing=1.4)
+
+
+def roofline_chart(rooflines: Sequence[StepRoofline]) -> str:
+    """Kernels of average steps under the roof of the GPU."""
+
+    def paint(figure: Any, tips: Tips) -> None:
+        panels = figure.subplots(
+            1,
+            len(rooflines),
+            squeeze=False,
+            sharey=True,
+            gridspec_kw={"left": 0.07, "right": 0.985, "bottom": 0.13, "top": 0.92, "wspace": 0.06},
+        )[0]
+        for axes, roofline in zip(panels, rooflines, strict=True):
+            _roofline(axes, roofline, tips)
+        panels[0].set_ylabel("TFLOP/s")
+
+    return draw("roofline", "What the kernels of average steps reach against what the GPU allows", 4.2, paint)
+
+
+def _roofline(axes: Axes, roofline: StepRoofline, tips: Tips) -> None:
+    low, high = 0.3, 6e3
+    lowest = min(point.flops_per_second for point in roofline.points)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set(title=PHASE_TITLES[roofline.phase], xlabel="operations a byte", xlim=(low, high))
+    axes.set_ylim(0.5 * lowest / TERA, 2.5 * max(roofline.peaks.values()) / TERA)
+    used = {point.dtype for point in roofline.points if point.share >= 0.05}
+    for dtype, peak in ((dtype, peak) for dtype, peak in roofline.peaks.items() if dtype in used):
+        xs = [low, peak / roofline.bandwidth, high]
+        axes.plot(xs, [min(peak, x * roofline.bandwidth) / TERA for x in xs], color=MUTED, lw=1.2)
+        _say(axes, f"{dtype}: {format_rate(peak, 'FLOP/s')}", (high, peak / TERA), (-2, 3), ha="right", color=MUTED)
+    slope = (8.0, 8.0 * roofline.bandwidth / TERA)
+    _say(axes, f"memory: {format_rate(roofline.bandwidth, 'B/s')}", slope, (-6, 2), ha="right", color=MUTED)
+    for point in roofline.points:
+        (mark,) = axes.plot(
+            [max(point.intensity, low)], [point.flops_per_second / TERA], "o", ms=5 + 22 * point.share**0.5,
+            color=COLOURS.get(point.family, OTHERS), alpha=0.75, mec=PAPER, mew=0.8,
+        )  # fmt: skip
+        reached = format_percent(point.flops_per_second / point.limit)
+        rate = format_rate(point.flops_per_second, "FLOP/s")
+        tips.put(mark, f"{point.name}: {format_percent(point.share)} of the step, {rate}, {reached} of the roof")
+    _label_points(axes, roofline.points[:LABELLED])
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+
+
+def _label_points(axes: Axes, points: Sequence[RooflinePoint]) -> None:
+    """Names to the right of their marks; where marks lie on each other, one below the other."""
+    places = [axes.transData.transform((point.intensity, point.flops_per_second / TERA)) for point in points]
+    taken: list[tuple[float, float]] = []
+    for point, (x, y) in sorted(zip(points, places, strict=True), key=lambda pair: -pair[1][1]):
+        top = min((below - LINE for right, below in taken if abs(right - x) < NEAR), default=y)
+        height = min(float(y), top)
+        taken.append((float(x), height))
+        where = (point.intensity, point.flops_per_second / TERA)
+        _say(axes, point.name, where, (6 + 12 * point.share**0.5, 0.72 * (height - y) - 3), ha="left", color=INK)
+
+
+def _say(
+    axes: Axes, text: str, where: tuple[float, float], offset: tuple[float, float], *, ha: str, color: str
+) -> None:
+    axes.annotate(text, where, xytext=offset, textcoords="offset points", ha=ha, color=color, fontsize=8.5)

@@ -1,0 +1,34 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from infercast.errors import InputError
+
+
+def write_whole(path: Path, pieces: Iterable[str]) -> None:
+    """Write text under a temporary name in the same folder, and give it its own name when it is complete."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            for piece in pieces:
+                file.write(piece)
+        temporary.replace(path)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"{path} cannot be written: {problem.strerror or problem}") from None
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def check_writable(path: Path, option: str, suffixes: tuple[str, ...]) -> None:
+    """Refuse a file that could not be written or would not be recognised, before a long run and not after it."""
+    if path.suffix not in suffixes:
+        raise InputError(f"{option} {path} must end in {' or '.join(suffixes)}")
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else f"needs the folder {path.parent}, which does not exist"
+        raise InputError(f"{option} {path} {what}")

@@ -1,0 +1,68 @@
+"""Intervals around a forecast, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+
+from infercast.forecast.intervals import LEVEL, Band, Intervals
+from infercast.report.layout import grid, section
+from infercast.units import MILLI, format_seconds
+
+NAMES = ("mean", "p50", "p90", "p99")
+TITLE = "80 % intervals, from how far kernels and host may be off"
+
+
+def render_intervals(intervals: Intervals) -> RenderableType:
+    """A table for a terminal."""
+    rows = [
+        ("TTFT", *_cells(intervals.ttft)),
+        ("TPOT", *_cells(intervals.tpot)),
+        ("inter-token latency", *_cells(intervals.inter_token)),
+        ("end to end", *_cells(intervals.end_to_end)),
+        ("output tokens/s", format_rates(intervals.output_tokens_per_second), "", "", ""),
+    ]
+    return section(TITLE, grid(("", *NAMES), rows))
+
+
+def interval_fields(intervals: Intervals | None) -> dict[str, Any]:
+    """The same as plain data, to stand beside the numbers that they belong to; nothing without intervals."""
+    if intervals is None:
+        return {}
+    return {
+        "interval_level": LEVEL,
+        "ttft_ms_interval": _milliseconds(intervals.ttft),
+        "tpot_ms_interval": _milliseconds(intervals.tpot),
+        "inter_token_ms_interval": _milliseconds(intervals.inter_token),
+        "end_to_end_ms_interval": _milliseconds(intervals.end_to_end),
+        "output_tokens_per_s_interval": list(intervals.output_tokens_per_second),
+        "requests_per_s_interval": list(intervals.requests_per_second),
+    }
+
+
+def format_interval(low: float, high: float) -> str:
+    """Two times with one unit if they share it: ``27.9 to 36.2 ms``."""
+    first, last = format_seconds(low), format_seconds(high)
+    unit = last.split()[-1]
+    return f"{first.removesuffix(f' {unit}')} to {last}"
+
+
+def format_rates(ends: tuple[float, float]) -> str:
+    """Two rates: ``2,207 to 2,233``."""
+    low, high = ends
+    digits = 0 if low >= 100 else 2
+    return f"{low:,.{digits}f} to {high:,.{digits}f}"
+
+
+def _cells(band: Band | None) -> list[str]:
+    if band is None:
+        return ["-"] * len(NAMES)
+    return [format_interval(getattr(band.low, name), getattr(band.high, name)) for name in NAMES]
+
+
+def _milliseconds(band: Band | None) -> dict[str, list[float]] | None:
+    """[low, high] of the mean and each percentile."""
+    if band is None:
+        return None
+    return {name: [getattr(band.low, name) / MILLI, getattr(band.high, name) / MILLI] for name in NAMES}

@@ -1,0 +1,78 @@
+"""``infercast simulate --report`` and ``--trace-out``: files beside the same answer."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infercast.cli import outputs
+from infercast.forecast import lanes
+
+RUN = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", 20, "-n", 40)
+
+
+def test_files_do_not_change_the_answer(infercast: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    page, trace = tmp_path / "run.html", tmp_path / "run.json"
+    plain = infercast(*RUN)
+    with_files = infercast(*RUN, "--report", page, "--trace-out", trace)
+    assert (with_files.code, with_files.out, with_files.err) == (0, plain.out, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.html", "run.json"]
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    assert sum(each["name"] == "arrival" for each in events) == 40
+    again = infercast(*RUN, "--json", "--trace-out", trace)
+    assert again.json["ttft_ms"] == infercast(*RUN, "--json").json["ttft_ms"]
+
+
+def test_the_same_bytes_every_time(infercast: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pairs = []
+    for name in ("one", "two"):
+        page, trace = tmp_path / f"{name}.html", tmp_path / f"{name}.json"
+        infercast(*RUN, "--report", page, "--trace-out", trace)
+        pairs.append((page.read_bytes(), trace.read_bytes()))
+    assert pairs[0] == pairs[1]
+
+
+def test_a_window_and_a_cut(infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = tmp_path / "run.json"
+    assert infercast(*RUN, "--trace-out", trace, "--trace-window", "0.5:1").err == ""
+    assert json.loads(trace.read_text())["otherData"]["window_s"] == "0.5 to 1"
+    monkeypatch.setattr(lanes, "MOST_SLICES", 500)
+    result = infercast(*RUN, "--trace-out", trace)
+    assert result.code == 0
+    assert "run.json holds the run from 0 to" in result.err
+    assert "--trace-window A:B" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--report", "run.pdf"), "--report run.pdf must end in .html or .htm"),
+        (("--report", "no/run.html"), "--report no/run.html needs the folder no, which does not exist"),
+        (("--trace-out", "run.html"), "--trace-out run.html must end in .json"),
+        (("--trace-window", "0:5"), "--trace-window needs --trace-out FILE"),
+        (("--trace-out", "run.json", "--trace-window", "5"), "two numbers of seconds like 0:60, not '5'"),
+        (("--trace-out", "run.json", "--trace-window", "5:1"), "begin at 0 or later and end after that, not '5:1'"),
+        (("--trace-out", "run.json", "-dp", 2), "follows one engine"),
+        (("--report", "run.html", "-pp", 2), "follows one engine"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Any, expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = infercast(*RUN, *words)
+    assert result.code == 2
+    assert result.out == ""
+    assert expected in result.err
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_missing_library_is_named(infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "find_spec", lambda name: None)
+    result = infercast(*RUN, "--report", tmp_path / "run.html")
+    assert result.code == 2
+    assert result.err == "infercast: --report needs matplotlib: pip install 'infercast[report]'\n"

@@ -1,0 +1,143 @@
+"""Intervals follow from what is uncertain, and from nothing else."""
+
+from dataclasses import replace
+from math import exp, log
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infercast.engine.settings import EngineSettings
+from infercast.forecast import intervals as module
+from infercast.forecast import uncertainty as sources
+from infercast.forecast.deploy import deploy
+from infercast.forecast.fleet import forecast_fleet
+from infercast.forecast.intervals import Intervals, forecast_intervals, half_widths, responses
+from infercast.forecast.kernels import decode_shape, price_shape
+from infercast.forecast.serving import simulate
+from infercast.forecast.uncertainty import EIGHTY, Uncertainty, chance_of, slowed, step_uncertainty, uncertainty_of
+from infercast.predict.estimate import SOURCES
+from infercast.serve import simulate as simulate_replica
+from infercast.serve.workload import synthetic_workload
+
+NAMES = ("mean", "p50", "p90", "p99")
+
+
+@pytest.fixture(scope="module")
+def forecast() -> Any:
+    workload = synthetic_workload(rate=8, count=60, input_lengths="uniform:50:900", output_lengths="uniform:2:60")
+    return simulate(deploy("llama-3.1-8b", "h200-sxm"), workload)
+
+
+@pytest.fixture(scope="module")
+def around(forecast: Any) -> Intervals:
+    return forecast_intervals(forecast)
+
+
+def test_every_number_lies_in_its_interval(forecast: Any, around: Intervals) -> None:
+    for latency in ("ttft", "tpot", "inter_token", "end_to_end"):
+        values, band = getattr(forecast, latency), getattr(around, latency)
+        for name in NAMES:
+            low, value, high = getattr(band.low, name), getattr(values, name), getattr(band.high, name)
+            assert 0 < low <= value <= high < 3 * low
+    for rate in ("output_tokens_per_second", "requests_per_second"):
+        low, high = getattr(around, rate)
+        assert low < getattr(forecast, rate) < high
+
+
+def test_the_same_every_time_and_the_forecast_is_left_alone(forecast: Any, around: Intervals) -> None:
+    before = forecast.record.ttft.copy()
+    assert forecast_intervals(forecast) == around
+    assert np.array_equal(before, forecast.record.ttft)
+
+
+def test_without_uncertainty_there_is_no_width(forecast: Any) -> None:
+    nothing = Uncertainty(0.0, 0.0, 0.0)
+    no_luck = np.zeros(len(forecast.workload.requests))
+    widths = half_widths(
+        forecast.replica, nothing, lambda engine: simulate_replica(engine, forecast.workload).ttft, no_luck
+    )
+    assert not widths.any()
+
+
+def test_chance_is_for_percentiles_of_few() -> None:
+    few, many = np.geomspace(1.0, 100.0, 101), np.geomspace(1.0, 100.0, 10_001)
+    assert chance_of(few, 0.5) == pytest.approx(log(100) * EIGHTY * 0.5 / 101**0.5, rel=0.1)
+    assert chance_of(many, 0.5) == pytest.approx(log(100) * EIGHTY * 0.5 / 10_001**0.5, rel=0.02)
+    assert chance_of(np.ones(7), 0.99) == 0.0
+    assert chance_of(np.array([2.0]), 0.9) == 0.0
+
+
+def test_a_gpu_that_is_never_waited_for_passes_its_error_on() -> None:
+    """One request decodes on a large model: every step takes what its kernels take."""
+    workload = synthetic_workload(arrival="burst", count=1, input_lengths=100, output_lengths=50)
+    alone = simulate(deploy("llama-3.1-8b", "h200-sxm"), workload)
+    about = uncertainty_of(alone.deployment, alone.record)
+    by_gpu, by_host = responses(alone.replica, about, lambda engine: simulate_replica(engine, workload).tpot)
+    assert by_gpu[0] == pytest.approx(about.decodes, rel=0.02)
+    assert abs(by_host[0]) < 0.01
+
+
+def test_the_host_decides_the_first_token_of_a_short_prompt() -> None:
+    workload = synthetic_workload(arrival="burst", count=1, input_lengths=20, output_lengths=2)
+    alone = simulate(deploy("qwen3-0.6b", "h200-sxm"), workload)
+    about = uncertainty_of(alone.deployment, alone.record)
+    by_gpu, by_host = responses(alone.replica, about, lambda engine: simulate_replica(engine, workload).ttft)
+    assert abs(by_gpu[0]) < 1e-9
+    assert by_host[0] == pytest.approx(about.host, rel=0.02)
+
+
+def test_a_gpu_that_nobody_measured_is_less_certain() -> None:
+    settings = EngineSettings(max_model_len=8192)
+    steps = [price_shape(deploy("llama-3.1-8b", gpu, settings), decode_shape(32, 1000)) for gpu in ("h200-sxm", "a40")]
+    known, unknown = map(step_uncertainty, steps)
+    assert 2 * known < unknown
+
+
+def test_errors_of_kernels_cancel_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = price_shape(deploy("llama-3.1-8b", "h200-sxm"), decode_shape(8, 500))
+    widths = []
+    for common in (0.0, 0.1, 1.0):
+        monkeypatch.setattr(sources, "COMMON", dict.fromkeys(SOURCES, common))
+        widths.append(step_uncertainty(step))
+    assert widths == sorted(widths)
+    whole = step.gpu
+    assert widths[-1] == pytest.approx(log(float(whole.high) / float(whole.low)) / 2, rel=0.1)
+
+
+def test_every_source_says_what_its_errors_have_in_common() -> None:
+    assert set(sources.COMMON) == set(SOURCES)
+
+
+def test_slowed_times_are_so_many_times_longer(forecast: Any) -> None:
+    twice = slowed(forecast.replica, prompts=2.0, decodes=3.0, host=5.0)
+    shape = decode_shape(4, 100)
+    plain, longer = forecast.replica.timer(shape), twice.timer(shape)
+    assert longer.gpu_seconds == [3.0 * seconds for seconds in plain.gpu_seconds]
+    assert longer.host.launch == 5.0 * plain.host.launch
+    assert twice.token_path_seconds == 5.0 * forecast.replica.token_path_seconds
+
+
+def test_a_long_run_is_judged_by_its_first_requests(forecast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_REQUESTS", 20)
+    short = replace(forecast.workload, requests=forecast.workload.requests[:20])
+    about = uncertainty_of(forecast.deployment, forecast.record)
+    expected = half_widths(
+        forecast.replica, about, lambda engine: np.array([simulate_replica(engine, short).ttft.mean()]), np.zeros(1)
+    )
+    assert forecast_intervals(forecast).ttft.high.mean == pytest.approx(forecast.ttft.mean * exp(expected[0]))
+
+
+def test_a_request_of_one_token_has_no_time_per_token() -> None:
+    workload = synthetic_workload(rate=5, count=3, input_lengths=10, output_lengths=1)
+    around = forecast_intervals(simulate(deploy("qwen3-0.6b", "h200-sxm"), workload))
+    assert around.tpot is None
+    assert around.ttft.low.p50 < around.ttft.high.p50
+
+
+def test_several_engines() -> None:
+    deployment = deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2)
+    workload = synthetic_workload(rate=20, count=30, input_lengths=200, output_lengths=20)
+    fleet = forecast_fleet(deployment, workload)
+    around = forecast_intervals(fleet)
+    assert around.ttft.low.p50 < fleet.ttft.p50 < around.ttft.high.p50

@@ -1,0 +1,148 @@
+"""The page of a run: whole, self-contained, and the same every time."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from infercast.forecast.breakdown import watch_run
+from infercast.forecast.deploy import deploy
+from infercast.forecast.overview import Overview, look_over
+from infercast.forecast.saturation import Saturation
+from infercast.report.files import check_writable, write_whole
+from infercast.report.html import report_page
+from infercast.report.intervals import format_interval
+from infercast.serve.workload import synthetic_workload
+from infercast.units import format_seconds
+
+CHARTS = {"chart-latency", "chart-load", "chart-composition", "chart-roofline", "chart-slowest"}
+EMPTY = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Text, elements by id, and whether every element that is opened is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.tags: set[str] = set()
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in EMPTY:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def overview() -> Overview:
+    lengths = {"input_lengths": "uniform:50:900", "output_lengths": "uniform:2:60"}
+    workload = synthetic_workload(rate=20, count=60, prefix_length=160, **lengths)
+    return look_over(watch_run(deploy("llama-3.1-8b", "h200-sxm"), workload))
+
+
+@pytest.fixture(scope="module")
+def page(overview: Overview) -> str:
+    return report_page(overview, "1.2.3")
+
+
+def test_every_chart_and_section_is_there(page: str) -> None:
+    parsed = Page(page)
+    assert set(parsed.ids) >= CHARTS | {"latency", "load", "kernels", "roofline", "slowest", "sources"}
+    assert "script" not in parsed.tags
+
+
+def test_numbers_and_intervals_are_text(page: str, overview: Overview) -> None:
+    text, forecast, intervals = Page(page).text, overview.forecast, overview.intervals
+    for name in ("p50", "p90", "p99", "mean"):
+        assert format_seconds(getattr(forecast.ttft, name)) in text
+        low, high = getattr(intervals.ttft.low, name), getattr(intervals.ttft.high, name)
+        assert format_interval(low, high) in text
+    assert f"{forecast.output_tokens_per_second:,.0f}" in text
+    assert f"p99 {format_seconds(forecast.ttft.p99)}" in text, "text of charts stays text"
+    assert "physics times an efficiency learned from measured kernels of this GPU" in text
+
+
+def test_nothing_is_loaded_from_anywhere(page: str) -> None:
+    without_names = re.sub(r'xmlns(:xlink)?="[^"]*"', "", page)
+    assert "http:" not in without_names
+    assert "https:" not in without_names
+    assert not re.search(r"url\((?!#)|@import|src=", without_names)
+    assert len(page) < 1_000_000
+
+
+def test_every_colour_of_a_chart_is_a_variable(page: str) -> None:
+    figures = "".join(re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL))
+    assert not re.search(r"#[0-9a-f]{6}", figures)
+    used = set(re.findall(r"var\(--(\w+)\)", figures))
+    assert used <= set(re.findall(r"--(\w+):", page))
+
+
+def test_the_same_run_gives_the_same_page(page: str, overview: Overview) -> None:
+    assert report_page(overview, "1.2.3") == page
+
+
+def test_what_users_type_is_escaped(overview: Overview) -> None:
+    workload = replace(overview.forecast.workload, description="<script>alert(1)</script> & more")
+    odd = replace(overview, forecast=replace(overview.forecast, workload=workload))
+    text = report_page(odd, "1")
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in text
+
+
+def test_an_overloaded_run_says_so(overview: Overview) -> None:
+    saturated = replace(overview, forecast=replace(overview.forecast, saturation=Saturation(90.0, 41.5)))
+    text = Page(report_page(saturated, "1")).text
+    assert "only about 41.5 requests/s can be served" in text
+    assert "The deployment is overloaded" in text
+
+
+@pytest.mark.parametrize(("model", "gpu"), [("qwen3-0.6b", "h200-sxm"), ("qwen3-30b-a3b", "mi300x")])
+def test_runs_of_few_tokens_and_of_other_gpus(model: str, gpu: str) -> None:
+    workload = synthetic_workload(arrival="burst", count=2, input_lengths=20, output_lengths=1)
+    text = report_page(look_over(watch_run(deploy(model, gpu), workload)), "1")
+    assert set(Page(text).ids) >= CHARTS
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "run.html"
+    target.write_text("old")
+
+    def broken() -> Any:
+        yield "new"
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_whole(target, broken())
+    assert [path.name for path in tmp_path.iterdir()] == ["run.html"]
+    assert target.read_text() == "old"
+    write_whole(target, ["new"])
+    assert target.read_text() == "new"
+
+
+def test_files_that_cannot_be_written(tmp_path: Path) -> None:
+    for path, words in (
+        (tmp_path / "run.txt", "must end in .html"),
+        (tmp_path / "none" / "run.html", "which does not exist"),
+        (tmp_path, "must end in .html"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            check_writable(path, "--report", (".html",))
