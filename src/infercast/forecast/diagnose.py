@@ -115,7 +115,7 @@ def diagnose(deployment: Deployment, workload: Workload, ceilings: Ceilings | No
     findings: list[Finding] = []
     not_judged: list[str] = []
     for names, signatures in _kernels(deployment).items():
-        call = next(call for call in step_calls(deployment, EVERY_KERNEL) if call.name in names)
+        call = next(call for call in step_calls(deployment, EVERY_KERNEL).all if call.name in names)
         if not known.knows(call.op):
             not_judged += names
             continue
@@ -141,7 +141,7 @@ def diagnose(deployment: Deployment, workload: Workload, ceilings: Ceilings | No
 def _kernels(deployment: Deployment) -> dict[tuple[str, ...], set[Signature]]:
     """Kernels of the model by name; those that cannot be told apart are one."""
     found: list[tuple[list[str], set[Signature]]] = []
-    for call in step_calls(deployment, EVERY_KERNEL):
+    for call in step_calls(deployment, EVERY_KERNEL).all:
         signature = signature_of(call.op)
         same = next((entry for entry in found if call.name in entry[0] or signature in entry[1]), None)
         if same is None:
@@ -160,7 +160,7 @@ def _gaps(base: Forecast, names: tuple[str, ...], ceilings: Ceilings) -> tuple[G
     for phase in base.phases:
         totals = base.record.phases[phase.name]
         shape = _typical_shape(totals, len(base.workload.requests))
-        calls = [call for call in step_calls(deployment, shape) if call.name in names]
+        calls = [call for call in step_calls(deployment, shape).all if call.name in names]
         seconds_of_kernel = dict(pair for family in phase.families for pair in family.kernels)
         share = sum(seconds_of_kernel.get(name, 0.0) for name in names) / phase.gpu_seconds
         launches = sum(call.count for call in calls)

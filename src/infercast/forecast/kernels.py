@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from infercast.engine.deployment import Deployment
-from infercast.engine.graphs import Launch
 from infercast.engine.step import StepShape
 from infercast.errors import InputError
-from infercast.models.lower import attention_calls, head_calls, token_calls
+from infercast.forecast.step_calls import step_calls
 from infercast.ops import Call, Collective
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.estimate import Estimate, total
@@ -68,23 +65,12 @@ def price_step(deployment: Deployment, shape: StepShape, *, explain: bool = Fals
 
 def price_shape(deployment: Deployment, shape: StepShape, *, explain: bool = False) -> StepCost:
     """Price every kernel of one step, whatever the settings allow."""
-    graphs = deployment.graphs
-    launch = graphs.launch(shape.num_tokens, shape.is_decode)
-    padded = shape.num_tokens if launch is Launch.EAGER else graphs.padded(shape.num_tokens)
-    queries = np.array(shape.new_tokens)
-    keys = queries + np.array(shape.computed)
-    model, layout = deployment.model, deployment.layout
-    by_tokens = token_calls(model, layout, padded)
-    calls = [
-        *by_tokens,
-        *attention_calls(model, layout, queries, keys),
-        *head_calls(model, layout, max(1, shape.num_sampled)),  # an engine runs its head even where nobody samples
-    ]
-    priced = tuple(_price_call(deployment, call, explain) for call in calls)
-    kernels = _throttled(deployment, by_tokens, priced, is_decode=shape.is_decode)
+    calls = step_calls(deployment, shape)
+    priced = tuple(_price_call(deployment, call, explain) for call in calls.all)
+    kernels = _throttled(deployment, calls.by_tokens, priced, is_decode=shape.is_decode)
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
     host_seconds = deployment.host_cost(shape).total
-    return StepCost(kernels, gpu, host_seconds, launch.value, shape.num_tokens, padded)
+    return StepCost(kernels, gpu, host_seconds, calls.launch.value, shape.num_tokens, calls.padded_tokens)
 
 
 def _throttled(
