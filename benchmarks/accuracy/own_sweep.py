@@ -16,7 +16,7 @@ import numpy as np
 import pandas
 
 from infercast.fit.sweeps import read_sweep, sweep_folders
-from infercast.fit.train import Key, Sample, fit_measured, key_of, sample_of, sweep_samples
+from infercast.fit.train import FEWEST, Key, Sample, fit_measured, key_of, sample_of, sweep_samples
 from infercast.measure.plan import sweep_cases
 from infercast.predict.artifact import Entry
 from infercast.predict.forest import Forest
@@ -61,7 +61,7 @@ def first_points(folder: Path) -> None:
         cells, errors = [], []
         for key, sample in samples.items():
             seen = places[key] < count
-            if np.count_nonzero(seen) < 8:
+            if np.count_nonzero(seen) < FEWEST:
                 cells.append("")
                 continue
             error, _ = score(fit_measured(key, sample.part(seen)), sample.part(~seen))

@@ -54,7 +54,7 @@ def test_a_lone_prompt_with_few_tiles_is_cut_outside_graphs_too():
 
 
 def test_one_item_too_many_costs_a_round():
-    """132 sequences fill an H200's SMs once, 133 keep one of them busy twice."""
+    """Five tiles of rows a prompt: 26 prompts leave two of an H200's 132 SMs idle, 27 keep three of them busy twice."""
     full, over = (features([600] * count, [600] * count, heads=1, kv_heads=1) for count in (26, 27))
     assert full["log_items_per_sm"] < 0 < over["log_items_per_sm"]
     assert over["log_busiest_with_starts"] > full["log_busiest_with_starts"]

@@ -14,6 +14,7 @@ from infercast.forecast.serving import Percentiles
 from infercast.report import charts
 from infercast.report.caveats import caveats
 from infercast.report.intervals import NAMES, format_interval, format_rates
+from infercast.report.roofline_chart import PHASE_TITLES, roofline_chart
 from infercast.report.serving import TITLES, deployment_facts
 from infercast.units import format_percent, format_rate, format_seconds
 
@@ -155,7 +156,7 @@ def _phase(phase: Phase) -> str:
 
 
 def _roofline(rooflines: Sequence[StepRoofline]) -> str:
-    parts = [charts.roofline_chart(rooflines)]
+    parts = [roofline_chart(rooflines)]
     parts.append(
         '<p class="note">Larger marks take more of the step. The roof is what the GPU could do at best: its memory '
         "bandwidth times the operations a byte, or its peak rate; what is still in its cache may beat it. Kernels that "
@@ -174,7 +175,7 @@ def _roofline(rooflines: Sequence[StepRoofline]) -> str:
             for point in roofline.points[:6]
         ]
         title = (
-            f"{charts.PHASE_TITLES[roofline.phase]}: {roofline.num_tokens:,} tokens of {roofline.num_sequences:,} "
+            f"{PHASE_TITLES[roofline.phase]}: {roofline.num_tokens:,} tokens of {roofline.num_sequences:,} "
             f"sequences after {roofline.context:,} earlier ones each"
         )
         columns = ["kernel", "share", "operations a byte", "reaches", "roof", "of the roof"]

@@ -51,7 +51,10 @@ FLOOR = 9e-6
 """Seconds of a call that does next to nothing."""
 RATE = 0.73
 """What a busy SM reaches of its peak."""
-BUSY_SMS, FEW_TILES, MOST_PARTS, NEAR_BEST = 0.8, 4, 128, 0.85
+BUSY_SMS, FEW_TILES = 0.8, 4
+"""Outside of graphs nothing is cut that fills this share of the SMs, or has so few key tiles."""
+MOST_PARTS, NEAR_BEST = 128, 0.85
+"""Else into the fewest of these parts that fill rounds nearly as well as the best number of them."""
 
 
 @dataclass(frozen=True, slots=True)
