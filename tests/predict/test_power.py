@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from infercast.hardware import load_gpu
-from infercast.predict.power import free_products, most_lost, throttle, throttle_decoding, weight_of
+from infercast.predict.power import longest_limited, most_lost, throttle, throttle_decoding, weight_of
 
 GPU = load_gpu("h200-sxm")
 PEAK = GPU.dense_flops("bf16")
@@ -41,8 +41,10 @@ def test_narrow_formats_draw_less():
 
 
 def test_few_products_are_free_however_long_they_take():
-    for seconds in (0.001, 0.05, 0.2, 2.0):
-        assert throttle(GPU, free_products(GPU), seconds) == 1.0
+    for products in (1e11, 1e12, 1e13, 1e14):
+        seconds = float(longest_limited(GPU, products))
+        assert throttle(GPU, products, 1.001 * seconds) == 1.0
+        assert seconds < 0.01 or throttle(GPU, products, 0.9 * seconds) > 1.0
 
 
 def test_decoding_feels_it_by_how_much_it_multiplies():

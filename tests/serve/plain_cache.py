@@ -51,6 +51,11 @@ class PlainCache:
         self._holders: dict[int, int] = {}
 
     @property
+    def num_held(self) -> int:
+        """Blocks that somebody holds."""
+        return self.num_blocks - self.num_free
+
+    @property
     def num_free(self) -> int:
         """Blocks that nobody holds, findable ones among them."""
         return len(self._spare) + self._num_fresh + len(self._unused)

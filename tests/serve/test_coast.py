@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from infercast.engine.kv import KvShape
 from infercast.engine.step import StepEstimate, StepShape, StepTimer
+from infercast.serve.cruise import Cruise
 from infercast.serve.first_use import FirstUses
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Segment, Workload
@@ -37,6 +38,30 @@ both = pytest.mark.parametrize("steps_under_way", [1, 2])
 def test_jumping_and_stepping_give_the_same_bits(data: st.DataObject, scenarios: Any, facts: Facts) -> None:
     replica, workload = data.draw(scenarios)
     assert_jumps_change_nothing(facts, replica, workload)
+
+
+@given(data=st.data())
+@settings(derandomize=True, deadline=None, max_examples=400)
+def test_whole_numbers_and_objects_give_the_same_bits(data: st.DataObject, scenarios: Any, facts: Facts) -> None:
+    replica, workload = data.draw(scenarios)
+    # What the fast loop takes: requests that share nothing, attention without windows, two steps under way.
+    limits = replace(replica.limits, long_prefill_token_threshold=0, chunked_prefill=True)
+    shape = KvShape(replica.kv_shape.block_size, (0,) * len(replica.kv_shape.windows))
+    longest = max(request.num_input + request.num_output for request in workload.requests)
+    blocks = shape.most_blocks(longest, limits.max_num_batched_tokens) + data.draw(st.sampled_from([0, 5, 20, 80]))
+    replica = replace(replica, limits=limits, kv_shape=shape, num_blocks=blocks, steps_under_way=2)
+    requests = tuple(replace(request, prefix=()) for request in workload.requests)
+    requests *= data.draw(st.integers(1, 3))
+    workload = replace(workload, requests=tuple(sorted(requests, key=lambda request: request.arrival)))
+    with mock.patch("infercast.serve.simulation.TURNS_APART", -1):
+        assert_jumps_change_nothing(facts, replica, workload)
+
+
+def test_nearly_all_turns_of_a_long_run_are_taken_in_the_fast_loop(timer: StepTimer) -> None:
+    requests = tuple(Request(0.3 * i, 9 + i % 7, 3 + i % 11) for i in range(300))
+    with mock.patch("infercast.serve.boarding.Cruise.run", autospec=True, side_effect=Cruise.run) as run:
+        simulate(replica_of(timer, 2), Workload(requests))
+    assert 1 <= run.call_count < 30
 
 
 @given(data=st.data())

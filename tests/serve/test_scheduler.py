@@ -243,7 +243,7 @@ def test_five_steps_of_a_convoy_are_five_steps_of_its_members() -> None:
     convoy.join(jumped.running)
     assert len(convoy.grow(5)) == 5
     assert convoy.advance(5) == []
-    convoy.dissolve([], 1.0)
+    convoy.dissolve(0, (), (), 1.0)
     for one, other in zip(jumped.running, stepped.running, strict=True):
         for name in ("num_tokens", "num_computed", "num_promised", "num_produced"):
             assert getattr(one, name) == getattr(other, name)

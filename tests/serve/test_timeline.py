@@ -35,8 +35,8 @@ def test_a_long_step_hides_the_launching_of_the_next() -> None:
 
 def test_a_result_is_waited_for_and_taken_in() -> None:
     timeline = Timeline(clock=5.0)
-    assert timeline.take_in(8.0, HOST) == 8.5
-    assert timeline.take_in(3.0, HOST) == 9.0
+    assert timeline.take_in(8.0, HOST.process) == 8.5
+    assert timeline.take_in(3.0, HOST.process) == 9.0
 
 
 @pytest.mark.parametrize("until", [None, 0.0, 11.0, 31.5, 300.0])
@@ -48,7 +48,7 @@ def test_running_ahead_is_launching_and_taking_in_by_turns(
     def fresh() -> tuple[Timeline, list[Flight]]:
         timeline = Timeline(clock=1.0, slept=True)
         spans = [timeline.launch(HOST, 20.0) for _ in range(places - 1)]
-        return timeline, [Flight([], span.end, HOST) for span in spans]
+        return timeline, [Flight(span.end, HOST.process, 0) for span in spans]
 
     timeline, under_way = fresh()
     steps = [gpu_seconds + 0.1 * step for step in range(12)]
@@ -57,9 +57,9 @@ def test_running_ahead_is_launching_and_taking_in_by_turns(
     for step, seconds in enumerate(all_seconds):
         assert until is None or timeline.clock < until
         span = timeline.launch(HOST, steps[step])
-        under_way.append(Flight([], span.end, HOST))
+        under_way.append(Flight(span.end, HOST.process, 0))
         assert (seconds, ends[step]) == (span.seconds, span.end)
-        assert taken_in[step] == timeline.take_in(under_way[0].end, HOST) == clocks[step]
+        assert taken_in[step] == timeline.take_in(under_way[0].end, HOST.process) == clocks[step]
         del under_way[0]
     assert len(all_seconds) == 12 or (until is not None and timeline.clock >= until)
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+Prompts = Sequence[tuple[int, int]]
+"""(new, computed) tokens of each."""
+Contexts = Callable[[], list[int]]
+"""Tokens that each of a group of sequences has computed, for those who need to know."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class StepShape:
     """The batch of one step: sequence i computes ``new_tokens[i]`` tokens after ``computed[i]`` earlier ones."""
 
@@ -53,30 +58,32 @@ class GroupShape(StepShape):
         self,
         decodes: int,
         decode_computed: int,
-        contexts: Callable[[], list[int]],
-        beside: Sequence[tuple[int, int]] = (),
+        contexts: Contexts,
+        beside: Prompts = (),
         num_first: int = 0,
     ) -> None:
         """``beside``: (new, computed) tokens of others, of which ``num_first`` sample a token too."""
-        known = vars(self)
-        known["num_sequences"] = known["num_tokens"] = known["num_sampled"] = decodes
-        known["total_computed"], known["is_decode"], known["prompts"] = decode_computed, True, []
-        known["_later"] = (decodes, contexts, beside)
-        if beside:
-            known["num_sequences"] += len(beside)
-            known["num_tokens"] += sum([new for new, _ in beside])
-            known["num_sampled"] += num_first
-            known["total_computed"] += sum([computed for _, computed in beside])
-            known["prompts"] = [pair for pair in beside if pair[0] > 1]
-            known["is_decode"] = not known["prompts"]
+        self._later = decodes, contexts, beside
+        if not beside:
+            self.num_sequences = self.num_tokens = self.num_sampled = decodes
+            self.total_computed, self.is_decode, self.prompts = decode_computed, True, []
+            return
+        self.num_sequences = decodes + len(beside)
+        self.num_sampled = decodes + num_first
+        self.num_tokens, self.total_computed = decodes, decode_computed
+        for new, computed in beside:
+            self.num_tokens += new
+            self.total_computed += computed
+        self.prompts = [pair for pair in beside if pair[0] > 1]
+        self.is_decode = not self.prompts
 
     def __getattr__(self, name: str) -> Any:
         """The two lists, when somebody asks for them."""
         if name not in ("new_tokens", "computed"):
             raise AttributeError(name)
-        decodes, contexts, beside = self.__dict__["_later"]
-        self.__dict__["new_tokens"] = [1] * decodes + [new for new, _ in beside]
-        self.__dict__["computed"] = contexts() + [computed for _, computed in beside]
+        decodes, contexts, beside = self._later
+        self.new_tokens = [1] * decodes + [new for new, _ in beside]
+        self.computed = contexts() + [computed for _, computed in beside]
         return self.__dict__[name]
 
 
@@ -117,11 +124,6 @@ class StepEstimate(NamedTuple):
     slowed: float = 0.0
     """By which share products take longer in this one step than the tables say, because the clock went down."""
 
-    def first(self, steps: int) -> StepEstimate:
-        """The same for the first few of the steps."""
-        varying = [kernel[:steps] for kernel in self.varying]
-        return self._replace(gpu_seconds=self.gpu_seconds[:steps], varying=varying)
-
 
 class StepTimer(Protocol):
     """Anything that can tell what steps cost."""
@@ -130,6 +132,35 @@ class StepTimer(Protocol):
         """The costs of steps in a row: of this batch, then of the same batch with all its contexts one token longer,
         and so on. More than one step can be asked of a decoding batch only; the answer may hold fewer than asked for.
         """
+
+
+@runtime_checkable
+class GroupTimer(Protocol):
+    """A step timer for whoever knows decoding sequences by their sums and asks often."""
+
+    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+        """Steps in a row of sequences that have computed so many tokens together."""
+
+    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        """One step of these and of others ``beside`` them, of which ``num_first`` sample a token too."""
+
+
+class _ByShape:
+    """Any step timer as one of groups."""
+
+    def __init__(self, timer: StepTimer) -> None:
+        self._timer = timer
+
+    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+        return self._timer(GroupShape(count, computed, contexts), steps)
+
+    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        return self._timer(GroupShape(count, computed, contexts, beside, num_first))
+
+
+def groups_of(timer: StepTimer) -> GroupTimer:
+    """The timer itself where it can, or else one that asks it."""
+    return timer if isinstance(timer, GroupTimer) else _ByShape(timer)
 
 
 def constant_timer(seconds: float) -> StepTimer:

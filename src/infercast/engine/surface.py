@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -60,13 +61,7 @@ class DecodeSurface:
         share = rest / num_sequences
         if steps == 1:
             return [[column[start] + share * (column[end] - column[start])] for column in page]
-        return [
-            [
-                low + share * (high - low)
-                for low, high in zip(column[start:end], column[start + 1 : end + 1], strict=True)
-            ]
-            for column in page
-        ]
+        return [_between(column[start : end + 1], share) for column in page]
 
     def _make_page(self, num_sequences: int, number: int) -> list[list[float]]:
         """Seconds of each kernel at the whole lengths of a page and the one after."""
@@ -102,6 +97,7 @@ class PromptSurface:
         logarithms = (np.log(self._counts), np.log(self._lengths), np.log(self._cached + LEAST_CACHED))
         self._axes: list[list[float]] = [axis.tolist() for axis in logarithms]
         self._tables: dict[int, list[list[list[float]]]] = {}
+        self._whole: dict[int, list[float]] = {}
 
     def __call__(self, prompts: Sequence[tuple[int, int]]) -> list[float]:
         """Seconds of each kernel for (new, computed) tokens, as equal prompts with as many tokens and pairs."""
@@ -125,13 +121,16 @@ class PromptSurface:
         kernels = range(len(corners[0][1]))
         return [math.exp(sum([share * corner[kernel] for share, corner in corners])) for kernel in kernels]
 
-    def _price_whole(self, length: float) -> list[float]:
+    def _price_whole(self, length: int) -> list[float]:
         """One prompt of which nothing is cached: the most frequent kind, and on an edge of the grid."""
+        if known := self._whole.get(length):
+            return known
         table, axis, where = self._tables.get(0) or self._table(0), self._axes[1], math.log(length)
         below = min(max(bisect_right(axis, where) - 1, 0), len(axis) - 2)
         share = min(max((where - axis[below]) / (axis[below + 1] - axis[below]), 0.0), 1.0)
         pairs = zip(table[below][0], table[below + 1][0], strict=True)
-        return [math.exp((1.0 - share) * low + share * high) for low, high in pairs]
+        known = self._whole[length] = [math.exp((1.0 - share) * low + share * high) for low, high in pairs]
+        return known
 
     def _table(self, number: int) -> list[list[list[float]]]:
         """Logarithms by length, cached tokens and kernel for one number of prompts, priced when first needed."""
@@ -140,6 +139,11 @@ class PromptSurface:
         seconds = self._price(_repeat(queries, count), _repeat(queries + before, count))
         table = self._tables[number] = _safe_log(seconds).reshape(shape).tolist()
         return table
+
+
+def _between(values: list[float], share: float) -> list[float]:
+    """So far from each value to the next."""
+    return [low + share * (high - low) for low, high in pairwise(values)]
 
 
 def _counts(most: int) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from infercast.engine.graphs import Graphs, Launch
 from infercast.engine.host import Host, HostModel
 from infercast.engine.launches import launch_work
-from infercast.engine.step import HostCost, StepEstimate, StepShape
+from infercast.engine.step import Contexts, GroupShape, HostCost, Prompts, StepEstimate, StepShape
 from infercast.engine.surface import DecodeSurface, PromptSurface
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -23,7 +24,7 @@ from infercast.predict.mixed import ADDED_SHARE, SHARED_SECONDS
 from infercast.predict.power import (
     FREE_SECONDS,
     THROTTLED,
-    free_products,
+    longest_limited,
     most_lost,
     slowed,
     throttle_decoding,
@@ -99,27 +100,67 @@ class KernelTimer:
             self._surfaces = decode, PromptSurface(self._price_sequences, max_tokens, max_keys)
         self._host = HostModel(host, launch_work(config, layout))
         self._decoding: dict[tuple[int, int], tuple[int, HostCost, float]] = {}
-        self._products, self._free_products = products.tolist(), free_products(gpu)
+        self._prompting: dict[int, tuple[int, Launch]] = {}
+        self._products, self._limited_below = products.tolist(), longest_limited(gpu, products).tolist()
         self._limit = gpu.dense_flops("bf16"), most_lost(gpu)
+        self._attention_throttled = self._throttled[-len(by_sequence) :]
         self._throttled_seconds = (tabled * self._throttled[: len(by_tokens)]).sum(axis=1).tolist()
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         """What steps in a row cost."""
-        tokens, sampled = shape.num_tokens, shape.num_sampled
-        limited = bool(shape.prompts)
-        if limited:
-            launch = self._graphs.launch(tokens, is_decode=False)
-            padded = tokens if launch is Launch.EAGER else self._graphs.padded(tokens)
-            host, dense = self._host.cost(launch, shape.num_sequences, tokens), self._dense(padded, sampled)
-        else:
-            known = self._decoding.get((tokens, sampled))
-            padded, host, dense = known or self._look_at_decoding(tokens, sampled)
-        attention = self._price_attention(shape, steps)
+        if self._surfaces is None:
+            return self._price_each(shape, steps)
+        prompts = shape.prompts
+        if not prompts:
+            return self._decode(shape.num_tokens, shape.num_sampled, shape.total_computed, steps)
+        num_decodes = shape.num_sequences - len(prompts)
+        computed = shape.total_computed - sum([before for _, before in prompts])
+        return self._compute_prompts(prompts, num_decodes, computed, shape.num_sampled)
+
+    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+        """The same for a decoding batch that is known by its sums."""
+        if self._surfaces is None:
+            return self._price_each(GroupShape(count, computed, contexts), steps)
+        return self._decode(count, count, computed, steps)
+
+    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        """The same for such a batch with others beside it."""
+        if self._surfaces is None or not beside or min(beside)[0] == 1:
+            return self(GroupShape(count, computed, contexts, beside, num_first))
+        return self._compute_prompts(beside, count, computed, count + num_first)
+
+    def _decode(self, tokens: int, sampled: int, computed: int, steps: int = 1) -> StepEstimate:
+        """Steps of so many sequences that compute a token each."""
+        assert self._surfaces is not None
+        row, host, dense = self._decoding.get((tokens, sampled)) or self._look_at_decoding(tokens, sampled)
+        attention = self._surfaces[0](tokens, computed + tokens, steps)
         each = attention[0] if len(attention) == 1 else [sum(kernels) for kernels in zip(*attention, strict=True)]
-        gpu_seconds = [dense + seconds for seconds in each]
-        if limited and self._products[padded] > self._free_products and gpu_seconds[0] > FREE_SECONDS:
-            return self._throttle((padded, sampled), gpu_seconds[0], [column[0] for column in attention], host)
-        return StepEstimate(gpu_seconds, attention, host, (padded, sampled))
+        return StepEstimate([dense + seconds for seconds in each], attention, host, (row, sampled))
+
+    def _compute_prompts(self, prompts: Prompts, num_decodes: int, computed: int, sampled: int) -> StepEstimate:
+        """A step of prompts, (new, computed) tokens of each, beside sequences that have computed so many together."""
+        assert self._surfaces is not None
+        price_decoding, price_prompts = self._surfaces
+        attention, tokens = price_prompts(prompts), num_decodes
+        for new, _ in prompts:
+            tokens += new
+        if num_decodes:
+            # Both in one launch, except where each form has a kernel of its own, which the other does not use.
+            beside = [column[0] for column in price_decoding(num_decodes, computed + num_decodes)]
+            attention = [*map(_together, attention, beside, self._attention_launches)]
+        return self._put_together(tokens, len(prompts) + num_decodes, sampled, attention)
+
+    def _put_together(self, tokens: int, sequences: int, sampled: int, attention: list[float]) -> StepEstimate:
+        """A step with prompts, whose attention kernels are priced."""
+        padded, launch = self._prompting.get(tokens) or self._look_at_prompts(tokens)
+        seconds = self._token_seconds[padded] + self._row_seconds[sampled] + sum(attention)
+        host, share = self._host.cost(launch, sequences, tokens), 0.0
+        if FREE_SECONDS < seconds < self._limited_below[padded]:
+            share = slowed(*self._limit, self._products[padded], seconds)
+            longer = [each * share * part for each, part in zip(attention, self._attention_throttled, strict=True)]
+            attention = [*map(add, attention, longer)]
+            seconds = seconds + self._throttled_seconds[padded] * share + sum(longer)
+        return StepEstimate([seconds], [[each] for each in attention], host, (padded, sampled), share)
 
     def kernel_seconds(
         self, rows: Sequence[Mapping[int, float]], varying: Sequence[float], slowed: Mapping[int, float]
@@ -140,45 +181,28 @@ class KernelTimer:
         """What steps of so many decoding sequences have in common: row of tokens, host, and seconds by the tables."""
         launch = self._graphs.launch(tokens, is_decode=True)
         row = self._decoding_row + (tokens if launch is Launch.EAGER else self._graphs.padded(tokens))
-        known = row, self._host.cost(launch, tokens, tokens), self._dense(row, sampled)
+        known = row, self._host.cost(launch, tokens, tokens), self._token_seconds[row] + self._row_seconds[sampled]
         self._decoding[tokens, sampled] = known
         return known
 
-    def _dense(self, row: int, sampled: int) -> float:
-        return self._token_seconds[row] + self._row_seconds[sampled]
+    def _look_at_prompts(self, tokens: int) -> tuple[int, Launch]:
+        """What steps of so many tokens with prompts among them have in common: row of tokens, and their launching."""
+        launch = self._graphs.launch(tokens, is_decode=False)
+        known = tokens if launch is Launch.EAGER else self._graphs.padded(tokens), launch
+        self._prompting[tokens] = known
+        return known
 
-    def _throttle(
-        self, rows: tuple[int, int], gpu_seconds: float, attention: list[float], host: HostCost
-    ) -> StepEstimate:
-        """A single step that may reach the power limit."""
-        share = slowed(*self._limit, self._products[rows[0]], gpu_seconds)
-        same = self._throttled_seconds[rows[0]] * share
-        longer = [
-            seconds * share if is_slowed else 0.0
-            for seconds, is_slowed in zip(attention, self._throttled[-len(attention) :], strict=True)
-        ]
-        varying = [[seconds + more] for seconds, more in zip(attention, longer, strict=True)]
-        return StepEstimate([gpu_seconds + same + sum(longer)], varying, host, rows, share)
-
-    def _price_attention(self, shape: StepShape, steps: int) -> list[list[float]]:
-        """For each attention kernel its seconds in each of the steps."""
-        if self._surfaces is None:
-            queries, keys = np.array(shape.new_tokens), np.array(shape.new_tokens) + shape.computed
-            if shape.is_decode:
-                queries, keys = queries[None, :], keys + np.arange(min(steps, MOST_BATCHES))[:, None]
-            return [column.tolist() for column in self._price_sequences(queries, keys).T]
-        price_decoding, price_prompts = self._surfaces
-        prompts = shape.prompts
-        if not prompts:
-            return price_decoding(shape.num_sequences, shape.total_computed + shape.num_sequences, steps)
-        seconds = price_prompts(prompts)
-        num_decodes = shape.num_sequences - len(prompts)
-        if num_decodes:
-            total_keys = num_decodes + shape.total_computed - sum([computed for _, computed in prompts])
-            # Both in one launch, except where each form has a kernel of its own, which the other does not use.
-            beside = [column[0] for column in price_decoding(num_decodes, total_keys)]
-            seconds = [*map(_together, seconds, beside, self._attention_launches)]
-        return [[each] for each in seconds]
+    def _price_each(self, shape: StepShape, steps: int) -> StepEstimate:
+        """Steps whose attention is priced for the length of each sequence."""
+        queries, keys = np.array(shape.new_tokens), np.array(shape.new_tokens) + shape.computed
+        if shape.prompts:
+            (attention,) = self._price_sequences(queries, keys).tolist()
+            return self._put_together(shape.num_tokens, shape.num_sequences, shape.num_sampled, attention)
+        keys = keys + np.arange(min(steps, MOST_BATCHES))[:, None]
+        prices = self._price_sequences(queries[None, :], keys)
+        row, host, dense = self._look_at_decoding(shape.num_tokens, shape.num_sampled)
+        seconds = [dense + sum(kernels) for kernels in prices.tolist()]
+        return StepEstimate(seconds, prices.T.tolist(), host, (row, shape.num_sampled))
 
     def _price_sequences(self, queries: Table, keys: Table) -> Table:
         """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""

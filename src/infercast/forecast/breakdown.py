@@ -14,7 +14,7 @@ from infercast.forecast.request_parts import RequestParts, first_token_parts, la
 from infercast.forecast.serving import Forecast, simulate
 from infercast.forecast.step_log import KINDS, Array, StepLog, Steps
 from infercast.serve import Record, Workload
-from infercast.serve.simulation import Progress
+from infercast.serve.state import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from infercast.predict.estimate import SOURCES
 from infercast.serve import Limits, Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.first_use import FirstUses
-from infercast.serve.simulation import Progress
-from infercast.serve.state import Watcher
+from infercast.serve.state import Progress, Watcher
 
 
 @dataclass(frozen=True, slots=True)

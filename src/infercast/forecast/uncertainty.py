@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.engine.deployment import Deployment
-from infercast.engine.step import HostCost, StepEstimate, StepShape, StepTimer
+from infercast.engine.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
 from infercast.forecast.kernels import StepCost, price_shape
 from infercast.forecast.phases import average_shape
 from infercast.serve import Record, Replica
@@ -81,11 +81,22 @@ class SlowedTimer:
 
     def __init__(self, timer: StepTimer, prompts: float, decodes: float, host: float) -> None:
         self._timer, self._prompts, self._decodes, self._host = timer, prompts, decodes, host
+        self._groups = groups_of(timer)
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         """What steps in a row cost."""
-        estimate = self._timer(shape, steps)
-        factor = self._prompts if shape.prompts else self._decodes
+        return self._slow(self._timer(shape, steps), self._prompts if shape.prompts else self._decodes)
+
+    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+        """Steps in a row of a decoding batch."""
+        return self._slow(self._groups.decode(count, computed, contexts, steps), self._decodes)
+
+    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        """A step of such a batch with others beside it."""
+        estimate = self._groups.compute(beside, num_first, count, computed, contexts)
+        return self._slow(estimate, self._prompts if any(new > 1 for new, _ in beside) else self._decodes)
+
+    def _slow(self, estimate: StepEstimate, factor: float) -> StepEstimate:
         if factor != 1.0:
             estimate = estimate._replace(gpu_seconds=[factor * seconds for seconds in estimate.gpu_seconds])
         if self._host != 1.0:

@@ -56,9 +56,9 @@ def throttle_decoding(gpu: Gpu, products: Any, seconds: Any) -> Any:
     return 1.0 + most_lost(gpu) * np.clip(share / FULL_SHARE, 0.0, 1.0)
 
 
-def free_products(gpu: Gpu) -> float:
-    """So many operations never reach the limit: a step of them is either too short or too slow."""
-    return FREE_SHARE * FREE_SECONDS * gpu.dense_flops("bf16")
+def longest_limited(gpu: Gpu, products: Any) -> Any:
+    """Seconds of a step of so many operations from which on it never reaches the limit."""
+    return products / (FREE_SHARE * gpu.dense_flops("bf16"))
 
 
 def weight_of(dtype: str) -> float:

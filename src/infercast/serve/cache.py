@@ -31,9 +31,10 @@ class KvCache:
 
     def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True) -> None:
         self.num_blocks = num_blocks
-        self.num_free = num_blocks
-        """Blocks that nobody holds, findable ones among them."""
+        self.num_held = 0
+        """Blocks that somebody holds."""
         self.shape = shape
+        self._block_size = shape.block_size
         self.caching = caching
         self._groups = tuple(KvShape(shape.block_size, (window,)) for window in shape.windows)
         self._windowed = any(shape.windows)
@@ -43,6 +44,11 @@ class KvCache:
         self._unused: OrderedDict[Name | int, int] = OrderedDict()
         self._num_runs = 0
         self._holders: dict[Name, int] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody holds, findable ones among them."""
+        return self.num_blocks - self.num_held
 
     def new_holding(self, index: int, request: Request) -> Holding:
         """For a sequence that holds nothing yet."""
@@ -100,13 +106,13 @@ class KvCache:
 
     def grow(self, holding: Holding, computed: int, new_tokens: int) -> bool:
         """Make room for ``new_tokens`` after ``computed`` ones, or take nothing and say no."""
-        needed = self.shape.blocks_for(computed + new_tokens)
-        missing = 0
-        for group, table in enumerate(holding.tables):
-            if self.shape.windows[group]:
-                self._drop_before(holding, group, self.shape.first_in_window(group, computed))
-            missing += needed - table.length
-        if missing > self.num_free:
+        needed = -(-(computed + new_tokens) // self._block_size)
+        if self._windowed:
+            for group, window in enumerate(self.shape.windows):
+                if window:
+                    self._drop_before(holding, group, self.shape.first_in_window(group, computed))
+        missing = sum([needed - table.length for table in holding.tables])
+        if self.num_held + missing > self.num_blocks:
             return False
         self.take(missing)
         self.cover(holding, needed)
@@ -116,12 +122,17 @@ class KvCache:
         """A sequence holds so many blocks of each group now."""
         for table in holding.tables:
             table.length = needed
-        holding.capacity = needed * self.shape.block_size
+        holding.capacity = needed * self._block_size
 
     def take(self, count: int) -> None:
         """Hand out free blocks: blank ones first, then those whose content was used least recently."""
-        self.num_free -= count
+        self.num_held += count
         self._num_blank -= count
+        if self._num_blank < 0:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Make blank what was used least recently, as much of it as was handed out too much."""
         while self._num_blank < 0:
             entry, blocks = next(iter(self._unused.items()))
             if isinstance(entry, int) and blocks + self._num_blank > 0:
@@ -135,7 +146,7 @@ class KvCache:
 
     def name_full_blocks(self, holding: Holding, num_tokens: int) -> None:
         """Let others find the blocks that these tokens fill, already while they are being computed."""
-        full = num_tokens // self.shape.block_size
+        full = num_tokens // self._block_size
         if full <= holding.num_named or not self.caching:
             return
         # Nobody else looks for what is not shared, so its name matters only where it was left behind before.
@@ -173,8 +184,19 @@ class KvCache:
         if blocks <= 0:
             return
         run = holding.num_named - start if self.caching else 0
-        run -= sum(position >= start for position in table.hidden)
-        self.num_free += blocks
+        if table.hidden:
+            run -= sum(position >= start for position in table.hidden)
+        self._give_back(blocks, run)
+
+    def retire(self, num_tokens: int) -> None:
+        """A sequence is done that had computed so many tokens, had none in common with others and never gave way."""
+        blocks, full = -(-num_tokens // self._block_size), num_tokens // self._block_size if self.caching else 0
+        for _ in self._groups:
+            self._give_back(blocks, full)
+
+    def _give_back(self, blocks: int, run: int) -> None:
+        """So many blocks are free, of which a run is full."""
+        self.num_held -= blocks
         if run > 0:
             self._num_runs += 1
             self._unused[self._num_runs] = run
@@ -192,13 +214,13 @@ class KvCache:
             holders = self._holders[name] = self._holders.get(name, 1) - 1
             if not holders:
                 self._unused[name] = 1
-        self.num_free += not holders
+        self.num_held -= not holders
 
     def _hold(self, name: Name, *, own: bool) -> None:
         """One holder more of what was found; a sequence's own content needs no name while it is held."""
         if not self._holders[name]:
             del self._unused[name]
-            self.num_free -= 1
+            self.num_held += 1
         if own:
             del self._holders[name]
         else:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from infercast.engine.step import GroupShape, StepEstimate, StepShape
 from infercast.serve.convoy import Convoy
 from infercast.serve.scheduler import Plan, Sequence
-from infercast.serve.state import Flight, Outcome, State
+from infercast.serve.state import Flight, State
 
-Planned = tuple[Plan, StepShape, StepEstimate, Outcome]
-"""A step to start: what it computes and costs, and what its end brings."""
+Planned = tuple[Plan, StepShape, StepEstimate, list[Sequence], list[Sequence]]
+"""A step to start: what it computes and costs, and whom its end concerns, as in `Flight`."""
 
 MOST_STEPS = 512
 """Steps priced at once where nothing tells when the next request comes."""
@@ -27,13 +27,13 @@ def plan_step(state: State) -> Planned | None:
     if plan is None:
         return None
     shape = plan.shape
-    return plan, shape, state.timer(shape), (plan.sampled, 0, (), ())
+    return plan, shape, state.timer(shape), plan.sampled, []
 
 
 def gather(state: State) -> bool:
     """Let the running sequences decode in step, if they are ready for it."""
     scheduler, last_end, under_way = state.scheduler, state.record.last_end, state.under_way
-    sampled = {sequence for flight in under_way for sequence in flight.sampled}
+    sampled = {sequence for flight in under_way for sequence in flight.first}
     if len(under_way) > 1 or not sampled.issubset(scheduler.running):
         return False
     decoding: list[Sequence] = []
@@ -46,11 +46,9 @@ def gather(state: State) -> bool:
             return False
     if len(prompts) > 1 or (prompts and scheduler.running[-1] is not prompts[0]):
         return False
-    for position, flight in enumerate(under_way):
-        first = [sequence for sequence in flight.sampled if sequence.last_token != last_end]
-        done = [each for each in flight.sampled if each.num_produced + 1 == each.request.num_output]
-        num_steady = len(flight.sampled) - len(first)
-        under_way[position] = flight._replace(num_steady=num_steady, first=first, done=done)
+    if under_way:
+        done = [each for each in under_way[0].first if each.num_produced + 1 == each.request.num_output]
+        under_way[0] = under_way[0]._replace(done=done)
     state.convoy, state.prompts, state.is_blocked = Convoy(scheduler.cache), prompts, False
     state.convoy.join(decoding)
     return True
@@ -60,19 +58,19 @@ def coast(state: State) -> bool:
     """Jump over steps of nothing but decoding; False if the next step is not one."""
     convoy, record, under_way = state.convoy, state.record, state.under_way
     assert convoy is not None
-    members = convoy.members
-    if not members or not state.is_alone():
+    count, num_before = len(convoy.members), len(under_way)
+    if not count or not state.is_alone():
         return False
-    shape = GroupShape(len(members), convoy.computed, convoy.contexts)
+    shape = GroupShape(count, convoy.computed, convoy.contexts)
     if state.first_uses is not None and not state.first_uses.knows(shape):
         return False
-    arrival, places, num_before = state.clients.next_arrival, state.steps_under_way, len(under_way)
+    arrival, places = state.clients.next_arrival, state.steps_under_way
     estimate = state.timer(shape, _most_steps(state, convoy.steps_left(), arrival))
     seconds, ends, clocks, taken_in = state.timeline.run_ahead(
         estimate.host, estimate.gpu_seconds, under_way, places, arrival
     )
     # Who ends with the step under way gives its blocks back when the first of the steps ahead has taken its own.
-    ending = int(num_before == places - 1 > 0 and bool(under_way[0].done))
+    ending = num_before == places - 1 > 0 and bool(under_way[0].done)
     held = convoy.grow(1 if ending else len(seconds))
     if not held:
         return False
@@ -87,18 +85,16 @@ def coast(state: State) -> bool:
         state.watch.stretch(shape, estimate, ends, held)
     state.timeline.jump(clocks[-1], ends[-1])
     state.step_seconds = seconds[-1]
-    for time in taken_in[ending:num_before]:
-        state.take_in(under_way.popleft(), time)
-    steady = taken_in[num_before:]
+    if num_before and not ending and taken_in:
+        state.take_in(under_way.popleft(), taken_in[0])
     done = convoy.advance(len(held))
-    last = Flight(members, ends[-1], estimate.host, len(members), (), done)
-    if len(steady) < len(held):
-        record.steady_tokens(len(members), steady)
-        under_way.extend([last._replace(end=end, done=()) for end in ends[len(steady) : -1]])
+    last = Flight(ends[-1], estimate.host.process, count, (), done)
+    if places > 1:
+        record.steady_tokens(count, taken_in[num_before:])
         under_way.append(last)
-    else:  # an engine that keeps one step under way has taken in the last one too
-        record.steady_tokens(len(members), steady[:-1])
-        state.take_in(last, steady[-1])
+    else:  # the last one has been taken in too
+        record.steady_tokens(count, taken_in[:-1])
+        state.take_in(last, taken_in[-1])
     if done:
         state.is_blocked = False
     return True
@@ -106,12 +102,14 @@ def coast(state: State) -> bool:
 
 def _most_steps(state: State, steps_left: int, arrival: float | None) -> int:
     """Steps until somebody has all tokens, or so; until the next request comes, by the length of the last step."""
-    steps = min(steps_left, MOST_STEPS)
+    steps = steps_left if steps_left < MOST_STEPS else MOST_STEPS
     if arrival is not None:
-        steps = min(steps, 2 + int(1.1 * max(0.0, arrival - state.timeline.clock) / (state.step_seconds or 1e-6)))
-    for position, flight in enumerate(state.under_way):
+        free = arrival - state.timeline.clock
+        coming = 2 + int(1.1 * free / (state.step_seconds or 1e-6)) if free > 0.0 else 2
+        steps = coming if coming < steps else steps
+    for flight in state.under_way:
         if flight.done:
-            turns = state.steps_under_way - len(state.under_way) + position
+            turns = state.steps_under_way - len(state.under_way)
             # Somebody may have waited for that end; otherwise it changes nothing that is planned.
             if turns > 1 or state.scheduler.waiting or state.clients.wait_for_answers:
                 return min(steps, turns)
@@ -122,10 +120,10 @@ def plan_beside(state: State) -> Planned | None:
     """Plan one step of the convoy and of a prompt beside it; None if there is nothing to compute."""
     convoy, scheduler = state.convoy, state.scheduler
     assert convoy is not None
-    members, plan = convoy.members, Plan()
+    plan, count = Plan(), len(convoy.members)
     if not _have_room(state):
         return _plan_apart(state)
-    budget = scheduler.limits.max_num_batched_tokens - len(members)
+    budget = scheduler.limits.max_num_batched_tokens - count
     for prompt in state.prompts:
         new_tokens = scheduler.chunk(prompt.num_tokens - prompt.num_computed, budget)
         if new_tokens:
@@ -135,19 +133,20 @@ def plan_beside(state: State) -> Planned | None:
             budget -= new_tokens
     if scheduler.waiting:
         scheduler.schedule_waiting(plan, budget)
-    if not members and not plan.sequences:
+    if not count and not plan.sequences:
         return None
-    first, beside = plan.sampled, [*zip(plan.new_tokens, plan.computed, strict=True)]
-    shape = GroupShape(len(members), convoy.computed, convoy.contexts, beside, len(first))
+    first = plan.sampled
+    beside = [*zip(plan.new_tokens, plan.computed, strict=True)]
+    shape = GroupShape(count, convoy.computed, convoy.contexts, beside, len(first))
     estimate = state.timer(shape)
-    leaving = convoy.advance(1)
-    changes = plan.sequences or leaving or convoy.is_windowed
+    done = convoy.advance(1)
+    changes = plan.sequences or done or convoy.is_windowed
     state.is_blocked = bool(scheduler.waiting) and not changes
     convoy.join([each for each in first if each.num_promised < each.request.num_output])
-    done = leaving + [each for each in first if each.num_promised == each.request.num_output]
+    done += [each for each in first if each.num_promised == each.request.num_output]
     if plan.sequences:
         state.prompts = [each for each in plan.sequences if each not in first]
-    return plan, shape, estimate, (members + first, len(members), first, done)
+    return plan, shape, estimate, first, done
 
 
 def _have_room(state: State) -> bool:
@@ -168,6 +167,11 @@ def _have_room(state: State) -> bool:
 def _plan_apart(state: State) -> Planned | None:
     """Dissolve the convoy and plan for each sequence."""
     assert state.convoy is not None
-    state.convoy.dissolve([(flight.sampled, flight.first) for flight in state.under_way], state.record.last_end)
+    under_way = state.under_way
+    first, done = (under_way[0].first, under_way[0].done) if under_way else ((), ())
+    sampled = {*state.convoy.dissolve(len(under_way), first, done, state.record.last_end)}
+    if under_way:
+        in_order = [sequence for sequence in state.scheduler.running if sequence in sampled]
+        under_way[0] = under_way[0]._replace(first=in_order, done=())
     state.convoy, state.prompts = None, []
     return plan_step(state)

@@ -22,7 +22,6 @@ class Convoy:
 
     def __init__(self, cache: KvCache) -> None:
         self.members: list[Sequence] = []
-        """Never changed in place: plans keep it."""
         self.steps = 0
         """Steps planned so far; members have been in each of them since they joined."""
         self.computed = 0
@@ -45,92 +44,101 @@ class Convoy:
 
     def join(self, sequences: Iterable[Sequence]) -> None:
         """Sequences that have caught up in the step planned last will decode from the next one on."""
-        joining = [*sequences]
-        for sequence in joining:
-            sequence.joined = self.steps
+        steps = self.steps
+        for sequence in sequences:
+            sequence.joined = steps
             self.computed += sequence.num_computed
-            last = self.steps + sequence.request.num_output - sequence.num_promised
+            last = steps + sequence.request.num_output - sequence.num_promised
             heapq.heappush(self._last_steps, (last, sequence.index, sequence))
-            phase = self._phase(sequence)
+            phase = (steps + 1 - sequence.num_computed) % self._block_size
             self._begin[phase].append(sequence)
             self._blocks[phase] += self._num_groups
-        self.members = self.members + joining
+            self.members.append(sequence)
 
     def blocks_needed(self, steps: int, ahead: int = 0) -> list[int]:
         """Blocks that the members together ask for in each of the steps after ``ahead`` ones; windows may free some."""
         blocks, start = self._blocks, (self.steps + ahead + 1) % self._block_size
+        if steps <= self._block_size - start:
+            return blocks[start : start + steps]
         return (blocks[start:] + blocks * (1 + steps // self._block_size))[:steps]
 
     def grow(self, steps: int, ahead: int = 0) -> list[int]:
         """Take the blocks of the steps after ``ahead`` ones; returns how many are held in each, while there is room."""
         cache = self._cache
-        if not self.is_windowed:
-            before = cache.num_blocks - cache.num_free
-            held = [*accumulate(self.blocks_needed(steps, ahead), initial=before)]
-            held = held[1 : bisect_right(held, cache.num_blocks)]
-            cache.take(held[-1] - before if held else 0)
-            return held
-        held = []
+        if self.is_windowed:
+            return self._grow_windows(steps, ahead)
+        before = cache.num_held
+        held = [*accumulate(self.blocks_needed(steps, ahead), initial=before)]
+        if held[-1] > cache.num_blocks:
+            del held[bisect_right(held, cache.num_blocks) :]
+        cache.take(held[-1] - before)
+        del held[0]
+        return held
+
+    def _grow_windows(self, steps: int, ahead: int) -> list[int]:
+        """The same where members give blocks back while they go on."""
+        held: list[int] = []
+        cache = self._cache
         for step in range(self.steps + ahead + 1, self.steps + ahead + steps + 1):
             for member in self._begin[step % self._block_size]:
                 computed = member.num_computed + step - 1 - member.joined
                 cache.name_full_blocks(member.holding, computed)
                 if not (member.holding.capacity > computed or cache.grow(member.holding, computed, 1)):
                     return held
-            held.append(cache.num_blocks - cache.num_free)
+            held.append(cache.num_held)
         return held
 
     def advance(self, steps: int) -> list[Sequence]:
         """Every member computes so many tokens, for which blocks were taken; returns those that have all of theirs."""
         self.steps += steps
         self.computed += steps * len(self.members)
-        if not self.members or self._last_steps[0][0] > self.steps:
+        last_steps = self._last_steps
+        if not last_steps or last_steps[0][0] > self.steps:
             return []
         leaving = []
-        while self._last_steps and self._last_steps[0][0] == self.steps:
-            sequence = heapq.heappop(self._last_steps)[2]
+        while last_steps and last_steps[0][0] == self.steps:
+            sequence = heapq.heappop(last_steps)[2]
             leaving.append(sequence)
-            phase = self._phase(sequence)
+            phase = (sequence.joined + 1 - sequence.num_computed) % self._block_size
             self._begin[phase].remove(sequence)
             self._blocks[phase] -= self._num_groups
             self._catch_up(sequence)
             self.computed -= sequence.num_computed
-        gone = {*leaving}
-        done = leaving if len(leaving) == 1 else [member for member in self.members if member in gone]
-        self.members = [member for member in self.members if member not in gone]
-        return done
+        if len(leaving) > 1:
+            gone = {*leaving}
+            leaving = [member for member in self.members if member in gone]
+        for sequence in leaving:
+            self.members.remove(sequence)
+        return leaving
 
-    def dissolve(self, under_way: Iterable[tuple[list[Sequence], SequenceOf[Sequence]]], last_end: float) -> None:
-        """Give every sequence its own counts back.
+    def dissolve(
+        self, under_way: int, first: SequenceOf[Sequence], done: SequenceOf[Sequence], last_end: float
+    ) -> list[Sequence]:
+        """Give every sequence its own counts back; returns who is sampled in the step under way, if there is one.
 
-        ``under_way`` holds who is sampled in each step, and who of them not in the step before; the last tokens left at
+        That is one step at most, the last that was planned, so all members are in it; ``first`` and ``done`` are its
+        newcomers and those who left the convoy for having all their tokens by its end. The last tokens left at
         ``last_end``.
         """
-        fresh: set[Sequence] = set()
-        promised = []
-        for sampled, first in under_way:
-            fresh.update(first)
-            promised.append({*sampled})
+        assert under_way <= 1
         for member in self.members:
             self._catch_up(member)
-        for sequence in {*self.members}.union(*promised):
-            sequence.num_produced = sequence.num_promised - sum(sequence in sampled for sampled in promised)
+        sampled, fresh = [*self.members, *done], {*first}
+        for sequence in sampled:
+            sequence.num_produced = sequence.num_promised - under_way
             if sequence not in fresh:
                 sequence.last_token = last_end
         self.members, self.computed, self._last_steps = [], 0, []
         self._begin, self._blocks = [[] for _ in self._begin], [0] * self._block_size
-
-    def _phase(self, sequence: Sequence) -> int:
-        """In which steps a member begins a block."""
-        return (sequence.joined + 1 - sequence.num_computed) % self._block_size
+        return sampled if under_way else []
 
     def _catch_up(self, sequence: Sequence) -> None:
         """Bring a member's own counts up to date."""
         steps = self.steps - sequence.joined
-        sequence.num_computed += steps
+        computed = sequence.num_computed = sequence.num_computed + steps
         sequence.num_promised += steps
         sequence.joined = self.steps
-        sequence.num_tokens = sequence.num_computed + (sequence.num_promised < sequence.request.num_output)
+        sequence.num_tokens = computed + (sequence.num_promised < sequence.request.num_output)
         if not self.is_windowed:
-            self._cache.cover(sequence.holding, self._cache.shape.blocks_for(sequence.num_computed))
-        self._cache.name_full_blocks(sequence.holding, sequence.num_computed)
+            self._cache.cover(sequence.holding, -(-computed // self._block_size))
+        self._cache.name_full_blocks(sequence.holding, computed)

@@ -35,6 +35,7 @@ class Record:
         self.last_end = np.nan
         """When the tokens of the step that ended last reached their clients."""
         self._num_blocks = num_blocks
+        # Tokens of one step are handed over one after the other, so a typical one waits.
         self._token_path_seconds = token_path_seconds
         self._token_turn_seconds = token_turn_seconds
         # Most tokens of a step follow those of the step before, so it is enough to know when results were taken in, and
@@ -55,46 +56,47 @@ class Record:
                 self.started_at[sequence.index] = time
                 self.num_cached[sequence.index] = sequence.num_cached
 
-    def tokens(
-        self,
-        end: float,
-        sampled: SequenceOf[Sequence],
-        num_steady: int,
-        others: SequenceOf[Sequence],
-        done: SequenceOf[Sequence],
-    ) -> None:
+    def tokens(self, end: float, num_sampled: int, others: SequenceOf[Sequence], done: SequenceOf[Sequence]) -> None:
         """The engine is done with a step whose tokens are on their way to their clients.
 
-        Of those sampled, ``num_steady`` surely got a token in the step before too; others are looked at.
+        Of those sampled all got a token in the step before too, except perhaps ``others``.
         """
-        time = end + self._path(len(sampled))
+        time = end + (self._token_path_seconds + self._token_turn_seconds * num_sampled)
+        num_steady = num_sampled
         for sequence in others:
-            if sequence.last_token == self.last_end:
-                num_steady += 1
-            elif sequence.last_token == sequence.last_token:  # not for those without a token: that is not a number
-                self._late_gaps.append(time - sequence.last_token)
-            else:
-                self.first_token[sequence.index] = time
+            if sequence.last_token != self.last_end:
+                num_steady -= 1
+                if sequence.last_token == sequence.last_token:  # not for those without a token: that is not a number
+                    self._late_gaps.append(time - sequence.last_token)
+                else:
+                    self.first_token[sequence.index] = time
             sequence.last_token = time
         self._ends.append(end)
-        self._stretches += (1, len(sampled), num_steady)
+        self._stretches += (1, num_sampled, num_steady)
         self.last_end = time
         for sequence in done:
             self.last_token[sequence.index] = time
             self.num_output[sequence.index] = sequence.request.num_output
+
+    def indexed_tokens(self, end: float, num_sampled: int, first: SequenceOf[int], done: SequenceOf[int]) -> None:
+        """The same where requests are known by their indices, and all but ``first`` got a token in the step before."""
+        time = end + (self._token_path_seconds + self._token_turn_seconds * num_sampled)
+        for index in first:
+            self.first_token[index] = time
+        for index in done:
+            self.last_token[index] = time
+        self._ends.append(end)
+        self._stretches += (1, num_sampled, num_sampled - len(first))
+        self.last_end = time
 
     def steady_tokens(self, count: int, ends: SequenceOf[float]) -> None:
         """Steps ended one after the other, each with a token for the same sequences and none their last."""
         if ends:
             self._ends.extend(ends)
             self._stretches += (len(ends), count, count)
-            self.last_end = ends[-1] + self._path(count)
+            self.last_end = ends[-1] + (self._token_path_seconds + self._token_turn_seconds * count)
             if len(self._ends) >= MOST_NOTED:
                 self._write()
-
-    def _path(self, num_tokens: Any) -> Any:
-        """Seconds to a client: tokens of one step are handed over one after the other, so a typical one waits."""
-        return self._token_path_seconds + self._token_turn_seconds * num_tokens
 
     def close(self, scheduler: Scheduler) -> Record:
         """The run is over."""
@@ -142,7 +144,7 @@ class Record:
         self._write()
         ends, stretches = (np.concatenate(parts) for parts in zip(*self._written, strict=True))
         num_tokens, counts = (np.repeat(stretches[:, column], stretches[:, 0]) for column in (1, 2))
-        times = ends + self._path(num_tokens)
+        times = ends + (self._token_path_seconds + self._token_turn_seconds * num_tokens)
         follow = np.flatnonzero(counts[1:]) + 1
         late = np.array(self._late_gaps)
         gaps = np.concatenate([times[follow] - times[follow - 1], late])

@@ -101,7 +101,7 @@ class Scheduler:
             self.schedule_waiting(plan, budget)
         return plan if plan.sequences else None
 
-    def complete(self, sampled: list[Sequence]) -> list[Sequence]:
+    def complete(self, sampled: SequenceOf[Sequence]) -> list[Sequence]:
         """Take in the tokens that a finished step produced; returns the sequences that are done."""
         done = []
         for sequence in sampled:

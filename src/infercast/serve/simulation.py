@@ -16,6 +16,7 @@ from operator import add
 from infercast.engine.kv import KvShape
 from infercast.engine.step import StepTimer
 from infercast.errors import InputError
+from infercast.serve.boarding import cruise
 from infercast.serve.cache import KvCache
 from infercast.serve.clients import Clients
 from infercast.serve.coast import coast, gather, plan_beside, plan_step
@@ -25,14 +26,12 @@ from infercast.serve.request import Workload
 from infercast.serve.scheduler import Limits, Plan, Scheduler
 from infercast.serve.source import Source
 from infercast.serve.stages import StagedTimeline
-from infercast.serve.state import State, Watcher
+from infercast.serve.state import TELL_EVERY, Progress, State, Watcher
+
+TURNS_APART = 16
+"""Turns that are taken with sequences as objects before the fast loop is tried (again)."""
 
 Observer = Callable[[Scheduler, Plan], None]
-Progress = Callable[[int, float], None]
-"""Told how many requests have been sent, and the simulated seconds."""
-
-TELL_EVERY = 1024
-"""Requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +118,15 @@ def turns(
     if replica.stages is not None:
         state.timeline = StagedTimeline(replica.stages)
     # With several batches under way, or prompts before everything, no stretch belongs to decoding alone.
-    jump = jump and replica.stages is None and not replica.limits.prompts_first
+    jump = jump and replica.steps_under_way <= 2 and replica.stages is None and not replica.limits.prompts_first
     scheduler = state.scheduler
     while True:
         yield state.timeline.clock
         arrival = _take_in(state, progress)
         if jump and (state.convoy is not None or gather(state)):
+            if state.turns_apart > TURNS_APART and cruise(state, progress):
+                continue
+            state.turns_apart += 1
             if coast(state):
                 continue
             planned = plan_beside(state)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple, Protocol
 
-from infercast.engine.step import HostCost, StepEstimate, StepShape, StepTimer
+from infercast.engine.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.convoy import Convoy
 from infercast.serve.first_use import NOTHING_NEW, FirstUses
 from infercast.serve.record import Record
@@ -14,25 +15,26 @@ from infercast.serve.scheduler import Plan, Scheduler, Sequence
 from infercast.serve.source import Source
 from infercast.serve.timeline import Span, Timeline
 
+Progress = Callable[[int, float], None]
+"""Told how many requests have been sent, and the simulated seconds."""
+
+TELL_EVERY = 1024
+"""Requests."""
+
 
 class Flight(NamedTuple):
     """A step under way."""
 
-    sampled: list[Sequence]
-    """Those that produce a token at its end."""
     end: float
     """When the GPU is done with it."""
-    host: HostCost
-    num_steady: int = 0
-    """In a convoy: those of ``sampled`` that produced a token in the step before too ..."""
+    process: float
+    """What the host needs to take its result in."""
+    num_sampled: int
+    """How many sequences produce a token at its end."""
     first: SequenceOf[Sequence] = ()
-    """... and those that did not."""
+    """Those of them that may not have produced one in the step before; without a convoy, all of them."""
     done: SequenceOf[Sequence] = ()
     """In a convoy: those whose last token this is."""
-
-
-Outcome = tuple[list[Sequence], int, SequenceOf[Sequence], SequenceOf[Sequence]]
-"""Who is sampled; in a convoy also how many of them are steady, who is not, and who is done, as in `Flight`."""
 
 
 class Watcher(Protocol):
@@ -75,6 +77,8 @@ class State:
         """The decoding sequences, while they all decode in step."""
         self.prompts: list[Sequence] = []
         """Beside a convoy: running sequences that have not caught up yet, seldom more than one."""
+        self.turns_apart = 0
+        """Turns since the fast loop was left."""
         self.is_blocked = False
         """Whether the first in the queue cannot start before some sequence ends."""
 
@@ -85,15 +89,16 @@ class State:
             return False
         return not scheduler.waiting or self.is_blocked or len(scheduler.running) >= scheduler.limits.max_num_seqs
 
-    def start(self, plan: Plan, shape: StepShape, estimate: StepEstimate, outcome: Outcome) -> None:
-        """Hand a planned step to the GPU."""
+    def start(
+        self, plan: Plan, shape: StepShape, estimate: StepEstimate, first: list[Sequence], done: list[Sequence]
+    ) -> None:
+        """Hand a planned step to the GPU; ``first`` and ``done`` as in `Flight`."""
         news = NOTHING_NEW if self.first_uses is None else self.first_uses.meet(shape)
         span = self.timeline.launch(estimate.host, estimate.gpu_seconds[0], news)
-        self.under_way.append(Flight(outcome[0], span.end, estimate.host, *outcome[1:]))
+        self.under_way.append(Flight(span.end, estimate.host.process, shape.num_sampled, first, done))
         if plan.started:
             self.record.start(plan.started, span.start)
-        cache = self.scheduler.cache
-        held = [cache.num_blocks - cache.num_free]
+        held = [self.scheduler.cache.num_held]
         phase = self.record.decoding if shape.is_decode else self.record.prefilling
         phase.add(shape, estimate, [span.seconds], len(self.scheduler.waiting), held)
         if self.watch is not None:
@@ -102,18 +107,16 @@ class State:
     def finish(self) -> None:
         """Wait for the oldest step under way and take its result in."""
         flight = self.under_way.popleft()
-        self.take_in(flight, self.timeline.take_in(flight.end, flight.host))
+        self.take_in(flight, self.timeline.take_in(flight.end, flight.process))
 
     def take_in(self, flight: Flight, time: float) -> None:
         """The result of a step is there: tokens leave, and sequences that have all of theirs end."""
+        _, _, num_sampled, first, done = flight
         if self.convoy is None:
-            done: SequenceOf[Sequence] = self.scheduler.complete(flight.sampled)
-            self.record.tokens(time, flight.sampled, 0, flight.sampled, done)
-        else:
-            done = flight.done
-            self.record.tokens(time, flight.sampled, flight.num_steady, flight.first, done)
-            if done:
-                self.scheduler.release(done)
+            done = self.scheduler.complete(first)
+        elif done:
+            self.scheduler.release(done)
+        self.record.tokens(time, num_sampled, first, done)
         if done:
             self.is_blocked = False
             for _ in done:

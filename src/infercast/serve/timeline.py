@@ -39,8 +39,8 @@ class UnderWay(Protocol):
         """When it will."""
 
     @property
-    def host(self) -> HostCost:
-        """What the step costs the host."""
+    def process(self) -> float:
+        """What the host needs to take its result in."""
 
 
 Ahead = tuple[list[float], list[float], list[float], list[float]]
@@ -83,9 +83,9 @@ class Timeline:
             self.clock = max(self.clock, self.gpu_free)
         return Span(start, self.gpu_free, (start - idle_from) + gpu_seconds + late)
 
-    def take_in(self, end: float, host: HostCost) -> float:
+    def take_in(self, end: float, process: float) -> float:
         """Wait for the step that ends then and take its result in; returns when its tokens leave the engine."""
-        self.clock = max(self.clock, end) + host.process
+        self.clock = (self.clock if self.clock > end else end) + process
         return self.clock
 
     def run_ahead(
@@ -101,12 +101,12 @@ class Timeline:
         plan, prepare, launch, process, _ = host
         # Where the host is done with launching before the step under way ends, the GPU never waits.
         if len(under_way) == 1 and places == 2:
-            before, launched = under_way[0].host.process, plan + prepare + launch + MARGIN
+            before, launched = under_way[0].process, plan + prepare + launch + MARGIN
             if self.clock + launched < self.gpu_free and min(gpu_seconds) > launched + (
                 process if process > before else before
             ):
                 return self._follow_gpu(process, gpu_seconds, before, until)
-        ends, processes = [each.end for each in under_way], [each.host.process for each in under_way]
+        ends, processes = [each.end for each in under_way], [each.process for each in under_way]
         clock, gpu_free, wake = self.clock, self.gpu_free, host.wake if self.slept else 0.0
         old, empty = len(ends), places - 1 - len(ends)
         seconds: list[float] = []
@@ -141,7 +141,10 @@ class Timeline:
         ends = [*accumulate(gpu_seconds, initial=self.gpu_free)]
         clocks = [end + process for end in ends]
         clocks[0] = self.gpu_free + before
+        del ends[0]
         # The first step is planned now, the others when the host is free after the one before.
-        steps = min(1 + bisect_left(clocks, until), len(gpu_seconds))
-        clocks = clocks[:steps]
-        return gpu_seconds[:steps], ends[1 : steps + 1], clocks, clocks
+        steps = 1 + bisect_left(clocks, until)
+        if steps < len(ends):
+            return gpu_seconds[:steps], ends[:steps], clocks[:steps], clocks[:steps]
+        del clocks[-1]
+        return gpu_seconds, ends, clocks, clocks

@@ -67,17 +67,25 @@ class PhaseTotals:
         held_blocks: Sequence[int],
     ) -> None:
         """One or more steps of the same batch, whose contexts grow by a token a step, and how long each took."""
+        first = (shape.num_sequences, waiting, shape.num_tokens, shape.total_computed, shape.num_sampled)
+        self.note(first, estimate, seconds, held_blocks)
+
+    def note(
+        self,
+        first: tuple[int, int, int, int, int],
+        estimate: StepEstimate,
+        seconds: Sequence[float],
+        held_blocks: Sequence[int],
+    ) -> None:
+        """The same by numbers of the first step: sequences, waiting, tokens, context and sampled rows."""
         steps = len(seconds)
         if not self._width:
             self._open(estimate)
-        self._seconds.extend(seconds)
-        self._held.extend(held_blocks)
-        if len(estimate.gpu_seconds) > steps:
-            estimate = estimate.first(steps)
+        self._seconds += seconds
+        self._held += held_blocks
         for noted, values in zip(self._kernels, estimate.varying, strict=True):
-            noted.extend(values)
-        sequences, tokens, computed = shape.num_sequences, shape.num_tokens, shape.total_computed
-        self._stretches += (steps, sequences, waiting, tokens, computed, shape.num_sampled, *estimate.rows)
+            noted.extend(values if len(values) == steps else values[:steps])
+        self._stretches += (steps, *first, *estimate.rows)
         if estimate.slowed:
             self.slowed[estimate.rows[0]] = self.slowed.get(estimate.rows[0], 0.0) + estimate.slowed
         if len(self._seconds) >= MOST_NOTED:
@@ -106,8 +114,9 @@ class PhaseTotals:
         self.context += int((steps * computed + sequences * steps * (steps - 1) // 2).sum())
         self.sampled += int((steps * sampled).sum())
         for counts, of_table in zip(self.rows, rows, strict=True):
-            for row, count in zip(of_table.tolist(), steps.tolist(), strict=True):
-                counts[row] = counts.get(row, 0) + count
+            met, places = np.unique(of_table, return_inverse=True)
+            for row, count in zip(met.tolist(), np.bincount(places, steps).tolist(), strict=True):
+                counts[row] = counts.get(row, 0) + int(count)
         noted = [self._seconds, self._held, np.repeat(sequences, steps), np.repeat(waiting, steps), *self._kernels]
         written = np.stack([np.asarray(each, dtype=np.float64) for each in noted])
         table = np.concatenate([self._left, written], axis=1)
