@@ -83,15 +83,18 @@ class Cruise(IndexedConvoy):
         if held[1 if done else -1] > cache.num_blocks:
             return False
         del held[0]
-        cache.take(needed[0])
-        self._take_in(step, clocks[0])
-        if done:
+        if not done:
+            cache.take(held[-1] - before)
+            self._take_in(step, clocks[0])
+        else:
+            cache.take(needed[0])
+            self._take_in(step, clocks[0])
             freed = held[0] - cache.num_held
             held[1:] = [blocks - freed for blocks in held[1:] if blocks - freed <= cache.num_blocks]
             steps = len(held)
             seconds, ends, clocks = seconds[:steps], ends[:steps], clocks[:steps]
-        if steps > 1:
-            cache.take(held[-1] - cache.num_held)
+            if steps > 1:
+                cache.take(held[-1] - cache.num_held)
         record.decoding.note(first, estimate, seconds, held)
         record.steady_tokens(count, clocks[1:])
         self.clock, self.gpu_free, state.step_seconds = clocks[-1], ends[-1], seconds[-1]
