@@ -10,12 +10,14 @@ from typing import NamedTuple
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "infercast"
-BASE = {"errors", "units"}
+BASE = {"bundled", "errors", "records", "units"}
 UNDER_FORECAST = BASE | {"hardware", "ops", "models", "predict", "engine", "serve"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "": set(),
+    "bundled": set(),
     "errors": set(),
+    "records": set(),
     "units": set(),
     "hardware": BASE,
     "ops": BASE,

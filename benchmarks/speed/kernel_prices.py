@@ -1,7 +1,7 @@
 """Prices a second with the learned predictor on one core: single calls, a thousand and a million shapes at once.
 
-Shapes are drawn anew for every measurement, so nothing is remembered. Processor time, best of three. The first line is
-the public call with sizes by name; the others ask the predictor.
+Shapes are drawn anew for every measurement, so nothing is remembered. Processor time, best of three. First the
+public call with sizes by name; the others ask the predictor.
 
     python benchmarks/speed/kernel_prices.py [kernels.npz]
 """
@@ -70,13 +70,39 @@ def single(family: str) -> list[Op]:
     return [FAMILIES[family](1) for _ in range(SINGLE // 10)]
 
 
+def public_rows(**columns: np.ndarray | int) -> list[dict[str, int]]:
+    """Sizes by name of single kernels."""
+    lists = [each.tolist() if isinstance(each, np.ndarray) else [each] * SINGLE for each in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+
+
+LAYOUT = {name: HEADS[name] for name in ("heads", "kv_heads", "head_dim")}
+PUBLIC: dict[str, Callable[[], list[dict[str, int]]]] = {
+    "gemm": lambda: public_rows(**dict(zip("mnk", products(SINGLE), strict=True))),
+    "decode": lambda: public_rows(batch=sizes(SINGLE, 0, 8), kv_len=sizes(SINGLE, 5, 15), **LAYOUT),
+    "prefill": lambda: public_rows(batch=1, q_len=sizes(SINGLE, 4, 14), **LAYOUT),
+    "moe": lambda: public_rows(tokens=sizes(SINGLE, 0, 13), hidden=2048, inter=768, experts=128, topk=8),
+    "norm": lambda: public_rows(rows=sizes(SINGLE, 0, 13), width=4096),
+    "all_reduce": lambda: public_rows(bytes=sizes(SINGLE, 10, 28), gpus=8),
+}
+
 results: dict[str, dict[str, float]] = {}
 print(f"{'family':12} {'one price':>12} {'1,000 at once':>15} {'1,000,000 at once':>19}")
-rows = [dict(zip("mnk", row, strict=True)) for row in zip(*(each.tolist() for each in products(SINGLE)), strict=True)]
-infercast.price("gemm", GPU, predictor=PREDICTOR, **rows[0])
-public = best_seconds(lambda: rows, lambda row: infercast.price("gemm", GPU, predictor=PREDICTOR, **row)) / SINGLE
-results["infercast.price"] = {"one_us": 1e6 * public}
-print(f"{'public call':12} {public * 1e6:9.1f} us")
+for family, make_rows in PUBLIC.items():
+
+    def price_publicly(row: dict[str, int], family: str = family) -> object:
+        return infercast.price(family, GPU, predictor=PREDICTOR, **row)
+
+    price_publicly(make_rows()[0])
+    public = best_seconds(make_rows, price_publicly) / SINGLE
+    results[f"infercast.price {family}"] = {"one_us": 1e6 * public}
+    print(f"{'price(' + family + ')':18} {public * 1e6:6.1f} us")
+million = best_seconds(
+    lambda: [dict(zip("mnk", products(1_000_000), strict=True))],
+    lambda row: infercast.price("gemm", GPU, predictor=PREDICTOR, **row),
+)
+results["infercast.price gemm"]["1000000_at_once_per_s"] = 1_000_000 / million
+print(f"{'price(gemm)':12} {1 / million:46.2f} M a s")
 for family, make in FAMILIES.items():
     PREDICTOR.price(make(1), GPU)
     operators = single(family)

@@ -6,10 +6,10 @@ import pytest
 from infercast.engine.surface import PAGE, DecodeSurface, PromptSurface
 
 
-def price(queries, keys):
+def price(queries, keys, sequences=1):
     """Two kernels: one that grows with all keys, one with the number of sequences."""
-    total = np.broadcast_to(keys, (keys.shape[0], max(keys.shape[1], queries.shape[1]))).sum(axis=1)
-    return np.stack([2e-6 + 1e-9 * total, np.full(len(keys), 1e-6 * keys.shape[1])], axis=1)
+    _, keys, counts = np.broadcast_arrays(queries, keys, sequences)
+    return np.stack([2e-6 + 1e-9 * (keys * counts).sum(axis=1), 1e-6 * counts.sum(axis=1)], axis=1)
 
 
 @pytest.fixture(scope="module")

@@ -2,71 +2,34 @@
 
 from __future__ import annotations
 
-import importlib
+import gc
+import os
 import sys
 
-import typer
-
 from infercast import __version__
+from infercast.cli.commands import COMMANDS
 from infercast.errors import InfercastError
-
-# Where each command lives, in the order of the help. Only the one that is asked for is imported.
-COMMANDS = {
-    "simulate": "simulate.command",
-    "kernels": "kernels.command",
-    "diagnose": "diagnose.command",
-    "memory": "memory.command",
-    "layouts": "layouts.command",
-    "disaggregate": "disaggregate.command",
-    "price": "price.command",
-    "gpus": "catalog.gpus",
-    "models": "catalog.models",
-    "validate": "validate.command",
-    "measure": "measure.command",
-    "fit": "fit.fit",
-    "evaluate": "fit.evaluate",
-}
-
-
-def make_app(asked: str | None) -> typer.Typer:
-    """The command line with the command that is asked for, or with all of them."""
-    app = typer.Typer(
-        name="infercast",
-        help="Forecast LLM inference on GPUs before anyone rents them.",
-        epilog="Every command takes --json. A model is a bundled name, a Hugging Face config.json or a folder with "
-        "one; a GPU is a bundled name or your own TOML file.",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(root)
-    for name in (asked,) if asked in COMMANDS else COMMANDS:
-        module, function = COMMANDS[name].split(".")
-        app.command(name)(getattr(importlib.import_module(f"infercast.cli.{module}"), function))
-    return app
-
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-def root(
-    version: bool = typer.Option(
-        False, "--version", metavar="", callback=_print_version, is_eager=True, help="Print the version and exit."
-    ),
-) -> None:
-    """Forecast LLM inference on GPUs before anyone rents them."""
 
 
 def run() -> None:
     """The console script: an error of ours is one sentence and exit code 2, anything else is a bug."""
+    # Matrices are small here, and a pool of threads that waits for large ones keeps a core busy while Python starts.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    arguments = sys.argv[1:]
+    if arguments == ["--version"]:
+        print(__version__)
+        return
+    gc.disable()  # what is loaded now stays: looking for garbage among it takes a tenth of a short run
+    from infercast.cli.app import make_app  # noqa: PLC0415 - typer takes longer to load than a version to print
+
     try:
-        make_app(sys.argv[1] if len(sys.argv) > 1 else None)()
+        first = next((word for word in arguments if word != "--"), "")
+        app = make_app(first if first in COMMANDS else None)
+        gc.freeze()
+        gc.enable()
+        app()
     except InfercastError as problem:
-        typer.echo(f"infercast: {problem}", err=True)
+        print(f"infercast: {problem}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has gone; nothing is left to say

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ import typer
 from infercast import __version__
 from infercast.errors import InputError
 from infercast.forecast.intervals import Intervals
+from infercast.records import dataclass
 from infercast.report.files import check_writable, write_whole
 
 if TYPE_CHECKING:

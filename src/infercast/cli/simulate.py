@@ -16,15 +16,12 @@ from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.fleet import DEFAULT_ROUTER, forecast_fleet
-from infercast.forecast.host_speed import host_from
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.saturation import Saturation
 from infercast.forecast.serving import simulate
-from infercast.report.fleet import fleet_dict, render_fleet
 from infercast.report.layout import show
 from infercast.report.serving import forecast_dict, render_forecast
 from infercast.serve.lengths import parse_lengths
-from infercast.serve.traces import read_trace
 from infercast.serve.workload import scaled, synthetic_workload
 
 DEFAULT_COUNT = 1000
@@ -160,6 +157,8 @@ def command(
     files = outputs.outputs_of(report, trace_out, trace_window)
     _refuse_idle_options(context, SYNTHETIC if trace is not None else ("rate_scale",), trace is not None)
     if trace is not None:
+        from infercast.serve.traces import read_trace  # noqa: PLC0415 - most runs replay none
+
         workload = scaled(read_trace(trace), rate_scale=rate_scale, limit=num_requests)
     else:
         if rate is None and concurrency is None and arrival != "burst":
@@ -176,6 +175,11 @@ def command(
             prefix_groups=prefix_groups,
             seed=seed,
         )
+    named_host = None
+    if host is not None:
+        from infercast.forecast.host_speed import host_from  # noqa: PLC0415 - as above
+
+        named_host = host_from(host, gpu)
     asked = partial(
         deploy,
         model,
@@ -202,7 +206,7 @@ def command(
         network=network,
         api_server=api_server,
         predictor=options.choose_predictor(predictor, anchors, gpu, measurements),
-        host=None if host is None else host_from(host, gpu),
+        host=named_host,
     )
     if what_if is not None:
         if breakdown or files:
@@ -216,6 +220,8 @@ def command(
         _explain(deployment, workload, allow_overload, as_json, files, breakdown)
         return
     if data_parallel_size > 1:
+        from infercast.report.fleet import fleet_dict, render_fleet  # noqa: PLC0415 - as above
+
         fleet = forecast_fleet(deployment, workload, router)
         _refuse_overload(fleet.saturation, allow_overload)
         around = forecast_intervals(fleet)

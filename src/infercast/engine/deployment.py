@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from infercast.engine.graphs import Graphs
 from infercast.engine.host import Host, HostModel
 from infercast.engine.launches import launch_work
@@ -18,6 +16,7 @@ from infercast.hardware.network import networks
 from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.spec import ModelConfig
 from infercast.predict.roofline import Predictor
+from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

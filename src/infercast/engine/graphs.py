@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
 from enum import Enum
+
+from infercast.records import dataclass
 
 
 class Launch(Enum):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass, fields, replace
-from importlib import resources
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from infercast.bundled import DATA
 from infercast.engine.graphs import Launch
 from infercast.engine.launches import LaunchWork
 from infercast.engine.step import HostCost
 from infercast.errors import FileFormatError
+from infercast.records import dataclass
 from infercast.units import MICRO, MILLI
 
 UNITS = {"_ms": MILLI, "_us": MICRO}
@@ -89,7 +90,7 @@ class HostModel:
 
 def default_host() -> Host:
     """The host that was measured."""
-    text = resources.files("infercast").joinpath("data/hosts/default.toml").read_text(encoding="utf-8")
+    text = DATA.joinpath("hosts/default.toml").read_text(encoding="utf-8")
     return _host_of(tomllib.loads(text))
 
 

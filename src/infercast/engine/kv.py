@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import LatentAttention, ModelConfig, Stack
 from infercast.ops.dtypes import bytes_of
+from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

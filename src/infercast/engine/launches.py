@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from infercast.models.layout import ParallelLayout
@@ -11,6 +9,7 @@ from infercast.models.lower import attention_calls, attention_kinds, token_calls
 from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig
 from infercast.ops import Call
 from infercast.ops.elementwise import FUSED_NORM
+from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from infercast.models.lower import step_calls
 from infercast.models.rank import fullest_stage, rank_weight_bytes
 from infercast.models.spec import DenseFeedForward, ModelConfig, Stack
 from infercast.ops.dtypes import bytes_of
+from infercast.records import dataclass
 from infercast.units import KIB, MIB, format_bytes
 
 # Memory of a recorded graph for each kernel in it, and what libraries take beside torch's allocator. Read off the

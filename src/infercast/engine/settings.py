@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from infercast.engine.graphs import MODES, capture_sizes
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
+from infercast.records import dataclass
 from infercast.units import GIB
 
 # vLLM gives an API server larger batches on GPUs with at least this much memory, the A100 excepted.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from infercast.records import dataclass
 
 Prompts = Sequence[tuple[int, int]]
 """(new, computed) tokens of each."""

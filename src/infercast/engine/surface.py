@@ -18,13 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Price = Callable[[Array, Array], Array]
-"""(queries, keys), each (batches, sequences), to (batches, kernels) seconds."""
+Price = Callable[..., Array]
+"""(queries, keys), each (batches, sequences), to (batches, kernels) seconds; how often each stands there as a third."""
 
 SHORTEST = 16
 FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
 """Points an octave."""
 STEPS_AN_OCTAVE = 8
+ROWS_AT_ONCE = 8
+"""Numbers of sequences that are priced together: a run that meets one meets its neighbours."""
 MOST_PROMPTS = 64
 LEAST_CACHED = 64
 PAGE = 512
@@ -77,12 +79,13 @@ class DecodeSurface:
         return np.asarray(sum(share * self._row(number) for number, share in points))
 
     def _row(self, number: int) -> Array:
-        """The grid at one number of sequences, priced when it is first needed."""
+        """The grid at one number of sequences, priced with its neighbours when it is first needed."""
         if number not in self._rows:
-            count = int(self._counts[number])
-            self._rows[number] = _safe_log(
-                self._price(np.ones((1, count), dtype=np.int64), _repeat(self._lengths, count))
-            )
+            first = number - number % ROWS_AT_ONCE
+            counts = self._counts[first : first + ROWS_AT_ONCE]
+            keys, sequences = np.tile(self._lengths, counts.size), np.repeat(counts, self._lengths.size)
+            seconds = self._price(np.ones((1, 1), dtype=np.int64), keys[:, None], sequences[:, None])
+            self._rows |= enumerate(_safe_log(seconds).reshape(counts.size, self._lengths.size, -1), start=first)
         return self._rows[number]
 
 
@@ -96,7 +99,7 @@ class PromptSurface:
         self._cached = np.concatenate(([0], _grid(LEAST_CACHED, max(max_keys, 2 * LEAST_CACHED), COARSE)))
         logarithms = (np.log(self._counts), np.log(self._lengths), np.log(self._cached + LEAST_CACHED))
         self._axes: list[list[float]] = [axis.tolist() for axis in logarithms]
-        self._tables: dict[int, list[list[list[float]]]] = {}
+        self._columns: dict[tuple[int, int], list[list[float]]] = {}
         self._whole: dict[int, list[float]] = {}
 
     def __call__(self, prompts: Sequence[tuple[int, int]]) -> list[float]:
@@ -109,11 +112,9 @@ class PromptSurface:
         by_count, by_length, by_cached = self._axes
         columns = _points(by_cached, cached + LEAST_CACHED)
         corners = [
-            (table_share * row_share * column_share, row[column])
+            (table_share * row_share * column_share, self._column(number, column)[line])
             for number, table_share in _points(by_count, total / length)
-            for table in (self._tables.get(number) or self._table(number),)
             for line, row_share in _points(by_length, length)
-            for row in (table[line],)
             for column, column_share in columns
         ]
         if len(corners[0][1]) == 1:
@@ -125,20 +126,21 @@ class PromptSurface:
         """One prompt of which nothing is cached: the most frequent kind, and on an edge of the grid."""
         if known := self._whole.get(length):
             return known
-        table, axis, where = self._tables.get(0) or self._table(0), self._axes[1], math.log(length)
+        table, axis, where = self._column(0, 0), self._axes[1], math.log(length)
         below = min(max(bisect_right(axis, where) - 1, 0), len(axis) - 2)
         share = min(max((where - axis[below]) / (axis[below + 1] - axis[below]), 0.0), 1.0)
-        pairs = zip(table[below][0], table[below + 1][0], strict=True)
+        pairs = zip(table[below], table[below + 1], strict=True)
         known = self._whole[length] = [math.exp((1.0 - share) * low + share * high) for low, high in pairs]
         return known
 
-    def _table(self, number: int) -> list[list[list[float]]]:
-        """Logarithms by length, cached tokens and kernel for one number of prompts, priced when first needed."""
-        count, shape = int(self._counts[number]), (self._lengths.size, self._cached.size, -1)
-        queries, before = (axis.ravel() for axis in np.meshgrid(self._lengths, self._cached, indexing="ij"))
-        seconds = self._price(_repeat(queries, count), _repeat(queries + before, count))
-        table = self._tables[number] = _safe_log(seconds).reshape(shape).tolist()
-        return table
+    def _column(self, number: int, column: int) -> list[list[float]]:
+        """Logarithms by length and kernel for one number of prompts and of cached tokens, priced when first needed."""
+        found = self._columns.get((number, column))
+        if found is None:
+            count, before = int(self._counts[number]), self._cached[column]
+            seconds = self._price(_repeat(self._lengths, count), _repeat(self._lengths + before, count))
+            found = self._columns[number, column] = _safe_log(seconds).tolist()
+        return found
 
 
 def _between(values: list[float], share: float) -> list[float]:

@@ -204,11 +204,11 @@ class KernelTimer:
         seconds = [dense + sum(kernels) for kernels in prices.tolist()]
         return StepEstimate(seconds, prices.T.tolist(), host, (row, shape.num_sampled))
 
-    def _price_sequences(self, queries: Table, keys: Table) -> Table:
+    def _price_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
         """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""
         rows = keys.shape[0] if keys.ndim > 1 else 1
         seconds = np.zeros((rows, len(self._attention_names)))
-        for call in attention_calls(self._config, self._layout, queries, keys):
+        for call in attention_calls(self._config, self._layout, queries, keys, sequences):
             column = self._attention_names[call.name]
             seconds[:, column] += call.count * self._predictor.seconds(call.op, self._gpu)
         return seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from infercast.errors import InputError
 from infercast.fit.refine import refine
 from infercast.predict.forest import Forest
+from infercast.records import dataclass
 
 Array = npt.NDArray[Any]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from infercast.predict.identity import SWEEP
 from infercast.predict.limits import limit_seconds, limits_of
 from infercast.predict.profile import family_of
 from infercast.predict.roofline import launch_floor
+from infercast.records import dataclass
 
 Array = npt.NDArray[Any]
 

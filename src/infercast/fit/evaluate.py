@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from infercast.predict.anchors import choose, learn
 from infercast.predict.artifact import Artifact
 from infercast.predict.learned import Learned
 from infercast.predict.profile import KernelProfile
+from infercast.records import dataclass
 
 Array = npt.NDArray[Any]
 

@@ -6,14 +6,13 @@ unseen tier. docs/predict.md has the numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from infercast.fit.boost import Settings
 from infercast.predict.identity import SWEEP
 from infercast.predict.physics import collective, gemm, memory_bound, moe
 from infercast.predict.physics.attention_decode import DECODE_FEATURES
 from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES
+from infercast.records import dataclass
 
 FEATURES: dict[str, tuple[str, ...]] = {
     "gemm": gemm.FEATURES,

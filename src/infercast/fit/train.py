@@ -6,7 +6,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from infercast.predict.forest import Forest
 from infercast.predict.identity import LATENT, SWEEP
 from infercast.predict.physics.cores import sweep_physics, table_physics
 from infercast.predict.physics.moe import kernel_family
+from infercast.records import dataclass
 
 Array = npt.NDArray[Any]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from infercast.engine.deployment import Deployment
@@ -13,6 +11,7 @@ from infercast.forecast.composition import Composition, compose
 from infercast.forecast.request_parts import RequestParts, first_token_parts, later_token_parts
 from infercast.forecast.serving import Forecast, simulate
 from infercast.forecast.step_log import KINDS, Array, StepLog, Steps
+from infercast.records import dataclass
 from infercast.serve import Record, Workload
 from infercast.serve.state import Progress
 

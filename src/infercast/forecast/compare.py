@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from infercast.forecast.breakdown import WatchedRun
 from infercast.forecast.kernels import StepCost
 from infercast.forecast.step_log import Array
+from infercast.records import dataclass
 
 HOST = "GPU waits for host"
 ON_THE_WAY = "host and the way to it"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from infercast.engine.timer import KernelTimer
 from infercast.forecast.step_log import Array, StepLog
+from infercast.records import dataclass
 from infercast.serve import Record
 
 EDGES = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)

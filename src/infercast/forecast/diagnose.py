@@ -6,7 +6,7 @@ shrink and a host that then sets the pace are in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from infercast.forecast.step_calls import step_calls
 from infercast.predict.ceiling import Ceilings, default_ceilings
 from infercast.predict.closing import Closing, Signature, signature_of
 from infercast.predict.limits import limit_seconds
+from infercast.records import dataclass
 from infercast.serve import Workload
 from infercast.serve.totals import PhaseTotals
 

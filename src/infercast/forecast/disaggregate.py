@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -13,6 +12,7 @@ from infercast.errors import InputError
 from infercast.forecast.fleet import DEFAULT_ROUTER, EngineLoad, engine_loads, pool_of
 from infercast.forecast.serving import Percentiles, percentiles
 from infercast.hardware.network import networks
+from infercast.records import dataclass
 from infercast.serve import Workload
 from infercast.serve.disaggregate import Link, simulate_disaggregated
 from infercast.serve.served import Served

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from infercast.engine.deployment import Deployment
 from infercast.forecast.saturation import Saturation, find_saturation
 from infercast.forecast.serving import Percentiles, percentiles, replica_of
+from infercast.records import dataclass
 from infercast.serve import Record, Workload, simulate
 from infercast.serve.fleet import Pool, same_engines, simulate_fleet
 from infercast.serve.served import Served

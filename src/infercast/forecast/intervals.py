@@ -9,7 +9,7 @@ it waits for its host.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from infercast.forecast.fleet import FleetForecast
 from infercast.forecast.serving import Forecast, Percentiles, percentiles
 from infercast.forecast.uncertainty import Uncertainty, chance_of, slowed, uncertainty_of
+from infercast.records import dataclass
 from infercast.serve import Record, Replica, simulate
 from infercast.serve.fleet import same_engines, simulate_fleet
 from infercast.serve.served import Served

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepShape
@@ -12,6 +12,7 @@ from infercast.ops import Call, Collective
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.estimate import Estimate, total
 from infercast.predict.power import THROTTLED, throttle, throttle_decoding, weight_of
+from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
@@ -11,6 +10,7 @@ from infercast.engine.step import HostCost
 from infercast.errors import InputError
 from infercast.forecast.breakdown import WatchedRun
 from infercast.forecast.step_log import KINDS, Array
+from infercast.records import dataclass
 
 LAST = ("lm_head", "sampling")
 """Families that end a step."""

@@ -8,7 +8,6 @@ tokens waits for ``batch / output`` prompts on top of its own step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from infercast.engine.deployment import Deployment, check_nodes
 from infercast.engine.settings import EngineSettings
@@ -20,6 +19,7 @@ from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.spec import ExpertFeedForward, ModelConfig
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
+from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

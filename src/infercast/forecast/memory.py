@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from infercast.engine.deployment import check_nodes
 from infercast.engine.memory import Memory, plan_memory, require_fit
 from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
@@ -12,6 +10,7 @@ from infercast.forecast.deploy import GpuSource, ModelSource, load_model
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.spec import ModelConfig
+from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

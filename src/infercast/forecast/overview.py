@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from infercast.forecast.breakdown import Breakdown, WatchedRun, break_down
@@ -11,6 +9,7 @@ from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.rooflines import StepRoofline, step_rooflines
 from infercast.forecast.serving import Forecast
 from infercast.forecast.step_log import Array
+from infercast.records import dataclass
 
 MOST_BINS = 240
 """Moments at which load is shown."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepShape
 from infercast.engine.timer import KernelTimer
 from infercast.forecast.kernels import price_shape
+from infercast.records import dataclass
 from infercast.serve import Record
 from infercast.serve.totals import PhaseTotals
 

@@ -6,12 +6,11 @@ Whatever else the GPU did meanwhile was work for others, and the rest of the tim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from infercast.engine.deployment import Deployment
 from infercast.forecast.step_log import Array, StepLog
+from infercast.records import dataclass
 from infercast.serve import Record, Workload
 
 SLOW_SHARE = 0.01

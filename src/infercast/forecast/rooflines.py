@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from infercast.engine.deployment import Deployment
@@ -14,6 +12,7 @@ from infercast.forecast.serving import Forecast
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops import Collective
 from infercast.ops.dtypes import tensor_rate_of
+from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import cycle, islice
 
 import numpy as np
 
+from infercast.records import dataclass
 from infercast.serve import Record, Replica, Workload, simulate
 from infercast.serve.served import Served
 

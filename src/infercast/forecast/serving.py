@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from infercast.engine.timer import KernelTimer
 from infercast.forecast.phases import Phase, summarise_phases
 from infercast.forecast.saturation import Saturation, find_saturation
 from infercast.predict.estimate import SOURCES
+from infercast.records import dataclass
 from infercast.serve import Limits, Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.first_use import FirstUses

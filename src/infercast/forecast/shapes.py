@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +12,7 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.dtypes import BYTES
 from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope
+from infercast.records import dataclass
 
 Values = Mapping[str, Any]
 DTYPES = frozenset(("dtype", "weight_dtype", "kv_dtype"))
@@ -63,15 +63,17 @@ def build_op(family: str, values: Values) -> Op:
 
 def _attention(values: Values, queries: Any, keys: Any) -> Op:
     """A batch of equal sequences; one row an element where sizes are arrays."""
-    queries, keys, batch = np.broadcast_arrays(queries, keys, values["batch"])
+    batch = values["batch"]
+    if not type(queries) is type(keys) is type(batch) is int:  # one needs no broadcasting, which takes longer than it
+        queries, keys, batch = (np.atleast_1d(each) for each in np.broadcast_arrays(queries, keys, batch))
     return Attention(
-        np.atleast_1d(queries)[:, None],
-        np.atleast_1d(keys)[:, None],
+        np.array(queries).reshape(-1, 1),
+        np.array(keys).reshape(-1, 1),
         heads=int(values["heads"]),
         kv_heads=int(values["kv_heads"]),
         head_dim=int(values["head_dim"]),
         value_dim=int(values["head_dim"]),
-        sequences=np.atleast_1d(batch)[:, None],
+        sequences=np.array(batch).reshape(-1, 1),
         window=int(values["window"]),
         dtype=values["dtype"],
         kv_dtype=values["kv_dtype"],

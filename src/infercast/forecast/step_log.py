@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from infercast.engine.step import HostCost, StepEstimate, StepShape
 from infercast.engine.timer import KernelTimer
+from infercast.records import dataclass
 from infercast.serve.scheduler import Plan
 from infercast.serve.timeline import Span
 

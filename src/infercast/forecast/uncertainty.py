@@ -16,7 +16,7 @@ the values of a model fall into intervals that were set without it (benchmarks/a
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from infercast.engine.deployment import Deployment
 from infercast.engine.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
 from infercast.forecast.kernels import StepCost, price_shape
 from infercast.forecast.phases import average_shape
+from infercast.records import dataclass
 from infercast.serve import Record, Replica
 from infercast.serve.totals import PhaseTotals
 

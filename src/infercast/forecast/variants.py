@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from infercast.ops.elementwise import embedding, gated_activation, kv_write, nor
 from infercast.predict.default import make_predictor
 from infercast.predict.power import throttle_decoding
 from infercast.predict.roofline import Predictor
+from infercast.records import dataclass
 
 Array = npt.NDArray[Any]
 Sizes = dict[str, Array]

@@ -6,7 +6,7 @@ another CPU, and ``quantization=fp8,max_num_seqs=64`` changes what a deployment 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.changed import PROPERTIES, changed_gpu, factor_of
 from infercast.predict.changed import Changed
 from infercast.predict.default import make_predictor
+from infercast.records import dataclass
 
 OPTIONS: dict[str, type] = {
     "quantization": str, "kv_cache_dtype": str, "tensor_parallel_size": int, "pipeline_parallel_size": int,

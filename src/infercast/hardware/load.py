@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from infercast.bundled import DATA
 from infercast.errors import FileFormatError, UnknownNameError
 from infercast.hardware.build import build_gpu, inherit
 from infercast.hardware.gpu import Gpu
@@ -48,8 +47,8 @@ def _normal(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
-def _folder() -> Traversable:
-    return files("infercast") / "data" / "gpus"
+def _folder() -> Path:
+    return DATA / "gpus"
 
 
 def _canonical(name: str) -> str | None:
@@ -67,7 +66,7 @@ def _aliases() -> dict[str, str]:
 @cache
 def _architectures() -> dict[str, dict[str, Any]]:
     """On-chip facts by architecture."""
-    tables = read_table(files("infercast") / "data" / "architectures.toml", "architectures.toml")
+    tables = read_table(DATA / "architectures.toml", "architectures.toml")
     for name, table in tables.items():
         check_table(table, ARCHITECTURE_FIELDS, "architectures.toml", f"{name}.")
     return tables

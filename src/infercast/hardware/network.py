@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 
+from infercast.bundled import DATA
 from infercast.errors import UnknownNameError
 from infercast.hardware.gpu import Gpu
 from infercast.hardware.schema import read_table
+from infercast.records import dataclass
 from infercast.units import GIGA, MICRO
 
 
@@ -26,7 +27,7 @@ class Network:
 @cache
 def networks() -> dict[str, Network]:
     """All bundled networks by name."""
-    tables = read_table(files("infercast") / "data" / "networks.toml", "networks.toml")
+    tables = read_table(DATA / "networks.toml", "networks.toml")
     return {
         name: Network(name, table["title"], table["gb_per_s"] * GIGA, table["latency_us"] * MICRO)
         for name, table in tables.items()

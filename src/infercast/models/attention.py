@@ -28,10 +28,11 @@ def sequence_calls(
     layout: ParallelLayout,
     queries: Lengths,
     keys: Lengths,
+    sequences: Lengths | int = 1,
 ) -> list[Call]:
     """The attention kernel itself, which needs the length of every sequence."""
     if isinstance(spec, LatentAttention):
-        return _latent_sequence_calls(config, spec, layers, layout, queries, keys)
+        return _latent_sequence_calls(config, spec, layers, layout, queries, keys, sequences)
     op = Attention(
         queries,
         keys,
@@ -39,6 +40,7 @@ def sequence_calls(
         kv_heads=layout.share_kv_heads(spec.kv_heads),
         head_dim=spec.head_dim,
         value_dim=spec.value_dim,
+        sequences=sequences,
         window=spec.window,
         dtype=config.weights.base,
         kv_dtype=config.cache_dtype,
@@ -105,6 +107,7 @@ def _latent_sequence_calls(
     layout: ParallelLayout,
     queries: Lengths,
     keys: Lengths,
+    sequences: Lengths | int = 1,
 ) -> list[Call]:
     """Latent attention in its two forms.
 
@@ -119,7 +122,7 @@ def _latent_sequence_calls(
         mixed = bool(decoding.any())
         prompt_queries, prompt_keys = (queries[~decoding], keys[~decoding]) if mixed else (queries, keys)
         queries, keys = queries[decoding], keys[decoding]
-        tokens = prompt_keys.sum(axis=-1)
+        tokens = (prompt_keys * sequences).sum(axis=-1)
         expanded = heads * (spec.nope_dim + spec.value_dim)
         formats = (config.weights.attention, config.weights.activation_attention)
         calls += linear("kv_b_proj", tokens, expanded, spec.kv_lora_rank, formats, base, layers)
@@ -130,10 +133,12 @@ def _latent_sequence_calls(
             kv_heads=heads,
             head_dim=spec.nope_dim + spec.rope_dim,
             value_dim=spec.value_dim,
+            sequences=sequences,
             dtype=base,
         )
         calls.append(Call("attention_prompt", prompt, layers))
-    if rows := queries.shape[-1]:
+    if queries.shape[-1]:
+        rows: Size = queries.shape[-1] if isinstance(sequences, int) else sequences.sum(axis=-1)
         absorb = Gemm(rows, spec.kv_lora_rank, spec.nope_dim, dtype=base, batch=heads)
         expand = Gemm(rows, spec.value_dim, spec.kv_lora_rank, dtype=base, batch=heads)
         latent = Attention(
@@ -143,6 +148,7 @@ def _latent_sequence_calls(
             kv_heads=1,
             head_dim=spec.latent_dim,
             value_dim=spec.kv_lora_rank,
+            sequences=sequences,
             latent_kv=True,
             dtype=base,
             kv_dtype=config.cache_dtype,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, cast
 
+from infercast.bundled import DATA
 from infercast.errors import UnknownNameError
 
 HINT = "; a path to a config.json works too"
 
 
-def _folder() -> Traversable:
-    return files("infercast").joinpath("data", "models")
+def _folder() -> Path:
+    return DATA / "models"
 
 
 @cache

@@ -47,12 +47,17 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
     return merge(calls)
 
 
-def attention_calls(config: ModelConfig, layout: ParallelLayout, queries: Lengths, keys: Lengths) -> list[Call]:
-    """Attention of a batch in which sequence i has ``queries[i]`` new tokens and ``keys[i]`` tokens in all."""
+def attention_calls(
+    config: ModelConfig, layout: ParallelLayout, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
+) -> list[Call]:
+    """Attention of a batch in which sequence i has ``queries[i]`` new tokens and ``keys[i]`` tokens in all.
+
+    In arrays of batches of equal sequences, ``sequences`` says how many.
+    """
     return [
         call
         for attention, layers in attention_kinds(config).items()
-        for call in sequence_calls(config, attention, layers, layout, queries, keys)
+        for call in sequence_calls(config, attention, layers, layout, queries, keys, sequences)
     ]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from infercast.models.spec import DenseFeedForward, ExpertFeedForward, LatentAttention, ModelConfig, Stack
 from infercast.ops.dtypes import bytes_of
+from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from infercast.models.architectures import FAMILIES, MODEL_TYPES, PREDICTION, RE
 from infercast.models.library import HINT, bundled_config, bundled_name, model_names
 from infercast.models.quantization import override_format, read_format
 from infercast.models.spec import ModelConfig
+from infercast.records import dataclass
 
 TEXT_KEYS = ("text_config", "llm_config", "language_config")
 PREDICTION_KEYS = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers")

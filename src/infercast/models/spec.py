@@ -6,7 +6,9 @@ and the same feed-forward, so everything is counted once a stack.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

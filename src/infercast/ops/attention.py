@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from infercast.ops.dtypes import bytes_of
 from infercast.ops.op import Quantity
+from infercast.records import dataclass
 
 Lengths = npt.NDArray[Any]
 

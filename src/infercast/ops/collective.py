@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from infercast.ops.op import Quantity, Size
+from infercast.records import dataclass
 
 
 def _volume(kind: str, gpus: int) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
-
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +13,8 @@ def spread_lengths(count: int, mean: int, sigma: float) -> npt.NDArray[np.int64]
     """
     if sigma == 0:
         return np.full(count, mean, dtype=np.int64)
+    from statistics import NormalDist  # noqa: PLC0415 - few need it, and it loads decimals and fractions
+
     normal = NormalDist()
     quantiles = np.array([normal.inv_cdf((i + 0.5) / count) for i in range(count)])
     lengths = np.exp(sigma * quantiles)

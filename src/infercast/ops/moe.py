@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from infercast.ops.dtypes import bytes_of
 from infercast.ops.op import Quantity, Size
+from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,6 @@ well anchors predict each other, gives the interval.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from infercast.predict.forest import Forest
@@ -21,6 +19,7 @@ from infercast.predict.physics.attention_decode import DECODE_FEATURES
 from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES
 from infercast.predict.physics.terms import Array
+from infercast.records import dataclass
 
 COMMON, PIPE, BELIEF, ROUGH, NOISE = 0.09, 0.15, 0.2, 0.06, 0.01
 """Variances of log latency: the offset, the slopes in a pipe's share and in what the learner says, the function of all

@@ -6,25 +6,33 @@ unpickled. Forests are read when they are first asked for.
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import zipfile
+import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 
 from infercast.errors import FileFormatError
+from infercast.predict.archive import Archive
 from infercast.predict.forest import Array, Forest
+from infercast.records import dataclass
 
 SCHEMA = 2
-UNREADABLE = (OSError, EOFError, KeyError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error)
-"""What numpy raises on a zip of arrays that is cut short or overwritten."""
+UNREADABLE = (
+    OSError,
+    EOFError,
+    KeyError,
+    ValueError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
+)
+"""What reading a zip of arrays raises where it is cut short or overwritten."""
 POOLED = "*"
 """In place of a GPU's name: a model of several GPUs, for those that were never measured."""
 
@@ -61,12 +69,12 @@ class Artifact:
     def __init__(
         self,
         path: Path,
-        arrays: NpzFile,
+        arrays: Archive,
         header: dict[str, Any],
         entries: dict[tuple[str, str, str, str], tuple[int, Entry]],
     ):
         self.path = path
-        self._arrays = arrays  # its list of contents takes longer to read than a forest
+        self._arrays = arrays
         self.header = header
         self._entries = entries
         self._forests: dict[int, Forest] = {}
@@ -121,7 +129,7 @@ class Artifact:
 def load_artifact(path: Path) -> Artifact:
     """Open an artefact and read its header."""
     try:
-        arrays = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+        arrays = Archive(path.read_bytes())
         header = json.loads(arrays["header"].tobytes().decode("utf-8"))
         version = header["schema"]
         if version != SCHEMA:

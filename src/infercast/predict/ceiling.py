@@ -9,13 +9,12 @@ a share of what the hardware allows.
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from infercast.bundled import DATA
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.ops import Attention, Collective, Elementwise, Gemm, MoE, Op
@@ -67,8 +66,7 @@ class Ceilings:
 @lru_cache
 def default_ceilings() -> Ceilings:
     """Those that come with infercast."""
-    with resources.as_file(resources.files("infercast").joinpath("data/fitted/ceilings.npz")) as path:
-        return Ceilings(load_artifact(Path(path)))
+    return Ceilings(load_artifact(DATA / "fitted/ceilings.npz"))
 
 
 def variant_of(op: Op) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from infercast.hardware import Gpu
@@ -13,6 +11,7 @@ from infercast.predict.identity import SWEEP
 from infercast.predict.physics.attention_decode import DECODE_FEATURES
 from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
 from infercast.predict.physics.terms import Array, Physics
+from infercast.records import dataclass
 
 SIBLING_WIDENING = 1.3
 """How much wider a sibling's interval is: H100's rows by H200's models fall into their own 65 to 78 % of the time."""
@@ -26,7 +25,7 @@ products overstates what memory bandwidth does (H100 and H200)."""
 IN_ENGINE = {"gemm": (1.03, 0.5e-6), "gemm fp8": (1.0, 0.0), "attention_prefill": (1.0, 0.5e-6)}
 """Factor and seconds, by family or by family and variant, that a kernel of a sweep takes longer between other kernels
 of an engine, which leave its instructions and descriptors cold. Read off profiles of four models on an H200."""
-_SCHEDULED = {
+SCHEDULED = {
     "attention_prefill": PREFILL_FEATURES.index("log_scheduled_us"),
     "attention_decode": DECODE_FEATURES.index("log_scheduled_us"),
 }
@@ -34,9 +33,9 @@ _SCHEDULED = {
 
 def base_seconds(family: str, engine: str, physics: Physics) -> Array:
     """What a model's answer is a factor of: for attention of a sweep what its kernel's schedule takes, else physics."""
-    if engine != SWEEP or family not in _SCHEDULED:
+    if engine != SWEEP or family not in SCHEDULED:
         return physics.seconds
-    return np.asarray(1e-6 * np.exp2(physics.features[:, _SCHEDULED[family]]))
+    return np.asarray(1e-6 * np.exp2(physics.features[:, SCHEDULED[family]]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 
+from infercast.bundled import DATA
 from infercast.errors import UnknownNameError
 from infercast.predict.artifact import Artifact, load_artifact
 from infercast.predict.learned import Learned
@@ -18,8 +18,7 @@ PREDICTORS = ("learned", "roofline")
 @lru_cache
 def default_artifact() -> Artifact:
     """The artefact that comes with infercast."""
-    with resources.as_file(resources.files("infercast").joinpath("data/fitted/kernels.npz")) as path:
-        return load_artifact(Path(path))
+    return load_artifact(DATA / "fitted/kernels.npz")
 
 
 def make_predictor(name: str = "learned") -> Predictor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from operator import getitem, itemgetter
 from typing import Any
@@ -18,11 +18,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from infercast.records import dataclass
+
 Array = npt.NDArray[Any]
 
 CHUNK = 32_768
 MANY = 2000
 """Rows from which on trees are compared one after the other."""
+LARGE = 100
+"""Trees above which even one row is looked up in arrays."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +86,21 @@ class Forest:
 
     def predict_one(self, values: Sequence[float]) -> float:
         """The sum over all trees for one row."""
+        if len(self.leaves) > LARGE:
+            return self._predict_one_of_many(values)
         pick, borders, bits, leaves = self._for_one
         index = sum(map(getitem, bits, map(bisect_left, borders, pick(values))))  # no two features set the same bit
         return self.bias + sum(map(getitem, leaves, index.to_bytes(len(leaves), "little")))
+
+    def _predict_one_of_many(self, values: Sequence[float]) -> float:
+        """The same with the bits of all trees as arrays; leaves are added up in the same order."""
+        pick, borders, starts, bits, leaves, first_leaves = self._for_one_of_many
+        rows = np.fromiter(map(bisect_left, borders, pick(values)), dtype=np.intp, count=len(borders))
+        rows += starts
+        places = (
+            np.bitwise_or.reduce(bits.take(rows, axis=0), axis=0).view(np.uint8)[: first_leaves.size] + first_leaves
+        )
+        return self.bias + float(leaves.take(places).cumsum()[-1])
 
     def leaf_numbers(self, features: Array) -> Array:
         """(rows, trees) which leaf each tree picks."""
@@ -92,10 +108,10 @@ class Forest:
         return self._leaf_numbers([*values.T], len(values))
 
     def _leaf_numbers(self, columns: Sequence[Array], rows: int) -> Array:
-        index = np.zeros((rows, len(self.leaves)), dtype=np.uint8)
+        index = np.zeros((rows, self._tables[0][2].shape[1]), dtype=np.uint8)
         for feature, borders, bits in self._tables:
-            index |= bits[np.searchsorted(borders, columns[feature])]
-        return index
+            index |= bits.take(np.searchsorted(borders, columns[feature]), axis=0)
+        return index[:, : len(self.leaves)]
 
     def _look_up(self, columns: Sequence[Array], rows: int) -> Array:
         """For a few rows."""
@@ -112,31 +128,52 @@ class Forest:
     @cached_property
     def _for_one(self) -> tuple[itemgetter[Any], list[list[float]], list[list[int]], list[list[float]]]:
         """What `predict_one` needs, as lists: how to pick the features used, their borders and bits; all leaves."""
+        bits = [[int.from_bytes(row.tobytes(), "little") for row in table] for _, _, table in self._tables]
+        return *self._pick_and_borders(), bits, self.leaves.tolist()
+
+    @cached_property
+    def _for_one_of_many(self) -> tuple[itemgetter[Any], list[list[float]], Array, Array, Array, Array]:
+        """The same as arrays: where each feature's rows of bits start, all rows, all leaves, where a tree's start."""
+        sizes = [len(table) for _, _, table in self._tables]
+        trees, leaves = self.leaves.shape
+        bits = np.concatenate([table for _, _, table in self._tables]).view(np.uint64)
+        starts, first_leaves = np.cumsum([0, *sizes[:-1]]), np.arange(0, trees * leaves, leaves)
+        return *self._pick_and_borders(), starts, bits, self.leaves.ravel().astype(np.float64), first_leaves
+
+    def _pick_and_borders(self) -> tuple[itemgetter[Any], list[list[float]]]:
         features = [feature for feature, _, _ in self._tables]
         borders = [_rounding_to(borders).tolist() for _, borders, _ in self._tables]
-        bits = [[int.from_bytes(row.tobytes(), "little") for row in table] for _, _, table in self._tables]
         # Picking one more, so that what is picked is a tuple even of a single feature, is harmless: `map` stops before.
-        return itemgetter(*features, features[0]), borders, bits, self.leaves.tolist()
+        return itemgetter(*features, features[0]), borders
 
     @cached_property
     def _tables(self) -> list[tuple[int, Array, Array]]:
-        """For each feature that is used: its number, its borders, and the bits (a byte a tree) it sets between them."""
+        """For each feature that is used: its number, its borders, and the bits it sets between them.
+
+        Bits are a byte a tree and come in words of eight.
+        """
         trees, depth = self.features.shape
-        features, levels = self.features.ravel(), np.tile(np.arange(depth), trees)
+        features = self.features.ravel().astype(np.intp)
         places = np.concatenate(([0], np.cumsum([len(each) for each in self.borders])))
         is_asked = self.bins.ravel() < np.diff(places)[features]
         all_borders = np.concatenate([*self.borders, np.zeros(1, dtype=np.float32)])
         values = np.where(is_asked, all_borders[np.where(is_asked, places[features] + self.bins.ravel(), 0)], np.inf)
+        # Questions by feature and border: each different one sets bits in a row, below an empty row a feature.
+        order = np.lexsort((values, features))
+        asked, borders = features[order], values[order].astype(np.float32)
+        is_next = np.concatenate(([False], asked[1:] != asked[:-1]))
+        is_new = is_next | np.concatenate(([True], borders[1:] != borders[:-1]))
+        rows = np.cumsum(is_new) + np.cumsum(is_next)
+        bits = np.zeros((rows[-1] + 1, -(-trees // 8) * 8), dtype=np.uint8)
+        # No two levels of a tree set the same bit, so adding is as good as or.
+        np.add.at(bits.reshape(-1), rows * bits.shape[1] + order // depth, (1 << (order % depth)).astype(np.uint8))
+        words = bits.view(np.uint64)
+        firsts = np.flatnonzero(np.concatenate(([True], is_next[1:])))
         tables = []
-        for feature in sorted({*features.tolist()}):
-            mine = np.flatnonzero(features == feature)
-            borders = np.array(sorted({*values[mine].tolist()}), dtype=np.float32)
-            bits = np.zeros((len(borders) + 1, trees), dtype=np.uint8)
-            # No two levels of a tree set the same bit, so adding is as good as or.
-            np.add.at(
-                bits, (np.searchsorted(borders, values[mine]) + 1, mine // depth), (1 << levels[mine]).astype(np.uint8)
-            )
-            tables.append((feature, borders, np.bitwise_or.accumulate(bits, axis=0)))
+        for first, end in zip(firsts.tolist(), [*firsts[1:].tolist(), len(order)], strict=True):
+            mine = slice(rows[first] - 1, rows[end - 1] + 1)
+            np.bitwise_or.accumulate(words[mine], axis=0, out=words[mine])
+            tables.append((int(asked[first]), borders[first:end][is_new[first:end]], bits[mine]))
         return tables
 
     def _levels(self) -> list[list[tuple[int, Array]]]:
@@ -153,4 +190,5 @@ class Forest:
 
 def _rounding_to(borders: Array) -> Array:
     """The largest doubles that are still rounded to these single floats, and so are not above them."""
-    return np.asarray(borders.astype(np.float64) + 0.5 * np.spacing(np.abs(borders)))
+    # In doubles: half of the least float32, above a border at zero, would be none.
+    return np.asarray(borders.astype(np.float64) + 0.5 * np.spacing(np.abs(borders)).astype(np.float64))

@@ -7,6 +7,7 @@ several GPUs, for one that nobody measured). A kernel without any model is price
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,17 +15,21 @@ from infercast.hardware import Gpu, load_gpu
 from infercast.ops import Attention, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity
-from infercast.predict.anchors import Correction
 from infercast.predict.artifact import POOLED, Artifact
 from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice
 from infercast.predict.estimate import Estimate
 from infercast.predict.identity import SWEEP
 from infercast.predict.mixed import join, split_batch, together
+from infercast.predict.physics.attention_kernels import Single
 from infercast.predict.physics.cores import engine_physics, sweep_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
 from infercast.predict.pricer import GemmPricer
 from infercast.predict.profile import KernelProfile, family_of, variants_of
 from infercast.predict.roofline import Roofline
+from infercast.predict.single import SinglePricer, kind_of, size_of_one
+
+if TYPE_CHECKING:
+    from infercast.predict.anchors import Correction
 
 UNDERSTOOD = "NVIDIA"
 """The physics speaks of this vendor's multiprocessors and libraries; others are priced by the roofline."""
@@ -58,6 +63,7 @@ class Learned:
         self._fallback = Roofline()
         self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], Choice | None] = {}
         self._pricers: dict[object, GemmPricer] = {}
+        self._singles: dict[object, SinglePricer] = {}
 
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
@@ -77,6 +83,9 @@ class Learned:
         """One launch of ``op``; arrays of shapes give arrays of prices. ``variants`` names the kernel, if known."""
         if isinstance(op, Gemm) and gpu.vendor == UNDERSTOOD and not self._corrections:
             return self._pricer(op, gpu, variants).price(op)
+        size = self._size_of_one(op, gpu)
+        if size is not None:
+            return self._single(op, gpu, size, variants).price(op, size)
         prompts, decodes = split_batch(op)
         if decodes is not None:
             return join(self.price(prompts, gpu), self.price(decodes, gpu))
@@ -102,6 +111,9 @@ class Learned:
         """The same without interval and reason, for those who price by the thousand."""
         if isinstance(op, Gemm) and gpu.vendor == UNDERSTOOD and not self._corrections:
             return self._pricer(op, gpu).seconds(op)
+        size = self._size_of_one(op, gpu)
+        if size is not None:
+            return np.array([self._single(op, gpu, size).seconds(op, size)])
         prompts, decodes = split_batch(op)
         if decodes is not None:
             return np.asarray(together(self.seconds(prompts, gpu), self.seconds(decodes, gpu)))
@@ -166,6 +178,19 @@ class Learned:
             self._pricers[key] = pricer  # it holds the GPU, so that no other one takes its id
         return pricer
 
+    def _size_of_one(self, op: Op, gpu: Gpu) -> Single | float | None:
+        """The size of a kernel that is priced in plain floats."""
+        return size_of_one(op) if gpu.vendor == UNDERSTOOD and not self._corrections else None
+
+    def _single(self, op: Op, gpu: Gpu, size: Single | float, variants: tuple[str, ...] | None = None) -> SinglePricer:
+        """What prices one kernel of this kind on this GPU."""
+        key = (id(gpu), *kind_of(op, size), variants)
+        pricer = self._singles.get(key)
+        if pricer is None:
+            pricer = SinglePricer(op, gpu, self.choose(op, gpu, variants), engine=not self._as_tabled)
+            self._singles[key] = pricer  # it holds the GPU, so that no other one takes its id
+        return pricer
+
     def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Choice | None:
         """The best model for this kind of operator on this GPU."""
         family, variants = family_of(op), variants or variants_of(op, gpu)
@@ -179,6 +204,8 @@ class Learned:
         self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
     ) -> Iterator[Choice]:
         """Models that could serve, best first."""
+        if not any(entry.family == family and entry.variant in variants for entry in self._artifact.entries):
+            return  # no GPU has one: none needs to be looked at
         for tier, names in self._known(gpu):
             for engine in engines:
                 if engine == SWEEP and self._as_tabled:

@@ -61,11 +61,11 @@ class GemmPricer:
 
     def _price_many(self, m: Size, n: Size, k: Size) -> Estimate:
         prices = np.empty(np.broadcast(m, n, k).size)
-        bounds = np.empty(prices.size, dtype=np.intp)
+        bounds = np.empty(prices.size, dtype=np.uint8)
         for part, seconds, terms in self._many(m, n, k):
             prices[part] = seconds
-            bounds[part] = np.argmax(np.stack(np.broadcast_arrays(*terms)), axis=0)
-        return Estimate(prices, prices * self._low, prices * self._high, self._source, np.array(SHARES)[bounds])
+            bounds[part] = _largest(terms, seconds)
+        return Estimate(prices, prices * self._low, prices * self._high, self._source, np.array(SHARES).take(bounds))
 
     def seconds(self, op: Gemm) -> Quantity:
         """The same without interval and reason."""
@@ -115,3 +115,13 @@ class GemmPricer:
         weights = n * k
         np.maximum(seconds, weights * m * self._per_product, out=seconds)
         return np.maximum(seconds, weights * self._per_weight, out=seconds), terms
+
+
+def _largest(terms: tuple[Number, ...], like: Array) -> Array:
+    """Which of the terms is the largest in each product; the first of equal ones."""
+    largest, which = np.full_like(like, -np.inf), np.zeros(like.size, dtype=np.uint8)
+    for number, term in enumerate(terms):
+        is_larger = (term > largest).view(np.uint8)
+        np.maximum(which, is_larger * np.uint8(number), out=which)  # numbers rise, so the last larger one stays
+        np.maximum(largest, term, out=largest)
+    return which

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
-from importlib import resources
 
 import numpy as np
 
+from infercast.bundled import DATA
 from infercast.hardware import Gpu
 from infercast.ops import Attention, Collective, Elementwise, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.identity import LATENT
 from infercast.predict.physics.moe import VLLM_DEFAULTS
+from infercast.records import dataclass
 
 SAME_KERNEL = {"mxfp4/marlin": ("int4/marlin",)}
 """Formats that one kernel multiplies alike, where the other's tables say more: Marlin's 4-bit experts were measured in
@@ -53,7 +54,7 @@ class KernelProfile:
 @lru_cache
 def kernel_profile(name: str = "vllm") -> KernelProfile:
     """A bundled engine profile."""
-    text = resources.files("infercast").joinpath(f"data/engines/{name}.toml").read_text(encoding="utf-8")
+    text = DATA.joinpath(f"engines/{name}.toml").read_text(encoding="utf-8")
     values = tomllib.loads(text)
     return KernelProfile(
         title=values["title"],

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
-
-from rich.console import RenderableType
+from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.breakdown import Breakdown, KernelPart
 from infercast.forecast.composition import Composition
@@ -14,6 +12,9 @@ from infercast.forecast.serving import Forecast
 from infercast.forecast.step_log import KINDS
 from infercast.report.layout import grid, section
 from infercast.units import MILLI, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 SHOWN_REQUESTS = 5
 SHOWN_FAMILIES = 5

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
-
-from rich.console import RenderableType
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from infercast.hardware import Gpu
 from infercast.models.parameters import active_parameter_count, parameter_count, weight_bytes
 from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig, Stack
-from infercast.report.layout import facts, grid, section
+from infercast.report.layout import facts, grid, section, styled
 from infercast.units import GIB, GIGA, TERA, format_bytes, format_count, format_rate
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
@@ -33,7 +33,7 @@ def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
         for gpu in gpus
     ]
     legend = "16-bit, fp8, fp4: dense TFLOP/s. GiB and TB/s: memory and its bandwidth. link: one way between GPUs."
-    return [grid(columns, rows, text_columns=2), Text(legend, style="dim")]
+    return [grid(columns, rows, text_columns=2), styled(legend, style="dim")]
 
 
 def render_gpu(gpu: Gpu) -> list[RenderableType]:
@@ -79,7 +79,7 @@ def render_models(models: Iterable[ModelConfig]) -> list[RenderableType]:
         for model in models
     ]
     legend = "active: parameters that one token uses. heads: query/key-value x width; MLA has one latent for all."
-    return [grid(columns, rows, text_columns=2, notes_at=(5, 6)), Text(legend, style="dim")]
+    return [grid(columns, rows, text_columns=2, notes_at=(5, 6)), styled(legend, style="dim")]
 
 
 def render_model(model: ModelConfig) -> list[RenderableType]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from rich.console import RenderableType
+from typing import TYPE_CHECKING, Any
 
 from infercast.engine.deployment import Deployment
 from infercast.forecast.breakdown import WatchedRun
@@ -15,6 +13,9 @@ from infercast.report.kernels import step_dict
 from infercast.report.layout import facts, grid, section
 from infercast.report.serving import deployment_facts, forecast_dict
 from infercast.units import MICRO, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 SHOWN = 10
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
-
-from rich.console import RenderableType
+from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.diagnose import Diagnosis, Finding, Gap, Saving
 from infercast.report.layout import facts, grid, section
 from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds
 from infercast.units import MICRO, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 PLACES = {"prefill": "prompts", "decode": "decoding"}
 NEAR = 0.95

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from rich.console import RenderableType
+from typing import TYPE_CHECKING, Any
 
 from infercast.report.layout import grid, section
 from infercast.units import format_percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def render_evaluation(result: dict[str, Any]) -> list[RenderableType]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from rich.console import RenderableType
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from infercast.engine.deployment import Deployment
 from infercast.forecast.disaggregate import DisaggregatedForecast
@@ -14,10 +11,13 @@ from infercast.forecast.fleet import EngineLoad, FleetForecast
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.serving import Percentiles
 from infercast.report.intervals import interval_fields, render_intervals
-from infercast.report.layout import facts, grid, section
+from infercast.report.layout import facts, grid, section, styled
 from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds
 from infercast.serve import Workload
 from infercast.units import format_percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 LATENCIES = ("", "mean", "p50", "p90", "p99")
 
@@ -49,7 +49,7 @@ def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) ->
     if intervals is not None:
         parts.insert(2, render_intervals(intervals))
     if forecast.saturation is not None:
-        parts.insert(1, section("Overload", Text(forecast.saturation.sentence, style="bold red")))
+        parts.insert(1, section("Overload", styled(forecast.saturation.sentence, style="bold red")))
     return parts
 
 

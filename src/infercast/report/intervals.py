@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from rich.console import RenderableType
+from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.report.layout import grid, section
 from infercast.units import MILLI, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 NAMES = ("mean", "p50", "p90", "p99")
 TITLE = "80 % intervals, from how far kernels and host may be off"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from rich.console import RenderableType
+from typing import TYPE_CHECKING, Any
 
 from infercast.engine.deployment import Deployment
 from infercast.forecast.kernels import KernelCost, StepCost
 from infercast.report.layout import facts, grid, section
 from infercast.report.serving import deployment_dict, deployment_facts
 from infercast.units import MICRO, format_percent, format_rate, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def render_step(

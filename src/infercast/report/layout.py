@@ -1,14 +1,14 @@
-"""The few shapes that all printed results are made of."""
+"""The few shapes that all printed results are made of. rich is loaded by the first of them: JSON needs none of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 PIPE_WIDTH = 160
 # On a narrower terminal lines run over its edge: every table fits in this width, and no digit is ever cut off.
@@ -17,11 +17,13 @@ LEAST_WIDTH = 100
 
 def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
     """Name and value side by side."""
+    from rich.table import Table  # noqa: PLC0415 - as said above
+
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, Text(value))
+        table.add_row(name, styled(value))
     return table
 
 
@@ -32,6 +34,9 @@ def grid(
 
     Only notes are ever broken into lines.
     """
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for position, name in enumerate(columns):
         note = position in notes_at
@@ -40,19 +45,31 @@ def grid(
             name, justify="left" if words else "right", no_wrap=not note, overflow="fold" if note else "ellipsis"
         )
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(styled(cell) for cell in row))
     return table
+
+
+def styled(text: str, style: str = "") -> Text:
+    """Plain text, in one style."""
+    from rich.text import Text  # noqa: PLC0415
+
+    return Text(text, style=style)
 
 
 def section(title: str, body: RenderableType) -> RenderableType:
     """A heading with something below it."""
-    return Group(Text(title, style="bold cyan"), Padding(body, (0, 0, 0, 2), expand=False))
+    from rich.console import Group  # noqa: PLC0415
+    from rich.padding import Padding  # noqa: PLC0415
+
+    return Group(styled(title, style="bold cyan"), Padding(body, (0, 0, 0, 2), expand=False))
 
 
 def show(*parts: RenderableType) -> None:
     """Print to standard output: in colour on a terminal, as plain wide text into a pipe or a file."""
+    from rich.console import Console  # noqa: PLC0415
+
     console = Console(highlight=False)
-    spaced = [line for part in parts for line in (Text(), part)][1:]
+    spaced = [line for part in parts for line in (styled(""), part)][1:]
     if console.is_terminal:
         console.width = max(console.width, LEAST_WIDTH)
         console.print(*spaced, sep="\n")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-from rich.console import RenderableType
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.layouts import LayoutCost, Load, ranked
-from infercast.report.layout import grid, section
+from infercast.report.layout import grid, section, styled
 from infercast.units import MILLI, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 COLUMNS = (
     "layout", "GPUs", "weights a GPU", "KV tokens", "batch", "TTFT alone", "TPOT", "tokens/s", "tokens/s a GPU",
@@ -20,7 +20,7 @@ COLUMNS = (
 def render_layouts(model: str, load: Load, costs: Sequence[LayoutCost]) -> list[RenderableType]:
     """A table for each kind of GPU, best layouts first, and what does not fit in one line each."""
     parts: list[RenderableType] = [
-        Text(
+        styled(
             f"{model}: {load.concurrency:,} sequences at once of {load.num_input:,} + {load.num_output:,} tokens; "
             "priced by one step with a prompt and one of decoding, not simulated"
         )
@@ -29,10 +29,10 @@ def render_layouts(model: str, load: Load, costs: Sequence[LayoutCost]) -> list[
         own = ranked(cost for cost in costs if cost.gpu.name == name)
         fitting = [cost for cost in own if not cost.problem]
         title = own[0].gpu.title
-        parts.append(section(title, grid(COLUMNS, map(_row, fitting)) if fitting else Text("nothing fits")))
+        parts.append(section(title, grid(COLUMNS, map(_row, fitting)) if fitting else styled("nothing fits")))
         refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
         if refused:
-            parts.append(Text(f"  does not fit: {', '.join(refused)}", style="dim"))
+            parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
     return parts
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from rich.console import RenderableType
+from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.memory import Fit
 from infercast.models.parameters import parameter_count
 from infercast.report.layout import facts, grid, section
 from infercast.units import format_bytes, format_count, format_percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def render_fit(fit: Fit) -> list[RenderableType]:

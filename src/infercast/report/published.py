@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
-from rich.text import Text
-
-from infercast.report.layout import grid, section
+from infercast.report.layout import grid, section, styled
 from infercast.units import MILLI, format_percent
 from infercast.validate.compare_published import PublishedComparison, Summary, summarise
 from infercast.validate.parts import Comparison
 from infercast.validate.published import PublishedRun
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 GROUPS: dict[str, Callable[[PublishedRun], str]] = {
     "GPU": lambda run: run.gpu,
@@ -32,7 +32,7 @@ def render_published(compared: Sequence[PublishedComparison]) -> list[Renderable
     ]
     refused = [f"{each.run.run_id}: {each.problem}" for each in compared if each.problem]
     if refused:
-        parts.append(section("Not simulated", Text("\n".join(refused))))
+        parts.append(section("Not simulated", styled("\n".join(refused))))
     parts += [section(f"Absolute error by {name}", _group_grid(name, compared)) for name in GROUPS]
     return parts
 

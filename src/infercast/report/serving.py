@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from rich.console import RenderableType
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.host import Host, default_host
@@ -15,8 +12,11 @@ from infercast.forecast.serving import Forecast, Level, Percentiles
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
 from infercast.report.intervals import interval_fields, render_intervals
-from infercast.report.layout import facts, grid, section
+from infercast.report.layout import facts, grid, section, styled
 from infercast.units import MILLI, format_bytes, format_count, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 TITLES = {"prefill": "steps with prompt tokens", "decode": "steps of decoding only"}
 
@@ -80,7 +80,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
     if intervals is not None:
         parts.insert(2, render_intervals(intervals))
     if forecast.saturation is not None:
-        parts.insert(1, section("Overload", Text(forecast.saturation.sentence, style="bold red")))
+        parts.insert(1, section("Overload", styled(forecast.saturation.sentence, style="bold red")))
     parts += [section(_phase_title(phase), _phase_table(phase)) for phase in forecast.phases]
     return parts
 

@@ -8,7 +8,7 @@ first pool sends one sequence at a time, and all of them share what the second p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.engine.step import StepEstimate, StepShape, StepTimer
+from infercast.records import dataclass
 from infercast.serve.fleet import Engine, Gate, Pool, Senders, next_engine
 from infercast.serve.record import Record
 from infercast.serve.request import Workload

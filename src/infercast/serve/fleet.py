@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf, isnan
 
+from infercast.records import dataclass
 from infercast.serve.lockstep import in_lockstep
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Workload

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from infercast.records import dataclass
 from infercast.serve.prefix import BlockKey
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infercast.errors import InputError
+from infercast.records import dataclass
 
 LONGEST = 2**31 - 1
 """No request is longer than this; it keeps a heavy tail inside the integers."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from infercast.engine.step import StepShape
+from infercast.records import dataclass
 from infercast.serve.cache import KvCache
 from infercast.serve.holding import Holding
 from infercast.serve.request import Request

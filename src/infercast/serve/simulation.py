@@ -10,12 +10,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import add
 
 from infercast.engine.kv import KvShape
 from infercast.engine.step import StepTimer
 from infercast.errors import InputError
+from infercast.records import dataclass
 from infercast.serve.boarding import cruise
 from infercast.serve.cache import KvCache
 from infercast.serve.clients import Clients

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 from typing import NamedTuple, Protocol
 
 from infercast.engine.step import HostCost
+from infercast.records import dataclass
 from infercast.serve.first_use import NOTHING_NEW, News
 
 MARGIN = 1e-6

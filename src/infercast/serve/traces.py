@@ -14,7 +14,6 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain, repeat
 from operator import attrgetter, itemgetter
@@ -23,6 +22,7 @@ from statistics import fmean
 from typing import Any
 
 from infercast.errors import FileFormatError, InputError, UnknownNameError
+from infercast.records import dataclass
 from infercast.serve.lengths import LONGEST
 from infercast.serve.request import Request, Segment, Workload
 

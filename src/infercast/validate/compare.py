@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from infercast.forecast.intervals import half_widths
 from infercast.forecast.serving import replica_of
 from infercast.forecast.uncertainty import chance_of, uncertainty_of
 from infercast.hardware import gpu_from_driver_name
+from infercast.records import dataclass
 from infercast.serve import Record, Replica, simulate
 from infercast.validate.dummy_weights import with_dummy_weights
 from infercast.validate.measured import MeasuredFile, MeasuredRun

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from infercast.errors import InfercastError
 from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.fleet import serve_fleet
 from infercast.models.spec import ModelConfig
+from infercast.records import dataclass
 from infercast.validate.parts import Comparison
 from infercast.validate.published import PublishedRun
 from infercast.validate.published_flags import FIRST_V1

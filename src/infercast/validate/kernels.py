@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepShape
 from infercast.forecast.kernels import price_shape
 from infercast.models.spec import ExpertFeedForward, ModelConfig
+from infercast.records import dataclass
 from infercast.validate.compare import deployment_of
 from infercast.validate.measured import MeasuredFile, load_document
 from infercast.validate.parts import Comparison

@@ -13,7 +13,6 @@ import json
 import math
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import FileFormatError
+from infercast.records import dataclass
 from infercast.serve.request import Request, Segment, Workload
 
 GZIP_MAGIC = b"\x1f\x8b"

@@ -9,10 +9,10 @@ Columns: ``run_id``, ``source``, ``engine_version``, ``gpu``, ``model``, ``dtype
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from pathlib import Path
 
 from infercast.errors import FileFormatError
+from infercast.records import dataclass
 from infercast.serve.request import Workload
 from infercast.validate.published_flags import ServerFlags, read_flags, with_arguments
 from infercast.validate.published_load import RowReader, read_arguments, read_workload

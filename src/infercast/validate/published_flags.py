@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from infercast.records import dataclass
 
 ASYNC_SINCE = (0, 14)
 """From this version on steps are planned ahead unless the flags say otherwise."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from infercast.models.architectures.deepseek import read_deepseek
@@ -36,6 +35,7 @@ from infercast.models.architectures.gemma import (
 )
 from infercast.models.architectures.layers import Layer, gather
 from infercast.models.architectures.refused import REFUSED
+from infercast.records import dataclass
 
 __all__ = ["FAMILIES", "MODEL_TYPES", "PREDICTION", "REFUSED", "VISION", "Family", "Fields", "Layer", "gather"]
 

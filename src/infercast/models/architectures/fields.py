@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from infercast.errors import FileFormatError
+from infercast.records import dataclass
 
 # No published model comes near these; a file that goes beyond them is a mistake or an attack.
 LARGEST_COUNT = 2**40

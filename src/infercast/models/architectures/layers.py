@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.architectures.fields import Fields
 from infercast.models.spec import Attention, DenseFeedForward, FeedForward, GroupedAttention, Stack
+from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

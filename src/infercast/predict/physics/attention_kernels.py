@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from infercast.hardware.gpu import Gpu
 from infercast.ops.attention import Attention
+from infercast.ops.dtypes import bytes_of
+from infercast.predict.physics.either import Number, Plain
 from infercast.predict.physics.terms import Array
+from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,10 @@ class Batch:
         """The largest value over the sequences of each batch."""
         return np.asarray(np.where(self.counts > 0, values, 0.0).max(axis=-1))
 
+    def pairs(self, window: int) -> Array:
+        """Query-key pairs of one head in each batch."""
+        return self.total(_pairs(self.queries, self.keys, window, np.clip))
+
     @property
     def size(self) -> Array:
         """Sequences in each batch; one where all is padding, so that ratios stay finite."""
@@ -170,7 +178,57 @@ def batch_of(op: Attention) -> Batch:
     return Batch(*rows)
 
 
-def soft_rounds(blocks: Array, sms: int, sharpness: float = 0.5) -> Array:
-    """Rounds of thread blocks an SM works through, between the average and the whole number of the busiest SM."""
-    rounds = blocks / sms
-    return np.asarray(np.maximum(1.0, rounds + sharpness * (np.ceil(rounds) - rounds)))
+class Single:
+    """One batch of equal sequences, as plain floats."""
+
+    __slots__ = ("counts", "keys", "queries", "size")
+
+    def __init__(self, queries: Number, keys: Number, counts: Number) -> None:
+        self.queries, self.keys, self.counts = queries, keys, counts
+        self.size: Number = counts if counts > 1.0 else 1.0
+
+    def total(self, value: Number) -> Number:
+        """Sum over the sequences."""
+        return value * self.counts
+
+    def longest(self, value: Number) -> Number:
+        """The largest value over the sequences."""
+        return value if self.counts > 0.0 else 0.0
+
+    def pairs(self, window: int) -> Number:
+        """Query-key pairs of one head."""
+        return self.total(_pairs(self.queries, self.keys, window, Plain.clip))
+
+    def kv_bytes(self, op: Attention) -> Number:
+        """Bytes of the keys and values in reach, each once."""
+        reach = min(self.keys, op.window + self.queries - 1.0) if op.window else self.keys
+        width = op.head_dim if op.latent_kv else op.head_dim + op.value_dim
+        return bytes_of(op.kv_dtype) * op.kv_heads * width * (reach * self.counts)
+
+
+def _pairs(queries: Number, keys: Number, window: int, clip: Any) -> Number:
+    """Query-key pairs of a sequence."""
+    cached = keys - queries
+    if not window:
+        return queries * cached + queries * (queries + 1.0) / 2.0
+    # The first queries still see every key; the others see exactly ``window``.
+    unlimited = clip(window - cached, 0.0, queries)
+    return unlimited * cached + unlimited * (unlimited + 1.0) / 2.0 + (queries - unlimited) * window
+
+
+def single_of(op: Attention) -> Single | None:
+    """The batch of an operator, if it is one of equal sequences."""
+    counts = op.sequences
+    if op.queries.size != 1 or op.keys.size != 1:
+        keys = op.keys
+        if op.queries.shape != keys.shape or keys.ndim != 1 or not isinstance(counts, int):
+            return None
+        # Sums over equal decoding sequences are whole numbers, so that a product is as good; those of prompts are not.
+        if keys.max() != keys.min() or op.queries.max() != 1:
+            return None
+        return Single(1.0, float(keys[0]), float(counts * keys.size))
+    if not isinstance(counts, int):
+        if counts.size != 1:
+            return None
+        counts = counts.item()
+    return Single(float(op.queries.item()), float(op.keys.item()), float(counts))

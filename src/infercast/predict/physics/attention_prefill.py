@@ -6,16 +6,17 @@ number of keys from the start of its first row's window to the end of its last r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from infercast.hardware.gpu import Gpu
 from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
-from infercast.predict.physics.attention_kernels import HALVED_L2, Batch, KernelFamily, batch_of, family_of
+from infercast.predict.physics.attention_kernels import HALVED_L2, Batch, KernelFamily, Single, batch_of, family_of
+from infercast.predict.physics.either import Arrays, Kit, Number, Plain
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, schedule_features
-from infercast.predict.physics.terms import Array, Physics, columns, fill, log2, miss_share, soft_max
+from infercast.predict.physics.flash_schedule_one import schedule_features_one
+from infercast.predict.physics.terms import OnePhysics, Physics
+from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,99 +82,117 @@ PREFILL_FEATURES: tuple[str, ...] = (
 class Tiles:
     """How a kernel cuts a batch into query tiles."""
 
-    blocks: Array
-    keys: Array
+    blocks: Number
+    keys: Number
     """Keys of all blocks together, in whole key tiles."""
-    longest: Array
+    longest: Number
     """Keys of the longest block."""
 
 
 def prefill(op: Attention, gpu: Gpu) -> Physics:
     """Price batches with prompts in them."""
-    family, batch = family_of(gpu), batch_of(op)
-    tiles = _tiles(op, batch, family)
-    terms, io_bytes = _terms(op, gpu, family, batch, tiles)
-    work = soft_max(family.softmax_overlap, terms["tensor"], terms["exponential"])
+    batch = batch_of(op)
+    seconds, terms, features = _price(op, gpu, batch, Arrays)
+    return Physics(seconds, terms, np.hstack([features, schedule_features(op, batch, gpu)]))
+
+
+def prefill_one(op: Attention, gpu: Gpu, batch: Single) -> OnePhysics:
+    """Price one batch of equal prompts."""
+    seconds, terms, features = _price(op, gpu, batch, Plain)
+    return OnePhysics(seconds, terms, [*features, *schedule_features_one(op, batch, gpu)])
+
+
+def _price(op: Attention, gpu: Gpu, batch: Batch | Single, x: Kit) -> tuple[Number, dict[str, Number], Number]:
+    """Seconds, their terms, and features but for the schedule's."""
+    family = family_of(gpu)
+    tiles = _tiles(op, batch, family, x)
+    terms, io_bytes = _terms(op, gpu, family, batch, tiles, x)
+    work = x.soft_max(family.softmax_overlap, terms["tensor"], terms["exponential"])
     # Inside a tile the copies run under the products; the first and last bytes of a call do not.
-    busy = terms["blocks"] + soft_max(6.0, work, terms["longest"], terms["l2"])
-    seconds = terms["launch"] + terms["chain"] + soft_max(CONSTANTS.overlap, terms["dram"], busy)
-    return Physics(seconds, terms, _features(op, gpu, batch, tiles, terms, seconds, io_bytes))
+    busy = terms["blocks"] + x.soft_max(6.0, work, terms["longest"], terms["l2"])
+    seconds = terms["launch"] + terms["chain"] + x.soft_max(CONSTANTS.overlap, terms["dram"], busy)
+    return seconds, terms, _features(op, gpu, batch, tiles, terms, seconds, io_bytes, x)
 
 
-def _keys_of_tiles(op: Attention, batch: Batch, rows: float, unit: int) -> tuple[Array, Array, Array]:
+def _keys_of_tiles(
+    op: Attention, batch: Batch | Single, rows: float, unit: int, x: Kit
+) -> tuple[Number, Number, Number]:
     """Tiles of ``rows`` queries a sequence, the keys of all its tiles, and the keys of its longest tile.
 
     Keys come in units of ``unit``.
     """
     queries, cached = batch.queries, batch.keys - batch.queries
-    tiles = np.ceil(queries / rows)
-    last = np.ceil(queries / unit) * unit
+    tiles = x.ceil(queries / rows)
+    last = x.ceil(queries / unit) * unit
     # Ends are rounded up to whole key tiles; behind a prefix that costs half a key tile on average.
     ends = rows * tiles * (tiles - 1.0) / 2.0 + last + tiles * (cached + (cached % unit > 0.0) * unit / 2.0)
-    longest = np.maximum(batch.keys, unit)
+    longest = x.larger(batch.keys, unit)
     if not op.window:
         return tiles, ends, longest
     # Tile j starts at key cached + j rows - window + 1, which counts once it is positive: an arithmetic series. It is
     # rounded down to a whole key tile, by as much in every tile.
     offset = op.window - 1.0 - cached
-    first = np.clip(np.ceil(offset / rows), 0.0, tiles)
+    first = x.clip(x.ceil(offset / rows), 0.0, tiles)
     starts = rows * (tiles * (tiles - 1.0) - first * (first - 1.0)) / 2.0 - (tiles - first) * offset
     rounding = (tiles - first) * (-offset % unit)
-    longest = np.minimum(longest, np.ceil((op.window + np.minimum(rows, queries) - 1.0) / unit) * unit)
+    longest = x.smaller(longest, x.ceil((op.window + x.smaller(rows, queries) - 1.0) / unit) * unit)
     return tiles, ends - starts + rounding, longest
 
 
-def _tiles(op: Attention, batch: Batch, family: KernelFamily) -> Tiles:
+def _tiles(op: Attention, batch: Batch | Single, family: KernelFamily, x: Kit) -> Tiles:
     """Cut a batch, with the query heads of a KV head in one tile where the kernel does so and it makes fewer tiles."""
     group = op.heads / op.kv_heads
-    plain = _cut(op, batch, op.heads, family.tile_rows, family.tile_keys)
+    plain = _cut(op, batch, op.heads, family.tile_rows, family.tile_keys, x)
     if group == 1.0:
         return plain
-    packed = _cut(op, batch, op.kv_heads, max(family.tile_rows / group, 1.0), family.tile_keys)
+    packed = _cut(op, batch, op.kv_heads, max(family.tile_rows / group, 1.0), family.tile_keys, x)
     # Every family packs a batch that only decodes, but for FlashAttention 2 with a window.
     decodes = (batch.longest(batch.queries) <= 1.0) & (family.packs_window or not op.window)
     better = (packed.blocks < plain.blocks) & (family.packs_prompt | decodes)
-    return Tiles(*(np.where(better, getattr(packed, name), getattr(plain, name)) for name in Tiles.__slots__))
+    return Tiles(*[x.where(better, getattr(packed, name), getattr(plain, name)) for name in Tiles.__slots__])
 
 
-def _cut(op: Attention, batch: Batch, heads: int, rows: float, unit: int) -> Tiles:
+def _cut(op: Attention, batch: Batch | Single, heads: int, rows: float, unit: int, x: Kit) -> Tiles:
     """Tiles of ``rows`` queries of each of ``heads``."""
-    tiles, keys, longest = _keys_of_tiles(op, batch, rows, unit)
+    tiles, keys, longest = _keys_of_tiles(op, batch, rows, unit, x)
     if rows > HALF_ROWS:
         # The block holds two tiles of 128 rows, and leaves the second out when it is empty.
-        keys = np.where(batch.queries <= HALF_ROWS, keys * HALF_ROWS / rows, keys)
+        keys = x.where(batch.queries <= HALF_ROWS, keys * HALF_ROWS / rows, keys)
     return Tiles(batch.total(tiles) * heads, batch.total(keys) * heads, batch.longest(longest))
 
 
-def _terms(op: Attention, gpu: Gpu, family: KernelFamily, batch: Batch, tiles: Tiles) -> tuple[dict[str, Array], Array]:
+def _terms(
+    op: Attention, gpu: Gpu, family: KernelFamily, batch: Batch | Single, tiles: Tiles, x: Kit
+) -> tuple[dict[str, Number], Number]:
     """Seconds of each pipe, and the bytes that must move at least once."""
     fitted, width = CONSTANTS, op.head_dim + op.value_dim
     speed = gpu.sustained_fraction**fitted.sustained_power
     tensor_rate = gpu.dense_flops(op.dtype) * speed * family.tensor_share / gpu.sms
     special_rate = gpu.special_rate * speed * family.exponential_share / gpu.sms
-    blocks = np.maximum(tiles.blocks, 1.0)
+    blocks = x.larger(tiles.blocks, 1.0)
     # The SMs finish together but for a part of a tile: long tiles are started first.
-    per_sm = (1.0 / gpu.sms + fitted.tail / blocks * np.minimum(1.0, blocks / gpu.sms)) * tiles.keys * family.tile_rows
+    spread = 1.0 / gpu.sms + fitted.tail / blocks * x.smaller(1.0, blocks / gpu.sms)
+    per_sm = spread * tiles.keys * family.tile_rows
     stored = op.head_dim if op.latent_kv else width
-    reach = np.minimum(batch.keys, op.window + batch.queries - 1.0) if op.window else batch.keys
+    reach = x.smaller(batch.keys, op.window + batch.queries - 1.0) if op.window else batch.keys
     io_bytes = batch.total(batch.queries) * op.heads * width * bytes_of(op.dtype)
     io_bytes = io_bytes + batch.total(reach) * op.kv_heads * stored * bytes_of(op.kv_dtype)
     share = fitted.halved_cache_share if gpu.architecture in HALVED_L2 else fitted.cache_share
-    miss = miss_share(io_bytes, gpu.l2_bytes * share, fitted.cache_sharpness)
+    miss = x.miss_share(io_bytes, gpu.l2_bytes * share, fitted.cache_sharpness)
     l2_rate = gpu.l2_bandwidth * fitted.l2_share
     chain = family.tile_seconds + family.tile_seconds_per_dim * op.head_dim
     if bytes_of(op.kv_dtype) < 2.0:
         chain *= fitted.narrow_chain
     # Kernels that pack also split the keys of a few long tiles over idle SMs.
-    parts = np.clip(np.floor(gpu.sms / blocks), 1.0, tiles.longest / family.tile_keys) if family.packs_prompt else 1.0
+    parts = x.clip(x.floor(gpu.sms / blocks), 1.0, tiles.longest / family.tile_keys) if family.packs_prompt else 1.0
     longest = tiles.longest / parts * family.tile_rows
     terms = {
-        "launch": np.full_like(io_bytes, family.prompt_launch_cycles / gpu.boost_clock),
-        "chain": np.full_like(io_bytes, chain),
+        "launch": x.like(io_bytes, family.prompt_launch_cycles / gpu.boost_clock),
+        "chain": x.like(io_bytes, chain),
         "tensor": per_sm * 2.0 * width / tensor_rate,
         "exponential": per_sm / special_rate,
-        "blocks": chain * np.maximum(blocks / gpu.sms - 1.0, 0.0),
-        "longest": soft_max(family.softmax_overlap, longest * 2.0 * width / tensor_rate, longest / special_rate),
+        "blocks": chain * x.larger(blocks / gpu.sms - 1.0, 0.0),
+        "longest": x.soft_max(family.softmax_overlap, longest * 2.0 * width / tensor_rate, longest / special_rate),
         "dram": io_bytes * (miss / (gpu.dram_bandwidth * fitted.dram_share) + (1.0 - miss) / l2_rate),
         "l2": tiles.keys * stored * bytes_of(op.kv_dtype) / l2_rate,
     }
@@ -181,19 +200,27 @@ def _terms(op: Attention, gpu: Gpu, family: KernelFamily, batch: Batch, tiles: T
 
 
 def _features(
-    op: Attention, gpu: Gpu, batch: Batch, tiles: Tiles, terms: dict[str, Array], seconds: Array, io_bytes: Array
-) -> Array:
+    op: Attention,
+    gpu: Gpu,
+    batch: Batch | Single,
+    tiles: Tiles,
+    terms: dict[str, Number],
+    seconds: Number,
+    io_bytes: Number,
+    x: Kit,
+) -> Number:
     """The columns of ``PREFILL_FEATURES``."""
     tokens, keys = batch.total(batch.queries), batch.total(batch.keys)
-    packed = op.kv_heads * batch.total(np.ceil(batch.queries * op.heads / op.kv_heads / 128.0))
+    packed = op.kv_heads * batch.total(x.ceil(batch.queries * op.heads / op.kv_heads / 128.0))
     names = ("tensor", "exponential", "blocks", "longest", "dram", "l2", "launch")
-    pairs = np.asarray(op.num_pairs, dtype=np.float64).reshape(-1)
-    shape = columns(
+    log2 = x.log2
+    pairs = batch.pairs(op.window)
+    return x.columns(
         log2(batch.size),
         log2(batch.longest(batch.queries)),
         log2(tokens / batch.size),
         log2(batch.longest(batch.keys)),
-        1.0 - tokens / np.maximum(keys, 1.0),
+        1.0 - tokens / x.larger(keys, 1.0),
         log2(op.heads),
         log2(op.kv_heads),
         log2(op.heads / op.kv_heads),
@@ -201,20 +228,19 @@ def _features(
         bytes_of(op.kv_dtype),
         bytes_of(op.dtype),
         log2(op.window + 1.0),
-        log2(tiles.keys / np.maximum(tiles.blocks, 1.0)),
+        log2(tiles.keys / x.larger(tiles.blocks, 1.0)),
         log2(seconds),
-        *(log2(terms[name] / seconds) for name in names),
+        *[log2(terms[name] / seconds) for name in names],
         log2(tiles.blocks / gpu.sms),
-        fill(tiles.blocks, gpu.sms),
-        fill(op.heads * batch.total(np.ceil(batch.queries / 64.0)), gpu.sms),
-        fill(op.heads * batch.total(np.ceil(batch.queries / 192.0)), gpu.sms),
-        fill(packed, gpu.sms),
+        x.fill(tiles.blocks, gpu.sms),
+        x.fill(op.heads * batch.total(x.ceil(batch.queries / 64.0)), gpu.sms),
+        x.fill(op.heads * batch.total(x.ceil(batch.queries / 192.0)), gpu.sms),
+        x.fill(packed, gpu.sms),
         log2(packed / gpu.sms),
-        tokens / np.maximum(batch.total(np.ceil(batch.queries / 128.0)) * 128.0, 1.0),
+        tokens / x.larger(batch.total(x.ceil(batch.queries / 128.0)) * 128.0, 1.0),
         log2(io_bytes),
         log2(io_bytes / gpu.l2_bytes),
-        log2(np.asarray(op.flops, dtype=np.float64).reshape(-1)),
+        log2(2.0 * op.heads * (op.head_dim + op.value_dim) * pairs),
         log2(tokens * op.heads),
-        pairs * op.heads / np.maximum(tiles.keys * 128.0, 1.0),
+        pairs * op.heads / x.larger(tiles.keys * 128.0, 1.0),
     )
-    return np.hstack([shape, schedule_features(op, batch, gpu)])

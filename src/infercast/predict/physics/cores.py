@@ -8,12 +8,10 @@ the quantising of its input, which an engine launches as a kernel of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from infercast.hardware import Gpu
-from infercast.ops import Gemm, Op
+from infercast.ops import Attention, Gemm, Op
 from infercast.predict.physics.attention_decode import decode
 from infercast.predict.physics.attention_prefill import prefill
 from infercast.predict.physics.collective import collective, engine_collective
@@ -41,6 +39,8 @@ def engine_physics(family: str, op: Op, gpu: Gpu) -> Physics:
     """As a kernel runs in an engine; the features stay those of a table, which is what learners know."""
     if isinstance(op, Gemm):
         return engine_gemm(op, gpu)
+    if isinstance(op, Attention) and family == "attention_decode":
+        return decode(op, gpu, cold=True)
     physics = table_physics(family, op, gpu)
     if family not in _COLD:
         return physics
@@ -53,16 +53,9 @@ def sweep_physics(family: str, op: Op, gpu: Gpu) -> Physics:
     return sweep_gemm(op, gpu) if isinstance(op, Gemm) else engine_physics(family, op, gpu)
 
 
-@lru_cache
-def _without_cache(gpu: Gpu) -> Gpu:
-    """The same chip with an L2 cache that holds next to nothing."""
-    return replace(gpu, l2_bytes=1)
-
-
 # Families whose operands an engine always finds cold (its quantising is a kernel of its own), and collectives, at
 # which its GPUs arrive one after the other.
 _COLD: dict[str, Callable[[Any, Gpu], Physics]] = {
-    "attention_decode": lambda op, gpu: decode(op, _without_cache(gpu)),
     "moe": lambda op, gpu: moe(op, gpu, warm=False),
     "collective": engine_collective,
 }

@@ -9,8 +9,6 @@ numbers are one more description of a shape.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from infercast.hardware import Gpu
@@ -18,6 +16,7 @@ from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.attention_kernels import Batch
 from infercast.predict.physics.terms import Array, columns, log2
+from infercast.records import dataclass
 
 SCHEDULE_FEATURES: tuple[str, ...] = (
     "tile_rows",
@@ -178,23 +177,34 @@ def _parts_allowed(op: Attention, batch: Batch, row_tiles: Array, keys: Array, s
 
 def _tiles(op: Attention, longest_queries: Array) -> tuple[Array, Array]:
     """Rows and keys of a tile, for each batch."""
-    narrow, window = bytes_of(op.kv_dtype) < 2.0, bool(op.window)
-    small: tuple[int, int] | None = None
-    if op.latent_kv:
-        usual = (64, 64)
-    elif op.head_dim <= 64:
-        usual, small = (192, 160 if window and not narrow else 128), (64, 128 if narrow else 192)
-    elif op.head_dim <= 96:
-        usual = (128 if narrow else 192, 128)
-    elif op.head_dim <= 128:
-        usual, small = (128, 192 if narrow else 128), (64, 96 if narrow else 128)
-    elif op.head_dim <= 192:
-        usual = (128, 128)
-    else:
-        usual = (128, 64 if window else 128 if narrow else 80)
+    usual, small = _menu(op)
     rows, keys = (np.full(longest_queries.shape, float(side)) for side in usual)
     if small is not None:
         decoding = longest_queries == 1
-        fits = (longest_queries * (op.heads / op.kv_heads) <= SMALL_ROWS) & ~(decoding & window)
+        fits = (longest_queries * (op.heads / op.kv_heads) <= SMALL_ROWS) & ~(decoding & bool(op.window))
         rows[fits], keys[fits] = small
     return rows, keys
+
+
+def tile_of(op: Attention, longest_queries: float) -> tuple[float, float]:
+    """The same for one batch."""
+    usual, small = _menu(op)
+    if small is None or longest_queries * (op.heads / op.kv_heads) > SMALL_ROWS:
+        return usual
+    return usual if longest_queries == 1 and op.window else small
+
+
+def _menu(op: Attention) -> tuple[tuple[float, float], tuple[float, float] | None]:
+    """Rows and keys of the usual tile, and of the one for a few rows where there is one."""
+    narrow, window = bytes_of(op.kv_dtype) < 2.0, bool(op.window)
+    if op.latent_kv:
+        return (64.0, 64.0), None
+    if op.head_dim <= 64:
+        return (192.0, 160.0 if window and not narrow else 128.0), (64.0, 128.0 if narrow else 192.0)
+    if op.head_dim <= 96:
+        return (128.0 if narrow else 192.0, 128.0), None
+    if op.head_dim <= 128:
+        return (128.0, 192.0 if narrow else 128.0), (64.0, 96.0 if narrow else 128.0)
+    if op.head_dim <= 192:
+        return (128.0, 128.0), None
+    return (128.0, 64.0 if window else 128.0 if narrow else 80.0), None

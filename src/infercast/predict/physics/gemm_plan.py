@@ -23,6 +23,8 @@ SHORTEST_SPLIT, MOST_SPLITS = 256.0, 16.0
 # Candidates whose seconds differ in this many low bits at most are equal, by the bytes of a float.
 TIE_BITS = {4: 8, 8: 24}
 TIE = 1 + 2.0 ** (TIE_BITS[8] - 52)
+CLEARLY = 1 - 2.0**-13
+"""What is shorter by this factor is so whatever rounding does."""
 NUMBER = 2 * len(TILES) - 1
 """Bits that hold a candidate's number: a tile, or a tile with a split."""
 
@@ -60,7 +62,8 @@ class Shapes:
         part = object.__new__(Shapes)
         for name in Shapes.__slots__:
             value = getattr(self, name)
-            setattr(part, name, value[some] if isinstance(value, np.ndarray) else tuple(each[some] for each in value))
+            is_one = isinstance(value, np.ndarray)
+            setattr(part, name, value.take(some) if is_one else tuple(each.take(some) for each in value))
         return part
 
 
@@ -148,12 +151,14 @@ def choose_many(s: Shapes, a: Machine, x: type[Doubles]) -> tuple[Array, Array]:
 
 def _try_splits(s: Shapes, a: Machine, x: type[Doubles], race: _Race) -> None:
     """Candidates with a split, on products so small that one could help."""
-    some = np.flatnonzero((2 * s.across[-1] * s.along[-1] <= a.slots) & (s.k >= 2 * SHORTEST_SPLIT))
+    could = (2 * s.across[-1] * s.along[-1] <= a.slots) & (s.k >= 2 * SHORTEST_SPLIT)
+    could &= race.could_lose(s.outputs * (2 * a.reduce_value) + a.reduce)  # what adding up two parts takes
+    some = np.flatnonzero(could)
     if not some.size:
         return
     part = s.part(some)
     largest, most = part.m.max(), _most_splits(part)
-    inner = _Race((part.warm[1], part.cold[1]), [best[some] for best in race.best])
+    inner = _Race((part.warm[1], part.cold[1]), [best.take(some) for best in race.best])
     for number, tile in enumerate(a.tiles, start=len(TILES)):
         if largest > tile.covered:
             blocks = part.across[tile.row] * part.along[tile.col]
@@ -176,7 +181,16 @@ class _Race:
         self._traffics = traffics
         self._bits = np.dtype(f"i{traffics[0].itemsize}")
         self._mask = np.array(-1 << TIE_BITS[traffics[0].itemsize], dtype=self._bits)
-        self.best = best or [np.full(dram.size, np.iinfo(self._bits).max) for dram in traffics]
+        self.best = best or [np.full(dram.size, np.iinfo(self._bits).max, dtype=self._bits) for dram in traffics]
+
+    def could_lose(self, added: Array) -> Array:
+        """Whether a candidate that takes ``added`` beside its traffic could be faster under any of them."""
+        could: Array = np.zeros(added.size, dtype=np.bool_)
+        for dram, best in zip(self._traffics, self.best, strict=True):
+            least = dram + added
+            least *= CLEARLY
+            could |= (best & self._mask).view(least.dtype) > least
+        return could
 
     def run(self, number: int, pipes: Pipes, reduce: Array | None = None) -> None:
         """Let a candidate take part."""

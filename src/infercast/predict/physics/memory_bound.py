@@ -14,7 +14,8 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.ops.elementwise import FUSED_NORM, Elementwise
-from infercast.predict.physics.terms import Physics, columns, fill, log2, miss_share, soft_max
+from infercast.predict.physics.either import Arrays, Kit, Number, Plain
+from infercast.predict.physics.terms import OnePhysics, Physics
 
 FEATURES = (
     "dram_share",
@@ -79,30 +80,39 @@ KERNELS = {
 
 
 def memory_bound(op: Elementwise, gpu: Gpu) -> Physics:
-    """Price a kernel that only moves bytes."""
+    """Price kernels that only move bytes."""
+    return Physics(*_price(op, gpu, np.atleast_1d(np.asarray(op.rows, dtype=np.float64)), Arrays))
+
+
+def memory_bound_one(op: Elementwise, gpu: Gpu, rows: float) -> OnePhysics:
+    """Price one of them."""
+    return OnePhysics(*_price(op, gpu, rows, Plain))
+
+
+def _price(op: Elementwise, gpu: Gpu, rows: Number, x: Kit) -> tuple[Number, dict[str, Number], Number]:
+    """Seconds, their terms, and features."""
     kernel = KERNELS.get(op.kind or op.family, KERNELS["activation"])
-    rows = np.atleast_1d(np.asarray(op.rows, dtype=np.float64))
-    row_bytes = op.read_per_row + op.written_per_row
+    log2, row_bytes = x.log2, op.read_per_row + op.written_per_row
     moved = rows * row_bytes + op.shared_read
-    missed = miss_share(moved, gpu.l2_bytes * kernel.cache, kernel.cliff)
+    missed = x.miss_share(moved, gpu.l2_bytes * kernel.cache, kernel.cliff)
     per_sm = rows / gpu.sms
     cycle = 1.0 / gpu.boost_clock
     dram = moved * missed / (gpu.dram_bandwidth * kernel.dram)
     cache = moved / (gpu.l2_bandwidth * L2_EFFICIENCY)
     port = per_sm * row_bytes / kernel.port * cycle
-    filled = np.minimum(1.0, op.read_per_row / kernel.full_row) if kernel.full_row else 1.0
+    filled = x.smaller(1.0, op.read_per_row / kernel.full_row) if kernel.full_row else 1.0
     blocks = (per_sm * kernel.block * filled + row_bytes / kernel.row) * cycle
     launch = kernel.floor * (0.45 + 0.55 * REFERENCE_CLOCK / gpu.boost_clock) + 0.0 * rows
-    seconds = launch + soft_max(OVERLAP, dram + 1e-12, cache, port, blocks)
+    seconds = launch + x.soft_max(OVERLAP, dram + 1e-12, cache, port, blocks)
     terms = {"dram": dram, "l2": cache, "port": port, "blocks": blocks, "launch": launch}
-    features = columns(
+    features = x.columns(
         *(term / seconds for term in terms.values()),
         log2(rows),
         log2(row_bytes),
         log2(per_sm),
-        fill(rows, gpu.sms),
+        x.fill(rows, gpu.sms),
         log2(moved / gpu.l2_bytes),
-        op.read_per_row / np.maximum(row_bytes, 1.0),
+        op.read_per_row / x.larger(row_bytes, 1.0),
         log2(seconds * 1e6),
     )
-    return Physics(seconds, terms, features)
+    return seconds, terms, features

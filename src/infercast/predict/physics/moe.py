@@ -8,7 +8,7 @@ A100, L40S, H100 and H200; they are not hardware facts, and other kernel familie
 
 from __future__ import annotations
 
-from statistics import NormalDist
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +56,14 @@ ROUNDED_AWAY = 0.36
 # Experts are taken in this many equal classes, from the least to the most loaded.
 CLASSES = 24
 _RANK = (np.arange(CLASSES) + 0.5) / CLASSES
-_NORMAL = np.array([NormalDist().inv_cdf(rank) for rank in _RANK])
+
+
+@cache
+def standard_deviations() -> Array:
+    """How many standard deviations each class of experts is off the mean."""
+    from statistics import NormalDist  # noqa: PLC0415 - models without experts need no decimals and fractions
+
+    return np.array([NormalDist().inv_cdf(rank) for rank in _RANK])
 
 
 class _Routed(NamedTuple):
@@ -100,7 +107,7 @@ def _loads(op: MoE, tokens: Array) -> tuple[Array, Array]:
         for _ in range(3):  # no expert can get a token twice: cap, and hand the excess to the others
             loads = np.minimum(loads * (mean / loads.mean(axis=1, keepdims=True)), tokens[:, None])
         return loads, loads**3 / (loads**3 + ROUNDED_AWAY**3)
-    loads = np.maximum(mean + np.sqrt(mean) * _NORMAL, 0.0)
+    loads = np.maximum(mean + np.sqrt(mean) * standard_deviations(), 0.0)
     loads = loads * (mean / loads.mean(axis=1, keepdims=True))
     hit = -np.expm1(tokens * np.log1p(-min(op.topk / op.experts, 1 - 1e-9)))
     return loads, np.repeat(hit[:, None], CLASSES, axis=1)

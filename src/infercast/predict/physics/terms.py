@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from infercast.records import dataclass
 
 Array = npt.NDArray[Any]
 
@@ -21,6 +22,15 @@ class Physics:
     """Seconds of each pipe, for people: ``tensor``, ``dram``, ``l2``, ..., ``launch``."""
     features: Array
     """One row a kernel; columns as in the core's ``FEATURES``. Mostly dimensionless: ratios and logarithms."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnePhysics:
+    """The same of one kernel, in plain floats."""
+
+    seconds: float
+    terms: dict[str, float]
+    features: list[float]
 
 
 def soft_max(power: float, *parts: Array) -> Array:

@@ -1,0 +1,41 @@
+"""Commands are loaded when they are asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+from infercast.cli.app import load_command
+from infercast.cli.commands import COMMANDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_says_what_the_command_says(name):
+    first, _, _ = (load_command(name).__doc__ or "").partition("\n\n")
+    assert COMMANDS[name][1] == first.strip()
+
+
+def test_a_command_may_stand_behind_two_dashes(infercast):
+    assert infercast("--", "gpus", "--json").json == infercast("gpus", "--json").json
+
+
+@pytest.mark.parametrize(
+    ("words", "spared"),
+    [
+        (["--version"], {"typer", "numpy", "rich"}),
+        (["--help"], {"numpy", "infercast.cli.simulate"}),
+        (["gpus", "--json"], {"rich", "infercast.cli.simulate", "infercast.forecast.serving"}),
+        (["memory", "llama-3.1-8b", "--gpu", "h200-sxm", "--json"], {"rich", "numpy.random"}),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(words, spared):
+    script = (
+        f"import sys; sys.argv = ['infercast', *{words!r}]\n"
+        "from infercast.cli.main import run\n"
+        "try: run()\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr.split()
+    assert "infercast.cli.main" in loaded
+    assert not spared & set(loaded)
