@@ -116,7 +116,7 @@ def test_every_layer_has_a_row() -> None:
 
 def test_the_walk_sees_imports_of_every_kind() -> None:
     assert any(each.file == "cli/simulate.py" and each.target == "infercast.cli.options" for each in OWN)
-    assert any(each.file == "cli/validate.py" and each.target == "rich.progress" for each in IMPORTS)
+    assert any(each.file == "cli/progress.py" and each.target == "rich.progress" for each in IMPORTS)
 
 
 def test_no_arrow_outside_the_table() -> None:

@@ -21,7 +21,7 @@ from infercast.validate.compare_published import compare_published, deployment_o
 from infercast.validate.published import PublishedRun, read_published
 
 PATHS, TOKENS = (0.0, 2e-3, 4e-3, 6e-3), (0.0, 2e-6, 4e-6, 6e-6)
-SKEWS = (0.0, 0.5e-6, 1e-6, 1.5e-6, 2e-6, 3e-6)
+SKEWS = (0.0, 0.5e-6, 0.8e-6, 1.2e-6, 1.6e-6, 2e-6, 3e-6)
 
 
 def server_errors(runs: list[PublishedRun], grid: list[tuple[float, float]]) -> np.ndarray:

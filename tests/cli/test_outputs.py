@@ -26,6 +26,24 @@ def test_files_do_not_change_the_answer(infercast: Any, tmp_path: Path) -> None:
     assert again.json["ttft_ms"] == infercast(*RUN, "--json").json["ttft_ms"]
 
 
+@pytest.mark.parametrize(
+    ("layout", "lanes"),
+    [
+        (("-dp", 2), {"engine 1", "engine 2", "host thread"}),
+        (("-pp", 2), {"engine", "stage 1: steps", "stage 2: steps"}),
+    ],
+)
+def test_copies_and_stages_have_lanes(infercast: Any, tmp_path: Path, layout: Any, lanes: set[str]) -> None:
+    pytest.importorskip("matplotlib")
+    page, trace = tmp_path / "run.html", tmp_path / "run.json"
+    with_files = infercast(*RUN, *layout, "--report", page, "--trace-out", trace)
+    assert (with_files.code, with_files.out) == (0, infercast(*RUN, *layout).out)
+    assert "Where time goes" in page.read_text(encoding="utf-8")
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    assert sum(each["name"] == "arrival" for each in events) == 40
+    assert lanes <= {each["args"]["name"] for each in events if each["name"].endswith("_name")}
+
+
 def test_the_same_bytes_every_time(infercast: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pairs = []
@@ -56,8 +74,8 @@ def test_a_window_and_a_cut(infercast: Any, tmp_path: Path, monkeypatch: pytest.
         (("--trace-window", "0:5"), "--trace-window needs --trace-out FILE"),
         (("--trace-out", "run.json", "--trace-window", "5"), "two numbers of seconds like 0:60, not '5'"),
         (("--trace-out", "run.json", "--trace-window", "5:1"), "begin at 0 or later and end after that, not '5:1'"),
-        (("--trace-out", "run.json", "-dp", 2), "follows one engine"),
-        (("--report", "run.html", "-pp", 2), "follows one engine"),
+        (("--trace-out", "run.json", "--breakdown", "-dp", 2), "follows one engine"),
+        (("--report", "run.html", "--breakdown", "-pp", 2), "follows one engine"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -39,11 +39,17 @@ def test_memory_of_a_layout(infercast: Any) -> None:
 
 
 def test_layouts(infercast: Any) -> None:
-    words = ("layouts", "qwen2.5-7b", "--gpu", "l4", "--gpu", "a100-sxm", "--gpus", "1,2", "--predictor", "roofline")
+    words = ("layouts", "qwen2.5-7b", "--gpu", "l4,a100-sxm", "--gpus", "1,2", "--predictor", "roofline")
     rows = infercast(*words, "--json").json
+    apart = ("layouts", "qwen2.5-7b", "--gpu", "l4", "--gpu", "a100-sxm", "--gpus", 1, "--gpus", 2, *words[-2:])
+    assert infercast(*apart, "--json").json == rows
     assert {row["gpu"] for row in rows} == {"l4", "a100-sxm"}
     assert {row["gpus"] for row in rows} == {1, 2}
     assert all(row["fits"] == (row["problem"] is None) for row in rows)
+    for row in rows:
+        for name in ("ttft_alone_ms", "tpot_ms", "output_tokens_per_s"):
+            ends = row[f"{name}_interval"]
+            assert ends is None if row["problem"] else ends[0] < row[name] < ends[1]
     text = infercast(*words).out
     assert "tokens/s a GPU" in text
     assert "TP2" in text
@@ -55,6 +61,9 @@ def test_two_pools(infercast: Any) -> None:
     assert result["gpus"] == 3
     assert result["link"]["name"] == "infiniband-ndr"
     assert [engine["requests"] for engine in result["prefill"]["engines"]] == [12]
+    for name in ("ttft_ms", "tpot_ms", "end_to_end_ms"):
+        low, high = result[f"{name}_interval"]["mean"]
+        assert low < result[name]["mean"] < high
     text = infercast(*words).out
     assert "waiting for the link" in text
 
@@ -73,6 +82,22 @@ BAD = {
         ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--link", "x", *LOAD),
         "unknown link 'x'",
     ),
+    "stages": (("memory", "qwen2.5-0.5b", "--gpu", "l4", "-pp", 25, "--network", "roce-400"), "use 1 to 24"),
+    "exchange": (
+        ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "--all2all-backend", "deepep_low_latency", *LOAD),
+        "is for copies that share experts",
+    ),
+    "engines": (
+        ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--prefill-engines", 0, *LOAD),
+        "--prefill-engines must be at least 1, not 0",
+    ),
+    "overload": (
+        ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--rate", 5000, "-n", 500,
+         "--input-len", 2000, "--output-len", 20, "--predictor", "roofline"),
+        "saturated: 5e+03 requests/s arrive but only about",
+    ),
+    "load": (("layouts", "llama-3.1-8b", "--gpu", "l4", "--concurrency", 0), "concurrency must be at least 1, not 0"),
+    "names": (("layouts", "llama-3.1-8b", "--gpu", "l4,,a10"), "--gpu must be names with commas between them"),
     "arrivals": (("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4"), "--rate R or"),
 }  # fmt: skip
 

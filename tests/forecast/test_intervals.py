@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import infercast
 from infercast.engine.settings import EngineSettings
 from infercast.forecast import intervals as module
 from infercast.forecast import uncertainty as sources
@@ -141,3 +142,12 @@ def test_several_engines() -> None:
     fleet = forecast_fleet(deployment, workload)
     around = forecast_intervals(fleet)
     assert around.ttft.low.p50 < fleet.ttft.p50 < around.ttft.high.p50
+
+
+def test_wires_between_nodes_are_less_certain() -> None:
+    ends = []
+    for network, size in ((None, 8), ("infiniband-ndr", 16)):
+        deployment = infercast.deploy("llama-3.3-70b", "h100-sxm", tensor_parallel_size=size, network=network)
+        step = infercast.price_step(deployment, infercast.prefill_shape(1024))
+        ends.append(step_uncertainty(step, across_nodes=deployment.crosses_nodes))
+    assert ends[1] > ends[0] + 0.05

@@ -46,52 +46,52 @@ def test_the_host_plans_when_the_simulation_did(run: WatchedRun, monkeypatch: py
     monkeypatch.setattr(state, "Timeline", Noted)
     record = simulate(run.forecast.replica, run.forecast.workload, jump=False)
     lanes = lanes_of(run, 0.0, 1e6)
-    plans = [each.begin for each in lanes.host if each.name == "plan"]
+    plans = [each.begin for each in lanes.engines[0].host if each.name == "plan"]
     assert np.allclose(plans, np.array(moments) - record.sent_at.min(), rtol=0, atol=1e-9)
 
 
 def test_the_host_does_one_thing_at_a_time_and_all_of_it(run: WatchedRun) -> None:
     lanes = lanes_of(run, 0.0, 1e6)
-    for before, after in zip(lanes.host, lanes.host[1:], strict=False):
+    for before, after in zip(lanes.engines[0].host, lanes.engines[0].host[1:], strict=False):
         assert before.begin <= before.end <= after.begin + 1e-9
-    names = [each.name for each in lanes.host]
-    assert names.count("plan") == names.count("launch") == len(lanes.steps)
-    assert len(lanes.steps) - names.count("take in") <= run.forecast.replica.steps_under_way
+    names = [each.name for each in lanes.engines[0].host]
+    assert names.count("plan") == names.count("launch") == len(lanes.engines[0].steps)
+    assert len(lanes.engines[0].steps) - names.count("take in") <= run.forecast.replica.steps_under_way
 
 
 def test_kernels_fill_their_steps(run: WatchedRun) -> None:
     lanes = lanes_of(run, 0.0, 1e6)
-    assert len(lanes.steps) == run.log.steps.ends.size
-    for step in lanes.steps:
+    assert len(lanes.engines[0].steps) == run.log.steps.ends.size
+    for step in lanes.engines[0].steps:
         assert step.kernels[0].begin == step.whole.begin
         assert step.kernels[-1].end == pytest.approx(step.whole.end)
         assert step.kernels[-1].name == "sampling"
-    for before, after in zip(lanes.steps, lanes.steps[1:], strict=False):
+    for before, after in zip(lanes.engines[0].steps, lanes.engines[0].steps[1:], strict=False):
         assert before.whole.end <= after.whole.begin + 1e-9
-    seconds = sum(step.whole.end - step.whole.begin for step in lanes.steps)
+    seconds = sum(step.whole.end - step.whole.begin for step in lanes.engines[0].steps)
     assert seconds == pytest.approx(sum(phase.gpu_seconds for phase in run.forecast.phases))
 
 
 def test_requests_never_share_a_lane(run: WatchedRun) -> None:
     lanes = lanes_of(run, 0.0, 1e6)
-    assert sorted(each.number for each in lanes.requests) == list(range(30))
+    assert sorted(each.number for each in lanes.engines[0].requests) == list(range(30))
     last: dict[int, float] = {}
-    for each in lanes.requests:
+    for each in lanes.engines[0].requests:
         assert each.sent <= each.started <= each.first_token <= each.last_token
         assert last.get(each.lane, 0.0) <= each.sent
         last[each.lane] = each.last_token
-    assert lanes.counts[-1][1:] == (0, 0)
-    assert max(running + waiting for _, running, waiting in lanes.counts) == len(last)
+    assert lanes.engines[0].counts[-1][1:] == (0, 0)
+    assert max(running + waiting for _, running, waiting in lanes.engines[0].counts) == len(last)
 
 
 def test_a_window_holds_what_is_in_it() -> None:
     run = watched(*RUNS["busy"])
     lanes = lanes_of(run, 0.5, 1.0)
-    assert 0 < len(lanes.steps) < run.log.steps.ends.size
-    assert all(step.whole.end > 0.5 and step.whole.begin < 1.0 for step in lanes.steps)
-    assert all(each.last_token > 0.5 and each.sent < 1.0 for each in lanes.requests)
+    assert 0 < len(lanes.engines[0].steps) < run.log.steps.ends.size
+    assert all(step.whole.end > 0.5 and step.whole.begin < 1.0 for step in lanes.engines[0].steps)
+    assert all(each.last_token > 0.5 and each.sent < 1.0 for each in lanes.engines[0].requests)
     assert not lanes.is_cut
-    assert not lanes_of(run, 1e4, 2e4).steps
+    assert not lanes_of(run, 1e4, 2e4).engines[0].steps
 
 
 def test_a_window_that_is_too_full_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +99,9 @@ def test_a_window_that_is_too_full_is_cut(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "MOST_SLICES", 200)
     lanes = lanes_of(run, 0.0, 60.0)
     assert lanes.is_cut
-    assert 0 < len(lanes.steps) <= 200 // len(run.timer.kernels)
+    assert 0 < len(lanes.engines[0].steps) <= 200 // len(run.timer.kernels)
     assert lanes.end < 60
-    assert all(each.sent < lanes.end for each in lanes.requests)
+    assert all(each.sent < lanes.end for each in lanes.engines[0].requests)
 
 
 @pytest.mark.parametrize("window", [(-1.0, 2.0), (3.0, 3.0), (float("nan"), 1.0)])

@@ -8,6 +8,7 @@ import pytest
 import infercast
 from infercast.forecast.breakdown import watch_run
 from infercast.forecast.overview import MOST_BINS, Overview, look_over
+from infercast.forecast.watched_fleet import watch_fleet
 
 LENGTHS = {"input_lengths": "uniform:50:900", "output_lengths": "uniform:2:60"}
 
@@ -75,8 +76,16 @@ def test_one_token_each_and_one_request() -> None:
     assert sum(overview.ttft.counts) == 1
 
 
-def test_several_engines_are_refused() -> None:
-    deployment = infercast.deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2)
-    workload = infercast.synthetic_workload(rate=5, count=3, **LENGTHS)
+def test_several_engines_and_stages_are_shown_together() -> None:
+    deployment = infercast.deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2, pipeline_parallel_size=2)
+    workload = infercast.synthetic_workload(rate=5, count=12, **LENGTHS)
+    run = watch_fleet(deployment, workload)
+    overview = look_over(run)
+    assert overview.breakdown is None
+    assert overview.slowest == ()
+    assert sum(overview.ttft.counts) == 12
+    tokens = sum(overview.load.output_tokens) * overview.load.width
+    assert tokens == pytest.approx(sum(request.num_output for request in workload.requests))
+    assert sum(overview.load.arrivals) * overview.load.width == pytest.approx(12)
     with pytest.raises(infercast.InputError, match="follows one engine"):
         watch_run(deployment, workload)

@@ -103,7 +103,7 @@ def test_layouts_side_by_side():
 def test_a_load_that_cannot_be():
     with pytest.raises(InputError, match="must be at least 1"):
         infercast.compare_layouts("llama-3.1-8b", ["l4"], load=Load(concurrency=0), **CHEAP)
-    with pytest.raises(InputError, match="140000 tokens are above the 131072 positions"):
+    with pytest.raises(InputError, match="num_input 139744 \\+ num_output 256 are above the 131072 positions"):
         infercast.compare_layouts("llama-3.1-8b", ["l4"], load=Load(num_input=139_744), **CHEAP)
 
 
@@ -131,3 +131,15 @@ def test_uneven_routing_reaches_fewer_experts():
     assert infercast.price_step(uneven, shape).seconds < infercast.price_step(even, shape).seconds
     with pytest.raises(InputError, match="unknown expert_routing 'odd'; known: uniform, balanced"):
         infercast.deploy("qwen3-30b-a3b", "h200-sxm", expert_routing="odd")
+
+
+def test_an_engine_that_nobody_measured_is_less_certain():
+    alone = infercast.deploy("qwen2.5-7b", "a100-sxm")
+    served = infercast.deploy("qwen2.5-7b", "a100-sxm", api_server=True)
+    two = infercast.deploy("qwen2.5-7b", "a100-sxm", tensor_parallel_size=2)
+    widths = []
+    for deployment in (alone, served, two):
+        forecast = infercast.simulate(deployment, workload())
+        band = infercast.forecast_intervals(forecast).tpot
+        widths.append(band.high.mean / band.low.mean)
+    assert widths[0] < min(widths[1:])

@@ -58,3 +58,28 @@ def test_an_engine_waits_for_the_last_gpu():
     gpu = load_gpu("h200-sxm")
     op = Collective("all_reduce", SIZES, 8)
     assert engine_collective(op, gpu).seconds - collective(op, gpu).seconds == pytest.approx(3 * RANK_SKEW)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_flags_take_longer_between_chips_of_two_dies(kind):
+    gpu = load_gpu("b200-sxm")
+    short = np.array([512.0])
+    hopper = seconds(kind, short, 8, replace(gpu, architecture="hopper"))[0]
+    assert seconds(kind, short, 8, gpu)[0] == pytest.approx(3.0 / 2.3 * hopper, rel=0.02)
+
+
+@pytest.mark.parametrize(("gpus", "limit"), [(2, 8 << 20), (4, 8 << 20), (8, 256 << 10)])
+def test_above_its_limit_an_engine_copies_into_symmetric_memory(gpus, limit):
+    gpu = load_gpu("h200-sxm")
+    below, above = (seconds("all_reduce", np.array([size]), gpus, gpu)[0] for size in (limit - 1.0, limit * 1.0))
+    # Copies cross the memory: a faster one makes them shorter.
+    fast = replace(gpu, dram_bandwidth=2 * gpu.dram_bandwidth)
+    assert seconds("all_reduce", np.array([limit - 1.0]), gpus, fast)[0] == below
+    assert seconds("all_reduce", np.array([limit * 1.0]), gpus, fast)[0] < above
+
+
+def test_the_switch_carries_less_of_blackwells_links():
+    gpu = load_gpu("b200-sxm")
+    large = np.array([2.0**32])
+    hopper = seconds("all_reduce", large, 8, replace(gpu, architecture="hopper"), library="nccl")[0]
+    assert seconds("all_reduce", large, 8, gpu, library="nccl")[0] == pytest.approx(0.85 / 0.74 * hopper, rel=0.01)

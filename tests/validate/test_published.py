@@ -135,9 +135,11 @@ def test_the_command(table: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -
     code, out, _ = call(path, "--predictor", "roofline", "--json")
     assert code == 0
     result = json.loads(out)
-    assert set(result) == {"runs", "by_gpu", "by_model", "by_layout", "by_source", "summary"}
+    assert set(result) == {"runs", "by_gpu", "by_model", "by_layout", "by_source", "summary", "interval_level"}
     assert result["summary"]["runs"] == 1
-    assert set(result["summary"]["ttft"]) == {"count", "median", "mean", "p90", "bias"}
+    assert set(result["summary"]["ttft"]) == {"count", "median", "mean", "p90", "bias", "interval_coverage"}
+    low, high = result["runs"][0]["ttft_ms"]["interval"]
+    assert low < result["runs"][0]["ttft_ms"]["predicted"] < high
     code, out, _ = call(path, "--predictor", "roofline")
     assert code == 0
     assert "Absolute error by layout" in out

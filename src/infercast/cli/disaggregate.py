@@ -8,10 +8,11 @@ import typer
 
 from infercast.cli import options
 from infercast.cli.options import WORKLOAD
+from infercast.cli.runs import refuse_overload
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
-from infercast.forecast.disaggregate import forecast_disaggregated
+from infercast.forecast.disaggregate import disaggregated_intervals, forecast_disaggregated
 from infercast.forecast.fleet import DEFAULT_ROUTER
 from infercast.report.fleet import disaggregated_dict, render_disaggregated
 from infercast.report.layout import show
@@ -66,6 +67,7 @@ def command(
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
     predictor: options.PredictorName = "learned",
+    allow_overload: options.AllowOverload = False,
     as_json: options.Json = False,
 ) -> None:
     """Simulate disaggregated serving: TTFT by its parts, TPOT, throughput, and what each pool and the link did.
@@ -79,6 +81,12 @@ def command(
     """
     if rate is None and concurrency is None:
         raise InputError("say how requests arrive: --rate R or --concurrency N")
+    for option, value in (
+        ("--prefill-tp", prefill_tp), ("--prefill-engines", prefill_engines),
+        ("--decode-tp", decode_tp), ("--decode-engines", decode_engines),
+    ):  # fmt: skip
+        if value < 1:
+            raise InputError(f"{option} must be at least 1, not {value}")
     settings = EngineSettings(
         max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs, max_model_len=max_model_len
     )
@@ -107,7 +115,9 @@ def command(
         seed=seed,
     )
     forecast = forecast_disaggregated(prefill, decode, workload, link=link, router=router)
+    refuse_overload(forecast.saturation, allow_overload)
+    intervals = disaggregated_intervals(forecast)
     if as_json:
-        options.print_json(disaggregated_dict(forecast))
+        options.print_json(disaggregated_dict(forecast, intervals))
     else:
-        show(*render_disaggregated(forecast))
+        show(*render_disaggregated(forecast, intervals))

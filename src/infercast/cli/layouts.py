@@ -17,11 +17,16 @@ from infercast.report.layouts import layouts_list, render_layouts
 def command(
     model: options.Model,
     gpu: Annotated[
-        list[str], typer.Option("--gpu", metavar="GPU", help="Bundled name or your own TOML file; may be repeated.")
+        list[str],
+        typer.Option(
+            "--gpu",
+            metavar="GPU",
+            help="Bundled names or your own TOML files, with commas between them or one an option.",
+        ),
     ],
     gpus: Annotated[
-        str, typer.Option("--gpus", metavar="N,N", help="Numbers of GPUs to fill, with commas between them.")
-    ] = "1,2,4,8",
+        list[str], typer.Option("--gpus", metavar="N,N", help="Numbers of GPUs to fill, with commas between them.")
+    ] = ["1,2,4,8"],  # noqa: B006 - read only
     concurrency: Annotated[
         int, typer.Option("--concurrency", help="Sequences at once on all GPUs together.", rich_help_panel=WORKLOAD)
     ] = 64,
@@ -37,14 +42,14 @@ def command(
 
     For example:
 
-      infercast layouts llama-3.3-70b --gpu h100-sxm --gpu h200-sxm --gpu b200-sxm --quantization fp8
+      infercast layouts llama-3.3-70b --gpu h100-sxm,h200-sxm,b200-sxm --quantization fp8
 
       infercast layouts deepseek-v3 --gpu h200-sxm --gpus 8,16 --network infiniband-ndr
     """
     load = Load(concurrency, input_len, output_len)
     costs = compare_layouts(
         model,
-        gpu,
+        options.comma_list("--gpu", gpu),
         num_gpus=_counts(gpus),
         load=load,
         quantization=quantization,
@@ -58,9 +63,9 @@ def command(
         show(*render_layouts(model, load, costs))
 
 
-def _counts(text: str) -> list[int]:
+def _counts(given: list[str]) -> list[int]:
     """Numbers with commas between them."""
-    parts = [part.strip() for part in text.split(",")]
+    parts = options.comma_list("--gpus", given)
     if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise InputError(f"--gpus must be numbers of at least 1 with commas between them, not {text!r}")
+        raise InputError(f"--gpus must be numbers of at least 1 with commas between them, not {','.join(given)!r}")
     return [int(part) for part in parts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +29,9 @@ GpuName = Annotated[
     str, typer.Option("--gpu", metavar="GPU", help="Bundled name (see `infercast gpus`) or your own TOML file.")
 ]
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of tables.")]
+AllowOverload = Annotated[
+    bool, typer.Option("--allow-overload", metavar="", help="Print a saturated run's numbers instead of refusing.")
+]
 Quantization = Annotated[
     str | None,
     typer.Option(
@@ -173,6 +177,14 @@ def choose_predictor(name: str, anchors: Path | None, gpu: str, measurements: Pa
 
     corrections = read_corrections(anchors, load_gpu(gpu), artifact, kernel_profile())
     return Learned(artifact, kernel_profile(), corrections=corrections)
+
+
+def comma_list(option: str, given: Sequence[str]) -> list[str]:
+    """Names with commas between them, or one an option, or both; each counts once."""
+    names = [part.strip() for text in given for part in text.split(",")]
+    if not names or not all(names):
+        raise InputError(f"{option} must be names with commas between them, not {','.join(given)!r}")
+    return list(dict.fromkeys(names))
 
 
 def print_json(data: Any) -> None:

@@ -16,7 +16,7 @@ from infercast.records import dataclass
 from infercast.report.files import check_writable, write_whole
 
 if TYPE_CHECKING:
-    from infercast.forecast.breakdown import WatchedRun
+    from infercast.forecast.watched_fleet import Watched
 
 FILES = "Files"
 WINDOW = "0:60"
@@ -53,7 +53,7 @@ class Outputs:
     def __bool__(self) -> bool:
         return self.report is not None or self.trace is not None
 
-    def write(self, run: WatchedRun, intervals: Intervals) -> None:
+    def write(self, run: Watched, intervals: Intervals) -> None:
         """Write all that was asked for, and say on standard error where a trace could not hold all of it."""
         if self.report is not None:
             from infercast.forecast.overview import look_over  # noqa: PLC0415 - most runs write nothing

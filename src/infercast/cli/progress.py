@@ -1,4 +1,4 @@
-"""A bar for long simulations: how far the run is, what time it is in there, and how much faster than life it goes."""
+"""Bars on a terminal: how far a simulation is and how much faster than life it goes; how many of many are done."""
 
 from __future__ import annotations
 
@@ -34,3 +34,17 @@ def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
                 bar.update(task, completed=sent, description=text, visible=True, refresh=True)
 
         yield tell
+
+
+@contextmanager
+def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None] | None]:
+    """What to tell about many runs: the name of each as it begins; None if piped."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where a bar is shown
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(doing, total=total)
+        yield lambda label: bar.update(task, advance=1, description=label)

@@ -8,16 +8,15 @@ from typing import Annotated
 
 import typer
 
-from infercast import Deployment, Workload
 from infercast.cli import options, outputs
 from infercast.cli.options import SWITCHES, WORKLOAD
 from infercast.cli.progress import simulation_bar
+from infercast.cli.runs import compare_runs, explain_run, refuse_overload, show_fleet
 from infercast.engine.settings import EngineSettings
-from infercast.errors import InputError, SaturatedError
+from infercast.errors import InputError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
-from infercast.forecast.fleet import DEFAULT_ROUTER, forecast_fleet
+from infercast.forecast.fleet import DEFAULT_ROUTER
 from infercast.forecast.intervals import forecast_intervals
-from infercast.forecast.saturation import Saturation
 from infercast.forecast.serving import simulate
 from infercast.report.layout import show
 from infercast.report.serving import forecast_dict, render_forecast
@@ -85,9 +84,7 @@ def command(
         float, typer.Option("--rate-scale", help="Replay a trace so many times as fast.", rich_help_panel=WORKLOAD)
     ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.", rich_help_panel=WORKLOAD)] = 0,
-    allow_overload: Annotated[
-        bool, typer.Option("--allow-overload", metavar="", help="Print a saturated run's numbers instead of refusing.")
-    ] = False,
+    allow_overload: options.AllowOverload = False,
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
@@ -213,80 +210,24 @@ def command(
             raise InputError(
                 "--what-if shows two runs side by side; ask for --breakdown, --report or --trace-out of one"
             )
-        _compare(asked, what_if, workload, allow_overload, as_json)
+        compare_runs(asked, what_if, workload, allow_overload, as_json)
         return
     deployment = asked()
-    if breakdown or files:
-        _explain(deployment, workload, allow_overload, as_json, files, breakdown)
+    if data_parallel_size > 1 and not breakdown:
+        show_fleet(deployment, workload, router, allow_overload, as_json, files)
         return
-    if data_parallel_size > 1:
-        from infercast.report.fleet import fleet_dict, render_fleet  # noqa: PLC0415 - as above
-
-        fleet = forecast_fleet(deployment, workload, router)
-        _refuse_overload(fleet.saturation, allow_overload)
-        around = forecast_intervals(fleet)
-        options.print_json(fleet_dict(fleet, around)) if as_json else show(*render_fleet(fleet, around))
+    if breakdown or files:
+        explain_run(deployment, workload, allow_overload, as_json, files, breakdown)
         return
     _refuse_idle_router(context)
     with simulation_bar(len(workload.requests)) as progress:
         forecast = simulate(deployment, workload, progress=progress)
-    _refuse_overload(forecast.saturation, allow_overload)
+    refuse_overload(forecast.saturation, allow_overload)
     intervals = forecast_intervals(forecast)
     if as_json:
         options.print_json(forecast_dict(forecast, intervals))
     else:
         show(*render_forecast(forecast, intervals))
-
-
-def _compare(asked: partial[Deployment], what_if: str, workload: Workload, allow_overload: bool, as_json: bool) -> None:
-    """The run as asked for beside the run with the changes."""
-    from infercast.forecast.breakdown import watch_run  # noqa: PLC0415 - most runs need none of it
-    from infercast.forecast.what_if import deploy_changed, parse_changes  # noqa: PLC0415
-    from infercast.report.comparison import render_runs, runs_dict  # noqa: PLC0415
-
-    changes = parse_changes(what_if)
-    runs = []
-    for deployment in (asked(), deploy_changed(asked, changes)):
-        with simulation_bar(len(workload.requests)) as progress:
-            runs.append(watch_run(deployment, workload, progress=progress))
-        _refuse_overload(runs[-1].forecast.saturation, allow_overload)
-    both = runs[0], runs[1]
-    if as_json:
-        options.print_json(runs_dict(both, changes.text))
-    else:
-        show(*render_runs(both, changes.text))
-
-
-def _explain(
-    deployment: Deployment,
-    workload: Workload,
-    allow_overload: bool,
-    as_json: bool,
-    files: outputs.Outputs,
-    breakdown: bool,
-) -> None:
-    """The run, where its time went, and the files that show it."""
-    from infercast.forecast.breakdown import break_down, watch_run  # noqa: PLC0415 - most runs need none of it
-    from infercast.report.breakdown import breakdown_dict, render_breakdown  # noqa: PLC0415
-
-    with simulation_bar(len(workload.requests)) as progress:
-        run = watch_run(deployment, workload, progress=progress)
-    forecast = run.forecast
-    _refuse_overload(forecast.saturation, allow_overload)
-    intervals = forecast_intervals(forecast)
-    files.write(run, intervals)
-    parts = break_down(run) if breakdown else None
-    if as_json:
-        more = {} if parts is None else {"breakdown": breakdown_dict(parts)}
-        options.print_json({**forecast_dict(forecast, intervals), **more})
-    else:
-        tables = [] if parts is None else render_breakdown(forecast, parts)
-        show(*render_forecast(forecast, intervals), *tables)
-
-
-def _refuse_overload(saturation: Saturation | None, allow_overload: bool) -> None:
-    if saturation is not None and not allow_overload:
-        raise SaturatedError(f"{saturation.sentence}; lower --rate, add GPUs, or pass --allow-overload")
 
 
 def _refuse_idle_router(context: typer.Context) -> None:

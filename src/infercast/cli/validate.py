@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from infercast.cli import options
+from infercast.cli.progress import runs_bar
 from infercast.cli.validate_published import validate_published
 from infercast.errors import InputError
 from infercast.report.layout import show
 from infercast.report.profiles import profiles_list, render_profiles
 from infercast.report.validation import render_validation, validation_dict
-from infercast.validate.compare import Validation, validate
+from infercast.validate.compare import validate
 from infercast.validate.kernels import compare_profiles, summarise
 from infercast.validate.measured import read_measured
 
@@ -58,9 +57,8 @@ def command(
         validate_published(tables, predictor=predictor, host=host, as_json=as_json)
         return
     measured = [read_measured(path) for path in files]
-
-    def run(progress: Callable[[str], None] | None = None) -> Validation:
-        return validate(
+    with runs_bar("re-running", sum(len(each.runs) for each in measured)) as progress:
+        validation = validate(
             measured,
             model_config=model_config,
             gpu=gpu,
@@ -70,16 +68,6 @@ def command(
             real_weights=real_weights,
             progress=progress,
         )
-
-    if sys.stderr.isatty() and not as_json:
-        from rich.console import Console  # noqa: PLC0415 - only where a bar is shown
-        from rich.progress import Progress  # noqa: PLC0415
-
-        with Progress(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("re-running", total=sum(len(each.runs) for each in measured))
-            validation = run(lambda label: bar.update(task, advance=1, description=label))
-    else:
-        validation = run()
     document, parts = validation_dict(validation), render_validation(validation)
     if kernels:
         profiles = compare_profiles(

@@ -30,11 +30,18 @@ class Deployment:
     predictor: Predictor
     host: Host
     memory: Memory
+    over_http: bool = False
+    """Whether requests come as text to a server, and not as tokens from the same program."""
 
     @property
     def graphs(self) -> Graphs:
         """The CUDA graphs the engine records at its start."""
         return Graphs(self.settings.capture_sizes, self.settings.max_num_seqs, self.settings.cudagraph_mode)
+
+    @property
+    def crosses_nodes(self) -> bool:
+        """Whether its GPUs talk to each other over a network."""
+        return self.layout.talking_gpus > self.gpu.gpus_per_node
 
     @property
     def stages(self) -> tuple[float, ...] | None:
@@ -66,7 +73,7 @@ class Deployment:
 
 def check_nodes(layout: ParallelLayout, gpu: Gpu) -> None:
     """Refuse a layout whose GPUs have nothing to talk over."""
-    talking = layout.replica_gpus * layout.copies_sharing_experts
+    talking = layout.talking_gpus
     if talking > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
         raise InputError(
             f"layout {layout} needs {talking} GPUs that talk to each other, above the {gpu.gpus_per_node} of a node of "
@@ -81,10 +88,13 @@ def deploy(
     layout: ParallelLayout,
     predictor: Predictor,
     host: Host,
+    *,
+    over_http: bool = False,
 ) -> Deployment:
     """Put a model on GPUs, or say why it cannot be done."""
     check_layout(model, layout)
     check_nodes(layout, gpu)
     resolved = resolve(settings, gpu, model.max_positions)
     memory = require_fit(model, layout, gpu, resolved)
-    return Deployment(model, gpu, layout, resolved, predictor, host, memory)
+    machine = host.behind_server() if over_http else host
+    return Deployment(model, gpu, layout, resolved, predictor, machine, memory, over_http)

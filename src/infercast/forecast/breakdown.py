@@ -10,7 +10,7 @@ from infercast.errors import InputError
 from infercast.forecast.composition import Composition, compose
 from infercast.forecast.request_parts import RequestParts, first_token_parts, later_token_parts
 from infercast.forecast.serving import Forecast, simulate
-from infercast.forecast.step_log import KINDS, Array, StepLog, Steps
+from infercast.forecast.step_log import KINDS, Array, EngineRun, StepLog, Steps, new_log
 from infercast.records import dataclass
 from infercast.serve import Record, Workload
 from infercast.serve.state import Progress
@@ -23,6 +23,11 @@ class WatchedRun:
     forecast: Forecast
     timer: KernelTimer
     log: StepLog
+
+    @property
+    def engines(self) -> tuple[EngineRun, ...]:
+        """The one engine of the run."""
+        return (EngineRun(self.forecast.record, self.forecast.replica, self.timer, self.log),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +73,33 @@ def explain_run(
     deployment: Deployment, workload: Workload, *, progress: Progress | None = None
 ) -> tuple[Forecast, Breakdown]:
     """Simulate a workload and say where every second of it went."""
+    check_in_order(deployment)
     run = watch_run(deployment, workload, progress=progress)
     return run.forecast, break_down(run)
 
 
+def check_in_order(deployment: Deployment) -> None:
+    """Refuse what a breakdown cannot follow."""
+    layout = deployment.layout
+    if layout.pipeline > 1 or layout.data > 1:
+        raise InputError(
+            f"a breakdown follows one engine whose steps come one after the other, not layout {layout}; use one copy "
+            "and one stage"
+        )
+
+
 def watch_run(deployment: Deployment, workload: Workload, *, progress: Progress | None = None) -> WatchedRun:
     """Simulate a workload and note its steps."""
-    if deployment.layout.pipeline > 1 or deployment.layout.data > 1:
-        raise InputError(
-            "a breakdown, a report or a trace follows one engine whose steps come one after the other, not layout "
-            f"{deployment.layout}; use one copy and one stage"
-        )
-    timer, log = deployment.timer(), StepLog(len(workload.requests))
+    if deployment.layout.data > 1:
+        check_in_order(deployment)
+    timer, log = deployment.timer(), new_log(deployment, len(workload.requests))
     forecast = simulate(deployment, workload, progress=progress, timer=timer, watch=log)
     return WatchedRun(forecast, timer, log)
 
 
 def break_down(run: WatchedRun) -> Breakdown:
     """What the log of a run says."""
+    check_in_order(run.forecast.deployment)
     forecast, timer, log = run.forecast, run.timer, run.log
     record, steps = forecast.record, log.steps
     idle = _idle_seconds(record)

@@ -98,6 +98,11 @@ def deploy(
     device = with_network(gpu if isinstance(gpu, Gpu) else load_gpu(gpu), network)
     if all2all_backend not in ALL2ALL_BACKENDS:
         raise InputError(f"unknown all2all_backend {all2all_backend!r}; known: {', '.join(ALL2ALL_BACKENDS)}")
+    if all2all_backend != ALL2ALL_BACKENDS[0] and not (enable_expert_parallel and data_parallel_size > 1):
+        raise InputError(
+            f"all2all_backend {all2all_backend} is for copies that share experts; add enable_expert_parallel and a "
+            "data_parallel_size of 2 or more, or leave it out"
+        )
     layout = ParallelLayout(
         tensor_parallel_size,
         pipeline_parallel_size,
@@ -118,5 +123,6 @@ def deploy(
         settings or EngineSettings(),
         replace(layout, fused_norms=fuses_norms(device) if fuse_allreduce_rms is None else fuse_allreduce_rms),
         make_predictor(predictor) if isinstance(predictor, str) else predictor,
-        machine.behind_server() if api_server else machine,
+        machine,
+        over_http=api_server,
     )

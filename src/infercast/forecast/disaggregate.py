@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from math import exp
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.kv import sequence_bytes
 from infercast.errors import InputError
-from infercast.forecast.fleet import DEFAULT_ROUTER, EngineLoad, engine_loads, pool_of
+from infercast.forecast.fleet import DEFAULT_ROUTER, EngineLoad, busiest, engine_loads, pool_of
+from infercast.forecast.intervals import MOST_REQUESTS, Intervals, around, chance_in, results_of
+from infercast.forecast.saturation import Saturation, backlog_grows, full_rate
 from infercast.forecast.serving import Percentiles, percentiles
+from infercast.forecast.uncertainty import EIGHTY, ELSEWHERE, Uncertainty, slowed, uncertainty_of
 from infercast.hardware.network import networks
+from infercast.predict.physics.collective import NETWORK_EFFICIENCY
 from infercast.records import dataclass
-from infercast.serve import Workload
-from infercast.serve.disaggregate import Link, simulate_disaggregated
+from infercast.serve import Replica, Workload
+from infercast.serve.disaggregate import Handover, Link, receiving, simulate_disaggregated
+from infercast.serve.fleet import Pool, same_engines
 from infercast.serve.served import Served
+
+Array = npt.NDArray[Any]
 
 NVLINK = "nvlink"
 NVLINK_LATENCY = 5e-6
+LINK_SPREAD = 0.2
+"""Standard deviation of the logarithm of what a link carries: no transfer between pools was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +44,7 @@ class DisaggregatedForecast:
     workload: Workload
     ttft: Percentiles
     tpot: Percentiles | None
+    inter_token: Percentiles | None
     end_to_end: Percentiles
     prompt: Percentiles
     """From sending a request to the end of its prompt on the first pool."""
@@ -47,6 +61,11 @@ class DisaggregatedForecast:
     """Share of the run in which the busiest sender's link carried something."""
     prefill_engines: tuple[EngineLoad, ...]
     decode_engines: tuple[EngineLoad, ...]
+    saturation: Saturation | None
+    pools: tuple[Pool, Pool]
+    """The engines as they were simulated, for those who simulate them again ..."""
+    handover: Handover
+    """... and what each of them did."""
 
     @property
     def gpus(self) -> int:
@@ -68,22 +87,23 @@ def forecast_disaggregated(
             f"both pools must serve one model with one KV-cache format, not {prefill.model.name} "
             f"({prefill.model.cache_dtype}) and {decode.model.name} ({decode.model.cache_dtype})"
         )
-    wire = link_between(prefill, decode, link)
+    wire, pools = link_between(prefill, decode, link), (pool_of(prefill, router), pool_of(decode, router))
     size = partial(sequence_bytes, decode.model)
-    done = simulate_disaggregated(pool_of(prefill, router), pool_of(decode, router), wire, size, workload)
-    prompts, served = Served(done.prefill), Served(done.decode)
-    tpot = served.tpot
-    duration = float(served.last_token.max() - prompts.sent_at.min())
+    done = simulate_disaggregated(*pools, wire, size, workload)
+    prompts, served = Served(done.prefill), clients_of(done)
+    tpot, (gaps, counts) = served.tpot, served.gaps
+    duration = float(served.last_token.max() - served.sent_at.min())
     sizes = np.array([size(request.num_input) for request in workload.requests])
     return DisaggregatedForecast(
         prefill=prefill,
         decode=decode,
         link=link,
         workload=workload,
-        ttft=percentiles(served.first_token - prompts.sent_at),
+        ttft=percentiles(served.ttft),
         tpot=percentiles(tpot) if tpot.size else None,
-        end_to_end=percentiles(served.last_token - prompts.sent_at),
-        prompt=percentiles(done.ready - prompts.sent_at),
+        inter_token=percentiles(gaps, counts) if gaps.size else None,
+        end_to_end=percentiles(served.end_to_end),
+        prompt=percentiles(done.ready - served.sent_at),
         transfer_wait=percentiles(done.began - done.ready),
         transfer=percentiles(done.received - done.began),
         first_step=percentiles(served.first_token - done.received),
@@ -93,6 +113,64 @@ def forecast_disaggregated(
         link_use=float(np.bincount(prompts.engine, sizes).max()) / wire.sending / duration,
         prefill_engines=engine_loads(done.prefill, prompts, workload, duration),
         decode_engines=engine_loads(done.decode, served, workload, duration),
+        saturation=_find_saturation(pools, wire, float(sizes.mean()), workload, served),
+        pools=pools,
+        handover=done,
+    )
+
+
+def _find_saturation(
+    pools: tuple[Pool, Pool], wire: Link, size: float, workload: Workload, served: Served
+) -> Saturation | None:
+    """Whether requests come faster than the slower pool, or the link, can ever serve them."""
+    if workload.rate is None or not backlog_grows(served):
+        return None
+    prefill, decode = pools
+    prompts = replace(workload, requests=tuple(replace(each, num_output=1) for each in workload.requests))
+    capacity = min(
+        len(prefill.replicas) * full_rate(prefill.replicas[0], prompts),
+        len(decode.replicas) * full_rate(receiving(decode.replicas[0]), workload),
+        min(len(prefill.replicas) * wire.sending, wire.receiving) / size,
+    )
+    return Saturation(workload.rate, capacity) if workload.rate > capacity else None
+
+
+def clients_of(done: Handover) -> Served:
+    """What clients saw of both pools: tokens come from the second, requests went to the first."""
+    served = Served(done.decode)
+    served.sent_at = Served(done.prefill).sent_at
+    return served
+
+
+def disaggregated_intervals(forecast: DisaggregatedForecast) -> Intervals:
+    """80 % intervals: both pools are off alike, by what prices and hosts may be, and the link by itself."""
+    deployments, pools = (forecast.prefill, forecast.decode), forecast.pools
+    records = (busiest(forecast.handover.prefill), busiest(forecast.handover.decode))
+    abouts = [uncertainty_of(*each, ELSEWHERE) for each in zip(deployments, records, strict=True)]
+    workload = replace(forecast.workload, requests=forecast.workload.requests[:MOST_REQUESTS])
+    wire, size = link_between(*deployments, forecast.link), partial(sequence_bytes, forecast.decode.model)
+
+    def results(gpu: bool = False, host: bool = False, slower: float = 1.0) -> Array:
+        first, second = (
+            replace(pool, replicas=same_engines(_longer(pool.replicas[0], about, gpu, host), len(pool.replicas)))
+            for pool, about in zip(pools, abouts, strict=True)
+        )
+        link = replace(wire, sending=wire.sending / slower, receiving=wire.receiving / slower)
+        return results_of(clients_of(simulate_disaggregated(first, second, link, size, workload)))
+
+    base, link_end = results(), exp(EIGHTY * LINK_SPREAD)
+    moved = [np.log(each / base) for each in (results(gpu=True), results(host=True), results(slower=link_end))]
+    chance = chance_in(clients_of(forecast.handover))
+    return around(forecast, np.sqrt(np.square([*moved, chance]).sum(axis=0)))
+
+
+def _longer(replica: Replica, about: Uncertainty, gpu: bool, host: bool) -> Replica:
+    """An engine at the upper end of its GPU's interval, or of its host's."""
+    return slowed(
+        replica,
+        prompts=exp(about.prompts) if gpu else 1.0,
+        decodes=exp(about.decodes) if gpu else 1.0,
+        host=exp(about.host) if host else 1.0,
     )
 
 
@@ -106,10 +184,10 @@ def link_between(prefill: Deployment, decode: Deployment, name: str) -> Link:
                 f"link nvlink needs both pools in one node of equal GPUs with direct links, and {together} GPUs of "
                 f"{prefill.gpu.name} and {decode.gpu.name} are not; known networks: {', '.join(networks())}"
             )
-        rate = prefill.gpu.nvlink_bandwidth
+        rate = prefill.gpu.nvlink_bandwidth * NETWORK_EFFICIENCY
         return Link(senders * rate, receivers * rate, NVLINK_LATENCY)
     known = networks()
     if name not in known:
         raise InputError(f"unknown link {name!r}; known: {', '.join([NVLINK, *known])}")
-    network = known[name]
-    return Link(senders * network.bandwidth, receivers * network.bandwidth, network.latency)
+    rate = known[name].bandwidth * NETWORK_EFFICIENCY
+    return Link(senders * rate, receivers * rate, known[name].latency)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infercast.engine.deployment import Deployment
+from infercast.engine.sharing import shared_seconds
+from infercast.engine.timer import KernelTimer
+from infercast.forecast.phases import Phase, summarise_phases
 from infercast.forecast.saturation import Saturation, find_saturation
-from infercast.forecast.serving import Percentiles, percentiles, replica_of
+from infercast.forecast.serving import Level, Percentiles, percentiles, replica_of
 from infercast.records import dataclass
 from infercast.serve import Record, Workload, simulate
 from infercast.serve.fleet import Pool, same_engines, simulate_fleet
 from infercast.serve.served import Served
+from infercast.serve.state import Watcher
 
 DEFAULT_ROUTER = "least_loaded"
 
@@ -44,6 +48,15 @@ class FleetForecast:
     duration: float
     output_tokens_per_second: float
     requests_per_second: float
+    running: Level
+    """On all engines together, as the next two ..."""
+    waiting: Level
+    kv_usage: Level
+    """... and of the fullest."""
+    prefix_hit_rate: float
+    num_preemptions: int
+    phases: tuple[Phase, ...]
+    """Of the engine that took most steps."""
     engines: tuple[EngineLoad, ...]
     saturation: Saturation | None
     pool: Pool
@@ -61,21 +74,27 @@ def pool_of(deployment: Deployment, router: str = DEFAULT_ROUTER) -> Pool:
     """The engines of a deployment as the simulation sees them; all of them share one step timer."""
     layout = deployment.layout
     replica = replica_of(deployment, deployment.timer())
-    return Pool(same_engines(replica, layout.data), router, lockstep=layout.copies_sharing_experts > 1)
+    lockstep = layout.copies_sharing_experts > 1
+    return Pool(same_engines(replica, layout.data), router, lockstep, shared_seconds(deployment) if lockstep else None)
 
 
-def serve_fleet(deployment: Deployment, workload: Workload, router: str = DEFAULT_ROUTER) -> Record | Served:
-    """Serve a workload by every copy of a deployment."""
-    if deployment.layout.data == 1:
-        return simulate(replica_of(deployment, deployment.timer()), workload)
-    return Served(simulate_fleet(pool_of(deployment, router), workload))
-
-
-def forecast_fleet(deployment: Deployment, workload: Workload, router: str = DEFAULT_ROUTER) -> FleetForecast:
-    """Simulate a workload on every copy of a deployment behind a router."""
-    pool = pool_of(deployment, router)
+def serve_pool(pool: Pool, workload: Workload) -> tuple[list[Record], Record | Served]:
+    """Serve a workload: what each engine did, and what clients saw of all."""
+    if len(pool.replicas) == 1:
+        record = simulate(pool.replicas[0], workload)
+        return [record], record
     records = simulate_fleet(pool, workload)
+    return records, Served(records)
+
+
+def forecast_fleet(
+    deployment: Deployment, workload: Workload, router: str = DEFAULT_ROUTER, *, watch: Sequence[Watcher] = ()
+) -> FleetForecast:
+    """Simulate a workload on every copy of a deployment behind a router; ``watch``: told of each engine's steps."""
+    pool = pool_of(deployment, router)
+    records = simulate_fleet(pool, workload, watch)
     served = Served(records)
+    levels = [(record.running, record.waiting, record.kv_usage, _busy(record)) for record in records if _busy(record)]
     tpot, (gaps, counts) = served.tpot, served.gaps
     duration = float(served.last_token.max() - served.sent_at.min())
     return FleetForecast(
@@ -89,11 +108,34 @@ def forecast_fleet(deployment: Deployment, workload: Workload, router: str = DEF
         duration=duration,
         output_tokens_per_second=float(served.num_output.sum()) / duration,
         requests_per_second=len(workload.requests) / duration,
+        running=Level(sum(each[0].area / each[3] for each in levels), sum(each[0].peak for each in levels)),
+        waiting=Level(sum(each[1].area / each[3] for each in levels), sum(each[1].peak for each in levels)),
+        kv_usage=Level(max(each[2].area / each[3] for each in levels), max(each[2].peak for each in levels)),
+        prefix_hit_rate=float(served.num_cached.sum()) / sum(request.num_input for request in workload.requests),
+        num_preemptions=sum(record.num_preemptions for record in records),
+        phases=summarise_phases(deployment, busiest(records), timer_of(pool)),
         engines=engine_loads(records, served, workload, duration),
         saturation=find_saturation(pool.replicas[0], workload, served, engines=len(records)),
         pool=pool,
         records=tuple(records),
     )
+
+
+def timer_of(pool: Pool) -> KernelTimer:
+    """The step timer that all engines of a pool share."""
+    timer = pool.replicas[0].timer
+    assert isinstance(timer, KernelTimer)
+    return timer
+
+
+def busiest(records: Sequence[Record]) -> Record:
+    """What the engine did that took most steps."""
+    return max(records, key=lambda record: sum(phase.steps for phase in record.phases.values()))
+
+
+def _busy(record: Record) -> float:
+    """Seconds in which steps ran."""
+    return sum(phase.seconds for phase in record.phases.values())
 
 
 def engine_loads(
@@ -105,7 +147,7 @@ def engine_loads(
         prompts[engine] += request.num_input
     loads = []
     for number, record in enumerate(records):
-        seconds = sum(phase.seconds for phase in record.phases.values())
+        seconds = _busy(record)
         loads.append(
             EngineLoad(
                 requests=int((served.engine == number).sum()) if prompts[number] else 0,

@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import exp
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.forecast.fleet import FleetForecast
+from infercast.forecast.fleet import FleetForecast, busiest, serve_pool
 from infercast.forecast.serving import Forecast, Percentiles, percentiles
 from infercast.forecast.uncertainty import Uncertainty, chance_of, slowed, uncertainty_of
 from infercast.records import dataclass
-from infercast.serve import Record, Replica, simulate
-from infercast.serve.fleet import same_engines, simulate_fleet
+from infercast.serve import Record, Replica, Workload
+from infercast.serve.fleet import Pool, same_engines
 from infercast.serve.served import Served
 
 Array = npt.NDArray[Any]
@@ -53,6 +53,38 @@ class Intervals:
     requests_per_second: tuple[float, float]
 
 
+class Summary(Protocol):
+    """What a forecast says of latencies and throughput."""
+
+    @property
+    def ttft(self) -> Percentiles: ...  # noqa: D102
+    @property
+    def tpot(self) -> Percentiles | None: ...  # noqa: D102
+    @property
+    def inter_token(self) -> Percentiles | None: ...  # noqa: D102
+    @property
+    def end_to_end(self) -> Percentiles: ...  # noqa: D102
+    @property
+    def output_tokens_per_second(self) -> float: ...  # noqa: D102
+    @property
+    def requests_per_second(self) -> float: ...  # noqa: D102
+
+
+def pool_half_widths(
+    pool: Pool, workload: Workload, uncertainty: Uncertainty, results: Callable[[Record | Served], Array], chance: Array
+) -> Array:
+    """The same for equal engines behind a router, which are all off alike; ``results`` sums up what clients saw."""
+    first = pool.replicas[0]
+    jumps = first.stages is None and not first.limits.prompts_first and not pool.lockstep
+    workload = replace(workload, requests=workload.requests[: MOST_REQUESTS if jumps else MOST_STEP_BY_STEP])
+
+    def run(engine: Replica) -> Array:
+        engines = same_engines(engine, len(pool.replicas))
+        return results(serve_pool(replace(pool, replicas=engines), workload)[1])
+
+    return half_widths(first, uncertainty, run, chance)
+
+
 def half_widths(
     replica: Replica, uncertainty: Uncertainty, results: Callable[[Replica], Array], chance: Array
 ) -> Array:
@@ -72,32 +104,16 @@ def responses(replica: Replica, uncertainty: Uncertainty, results: Callable[[Rep
 def forecast_intervals(forecast: Forecast | FleetForecast) -> Intervals:
     """80 % intervals of a forecast's latencies and throughput."""
     if isinstance(forecast, FleetForecast):
-        return _fleet_intervals(forecast)
-    replica = forecast.replica
-    most = MOST_REQUESTS if replica.stages is None and not replica.limits.prompts_first else MOST_STEP_BY_STEP
-    workload = replace(forecast.workload, requests=forecast.workload.requests[:most])
-    uncertainty = uncertainty_of(forecast.deployment, forecast.record)
-    widths = half_widths(
-        replica, uncertainty, lambda engine: _results(simulate(engine, workload)), _chance(forecast.record)
-    )
-    return _around(forecast, widths)
+        pool, records = forecast.pool, forecast.records
+    else:
+        pool, records = Pool((forecast.replica,)), (forecast.record,)
+    served = records[0] if len(records) == 1 else Served(records)
+    uncertainty = uncertainty_of(forecast.deployment, busiest(records))
+    widths = pool_half_widths(pool, forecast.workload, uncertainty, results_of, chance_in(served))
+    return around(forecast, widths)
 
 
-def _fleet_intervals(forecast: FleetForecast) -> Intervals:
-    """The same for several engines, which are all off alike."""
-    pool, workload = forecast.pool, forecast.workload
-    workload = replace(workload, requests=workload.requests[:MOST_REQUESTS])
-    uncertainty = uncertainty_of(forecast.deployment, max(forecast.records, key=lambda record: record.decoding.steps))
-
-    def results(engine: Replica) -> Array:
-        engines = same_engines(engine, len(pool.replicas))
-        return _results(Served(simulate_fleet(replace(pool, replicas=engines), workload)))
-
-    chance = _chance(Served(forecast.records))
-    return _around(forecast, half_widths(pool.replicas[0], uncertainty, results, chance))
-
-
-def _results(served: Record | Served) -> Array:
+def results_of(served: Record | Served) -> Array:
     """Mean and percentiles of each latency, and tokens a second; not a number where there is none."""
     gaps, counts = served.gaps
     summaries = [
@@ -111,7 +127,7 @@ def _results(served: Record | Served) -> Array:
     return np.array([*np.ravel(numbers), served.num_output.sum() / duration])
 
 
-def _chance(served: Record | Served) -> Array:
+def chance_in(served: Record | Served) -> Array:
     """What chance adds to each of these: nothing to means, to the many gaps between tokens and to throughput."""
     nothing = [0.0] * 4
     ttft, tpot, end_to_end = (
@@ -121,7 +137,7 @@ def _chance(served: Record | Served) -> Array:
     return np.array([*ttft, *tpot, *nothing, *end_to_end, 0.0])
 
 
-def _around(forecast: Forecast | FleetForecast, widths: Array) -> Intervals:
+def around(forecast: Summary, widths: Array) -> Intervals:
     """Intervals of these widths around a forecast's own numbers."""
     factors, rate = np.exp(widths[:-1].reshape(4, 4)), exp(widths[-1])
 

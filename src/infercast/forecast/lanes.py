@@ -1,22 +1,26 @@
-"""A stretch of a run as lanes of slices: the steps and kernels of the GPU, the host's thread, the queue, requests."""
+"""A stretch of a run as lanes of slices: the steps and kernels of the GPU, the host's thread, the queue, requests.
+
+Every engine of a run has lanes of its own. A pipeline has one for each stage, in which steps are shown as a whole.
+"""
 
 from __future__ import annotations
-
-from heapq import heappop, heappush
 
 import numpy as np
 
 from infercast.engine.step import HostCost
 from infercast.errors import InputError
-from infercast.forecast.breakdown import WatchedRun
-from infercast.forecast.step_log import KINDS, Array
+from infercast.forecast.request_lanes import RequestSlice, request_counts, request_slices
+from infercast.forecast.step_log import KINDS, Array, EngineRun, StagedLog
+from infercast.forecast.watched_fleet import Watched
 from infercast.records import dataclass
+from infercast.serve import Workload
 
 LAST = ("lm_head", "sampling")
 """Families that end a step."""
 MOST_SLICES = 400_000
 """A window is cut where it would hold more of them: some 45 MB of a trace."""
 EXACT = 1e-7
+WAITING = "waits for other copies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +34,28 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class StepSlice:
-    """One step on the GPU, from its first kernel to its last."""
+    """One step on the GPU, from its first kernel to its last; of a pipeline, on one stage."""
 
     whole: Slice
+    stage: int
     tokens: int
     prompt_tokens: int
     sampled: int
     kernels: list[Slice]
-    """One after the other; all launches of a kernel are one slice."""
+    """One after the other; all launches of a kernel are one slice. Those of a stage are not told apart."""
     kv_usage: float
     """Share of the KV blocks that are held."""
 
 
 @dataclass(frozen=True, slots=True)
-class RequestSlice:
-    """One request from the client's call to its last token, in the first lane that was free."""
+class EngineLanes:
+    """What one engine did in a window."""
 
-    number: int
-    lane: int
-    num_input: int
-    num_output: int
-    sent: float
-    started: float
-    first_token: float
-    last_token: float
+    steps: list[StepSlice]
+    host: list[Slice]
+    requests: list[RequestSlice]
+    counts: list[tuple[float, int, int]]
+    """(moment, requests running, requests waiting), whenever one changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,75 +66,124 @@ class Lanes:
     end: float
     is_cut: bool
     """Whether the window that was asked for would have been too large."""
-    steps: list[StepSlice]
-    host: list[Slice]
-    requests: list[RequestSlice]
-    counts: list[tuple[float, int, int]]
-    """(moment, requests running, requests waiting), whenever one changes."""
+    engines: tuple[EngineLanes, ...]
 
 
-def lanes_of(run: WatchedRun, begin: float, end: float) -> Lanes:
+def lanes_of(run: Watched, begin: float, end: float) -> Lanes:
     """The part of a run between two moments, in seconds after the first request was sent."""
     if not 0 <= begin < end:
         raise InputError(f"a trace needs a window that begins at 0 or later and ends after that, not {begin:g}:{end:g}")
-    start, steps = float(run.forecast.record.sent_at.min()), run.log.steps
-    ends = steps.ends - start
-    chosen = np.flatnonzero((ends > begin) & (ends - steps.gpu_seconds < end))
-    kernels = len(run.timer.kernels) + 6
-    most = MOST_SLICES // kernels
-    is_cut = chosen.size > most
-    if is_cut:
-        end = float(ends[chosen[most]] - steps.gpu_seconds[chosen[most]])
-        chosen = chosen[:most]
-    requests = _requests(run, start, begin, end)
+    engines, workload = run.engines, run.forecast.workload
+    start = min(float(np.nanmin(engine.record.sent_at)) for engine in engines)
+    most = MOST_SLICES // len(engines)
+    cuts = [_cut(engine, start, begin, end, most) for engine in engines]
+    last = min(cuts)
     return Lanes(
         begin=begin,
-        end=min(end, run.forecast.duration),
-        is_cut=is_cut,
-        steps=_steps(run, start, chosen),
-        host=_host(run, start, chosen),
-        requests=requests,
-        counts=_counts(requests),
+        end=min(last, run.forecast.duration),
+        is_cut=last < end,
+        engines=tuple(_engine(engine, workload, start, begin, last) for engine in engines),
     )
 
 
-def _steps(run: WatchedRun, start: float, chosen: Array) -> list[StepSlice]:
+def _chosen(engine: EngineRun, start: float, begin: float, end: float) -> Array:
+    """Numbers of the steps in a window."""
+    ends, begins = _moments(engine, start)
+    return np.flatnonzero((ends > begin) & (begins < end))
+
+
+def _moments(engine: EngineRun, start: float) -> tuple[Array, Array]:
+    """When each step ended and began."""
+    steps, log = engine.log.steps, engine.log
+    if isinstance(log, StagedLog):
+        return steps.ends - start, np.array([span.start for span in log.spans]) - start
+    return steps.ends - start, steps.ends - start - steps.gpu_seconds
+
+
+def _cut(engine: EngineRun, start: float, begin: float, end: float, most: int) -> float:
+    """Where a window must end to hold no more slices than that."""
+    chosen, log = _chosen(engine, start, begin, end), engine.log
+    slices = (len(log.spans[0].stages) if isinstance(log, StagedLog) else len(engine.timer.kernels)) + 6
+    if chosen.size <= most // slices:
+        return end
+    return float(_moments(engine, start)[1][chosen[most // slices]])
+
+
+def _engine(engine: EngineRun, workload: Workload, start: float, begin: float, end: float) -> EngineLanes:
+    chosen, log = _chosen(engine, start, begin, end), engine.log
+    requests = request_slices(engine, workload, start, begin, end)
+    return EngineLanes(
+        steps=_stages(engine, log, start, chosen) if isinstance(log, StagedLog) else _steps(engine, start, chosen),
+        host=_planned(engine, log, start, chosen) if isinstance(log, StagedLog) else _host(engine, start, chosen),
+        requests=requests,
+        counts=request_counts(requests),
+    )
+
+
+def _steps(engine: EngineRun, start: float, chosen: Array) -> list[StepSlice]:
     """Steps with their kernels, those of the head last."""
-    steps, timer = run.log.steps, run.timer
+    steps, timer = engine.log.steps, engine.timer
     order = sorted(range(len(timer.kernels)), key=lambda column: timer.kernels[column][1] in LAST)
-    names = [timer.kernels[column][0] for column in order]
+    names = [*(timer.kernels[column][0] for column in order), WAITING]
     rows = [of_table[chosen] for of_table in steps.rows]
     table = timer.step_kernels(rows, steps.varying[chosen], steps.slowed[chosen])[:, order]
+    # Copies that share experts wait for each other inside a step, and have fewer tokens of others than was priced.
+    gpu, priced = steps.gpu_seconds[chosen], table.sum(axis=1)
+    waits = np.where(gpu - priced > EXACT, gpu - priced, 0.0)
+    table = np.column_stack([table * np.where(priced - gpu > EXACT, gpu / priced, 1.0)[:, None], waits])
     begins = (steps.ends - steps.gpu_seconds)[chosen] - start
     stops = begins[:, None] + np.cumsum(table, axis=1)
     found = []
-    usage = (steps.held_blocks[chosen] / run.forecast.replica.num_blocks).tolist()
     for position, index in enumerate(chosen.tolist()):
         first, kernels = float(begins[position]), []
         for name, stop in zip(names, stops[position].tolist(), strict=True):
             if stop > first:
                 kernels.append(Slice(name, first, stop))
             first = stop
-        found.append(
-            StepSlice(
-                Slice(f"{KINDS[int(steps.kind[index])]} step", float(begins[position]), first),
-                int(steps.tokens[index]),
-                int(steps.prompt_tokens[index]),
-                int(steps.sampled[index]),
-                kernels,
-                usage[position],
-            )
-        )
+        found.append(_step(engine, index, 0, (float(begins[position]), first), kernels))
     return found
 
 
-def _host(run: WatchedRun, start: float, chosen: Array) -> list[Slice]:
+def _step(engine: EngineRun, index: int, stage: int, ends: tuple[float, float], kernels: list[Slice]) -> StepSlice:
+    steps = engine.log.steps
+    return StepSlice(
+        Slice(f"{KINDS[int(steps.kind[index])]} step", *ends),
+        stage,
+        int(steps.tokens[index]),
+        int(steps.prompt_tokens[index]),
+        int(steps.sampled[index]),
+        kernels,
+        float(steps.held_blocks[index] / engine.replica.num_blocks),
+    )
+
+
+def _stages(engine: EngineRun, log: StagedLog, start: float, chosen: Array) -> list[StepSlice]:
+    """Steps on each stage of a pipeline."""
+    return [
+        _step(engine, index, stage, (begin - start, end - start), [])
+        for index in chosen.tolist()
+        for stage, (begin, end) in enumerate(log.spans[index].stages)
+    ]
+
+
+def _planned(engine: EngineRun, log: StagedLog, start: float, chosen: Array) -> list[Slice]:
+    """What the host of a pipeline did before each step; all stages are launched at the same time."""
+    found: list[Slice] = []
+    for index in chosen.tolist():
+        cost, moment = HostCost(*engine.log.steps.host[index].tolist()), log.spans[index].planned - start
+        for name, seconds in (("plan", cost.plan), ("prepare", cost.prepare)):
+            found.append(Slice(name, moment, moment + seconds))
+            moment += seconds
+    return found
+
+
+def _host(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
     """What the host's thread did: plan, prepare, launch and, when a result is there, take it in.
 
     The log tells when steps end. A step is planned when the result before the one that runs has been taken in; where
     that does not explain when it ended, the engine had slept, and the plan is as late as it can have been.
     """
-    steps, under_way = run.log.steps, run.forecast.replica.steps_under_way
+    steps, under_way = engine.log.steps, engine.replica.steps_under_way
     ends, gpu = (steps.ends - start).tolist(), steps.gpu_seconds.tolist()
     found: list[Slice] = []
     free = -np.inf
@@ -165,44 +216,3 @@ def _take_in(found: list[Slice], free: float, end: float, seconds: float) -> flo
     begin = max(free, end)
     found.append(Slice("take in", begin, begin + seconds))
     return begin + seconds
-
-
-def _requests(run: WatchedRun, start: float, begin: float, end: float) -> list[RequestSlice]:
-    """Those in the system at any time of the window, each in the first lane that is free."""
-    record = run.forecast.record
-    sent, done = record.sent_at - start, record.last_token - start
-    started = np.fmin(np.maximum(record.started_at - start, sent), record.first_token - start)
-    found: list[RequestSlice] = []
-    free: list[int] = []
-    busy: list[tuple[float, int]] = []
-    lanes = 0
-    for index in np.argsort(sent, kind="stable").tolist():
-        if sent[index] >= end or done[index] <= begin:
-            continue
-        while busy and busy[0][0] <= sent[index]:
-            heappush(free, heappop(busy)[1])
-        if free:
-            lane = heappop(free)
-        else:
-            lane, lanes = lanes, lanes + 1
-        heappush(busy, (float(done[index]), lane))
-        request = run.forecast.workload.requests[index]
-        times = (sent[index], started[index], record.first_token[index] - start, done[index])
-        found.append(RequestSlice(index, lane, request.num_input, request.num_output, *map(float, times)))
-    return found
-
-
-def _counts(requests: list[RequestSlice]) -> list[tuple[float, int, int]]:
-    changes = [
-        change
-        for request in requests
-        for change in ((request.sent, 0, 1), (request.started, 1, -1), (request.last_token, -1, 0))
-    ]
-    found: list[tuple[float, int, int]] = []
-    running = waiting = 0
-    for moment, more_running, more_waiting in sorted(changes):
-        running, waiting = running + more_running, waiting + more_waiting
-        if found and found[-1][0] == moment:
-            found.pop()
-        found.append((moment, running, waiting))
-    return found

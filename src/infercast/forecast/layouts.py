@@ -2,18 +2,21 @@
 
 No run is simulated. A layout is judged by one step that computes a prompt and one that decodes a full batch: while a
 sequence produces its ``output`` tokens, every other sequence of the batch is replaced once on average, so each of its
-tokens waits for ``batch / output`` prompts on top of its own step.
+tokens waits for ``batch / output`` prompts on top of its own step. Intervals are of these sums: what prices and host
+may be off by, and what an engine that was not measured may be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import exp, log
 
 from infercast.engine.deployment import Deployment, check_nodes
 from infercast.engine.settings import EngineSettings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy, load_model
-from infercast.forecast.kernels import decode_shape, prefill_shape, price_shape
+from infercast.forecast.kernels import StepCost, decode_shape, prefill_shape, price_shape
+from infercast.forecast.uncertainty import spread_of, step_uncertainty, widened
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.spec import ExpertFeedForward, ModelConfig
@@ -51,8 +54,12 @@ class LayoutCost:
     """Sequences of one copy: its share of the load, or what its cache holds."""
     ttft: float = 0.0
     """One prompt alone."""
+    ttft_width: float = 0.0
+    """Logarithm of the upper end of its 80 % interval, as a factor."""
     tpot: float = 0.0
     """Under the load."""
+    tpot_width: float = 0.0
+    """The same of this and, upside down, of throughput."""
     output_tokens_per_second: float = 0.0
     problem: str = ""
     """Why it cannot be done."""
@@ -61,6 +68,22 @@ class LayoutCost:
     def output_tokens_per_second_a_gpu(self) -> float:
         """What one GPU contributes."""
         return self.output_tokens_per_second / self.layout.gpus
+
+    @property
+    def ttft_interval(self) -> tuple[float, float]:
+        """80 % interval of one prompt alone."""
+        return self.ttft * exp(-self.ttft_width), self.ttft * exp(self.ttft_width)
+
+    @property
+    def tpot_interval(self) -> tuple[float, float]:
+        """80 % interval under the load."""
+        return self.tpot * exp(-self.tpot_width), self.tpot * exp(self.tpot_width)
+
+    @property
+    def output_tokens_per_second_interval(self) -> tuple[float, float]:
+        """80 % interval of the throughput."""
+        rate = self.output_tokens_per_second
+        return rate * exp(-self.tpot_width), rate * exp(self.tpot_width)
 
 
 def compare_layouts(
@@ -76,14 +99,18 @@ def compare_layouts(
 ) -> tuple[LayoutCost, ...]:
     """Price every layout that the model allows on every kind and number of GPUs, also those that do not fit."""
     load = load or Load()
-    if min(load.concurrency, load.num_input, load.num_output) < 1:
-        raise InputError("concurrency, input and output lengths must be at least 1")
+    for name in ("concurrency", "num_input", "num_output"):
+        if getattr(load, name) < 1:
+            raise InputError(f"{name} must be at least 1, not {getattr(load, name)}")
     counts = sorted(set(num_gpus))
     if not counts or counts[0] < 1:
         raise InputError(f"numbers of GPUs must be at least 1, not {counts}")
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
     if load.longest > config.max_positions:
-        raise InputError(f"{load.longest} tokens are above the {config.max_positions} positions of {config.name}")
+        raise InputError(
+            f"num_input {load.num_input} + num_output {load.num_output} are above the {config.max_positions} positions "
+            f"of {config.name}; shorten one of them"
+        )
     chosen = make_predictor(predictor) if isinstance(predictor, str) else predictor
     devices = [with_network(each if isinstance(each, Gpu) else load_gpu(each), network) for each in gpus]
     return tuple(
@@ -131,33 +158,47 @@ def _price(config: ModelConfig, gpu: Gpu, layout: ParallelLayout, load: Load, pr
         return LayoutCost(gpu, layout, problem=str(problem))
     memory = deployment.memory
     batch = min(share, memory.most_sequences(load.longest, chunk=1))
-    prompt = _prompt_seconds(deployment, load.num_input)
     # Stages work on different parts of the batch; a token passes through all of them.
     part = -(-batch // layout.pipeline)
     decode = price_shape(deployment, decode_shape(part, load.num_input + load.num_output // 2))
-    stages = min(batch, layout.pipeline)
-    tpot = decode.seconds + batch / load.num_output * prompt / stages
+    prompts = _prompt_steps(deployment, load.num_input)
+    ttft = sum(step.seconds for step in prompts)
+    waiting = batch / load.num_output * ttft / min(batch, layout.pipeline)
+    tpot = decode.seconds + waiting
+    prompt_end, decode_end = (
+        step_uncertainty(step, across_nodes=deployment.crosses_nodes) for step in (prompts[0], decode)
+    )
+    about = widened(prompt_end, decode_end, spread_of(deployment))
+    prompt_width, decode_width = (
+        _width(prompts[0], about.prompts, about.host),
+        _width(decode, about.decodes, about.host),
+    )
     return LayoutCost(
         gpu=gpu,
         layout=layout,
         weights=memory.weights,
         kv_tokens=layout.data * memory.num_blocks * memory.kv.shape.block_size // len(memory.kv.shape.windows),
         batch=batch,
-        ttft=prompt,
+        ttft=ttft,
+        ttft_width=prompt_width,
         tpot=tpot,
+        tpot_width=(waiting * prompt_width + decode.seconds * decode_width) / tpot,
         output_tokens_per_second=layout.data * batch / tpot,
     )
 
 
-def _prompt_seconds(deployment: Deployment, num_input: int) -> float:
+def _prompt_steps(deployment: Deployment, num_input: int) -> list[StepCost]:
     """One prompt alone, in as many steps as the engine cuts it into."""
     most = deployment.settings.max_num_batched_tokens
-    seconds, done = 0.0, 0
-    while done < num_input:
-        chunk = min(most, num_input - done)
-        seconds += price_shape(deployment, prefill_shape(chunk, done)).seconds
-        done += chunk
-    return seconds
+    return [
+        price_shape(deployment, prefill_shape(min(most, num_input - done), done)) for done in range(0, num_input, most)
+    ]
+
+
+def _width(step: StepCost, gpu: float, host: float) -> float:
+    """How far a step may be off, as a logarithm: its GPU or its host at the upper end, whichever takes longer."""
+    upper = max(float(step.gpu.seconds) * exp(gpu), step.host_seconds * exp(host))
+    return log(upper / step.seconds)
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from infercast.forecast.breakdown import Breakdown, WatchedRun, break_down
+from infercast.forecast.fleet import FleetForecast
 from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.rooflines import StepRoofline, step_rooflines
 from infercast.forecast.serving import Forecast
-from infercast.forecast.step_log import Array
+from infercast.forecast.step_log import Array, EngineRun
+from infercast.forecast.watched_fleet import Watched
 from infercast.records import dataclass
+from infercast.serve import Record, Workload
+from infercast.serve.served import Served
 
 MOST_BINS = 240
 """Moments at which load is shown."""
@@ -62,9 +66,10 @@ class SlowRequest:
 class Overview:
     """All that a report of one run shows."""
 
-    forecast: Forecast
+    forecast: Forecast | FleetForecast
     intervals: Intervals
-    breakdown: Breakdown
+    breakdown: Breakdown | None
+    """None for several engines, or stages, whose steps overlap; nothing is said of single requests then."""
     ttft: Histogram
     tpot: Histogram | None
     load: LoadCurves
@@ -72,19 +77,22 @@ class Overview:
     slowest: tuple[SlowRequest, ...]
 
 
-def look_over(run: WatchedRun, intervals: Intervals | None = None) -> Overview:
+def look_over(run: Watched, intervals: Intervals | None = None) -> Overview:
     """Everything that is worth showing of a run."""
-    forecast = run.forecast
-    breakdown = break_down(run)
+    forecast, engines = run.forecast, run.engines
+    busiest = max(engines, key=lambda engine: engine.log.num_steps)
+    served = engines[0].record if len(engines) == 1 else Served([engine.record for engine in engines])
+    in_order = isinstance(run, WatchedRun) and forecast.deployment.layout.pipeline == 1
+    breakdown = break_down(run) if isinstance(run, WatchedRun) and in_order else None
     return Overview(
         forecast=forecast,
         intervals=intervals or forecast_intervals(forecast),
         breakdown=breakdown,
-        ttft=_histogram(forecast.record.ttft),
-        tpot=_histogram(forecast.record.tpot) if forecast.record.tpot.size else None,
+        ttft=_histogram(served.ttft),
+        tpot=_histogram(served.tpot) if served.tpot.size else None,
         load=_load_curves(run),
-        rooflines=step_rooflines(forecast),
-        slowest=_slowest(forecast, breakdown),
+        rooflines=step_rooflines(forecast.deployment, busiest.record),
+        slowest=() if breakdown is None else _slowest(forecast.workload, busiest.record, breakdown),
     )
 
 
@@ -94,33 +102,43 @@ def _histogram(values: Array) -> Histogram:
     return Histogram(edges.tolist(), np.histogram(values, edges)[0].tolist())
 
 
-def _load_curves(run: WatchedRun) -> LoadCurves:
+def _load_curves(run: Watched) -> LoadCurves:
     """Averages over stretches; a request that is in the system for a part of one counts for that part."""
-    forecast, record, steps = run.forecast, run.forecast.record, run.log.steps
-    start = float(record.sent_at.min())
-    bins = int(min(MOST_BINS, max(10, steps.ends.size // 4)))
-    edges = np.linspace(0.0, forecast.duration, bins + 1)
+    engines = run.engines
+    sent_at, started_at, first_token, last_token = (
+        np.fmax.reduce([getattr(engine.record, name) for engine in engines])
+        for name in ("sent_at", "started_at", "first_token", "last_token")
+    )
+    start, most_steps = float(sent_at.min()), max(engine.log.num_steps for engine in engines)
+    bins = int(min(MOST_BINS, max(10, most_steps // 4)))
+    edges = np.linspace(0.0, run.forecast.duration, bins + 1)
     width = float(edges[1])
-    started = np.fmin(np.maximum(record.started_at, record.sent_at), record.first_token) - start
-    sent, done = record.sent_at - start, record.last_token - start
-    ends = steps.ends - start
-    place = np.clip(np.searchsorted(edges, ends, side="left") - 1, 0, bins - 1)
-    held = np.zeros(bins)
-    np.maximum.at(held, place, steps.held_blocks)
+    started = np.fmin(np.maximum(started_at, sent_at), first_token) - start
+    sent, done = sent_at - start, last_token - start
     running = _mean_count(started, done, edges)
-    # A step that is longer than a stretch ends in a later one: what it holds is held before, too.
-    busy, seen = running > 0, np.bincount(place, minlength=bins) > 0
-    following = np.minimum.accumulate(np.where(seen, np.arange(bins), bins)[::-1])[::-1]
-    held = np.where(busy & ~seen & (following < bins), held[np.minimum(following, bins - 1)], held)
+    tokens, held = zip(*(_engine_curves(engine, start, edges, running) for engine in engines), strict=True)
     return LoadCurves(
         width=width,
         times=((edges[1:] + edges[:-1]) / 2).tolist(),
         running=running.tolist(),
         waiting=_mean_count(sent, started, edges).tolist(),
         arrivals=(np.histogram(sent, edges)[0] / width).tolist(),
-        output_tokens=(np.bincount(place, steps.sampled, minlength=bins) / width).tolist(),
-        kv_usage=(held / forecast.replica.num_blocks).tolist(),
+        output_tokens=(sum(tokens) / width).tolist(),
+        kv_usage=np.maximum.reduce(held).tolist(),
     )
+
+
+def _engine_curves(engine: EngineRun, start: float, edges: Array, running: Array) -> tuple[Array, Array]:
+    """Tokens that an engine produced in each stretch, and the share of its blocks that it held at most."""
+    steps, bins = engine.log.steps, edges.size - 1
+    place = np.clip(np.searchsorted(edges, steps.ends - start, side="left") - 1, 0, bins - 1)
+    held = np.zeros(bins)
+    np.maximum.at(held, place, steps.held_blocks)
+    # A step that is longer than a stretch ends in a later one: what it holds is held before, too.
+    busy, seen = running > 0, np.bincount(place, minlength=bins) > 0
+    following = np.minimum.accumulate(np.where(seen, np.arange(bins), bins)[::-1])[::-1]
+    held = np.where(busy & ~seen & (following < bins), held[np.minimum(following, bins - 1)], held)
+    return np.bincount(place, steps.sampled, minlength=bins), held / engine.replica.num_blocks
 
 
 def _mean_count(begin: Array, end: Array, edges: Array) -> Array:
@@ -136,13 +154,13 @@ def _covered(moments: Array, edges: Array) -> Array:
     return np.asarray(count * edges - sums[count])
 
 
-def _slowest(forecast: Forecast, breakdown: Breakdown) -> tuple[SlowRequest, ...]:
-    parts, record = breakdown.first_tokens, forecast.record
+def _slowest(workload: Workload, record: Record, breakdown: Breakdown) -> tuple[SlowRequest, ...]:
+    parts = breakdown.first_tokens
     return tuple(
         SlowRequest(
             number=index,
             sent_at=float(record.sent_at[index] - record.sent_at.min()),
-            num_input=forecast.workload.requests[index].num_input,
+            num_input=workload.requests[index].num_input,
             num_cached=int(record.num_cached[index]),
             ttft=float(parts.total[position]),
             parts={name: float(part[position]) for name, part in parts.parts.items()},

@@ -8,11 +8,11 @@ from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepShape
 from infercast.forecast.kernels import price_shape
 from infercast.forecast.phases import average_shape
-from infercast.forecast.serving import Forecast
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops import Collective
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.records import dataclass
+from infercast.serve import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,10 @@ class StepRoofline:
     """Operations a second of each format in use."""
 
 
-def step_rooflines(forecast: Forecast) -> tuple[StepRoofline, ...]:
-    """One for each phase of a run."""
+def step_rooflines(deployment: Deployment, record: Record) -> tuple[StepRoofline, ...]:
+    """One for each phase of an engine's run."""
     return tuple(
-        _roofline(name, forecast.deployment, average_shape(totals))
-        for name, totals in forecast.record.phases.items()
-        if totals.steps
+        _roofline(name, deployment, average_shape(totals)) for name, totals in record.phases.items() if totals.steps
     )
 
 

@@ -43,7 +43,7 @@ def find_saturation(
     kept full, times the number of equal ``engines``. Traces, bursts and closed loops have no steady rate and are never
     called saturated.
     """
-    if workload.rate is None or not _backlog_grows(record):
+    if workload.rate is None or not backlog_grows(record):
         return None
     capacity = engines * full_rate(replica, workload)
     return Saturation(workload.rate, capacity) if workload.rate > capacity else None
@@ -60,7 +60,7 @@ def full_rate(replica: Replica, workload: Workload) -> float:
     return float((last - first) / (ends[last] - ends[first]))
 
 
-def _backlog_grows(record: Record | Served) -> bool:
+def backlog_grows(record: Record | Served) -> bool:
     """Whether more than a tenth of the requests of the second half stayed in the system when the last one came."""
     end = float(record.sent_at.max())
     half = (float(record.sent_at.min()) + end) / 2

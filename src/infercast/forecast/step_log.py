@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from infercast.engine.deployment import Deployment
 from infercast.engine.step import HostCost, StepEstimate, StepShape
 from infercast.engine.timer import KernelTimer
 from infercast.records import dataclass
+from infercast.serve import Record, Replica
 from infercast.serve.scheduler import Plan
+from infercast.serve.stages import StagedSpan
 from infercast.serve.timeline import Span
 
 Array = npt.NDArray[Any]
@@ -71,6 +74,11 @@ class StepLog:
         num_decodes, sampled = shape.num_sequences - len(shape.prompts), shape.num_sampled
         self._stretches.append((steps, shape.num_tokens, shape.num_tokens - num_decodes, sampled, *estimate.rows))
 
+    @property
+    def num_steps(self) -> int:
+        """Steps so far."""
+        return len(self._ends)
+
     @cached_property
     def steps(self) -> Steps:
         """The steps as arrays, once the run is over."""
@@ -91,6 +99,37 @@ class StepLog:
             varying=np.array(self._varying).T,
             slowed=slowed,
         )
+
+
+class StagedLog(StepLog):
+    """The same of a pipeline, whose steps overlap."""
+
+    def __init__(self, num_requests: int) -> None:
+        super().__init__(num_requests)
+        self.spans: list[StagedSpan] = []
+        """Of each step."""
+
+    def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: Sequence[int]) -> None:
+        """One step."""
+        super().step(plan, shape, estimate, span, held)
+        assert isinstance(span, StagedSpan)
+        self.spans.append(span)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRun:
+    """What one engine of a run did, and when."""
+
+    record: Record
+    """Of the requests that it served; not a number elsewhere."""
+    replica: Replica
+    timer: KernelTimer
+    log: StepLog
+
+
+def new_log(deployment: Deployment, num_requests: int) -> StepLog:
+    """A watcher for one engine of a deployment."""
+    return StepLog(num_requests) if deployment.layout.pipeline == 1 else StagedLog(num_requests)
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,17 @@ Three things are taken to be uncertain, and independent of each other:
 
 The first of ``COMMON`` and ``HOST_SPREAD`` were set on measured runs of five models; docs/validation.md tells how often
 the values of a model fall into intervals that were set without it (benchmarks/accuracy/fit_intervals.py).
+
+Those runs are of engines with one GPU, told tokens by their own process, on machines of one kind. An engine on several
+GPUs or behind a server over HTTP is on a machine, and mostly of a version, that nobody looked at: steps and host may be
+off by more than prices say (``ELSEWHERE``), set on published runs (benchmarks/accuracy/fit_published_intervals.py).
 """
 
 from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from math import hypot
 from typing import Any
 
 import numpy as np
@@ -40,6 +45,21 @@ HOST_SPREAD = 0.10
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """Standard deviations of logarithms of times, beyond what prices say."""
+
+    prompts: float = 0.0
+    decodes: float = 0.0
+    host: float = HOST_SPREAD
+
+
+MEASURED = Spread()
+ELSEWHERE = Spread(prompts=0.125, decodes=0.08, host=0.20)
+NETWORK_SPREAD = 0.3
+"""The same of collectives between nodes, of which none was measured: an assumption."""
+
+
+@dataclass(frozen=True, slots=True)
 class Uncertainty:
     """Logarithms of the upper ends of the 80 % intervals of times."""
 
@@ -50,22 +70,43 @@ class Uncertainty:
     host: float = EIGHTY * HOST_SPREAD
 
 
-def uncertainty_of(deployment: Deployment, record: Record) -> Uncertainty:
-    """How far the steps of a run may be off, told by average ones."""
-    return Uncertainty(*(_of_phase(deployment, totals) for totals in (record.prefilling, record.decoding)))
+def spread_of(deployment: Deployment) -> Spread:
+    """How far an engine like this may be from those that were measured."""
+    return MEASURED if deployment.layout.gpus == 1 and not deployment.over_http else ELSEWHERE
+
+
+def uncertainty_of(deployment: Deployment, record: Record, spread: Spread | None = None) -> Uncertainty:
+    """How far the steps of a run may be off, told by average ones; ``spread`` stands in for that of the deployment."""
+    spread = spread or spread_of(deployment)
+    prompts, decodes = (_of_phase(deployment, totals) for totals in (record.prefilling, record.decoding))
+    return widened(prompts, decodes, spread)
+
+
+def widened(prompts: float, decodes: float, spread: Spread) -> Uncertainty:
+    """What prices say of steps with prompts and without, and what is added to it."""
+    if spread is MEASURED:
+        return Uncertainty(prompts, decodes)
+    return Uncertainty(
+        hypot(prompts, EIGHTY * spread.prompts), hypot(decodes, EIGHTY * spread.decodes), EIGHTY * spread.host
+    )
 
 
 def _of_phase(deployment: Deployment, totals: PhaseTotals) -> float:
-    return step_uncertainty(price_shape(deployment, average_shape(totals))) if totals.steps else 0.0
+    if not totals.steps:
+        return 0.0
+    return step_uncertainty(price_shape(deployment, average_shape(totals)), across_nodes=deployment.crosses_nodes)
 
 
-def step_uncertainty(step: StepCost) -> float:
+def step_uncertainty(step: StepCost, *, across_nodes: bool = False) -> float:
     """Logarithm of the upper end of the 80 % interval of a step's GPU time."""
     seconds = np.array([kernel.seconds for kernel in step.kernels])
     ends = np.array([(float(kernel.estimate.low), float(kernel.estimate.high)) for kernel in step.kernels])
     weighted = seconds / seconds.sum() * np.log(ends[:, 1] / ends[:, 0]) / 2
     common = np.array([COMMON[kernel.estimate.source] for kernel in step.kernels])
     own, shared = ((1 - common) * weighted**2).sum(), (np.sqrt(common) * weighted).sum() ** 2
+    if across_nodes:
+        wires = sum(kernel.seconds for kernel in step.kernels if kernel.family == "collective") / seconds.sum()
+        own += (EIGHTY * NETWORK_SPREAD * wires) ** 2
     return float(np.sqrt(own + shared))
 
 

@@ -61,6 +61,11 @@ class ParallelLayout:
         return -(-layers // self.pipeline)
 
     @property
+    def talking_gpus(self) -> int:
+        """GPUs that exchange something in every layer or between stages."""
+        return self.replica_gpus * self.copies_sharing_experts
+
+    @property
     def fuses_norms(self) -> bool:
         """Whether there are all-reduces for norms to ride on."""
         return self.fused_norms and self.tensor > 1
@@ -86,7 +91,8 @@ def check_layout(config: ModelConfig, layout: ParallelLayout) -> None:
         )
     if layout.pipeline > config.layers:
         raise InputError(
-            f"pipeline_parallel_size {layout.pipeline} is more than the {config.layers} layers of {config.name}"
+            f"pipeline_parallel_size {layout.pipeline} is more than the {config.layers} layers of {config.name}; use "
+            f"1 to {config.layers}"
         )
     if layout.experts:
         _check_experts(config, layout)
@@ -97,7 +103,7 @@ def _check_experts(config: ModelConfig, layout: ParallelLayout) -> None:
     feed_forwards = (stack.feed_forward for stack in config.stacks)
     counts = [each.experts for each in feed_forwards if isinstance(each, ExpertFeedForward)]
     if not counts:
-        raise InputError(f"enable_expert_parallel needs a model with experts, and {config.name} has none")
+        raise InputError(f"enable_expert_parallel needs a model with experts, and {config.name} has none; leave it out")
     if any(count % layout.expert_gpus for count in counts):
         most = min(counts)
         valid = ", ".join(str(size) for size in range(1, most + 1) if not any(count % size for count in counts))

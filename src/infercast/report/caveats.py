@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infercast.engine.host import default_host
 from infercast.forecast.overview import Overview
+from infercast.forecast.uncertainty import MEASURED, spread_of
 
 WEAK = {
     "sibling": "borrowed from a GPU of the same generation",
@@ -11,6 +12,19 @@ WEAK = {
     "physics": "physics alone, because nothing like them was measured",
     "roofline": "the roofline alone, so they come out too short",
 }
+
+
+NARROW = (
+    "Intervals hold what errors of kernel prices and host times, and the luck of a finite run, do to results. Of "
+    "the values of 53 measured runs on an H200 about four in five lie in theirs, of published runs on other "
+    "machines about half: intervals do not hold what the simulation is not told, such as another version of the "
+    "engine, other programs on the host, or networks."
+)
+WIDE = (
+    "Intervals hold what errors of kernel prices and host times, and the luck of a finite run, do to results, and how "
+    "far engines were off that others have published: about four in five of those means lie in theirs. Networks "
+    "between nodes were not measured."
+)
 
 
 def caveats(overview: Overview) -> list[str]:
@@ -37,10 +51,7 @@ def caveats(overview: Overview) -> list[str]:
             "to yours."
         )
     sentences += [
-        "Intervals hold what errors of kernel prices and host times, and the luck of a finite run, do to results. Of "
-        "the values of 53 measured runs on an H200 about four in five lie in theirs, of published runs on other "
-        "machines about half: intervals do not hold what the simulation is not told, such as another version of the "
-        "engine, other programs on the host, or networks.",
+        NARROW if spread_of(deployment) is MEASURED else WIDE,
         "Every request is taken to produce as many tokens as the workload says; stop strings, failed requests and "
         "speculative decoding are not modelled.",
     ]

@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import ceil, floor, log
 from typing import TYPE_CHECKING, Any
 
+from infercast.forecast.breakdown import Breakdown
 from infercast.forecast.intervals import Band
 from infercast.forecast.overview import Histogram, Overview, SlowRequest
 from infercast.forecast.serving import Percentiles
@@ -121,9 +122,8 @@ def load_chart(overview: Overview) -> str:
     return draw("load", "Running and waiting requests, output tokens and KV cache use over time", 5.0, paint)
 
 
-def composition_chart(overview: Overview) -> str:
+def composition_chart(breakdown: Breakdown) -> str:
     """What steps of each kind are made of, by kernel family."""
-    breakdown = overview.breakdown
     kinds = [kind for kind in KINDS if breakdown.steps[kind]]
     families: dict[str, dict[str, float]] = {}
     for part in breakdown.kernels:

@@ -9,6 +9,7 @@ from infercast.engine.deployment import Deployment
 from infercast.forecast.disaggregate import DisaggregatedForecast
 from infercast.forecast.fleet import EngineLoad, FleetForecast
 from infercast.forecast.intervals import Intervals
+from infercast.forecast.saturation import Saturation
 from infercast.forecast.serving import Percentiles
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
@@ -49,8 +50,12 @@ def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) ->
     if intervals is not None:
         parts.insert(2, render_intervals(intervals))
     if forecast.saturation is not None:
-        parts.insert(1, section("Overload", styled(forecast.saturation.sentence, style="bold red")))
+        parts.insert(1, _overload(forecast.saturation))
     return parts
+
+
+def _overload(saturation: Saturation) -> RenderableType:
+    return section("Overload", styled(saturation.sentence, style="bold red"))
 
 
 def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> dict[str, Any]:
@@ -75,7 +80,7 @@ def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> d
     }
 
 
-def render_disaggregated(forecast: DisaggregatedForecast) -> list[RenderableType]:
+def render_disaggregated(forecast: DisaggregatedForecast, intervals: Intervals | None = None) -> list[RenderableType]:
     """Tables for a terminal: both pools, and where the time to the first token goes."""
     latencies = [
         ("time to first token (TTFT)", forecast.ttft),
@@ -84,6 +89,7 @@ def render_disaggregated(forecast: DisaggregatedForecast) -> list[RenderableType
         ("  on the link", forecast.transfer),
         ("  to the first token", forecast.first_step),
         ("time per output token (TPOT)", forecast.tpot),
+        ("inter-token latency", forecast.inter_token),
         ("end to end", forecast.end_to_end),
     ]
     tokens = forecast.output_tokens_per_second
@@ -96,14 +102,16 @@ def render_disaggregated(forecast: DisaggregatedForecast) -> list[RenderableType
     return [
         section("Pool for prompts", facts(_pool_facts(forecast.prefill))),
         section("Pool for decoding", facts(_pool_facts(forecast.decode))),
+        *([] if forecast.saturation is None else [_overload(forecast.saturation)]),
         section("Latency", _latencies(latencies)),
+        *([] if intervals is None else [render_intervals(intervals)]),
         section("Load", facts(load)),
         section("Engines for prompts", _engines(forecast.prefill_engines)),
         section("Engines for decoding", _engines(forecast.decode_engines)),
     ]
 
 
-def disaggregated_dict(forecast: DisaggregatedForecast) -> dict[str, Any]:
+def disaggregated_dict(forecast: DisaggregatedForecast, intervals: Intervals | None = None) -> dict[str, Any]:
     """The same as plain data."""
     return {
         "prefill": {
@@ -126,10 +134,14 @@ def disaggregated_dict(forecast: DisaggregatedForecast) -> dict[str, Any]:
         "gpus": forecast.gpus,
         "ttft_ms": milliseconds(forecast.ttft),
         "tpot_ms": milliseconds(forecast.tpot),
+        "inter_token_ms": milliseconds(forecast.inter_token),
         "end_to_end_ms": milliseconds(forecast.end_to_end),
         "output_tokens_per_s": forecast.output_tokens_per_second,
         "requests_per_s": forecast.requests_per_second,
         "duration_s": forecast.duration,
+        "saturated": forecast.saturation is not None,
+        "saturation_requests_per_s": forecast.saturation.capacity if forecast.saturation else None,
+        **interval_fields(intervals),
     }
 
 

@@ -36,7 +36,7 @@ def report_page(overview: Overview, version: str) -> str:
         _section("load", "Load", _load(overview)),
         _section("kernels", "Where time goes", _kernels(overview)),
         _section("roofline", "How close kernels come to what the GPU can do", _roofline(overview.rooflines)),
-        _section("slowest", "The slowest first tokens", _slowest(overview.slowest)),
+        *([_section("slowest", "The slowest first tokens", _slowest(overview.slowest))] if overview.slowest else []),
         _section("sources", "What was simulated, and what it rests on", _sources(overview)),
     ]
     return "\n".join(
@@ -130,7 +130,18 @@ def _load(overview: Overview) -> str:
 
 
 def _kernels(overview: Overview) -> str:
-    return charts.composition_chart(overview) + "".join(_phase(phase) for phase in overview.forecast.phases)
+    breakdown = overview.breakdown
+    chart = _note_on_engines(overview) if breakdown is None else charts.composition_chart(breakdown)
+    return chart + "".join(_phase(phase) for phase in overview.forecast.phases)
+
+
+def _note_on_engines(overview: Overview) -> str:
+    """Whose steps are shown where there are several engines or stages."""
+    layout = overview.forecast.deployment.layout
+    engine = "the copy that took most steps" if layout.data > 1 else "the pipeline"
+    stages = "; times are those of all stages together, which overlap" if layout.pipeline > 1 else ""
+    waits = "; an idle GPU may wait for the other copies, too" if layout.copies_sharing_experts > 1 else ""
+    return f'<p class="note">{escape(f"Steps of {engine}{stages}{waits}.")}</p>'
 
 
 def _phase(phase: Phase) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from infercast.forecast.intervals import LEVEL
 from infercast.forecast.layouts import LayoutCost, Load, ranked
+from infercast.report.intervals import format_interval, format_rates
 from infercast.report.layout import grid, section, styled
 from infercast.units import MILLI, format_bytes, format_seconds
 
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 COLUMNS = (
-    "layout", "GPUs", "weights a GPU", "KV tokens", "batch", "TTFT alone", "TPOT", "tokens/s", "tokens/s a GPU",
+    "layout", "GPUs", "weights a GPU", "KV tokens", "batch",
+    "TTFT alone", "80 %", "TPOT", "80 %", "tokens/s", "80 %", "tokens/s a GPU",
 )  # fmt: skip
 
 
@@ -44,8 +47,11 @@ def _row(cost: LayoutCost) -> tuple[str, ...]:
         f"{cost.kv_tokens:,}",
         f"{cost.batch:,}",
         format_seconds(cost.ttft),
+        format_interval(*cost.ttft_interval),
         format_seconds(cost.tpot),
+        format_interval(*cost.tpot_interval),
         f"{cost.output_tokens_per_second:,.0f}",
+        format_rates(cost.output_tokens_per_second_interval),
         f"{cost.output_tokens_per_second_a_gpu:,.0f}",
     )
 
@@ -65,10 +71,19 @@ def layouts_list(costs: Iterable[LayoutCost]) -> list[dict[str, Any]]:
             "weight_bytes": cost.weights or None,
             "kv_tokens": cost.kv_tokens or None,
             "batch": cost.batch or None,
+            "interval_level": LEVEL,
             "ttft_alone_ms": cost.ttft / MILLI or None,
+            "ttft_alone_ms_interval": _ends(cost, cost.ttft_interval, MILLI),
             "tpot_ms": cost.tpot / MILLI or None,
+            "tpot_ms_interval": _ends(cost, cost.tpot_interval, MILLI),
             "output_tokens_per_s": cost.output_tokens_per_second or None,
+            "output_tokens_per_s_interval": _ends(cost, cost.output_tokens_per_second_interval, 1.0),
             "output_tokens_per_s_a_gpu": cost.output_tokens_per_second_a_gpu or None,
         }
         for cost in costs
     ]
+
+
+def _ends(cost: LayoutCost, interval: tuple[float, float], scale: float) -> list[float] | None:
+    """[low, high], or nothing where nothing fits."""
+    return None if cost.problem else [end / scale for end in interval]

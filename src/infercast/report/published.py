@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from infercast.forecast.intervals import LEVEL
 from infercast.report.layout import grid, section, styled
 from infercast.units import MILLI, format_percent
 from infercast.validate.compare_published import PublishedComparison, Summary, summarise
@@ -25,10 +26,13 @@ TIMES = ("ttft", "tpot")
 
 def render_published(compared: Sequence[PublishedComparison]) -> list[RenderableType]:
     """Tables for a terminal: every run, then medians by GPU, model, layout and source."""
-    columns = ("run", "GPU", "model", "layout", "load", "TTFT ms", "error", "TPOT ms", "error")
+    columns = ("run", "GPU", "model", "layout", "load", "TTFT ms", "error", "80 %", "TPOT ms", "error", "80 %")
     rows = [_run_row(each) for each in compared if not each.problem]
     parts: list[RenderableType] = [
-        section("Runs: mean measured > mean predicted", grid(columns, rows, text_columns=5, notes_at=(0, 2)))
+        section(
+            "Runs: mean measured > mean predicted, and its 80 % interval",
+            grid(columns, rows, text_columns=5, notes_at=(0, 2)),
+        )
     ]
     refused = [f"{each.run.run_id}: {each.problem}" for each in compared if each.problem]
     if refused:
@@ -47,6 +51,7 @@ def published_dict(compared: Sequence[PublishedComparison]) -> dict[str, Any]:
             ]
             for name in GROUPS
         },
+        "interval_level": LEVEL,
         "summary": {**_summaries(compared), "runs": len(compared)},
     }
 
@@ -60,7 +65,8 @@ def _groups(name: str, compared: Sequence[PublishedComparison]) -> dict[str, lis
 
 
 def _group_grid(name: str, compared: Sequence[PublishedComparison]) -> RenderableType:
-    columns = (name, "runs", "TTFT median", "mean", "p90", "bias", "TPOT median", "mean", "p90", "bias")
+    of_each = ("mean", "p90", "bias", "in 80 %")
+    columns = (name, "runs", "TTFT median", *of_each, "TPOT median", *of_each)
     rows = [(value, *_group_cells(members)) for value, members in _groups(name, compared).items()]
     return grid(columns, [*rows, ("all", *_group_cells(compared))])
 
@@ -69,13 +75,13 @@ def _group_cells(members: Sequence[PublishedComparison]) -> tuple[str, ...]:
     cells = [f"{len(members)}"]
     for quantity in TIMES:
         summary = summarise(members, quantity)
-        cells += ["-"] * 4 if summary is None else _cells(summary)
+        cells += ["-"] * 5 if summary is None else _cells(summary)
     return tuple(cells)
 
 
 def _cells(summary: Summary) -> list[str]:
     sizes = [format_percent(value) for value in (summary.median, summary.mean, summary.p90)]
-    return [*sizes, f"{100 * summary.bias:+.1f} %"]
+    return [*sizes, f"{100 * summary.bias:+.1f} %", f"{100 * summary.inside:.0f} %"]
 
 
 def _run_row(each: PublishedComparison) -> tuple[str, ...]:
@@ -89,11 +95,13 @@ def _run_row(each: PublishedComparison) -> tuple[str, ...]:
 
 
 def _pair_cells(pair: Comparison | None) -> list[str]:
-    if pair is None:
-        return ["-", "-"]
-    measured, predicted = pair.measured / MILLI, pair.predicted / MILLI
-    digits = 0 if measured >= 100 else 1 if measured >= 10 else 2
-    return [f"{measured:,.{digits}f} > {predicted:,.{digits}f}", f"{100 * pair.error:+,.0f} %"]
+    if pair is None or pair.interval is None:
+        return ["-", "-", "-"]
+    digits = 0 if pair.measured >= 100 * MILLI else 1 if pair.measured >= 10 * MILLI else 2
+    measured, predicted, low, high = (
+        f"{seconds / MILLI:,.{digits}f}" for seconds in (pair.measured, pair.predicted, *pair.interval)
+    )
+    return [f"{measured} > {predicted}", f"{100 * pair.error:+,.0f} %", f"{low} to {high}"]
 
 
 def _summaries(members: Sequence[PublishedComparison]) -> dict[str, Any]:
@@ -103,7 +111,7 @@ def _summaries(members: Sequence[PublishedComparison]) -> dict[str, Any]:
         found[quantity] = None
         if summary is not None:
             names = ("count", "median", "mean", "p90", "bias")
-            found[quantity] = {name: getattr(summary, name) for name in names}
+            found[quantity] = {**{name: getattr(summary, name) for name in names}, "interval_coverage": summary.inside}
     return found
 
 
@@ -123,7 +131,13 @@ def _run_dict(each: PublishedComparison) -> dict[str, Any]:
     }
 
 
-def _pair_dict(pair: Comparison | None, scale: float) -> dict[str, float] | None:
-    if pair is None:
+def _pair_dict(pair: Comparison | None, scale: float) -> dict[str, Any] | None:
+    if pair is None or pair.interval is None:
         return None
-    return {"measured": pair.measured / scale, "predicted": pair.predicted / scale, "error": pair.error}
+    return {
+        "measured": pair.measured / scale,
+        "predicted": pair.predicted / scale,
+        "error": pair.error,
+        "interval": [end / scale for end in pair.interval],
+        "is_inside": pair.is_inside,
+    }

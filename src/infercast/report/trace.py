@@ -6,13 +6,15 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from infercast.forecast.lanes import Lanes, RequestSlice, Slice
+from infercast.forecast.lanes import EngineLanes, Lanes, Slice
+from infercast.forecast.request_lanes import RequestSlice
 from infercast.units import MICRO
 
 ENGINE, REQUESTS, QUEUE = 1, 2, 3
+"""Processes of the first engine; those of the others follow."""
 GPU, HOST = 1, 2
+"""Threads; further stages of a pipeline follow."""
 PROCESSES = {ENGINE: "engine", REQUESTS: "requests", QUEUE: "queue"}
-THREADS = {GPU: "GPU: steps and their kernels", HOST: "host thread"}
 
 Event = dict[str, Any]
 
@@ -29,50 +31,72 @@ def trace_pieces(lanes: Lanes, about: dict[str, str]) -> Iterator[str]:
 
 
 def _events(lanes: Lanes) -> Iterator[Event]:
-    yield from _names(lanes)
-    for step in lanes.steps:
+    for number, engine in enumerate(lanes.engines):
+        name = f" {number + 1}" if len(lanes.engines) > 1 else ""
+        yield from _engine_events(engine, len(PROCESSES) * number, name)
+
+
+def _engine_events(engine: EngineLanes, before: int, name: str) -> Iterator[Event]:
+    """One engine, whose processes are numbered after ``before`` others."""
+    process = before + ENGINE
+    yield from _names(engine, before, name)
+    for step in engine.steps:
         about = {"tokens": step.tokens, "prompt tokens": step.prompt_tokens, "sampled": step.sampled}
-        yield {**_slice(step.whole, ENGINE, GPU), "args": about}
+        yield {**_slice(step.whole, process, _gpu_thread(step.stage)), "args": about}
         for kernel in step.kernels:
-            yield _slice(kernel, ENGINE, GPU)
-        yield _counter("KV cache in use, %", step.whole.begin, round(100 * step.kv_usage, 3))
-    for each in lanes.host:
-        yield _slice(each, ENGINE, HOST)
-    for moment, running, waiting in lanes.counts:
-        yield _counter("requests running", moment, running)
-        yield _counter("requests waiting", moment, waiting)
-    for request in lanes.requests:
-        yield from _request(request)
+            yield _slice(kernel, process, GPU)
+        if step.stage == 0:
+            yield _counter("KV cache in use, %", step.whole.begin, process, round(100 * step.kv_usage, 3))
+    for each in engine.host:
+        yield _slice(each, process, HOST)
+    for moment, running, waiting in engine.counts:
+        yield _counter("requests running", moment, process, running)
+        yield _counter("requests waiting", moment, process, waiting)
+    for request in engine.requests:
+        yield from _request(request, before)
 
 
-def _names(lanes: Lanes) -> Iterator[Event]:
+def _names(engine: EngineLanes, before: int, number: str) -> Iterator[Event]:
     """What lanes are called, in the order in which they are shown."""
     for process, name in PROCESSES.items():
-        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
-        yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}
-    for thread, name in THREADS.items():
-        yield {"ph": "M", "name": "thread_name", "pid": ENGINE, "tid": thread, "args": {"name": name}}
-        yield {"ph": "M", "name": "thread_sort_index", "pid": ENGINE, "tid": thread, "args": {"sort_index": thread}}
+        about = {"name": f"{name}{number}"}
+        yield {"ph": "M", "name": "process_name", "pid": before + process, "args": about}
+        yield {
+            "ph": "M", "name": "process_sort_index", "pid": before + process, "args": {"sort_index": before + process}
+        }  # fmt: skip
+    stages = 1 + max((step.stage for step in engine.steps), default=0)
+    gpus = ["GPU: steps and their kernels"] if stages == 1 else [f"stage {each + 1}: steps" for each in range(stages)]
+    threads = [*((_gpu_thread(stage), name) for stage, name in enumerate(gpus)), (HOST, "host thread")]
+    for position, (thread, name) in enumerate(threads):
+        lane = {"pid": before + ENGINE, "tid": thread}
+        yield {"ph": "M", "name": "thread_name", **lane, "args": {"name": name}}
+        yield {"ph": "M", "name": "thread_sort_index", **lane, "args": {"sort_index": position + 1}}
     for process in (REQUESTS, QUEUE):
-        for lane in sorted({request.lane for request in lanes.requests}):
-            about = {"name": f"{PROCESSES[process]} {lane + 1}"}
-            yield {"ph": "M", "name": "thread_name", "pid": process, "tid": lane + 1, "args": about}
+        for lane_number in sorted({request.lane for request in engine.requests}):
+            about = {"name": f"{PROCESSES[process]} {lane_number + 1}"}
+            yield {
+                "ph": "M", "name": "thread_name", "pid": before + process, "tid": lane_number + 1, "args": about
+            }  # fmt: skip
 
 
-def _request(request: RequestSlice) -> Iterator[Event]:
+def _gpu_thread(stage: int) -> int:
+    return GPU if stage == 0 else HOST + stage
+
+
+def _request(request: RequestSlice, before: int) -> Iterator[Event]:
     """A slice from call to last token, what it is made of, and the moments that matter."""
-    lane, name = request.lane + 1, f"request {request.number}"
+    lane, name, process = request.lane + 1, f"request {request.number}", before + REQUESTS
     about = {"prompt tokens": request.num_input, "output tokens": request.num_output}
-    yield {**_slice(Slice(name, request.sent, request.last_token), REQUESTS, lane), "args": about}
-    yield _instant("arrival", request.sent, lane)
+    yield {**_slice(Slice(name, request.sent, request.last_token), process, lane), "args": about}
+    yield _instant("arrival", request.sent, process, lane)
     if request.started > request.sent:
-        yield _slice(Slice("waiting", request.sent, request.started), REQUESTS, lane)
-        yield _slice(Slice(name, request.sent, request.started), QUEUE, lane)
-    yield _slice(Slice("prompt", request.started, request.first_token), REQUESTS, lane)
-    yield _instant("first token", request.first_token, lane)
+        yield _slice(Slice("waiting", request.sent, request.started), process, lane)
+        yield _slice(Slice(name, request.sent, request.started), before + QUEUE, lane)
+    yield _slice(Slice("prompt", request.started, request.first_token), process, lane)
+    yield _instant("first token", request.first_token, process, lane)
     if request.last_token > request.first_token:
-        yield _slice(Slice("decoding", request.first_token, request.last_token), REQUESTS, lane)
-    yield _instant("end", request.last_token, lane)
+        yield _slice(Slice("decoding", request.first_token, request.last_token), process, lane)
+    yield _instant("end", request.last_token, process, lane)
 
 
 def _microseconds(seconds: float) -> float:
@@ -85,9 +109,9 @@ def _slice(each: Slice, process: int, thread: int) -> Event:
     return {"name": each.name, "ph": "X", "pid": process, "tid": thread, "ts": begin, "dur": round(end - begin, 3)}
 
 
-def _instant(name: str, moment: float, lane: int) -> Event:
-    return {"name": name, "ph": "i", "s": "t", "pid": REQUESTS, "tid": lane, "ts": _microseconds(moment)}
+def _instant(name: str, moment: float, process: int, lane: int) -> Event:
+    return {"name": name, "ph": "i", "s": "t", "pid": process, "tid": lane, "ts": _microseconds(moment)}
 
 
-def _counter(name: str, moment: float, value: float) -> Event:
-    return {"name": name, "ph": "C", "pid": ENGINE, "ts": _microseconds(moment), "args": {"value": value}}
+def _counter(name: str, moment: float, process: int, value: float) -> Event:
+    return {"name": name, "ph": "C", "pid": process, "ts": _microseconds(moment), "args": {"value": value}}

@@ -56,7 +56,6 @@ class _Received:
 
     def __init__(self, timer: StepTimer) -> None:
         self._timer = timer
-        self.kernels = getattr(timer, "kernels", ())
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         if shape.is_decode:
@@ -95,11 +94,10 @@ def simulate_disaggregated(
     prefill: Pool, decode: Pool, link: Link, sequence_bytes: Callable[[int], float], workload: Workload
 ) -> Handover:
     """Serve a workload; ``sequence_bytes`` says what the keys and values of so many tokens take."""
-    taking_in = replace(decode, replicas=tuple(map(receiving, decode.replicas)))
     check_workload(prefill.replicas[0], workload)
-    check_workload(taking_in.replicas[0], workload)
+    check_workload(receiving(decode.replicas[0]), workload)
     num_requests = len(workload.requests)
-    first, second = Gate(prefill, num_requests), Gate(taking_in, num_requests)
+    first, second = Gate(prefill, num_requests), Gate(decode, num_requests, turned_into=receiving)
     sizes = np.array([sequence_bytes(request.num_input) for request in workload.requests])
     wire = _Wire(link, len(first.engines), sizes)
     prompts = tuple(replace(request, num_output=1) for request in workload.requests)

@@ -8,17 +8,19 @@ what it had to say about the time before. An engine that jumps over many steps s
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
+from itertools import zip_longest
 from math import inf, isnan
 
 from infercast.records import dataclass
-from infercast.serve.lockstep import in_lockstep
+from infercast.serve.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Workload
 from infercast.serve.router import Loads, make_policy
 from infercast.serve.simulation import Replica, check_workload, new_record, turns
 from infercast.serve.source import Delivery, Inbox
+from infercast.serve.state import Watcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,9 @@ class Pool:
     replicas: tuple[Replica, ...]
     router: str = "least_loaded"
     lockstep: bool = False
-    """Whether the engines share experts, so that every step lasts as long as the longest."""
+    """Whether the engines share experts, so that every step is one of all ..."""
+    shared: Shared | None = None
+    """... and what they do together in it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,9 +44,13 @@ class Engine:
     turns: Iterator[float]
     clock: float = 0.0
     outstanding: set[int] = field(default_factory=set)
+    meeting: Meeting | None = None
+    """Where it meets the others, if in lockstep."""
 
     def take_turn(self) -> list[int]:
         """One turn of its loop; returns the requests that it has answered."""
+        if self.meeting is not None:
+            self.meeting.time = self.clock
         self.clock = next(self.turns, inf)
         if not self.inbox.has_answered:
             return []
@@ -55,17 +63,24 @@ class Engine:
 class Gate:
     """A pool while it runs: its router and its engines."""
 
-    def __init__(self, pool: Pool, num_requests: int) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        num_requests: int,
+        watch: Sequence[Watcher] = (),
+        turned_into: Callable[[Replica], Replica] = lambda replica: replica,
+    ) -> None:
+        """``turned_into``: what each engine is made into once it is in lockstep with the others."""
         self._first = pool.replicas[0]
         self._choose = make_policy(pool.router, len(pool.replicas))
         self._loads = Loads(len(pool.replicas))
         self._deliveries: list[Delivery] = []
-        replicas = in_lockstep(pool.replicas) if pool.lockstep else pool.replicas
+        meeting, replicas = in_lockstep(pool.replicas, pool.shared) if pool.lockstep else (None, pool.replicas)
         self.engines: list[Engine] = []
-        for replica in replicas:
+        for replica, watcher in zip_longest(map(turned_into, replicas), watch):
             inbox, record = Inbox(), new_record(replica, num_requests)
-            loop = turns(replica, inbox, record, jump=not pool.lockstep)
-            self.engines.append(Engine(inbox, record, loop, next(loop)))
+            loop = turns(replica, inbox, record, jump=not pool.lockstep, watch=watcher)
+            self.engines.append(Engine(inbox, record, loop, next(loop), meeting=meeting))
 
     @property
     def next_delivery(self) -> float:
@@ -131,10 +146,13 @@ class Senders:
             return
 
 
-def simulate_fleet(pool: Pool, workload: Workload) -> list[Record]:
-    """Serve a workload by one pool; the record of each engine holds the requests that it served."""
+def simulate_fleet(pool: Pool, workload: Workload, watch: Sequence[Watcher] = ()) -> list[Record]:
+    """Serve a workload by one pool; the record of each engine holds the requests that it served.
+
+    ``watch``: one watcher for each engine, told of its steps; none by default.
+    """
     check_workload(pool.replicas[0], workload)
-    gate, senders = Gate(pool, len(workload.requests)), Senders(workload)
+    gate, senders = Gate(pool, len(workload.requests), watch), Senders(workload)
     senders.begin(gate)
     while (engine := next_engine([gate])) is not None:
         others = (other.clock for other in gate.busy if other is not engine) if senders.is_closed else ()

@@ -7,6 +7,15 @@ from infercast.serve.first_use import NOTHING_NEW, News
 from infercast.serve.timeline import Span, Timeline
 
 
+class StagedSpan(Span):
+    """One step on all stages."""
+
+    planned: float
+    """When the host began to plan it."""
+    stages: tuple[tuple[float, float], ...]
+    """When each stage began and ended it."""
+
+
 class StagedTimeline(Timeline):
     """Each stage takes its share of a step's time, in order, when the stage before has handed the batch on.
 
@@ -22,18 +31,21 @@ class StagedTimeline(Timeline):
 
     def launch(self, host: HostCost, gpu_seconds: float, news: News = NOTHING_NEW) -> Span:
         """Plan a step and send it down the pipe; the host is free when the first stage's last kernel is on its way."""
-        idle_from = max(self.clock, self._free_at[0])
+        planned, idle_from = self.clock, max(self.clock, self._free_at[0])
         ready = self.clock + host.plan + host.prepare
         start = max(ready, self._free_at[0])
         # Every stage is launched by a process of its own, all at the same time.
         launching = host.launch * max(self._shares) + (host.wake if self.slept else 0.0)
         self.clock = ready + launching
         self.slept = False
-        end = start
+        end, stages = start, []
         for stage, share in enumerate(self._shares):
             begin = max(end, self._free_at[stage])
             end = max(begin + share * gpu_seconds, ready + launching)
             self._free_at[stage] = end
+            stages.append((begin, end))
         self.gpu_free = end
         # The run advances by what the fullest stage takes; the rest of the way overlaps with other batches.
-        return Span(start, end, max(0.0, self._free_at[0] - idle_from))
+        span = StagedSpan(start, end, max(0.0, self._free_at[0] - idle_from))
+        span.planned, span.stages = planned, tuple(stages)
+        return span

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.host import Host, default_host, read_host
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InfercastError
 from infercast.forecast.deploy import deploy, load_model
-from infercast.forecast.fleet import serve_fleet
+from infercast.forecast.fleet import busiest, pool_of, serve_pool
+from infercast.forecast.intervals import pool_half_widths
+from infercast.forecast.uncertainty import uncertainty_of
 from infercast.models.spec import ModelConfig
 from infercast.records import dataclass
+from infercast.serve import Record
+from infercast.serve.served import Served
 from infercast.validate.parts import Comparison
 from infercast.validate.published import PublishedRun
 from infercast.validate.published_flags import FIRST_V1
@@ -54,6 +60,8 @@ class Summary:
     p90: float
     bias: float
     """Median of the signed errors."""
+    inside: float
+    """Share of the measured values in the 80 % intervals of forecasts."""
 
 
 def compare_published(
@@ -77,7 +85,8 @@ def compare_published(
 
 def summarise(compared: Iterable[PublishedComparison], quantity: str) -> Summary | None:
     """Errors of one quantity; None where no run tells it."""
-    errors = np.array([pair.error for each in compared if (pair := getattr(each, quantity)) is not None])
+    pairs = [pair for each in compared if (pair := getattr(each, quantity)) is not None]
+    errors = np.array([pair.error for pair in pairs])
     if not errors.size:
         return None
     sizes = np.abs(errors)
@@ -87,6 +96,7 @@ def summarise(compared: Iterable[PublishedComparison], quantity: str) -> Summary
         mean=float(sizes.mean()),
         p90=float(np.percentile(sizes, 90)),
         bias=float(np.median(errors)),
+        inside=float(np.mean([bool(pair.is_inside) for pair in pairs])),
     )
 
 
@@ -150,20 +160,23 @@ def _model(run: PublishedRun) -> ModelConfig:
     return model
 
 
+def means_of(served: Record | Served) -> npt.NDArray[Any]:
+    """Mean TTFT, TPOT and time to the last token, and output tokens a second."""
+    duration = float(served.last_token.max() - served.sent_at.min())
+    latencies = [float(values.mean()) for values in (served.ttft, served.tpot, served.end_to_end)]
+    return np.array([*latencies, float(served.num_output.sum()) / duration])
+
+
 def _compare(run: PublishedRun, deployment: Deployment) -> PublishedComparison:
     """Means of one simulated run beside the published ones."""
-    record = serve_fleet(deployment, run.workload)
-    duration = float(record.last_token.max() - record.sent_at.min())
-    predicted = {
-        "ttft": float(record.ttft.mean()),
-        "tpot": float(record.tpot.mean()),
-        "end_to_end": float(record.end_to_end.mean()),
-        "output_tokens_per_second": float(record.num_output.sum()) / duration,
-    }
-
-    def pair(name: str) -> Comparison | None:
-        measured = getattr(run, name)
-        return None if measured is None else Comparison(measured, predicted[name])
-
-    ttft, tpot, end_to_end, rate = map(pair, QUANTITIES)
+    pool = pool_of(deployment)
+    records, served = serve_pool(pool, run.workload)
+    uncertainty = uncertainty_of(deployment, busiest(records))
+    predicted = means_of(served)
+    widths = pool_half_widths(pool, run.workload, uncertainty, means_of, np.zeros(predicted.size))
+    pairs = (
+        None if (measured := getattr(run, name)) is None else Comparison(measured, value, width)
+        for name, value, width in zip(QUANTITIES, predicted.tolist(), widths.tolist(), strict=True)
+    )
+    ttft, tpot, end_to_end, rate = pairs
     return PublishedComparison(run, ttft, tpot, end_to_end, rate)

@@ -1,0 +1,89 @@
+"""All-reduces of the engines' own: one- and two-shot kernels, and kernels over symmetric memory.
+
+A one-shot kernel reads everything of everyone, a two-shot kernel reduces a share and gathers the others'. Above the
+size that these are kept to, vLLM copies the message into memory that all GPUs map, reduces it there (two-shot, or by
+the switch) and copies it out again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from infercast.hardware import Gpu
+from infercast.ops import Collective
+from infercast.predict.physics.collective_library import SWITCH_SHARE
+from infercast.predict.physics.collective_links import Priced, delay, is_switched, link_rate, merge
+from infercast.predict.physics.terms import Array, soft_max
+
+MIB = 1 << 20
+# Bytes below which an engine's own kernels are used, by the largest number of GPUs each limit is for: vLLM 0.25, whose
+# buffers of 8 MiB end what its table allows, and SGLang 0.5.14, which counts the limit in.
+CUSTOM_LIMITS = {
+    ("vllm", "hopper"): {4: 8 * MIB, 6: MIB // 2, 8: MIB // 4},
+    ("vllm", "blackwell"): {4: 2 * MIB, 8: MIB},
+    ("vllm", "blackwell-ultra"): {4: 4 * MIB, 6: 8 * MIB, 8: 4 * MIB},
+    ("sglang", "hopper"): {8: 16 * MIB + 1},
+    ("sglang", "blackwell"): {8: 16 * MIB + 1},
+    ("sglang", "blackwell-ultra"): {8: 16 * MIB + 1},
+}
+OTHER_CUSTOM_LIMITS = {"vllm": {8: 8 * MIB}, "sglang": {8: 8 * MIB + 1}}
+ONE_SHOT_LIMITS = {2: 64 * MIB, 4: MIB // 2, 8: MIB // 4}
+# The same for vLLM's kernels over symmetric memory, limit counted in, and from how many GPUs the switch reduces.
+SYMMETRIC_LIMITS = {
+    "hopper": {2: 64 * MIB, 4: 32 * MIB, 8: 64 * MIB},
+    "blackwell": {2: 8 * MIB, 4: 32 * MIB, 8: 128 * MIB},
+    "blackwell-ultra": {2: 4 * MIB, 6: 32 * MIB, 8: 64 * MIB},
+}
+MULTICAST_FROM = {"hopper": 4, "blackwell": 6, "blackwell-ultra": 6}
+# Seconds of a kernel at 1.83 GHz, of each further GPU, and of a second shot; share of the links it fills. Fitted on
+# vLLM's kernels on A100, H100 and H200; SGLang 0.5.14 has a quicker one where a switch joins the GPUs.
+SHOT_LATENCY, SHOT_STEP, SECOND_SHOT = 4.34e-6, 0.055e-6, 3.4e-6
+SHOT_EFFICIENCY, SHOT_SOFTNESS = 0.72, 0.90
+QUICK_SAVES = 1.8e-6
+# Symmetric memory, fitted on H100 and H200: seconds of two copies and the kernel between them, and the shares of the
+# links that it fills by two shots and through the switch.
+SYMMETRIC_LATENCY, SYMMETRIC_EFFICIENCY, MULTICAST_EFFICIENCY = 8.6e-6, 0.74, 0.69
+# Only part of the latency of so short a kernel is cycles of the GPU: as a power of the clock.
+CLOCK_POWER = 0.55
+
+
+def engine_kernel(op: Collective, gpu: Gpu, message: Array, otherwise: Priced) -> Priced:
+    """What an engine does itself, and ``otherwise`` where it leaves an all-reduce to a library."""
+    limits = CUSTOM_LIMITS.get((op.library, gpu.architecture), OTHER_CUSTOM_LIMITS.get(op.library, {}))
+    # Without NVLink, engines give their own kernel up beyond two GPUs.
+    if op.kind != "all_reduce" or not limits or not (gpu.is_linked(op.gpus) or op.gpus <= 2):
+        return otherwise
+    if op.library == "vllm" and is_switched(gpu, op.gpus):
+        most = _limit(SYMMETRIC_LIMITS[gpu.architecture], op.gpus)
+        otherwise = merge(message <= most, _symmetric(op, gpu, message), otherwise)
+    return merge(message < _limit(limits, op.gpus), _shots(op, gpu, message), otherwise)
+
+
+def _limit(limits: dict[int, int], gpus: int) -> int:
+    """Bytes that a kernel for so many GPUs ends at."""
+    return next((size for most, size in limits.items() if gpus <= most), 0)
+
+
+def _shots(op: Collective, gpu: Gpu, message: Array) -> Priced:
+    """Read all of the others at once, or reduce a share and gather the rest."""
+    one = message < _limit(ONE_SHOT_LIMITS, op.gpus)
+    link = link_rate(gpu, op.gpus) * (SHOT_EFFICIENCY if gpu.is_linked(op.gpus) else 1.0)
+    saved = QUICK_SAVES if op.library == "sglang" and is_switched(gpu, op.gpus) else 0.0
+    seconds = SHOT_LATENCY - saved + SHOT_STEP * (op.gpus - 1) + np.where(one, 0.0, SECOND_SHOT)
+    latency = seconds * delay(gpu, CLOCK_POWER)
+    transfer = np.where(one, (op.gpus - 1) * message, op.link_bytes) / link
+    return Priced(soft_max(SHOT_SOFTNESS, latency, transfer), latency, transfer, np.where(one, 2.0, 3.0))
+
+
+def _symmetric(op: Collective, gpu: Gpu, message: Array) -> Priced:
+    """Copied in, reduced by two shots or by the switch, and copied out."""
+    by_switch = op.gpus >= MULTICAST_FROM[gpu.architecture]
+    carried, share = op.link_bytes + 0.0 * message, SYMMETRIC_EFFICIENCY
+    if by_switch:
+        carried = message * (op.gpus + 1) / op.gpus
+        share = MULTICAST_EFFICIENCY * SWITCH_SHARE.get(gpu.architecture, 1.0)
+    latency = SYMMETRIC_LATENCY * delay(gpu, CLOCK_POWER) + 0.0 * message
+    # Two copies read and write it once each.
+    transfer = carried / (link_rate(gpu, op.gpus) * share) + 4.0 * message / gpu.dram_bandwidth
+    seconds = soft_max(SHOT_SOFTNESS, latency, transfer)
+    return Priced(seconds, latency, transfer, (8.0 if by_switch else 7.0) + 0.0 * message)

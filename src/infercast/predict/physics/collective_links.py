@@ -1,0 +1,52 @@
+"""What joins the GPUs of a node, as a collective sees it: rates of links, and how long a short message takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from infercast.hardware import Gpu
+from infercast.predict.physics.terms import Array
+
+SWITCH_ARCHITECTURES = ("hopper", "blackwell", "blackwell-ultra")
+"""Those whose switches reduce and multicast."""
+FLAG_DELAY = {"blackwell": 3.0 / 2.3, "blackwell-ultra": 3.0 / 2.3}
+"""How much longer a flag takes to a peer and back than between GPUs of Hopper at the same clock: a chip of two dies
+behind faster, error-corrected links. NCCL's smallest all-reduce over symmetric memory, tuned alike, takes 3 us among
+eight B200 and 2.3 us among eight H200 or H800 (github.com/NVIDIA/nccl/issues/1940)."""
+# Without a switch, PCIe traffic of more pairs shares the bridges and crosses between sockets.
+PCIE_EFFICIENCY, PCIE_SHARING = 0.64, 1.86
+REFERENCE_CLOCK = 1.83e9
+"""Latencies are of a GPU of Hopper at this clock."""
+
+
+class Priced(NamedTuple):
+    """One algorithm: its time, and what it is made of."""
+
+    seconds: Array
+    latency: Array
+    transfer: Array
+    algorithm: Array
+
+
+def merge(first: Array, one: Priced, other: Priced) -> Priced:
+    """``one`` where ``first`` holds, else ``other``."""
+    return Priced(*(np.where(first, ours, theirs) for ours, theirs in zip(one, other, strict=True)))
+
+
+def link_rate(gpu: Gpu, gpus: int) -> float:
+    """Bytes a second of each GPU's links, were all of them payload."""
+    if gpu.is_linked(gpus):
+        return gpu.nvlink_bandwidth
+    return float(gpu.pcie_bandwidth * PCIE_EFFICIENCY / (gpus / 2) ** PCIE_SHARING)
+
+
+def delay(gpu: Gpu, clock_power: float) -> float:
+    """Latency against that of a GPU of Hopper, for kernels that slow down with this power of the clock."""
+    return float((REFERENCE_CLOCK / gpu.boost_clock) ** clock_power * FLAG_DELAY.get(gpu.architecture, 1.0))
+
+
+def is_switched(gpu: Gpu, gpus: int) -> bool:
+    """Whether a switch that reduces joins so many of them."""
+    return gpu.architecture in SWITCH_ARCHITECTURES and gpu.is_linked(gpus)
