@@ -91,8 +91,9 @@ class Cruise(IndexedConvoy):
             self._take_in(step, clocks[0])
             freed = held[0] - cache.num_held
             held[1:] = [blocks - freed for blocks in held[1:] if blocks - freed <= cache.num_blocks]
-            steps = len(held)
-            seconds, ends, clocks = seconds[:steps], ends[:steps], clocks[:steps]
+            if len(held) < steps:
+                steps = len(held)
+                seconds, ends, clocks = seconds[:steps], ends[:steps], clocks[:steps]
             if steps > 1:
                 cache.take(held[-1] - cache.num_held)
         record.decoding.note(first, estimate, seconds, held)
@@ -109,18 +110,18 @@ class Cruise(IndexedConvoy):
             return 1  # somebody may have waited for that end; otherwise it changes nothing that is planned
         steps = self.last_steps[0][0] - self.steps
         if arrival is not None:
-            steps = min(steps, 2 + int(1.1 * (arrival - self.clock) / (self.state.step_seconds or 1e-6)))
-        return min(steps, MOST_STEPS)
+            coming = 2 + int(1.1 * (arrival - self.clock) / (self.state.step_seconds or 1e-6))
+            steps = coming if coming < steps else steps
+        return steps if steps < MOST_STEPS else MOST_STEPS
 
     def _run_ahead(self, estimate: StepEstimate, arrival: float | None) -> tuple[list[float], list[float], list[float]]:
         """`Timeline.run_ahead`, with the most frequent case written out: the GPU never waits for its host."""
-        seconds, step, host = estimate.gpu_seconds, self.step, estimate.host
-        process, launched = host.process, host.plan + host.prepare + host.launch + MARGIN
-        longer = process if process > step.process else step.process
+        seconds, step, (plan, prepare, launch, process, _) = estimate.gpu_seconds, self.step, estimate.host
+        launched, longer = plan + prepare + launch + MARGIN, process if process > step.process else step.process
         if self.clock + launched >= self.gpu_free or min(seconds) <= launched + longer:
             timeline = self.state.timeline
             timeline.jump(self.clock, self.gpu_free)
-            return timeline.run_ahead(host, seconds, (step,), 2, arrival)[:3]
+            return timeline.run_ahead(estimate.host, seconds, (step,), 2, arrival)[:3]
         ends = [*accumulate(seconds, initial=self.gpu_free)]
         clocks = [end + process for end in ends]
         clocks[0] = self.gpu_free + step.process
@@ -224,11 +225,13 @@ class Cruise(IndexedConvoy):
 
     def _take_in(self, step: Step, time: float) -> None:
         """The result of a step is there: tokens leave, and sequences that have all of theirs end."""
-        record, cache = self.state.record, self.state.scheduler.cache
-        record.indexed_tokens(time, step.num_sampled, step.first, step.done)
-        if step.done:
-            self.state.is_blocked = False
-            for index in step.done:
+        state, done = self.state, step.done
+        record = state.record
+        left = record.indexed_tokens(time, step.num_sampled, step.first, done)
+        if done:
+            state.is_blocked = False
+            for index in done:
                 record.num_output[index] = self.outputs[index]
-                cache.retire(self.inputs[index] + self.outputs[index] - 1)  # nothing is computed on the last token
-                self.clients.answer(record.last_end)
+                # Nothing is computed on the last token.
+                state.scheduler.cache.retire(self.inputs[index] + self.outputs[index] - 1)
+                self.clients.answer(left)

@@ -78,8 +78,11 @@ class Record:
             self.last_token[sequence.index] = time
             self.num_output[sequence.index] = sequence.request.num_output
 
-    def indexed_tokens(self, end: float, num_sampled: int, first: SequenceOf[int], done: SequenceOf[int]) -> None:
-        """The same where requests are known by their indices, and all but ``first`` got a token in the step before."""
+    def indexed_tokens(self, end: float, num_sampled: int, first: SequenceOf[int], done: SequenceOf[int]) -> float:
+        """The same where requests are known by their indices, and all but ``first`` got a token in the step before.
+
+        Returns when the tokens reach their clients.
+        """
         time = end + (self._token_path_seconds + self._token_turn_seconds * num_sampled)
         for index in first:
             self.first_token[index] = time
@@ -88,6 +91,7 @@ class Record:
         self._ends.append(end)
         self._stretches += (1, num_sampled, num_sampled - len(first))
         self.last_end = time
+        return time
 
     def steady_tokens(self, count: int, ends: SequenceOf[float]) -> None:
         """Steps ended one after the other, each with a token for the same sequences and none their last."""
