@@ -7,6 +7,7 @@ import pytest
 
 from infercast.hardware import load_gpu, with_network
 from infercast.ops import Collective
+from infercast.predict.default import make_predictor
 from infercast.predict.physics.collective import RANK_SKEW, collective, engine_collective
 
 SIZES = 2.0 ** np.arange(8, 30)
@@ -83,3 +84,10 @@ def test_the_switch_carries_less_of_blackwells_links():
     large = np.array([2.0**32])
     hopper = seconds("all_reduce", large, 8, replace(gpu, architecture="hopper"), library="nccl")[0]
     assert seconds("all_reduce", large, 8, gpu, library="nccl")[0] == pytest.approx(0.85 / 0.74 * hopper, rel=0.01)
+
+
+def test_between_nodes_nothing_counts_as_measured():
+    gpu = with_network(load_gpu("h200-sxm"), "infiniband-ndr")
+    predictor = make_predictor()
+    sources = [predictor.price(Collective("all_reduce", 2.0**20, gpus), gpu).source for gpus in (8, 16)]
+    assert sources == ["measured", "physics"]

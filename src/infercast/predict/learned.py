@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from infercast.hardware import Gpu, load_gpu
-from infercast.ops import Attention, Gemm, MoE, Op
+from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity
 from infercast.predict.artifact import POOLED, Artifact
@@ -192,7 +192,9 @@ class Learned:
         return pricer
 
     def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Choice | None:
-        """The best model for this kind of operator on this GPU."""
+        """The best model for this kind of operator on this GPU; None where no measured kernel is like it."""
+        if isinstance(op, Collective) and op.gpus > gpu.gpus_per_node:
+            return None  # no collective between nodes was measured
         family, variants = family_of(op), variants or variants_of(op, gpu)
         engines = self._profile.engines(op)
         key = (family, gpu.name, variants, engines)
