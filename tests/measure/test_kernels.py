@@ -79,7 +79,7 @@ def engines_of(builders: ModuleType) -> dict[str, set[str]]:
 
 
 def test_every_family_has_a_builder(builders: ModuleType) -> None:
-    assert set(builders.BUILDERS) == set(FAMILIES)
+    assert set(builders.BUILDERS) == {*FAMILIES, "tuning"}
 
 
 @pytest.mark.usefixtures("vllm")
@@ -167,3 +167,17 @@ def test_a_kernel_is_repeated_for_so_long(torch: MagicMock, monkeypatch: pytest.
 
     assert trace.repeat_for(launch, 0.7, each=0.001) == pytest.approx(0.002)
     assert 0.7 < clock.now < 0.9
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp8_block"])
+def test_experts_run_under_the_configuration_that_is_asked_for(builders: ModuleType, vllm: None, dtype: str) -> None:
+    fused_moe = sys.modules["vllm.model_executor.layers.fused_moe"]
+    layer = {"tokens": 4, "hidden": 256, "inter": 128, "experts": 8, "topk": 2, "dtype": dtype, "routing": "uniform"}
+    asked = {"BLOCK_SIZE_M": 16}
+    token = engines._engine.set("vllm")
+    builders.BUILDERS["tuning"](layer | {"configuration": asked}, workspace())()
+    fused_moe.override_config.assert_called_once_with(asked)
+    fused_moe.fused_experts.assert_called_once()
+    builders.BUILDERS["tuning"](layer | {"configuration": None}, workspace())()
+    fused_moe.override_config.assert_called_once()
+    engines._engine.reset(token)

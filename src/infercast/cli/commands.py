@@ -18,6 +18,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "diagnose.command",
         "Rank kernels by what it would buy if they were as good as the best of their shape.",
     ),
+    "tune": (
+        "tune.command",
+        "Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.",
+    ),
     "memory": (
         "memory.command",
         "Show what fits: weights, KV bytes a token, KV blocks, the longest context, the most sequences.",

@@ -10,7 +10,7 @@ import torch
 from infercast.measure.case import Case, Launch
 from infercast.measure.kernels_attention import build_attention
 from infercast.measure.kernels_elementwise import build_elementwise
-from infercast.measure.kernels_experts import build_experts, launch_configuration
+from infercast.measure.kernels_experts import build_experts, launch_configuration, trial_details
 from infercast.measure.kernels_linear import build_gemm, heater
 from infercast.measure.sections import Timing
 from infercast.measure.trace import repeat_for, time_launches, time_sustained
@@ -22,6 +22,7 @@ BUILDERS = {
     "attention_decode": build_attention,
     "attention_mixed": build_attention,
     "moe": build_experts,
+    "tuning": build_experts,
     "elementwise": build_elementwise,
 }
 
@@ -53,4 +54,6 @@ class GpuBench:
 
     def details(self, case: Case) -> dict[str, Any]:
         """What else is known of a case's kernel."""
+        if case.family == "tuning":
+            return trial_details(case.shape)
         return launch_configuration(case.shape) if case.family == "moe" else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from infercast.measure.case import Shape
 from infercast.measure.engines import need_vllm
 from infercast.measure.launch import SimpleLaunch
 from infercast.measure.workspace import Workspace
+
+BLOCK = 128
+"""Rows and columns of weights that share a scale."""
 
 
 def choose_experts(tokens: int, experts: int, topk: int, routing: str) -> Any:
@@ -29,34 +33,70 @@ def choose_experts(tokens: int, experts: int, topk: int, routing: str) -> Any:
 
 
 def build_experts(shape: Shape, workspace: Workspace) -> SimpleLaunch:
-    """From routed tokens to the sum of their experts' results."""
+    """From routed tokens to the sum of their experts' results.
+
+    A ``configuration`` in the shape, in vLLM's words, takes the place of the one that vLLM would choose.
+    """
     need_vllm()
-    from vllm.model_executor.layers.fused_moe import fused_experts  # noqa: PLC0415
-    from vllm.model_executor.layers.fused_moe.config import fp8_w8a8_moe_quant_config  # noqa: PLC0415
+    from vllm.model_executor.layers.fused_moe import fused_experts, override_config  # noqa: PLC0415
 
     tokens, hidden, inter = shape["tokens"], shape["hidden"], shape["inter"]
     experts, topk, dtype = shape["experts"], shape["topk"], shape["dtype"]
     x = workspace.take(tokens, hidden)
-    up = workspace.take(experts, 2 * inter, hidden, dtype=dtype)
-    down = workspace.take(experts, hidden, inter, dtype=dtype)
+    stored = "fp8" if dtype == "fp8_block" else dtype
+    up = workspace.take(experts, 2 * inter, hidden, dtype=stored)
+    down = workspace.take(experts, hidden, inter, dtype=stored)
     chosen = choose_experts(tokens, experts, topk, shape["routing"])
     ids = torch.tensor(chosen, dtype=torch.int32, device=workspace.device)
     weights = torch.full((tokens, topk), 1.0 / topk, dtype=torch.float32, device=workspace.device)
-    config = None
-    if dtype == "fp8":
+    scales = _scales(shape, workspace)
+    chosen_here = shape.get("configuration")
+
+    def launch() -> None:
+        with override_config(chosen_here) if chosen_here else nullcontext():
+            fused_experts(x, up, down, weights, ids, quant_config=scales)
+
+    return SimpleLaunch("vllm", launch, (x,))
+
+
+def _scales(shape: Shape, workspace: Workspace) -> Any:
+    """How a layer's weights are scaled: not at all, one number an expert, or one for each 128 x 128 of them."""
+    from vllm.model_executor.layers.fused_moe.config import fp8_w8a8_moe_quant_config  # noqa: PLC0415
+
+    experts, hidden, inter = shape["experts"], shape["hidden"], shape["inter"]
+    if shape["dtype"] == "fp8":
         scale = torch.full((experts, 1, 1), 0.01, device=workspace.device)
-        config = fp8_w8a8_moe_quant_config(w1_scale=scale, w2_scale=scale, per_act_token_quant=False)
-    return SimpleLaunch("vllm", lambda: fused_experts(x, up, down, weights, ids, quant_config=config), (x,))
+        return fp8_w8a8_moe_quant_config(w1_scale=scale, w2_scale=scale, per_act_token_quant=False)
+    if shape["dtype"] == "fp8_block":
+        sizes = ((-(-rows // BLOCK), -(-columns // BLOCK)) for rows, columns in ((2 * inter, hidden), (hidden, inter)))
+        up, down = (torch.full((experts, *size), 0.01, device=workspace.device) for size in sizes)
+        return fp8_w8a8_moe_quant_config(w1_scale=up, w2_scale=down, block_shape=[BLOCK, BLOCK])
+    return None
 
 
 def launch_configuration(shape: Shape) -> dict[str, Any]:
     """The tiles that vLLM picks for a layer, and whether somebody tuned them for this GPU."""
     from vllm.model_executor.layers.fused_moe import fused_moe  # noqa: PLC0415
 
-    dtype = {"bf16": None, "fp8": "fp8_w8a8"}[shape["dtype"]]
-    experts, inter, hidden = shape["experts"], shape["inter"], shape["hidden"]
-    tuned = fused_moe.get_moe_configs(experts, inter, dtype) is not None
-    picked = fused_moe.try_get_optimal_moe_config(
-        (experts, 2 * inter, hidden), (experts, hidden, inter), shape["topk"], dtype, shape["tokens"]
-    )
+    tuned, picked = _picked(shape, fused_moe)
     return {"tuned": tuned, "block_m": picked["BLOCK_SIZE_M"], "block_n": picked["BLOCK_SIZE_N"]}
+
+
+def trial_details(shape: Shape) -> dict[str, Any]:
+    """The whole configuration of a trial: the one asked for, or vLLM's own choice."""
+    from vllm.model_executor.layers.fused_moe import fused_moe  # noqa: PLC0415
+
+    if shape["configuration"]:
+        return {"ran": shape["configuration"]}
+    tuned, picked = _picked(shape, fused_moe)
+    return {"tuned": tuned, "ran": {name: int(value) for name, value in picked.items()}}
+
+
+def _picked(shape: Shape, fused_moe: Any) -> tuple[bool, dict[str, Any]]:
+    """Whether there is a tuned file, and what vLLM launches."""
+    dtype = {"bf16": None, "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}[shape["dtype"]]
+    blocks = [BLOCK, BLOCK] if shape["dtype"] == "fp8_block" else None
+    experts, inter, hidden = shape["experts"], shape["inter"], shape["hidden"]
+    tuned = fused_moe.get_moe_configs(experts, inter, dtype, *(blocks or ())) is not None
+    matrices = (experts, 2 * inter, hidden), (experts, hidden, inter)
+    return tuned, fused_moe.try_get_optimal_moe_config(*matrices, shape["topk"], dtype, shape["tokens"], blocks)

@@ -48,6 +48,11 @@ def prepare(cases: Sequence[Case], engine: str, deadline: float) -> None:
         return
     families = ",".join(sorted({case.family for case in waiting}))
     command = [sys.executable, "-m", "infercast.measure.prepare", engine, families, str(workers)]
+    launch_in_parallel(command, workers, seconds)
+
+
+def launch_in_parallel(command: Sequence[str], workers: int, seconds: float) -> None:
+    """Run so many processes, each told its number, for so long at most."""
     environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
     running = [
         subprocess.Popen([*command, str(number)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.diagnose import Diagnosis, Finding, Gap, Saving
+from infercast.forecast.tune import experts_of, is_tunable
 from infercast.report.layout import facts, grid, section
 from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds
 from infercast.units import MICRO, format_percent, format_seconds
@@ -48,6 +49,8 @@ def _numbered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     else:
         lines.append(("all", f"All gaps closed together would save {_saved(diagnosis.everything)}."))
     lines.append(("host", f"A host that takes no time would save {_saved(diagnosis.host)}."))
+    if command := _tune_command(diagnosis):
+        lines.append(("tune", f"Launch configurations of the experts' kernel are ranked by: {command}"))
     if diagnosis.not_judged:
         words = ", ".join(diagnosis.not_judged)
         lines.append(("not judged", f"{words}: no such kernel was measured to compare with."))
@@ -65,6 +68,18 @@ def _sentence(finding: Finding) -> str:
         f"{finding.name}{family} at {gap.tokens:,} tokens {verb} at {100 * gap.attained:.0f} % of what the best "
         f"kernels of this shape reach ({times}); closing the gap saves {_saved(finding.saving)}."
     )
+
+
+def _tune_command(diagnosis: Diagnosis) -> str:
+    """The command that looks for a better launch of experts with a gap; empty where there are none it knows."""
+    deployment = diagnosis.forecast.deployment
+    layout, experts = deployment.layout, experts_of(deployment.model, deployment.layout)
+    if experts is None or not is_tunable(experts) or all(each.family != "moe" for each in diagnosis.findings):
+        return ""
+    parallel = f" --tensor-parallel-size {layout.tensor}" if layout.tensor > 1 else ""
+    spread = " --enable-expert-parallel" if layout.experts else ""
+    quantised = " --quantization fp8" if experts.dtype == "fp8" else ""
+    return f"infercast tune {deployment.model.name} --gpu {deployment.gpu.name}{parallel}{spread}{quantised}"
 
 
 def _saved(saving: Saving) -> str:

@@ -91,7 +91,7 @@ def kernel_family(kernel: str) -> str:
     return next((family for part, family in KERNEL_FAMILIES.items() if part in kernel), "other")
 
 
-def _loads(op: MoE, tokens: Array) -> tuple[Array, Array]:
+def expert_loads(op: MoE, tokens: Array) -> tuple[Array, Array]:
     """For each class of experts: the tokens of an expert, and the probability that it gets any."""
     mean = (tokens * op.topk / op.experts)[:, None]
     if op.routing == "balanced":
@@ -128,7 +128,7 @@ def _product(op: MoE, gpu: Gpu, blocks: Array, width: int, depth: int, dram: Arr
     return _Product(seconds, tensor, cache, rounds)
 
 
-def _between(op: MoE, gpu: Gpu, tokens: Array, rows: Array) -> Array:
+def between(op: MoE, gpu: Gpu, tokens: Array, rows: Array) -> Array:
     """Activation, quantising and the weighted sum: traffic between the products, from L2 while it fits."""
     traffic = rows * ((op.matrices - 1) * op.inter * 2 + op.inter * 2 + op.hidden * 4) + tokens * op.hidden * 4
     if bytes_of(op.dtype) < 2:
@@ -140,7 +140,7 @@ def _between(op: MoE, gpu: Gpu, tokens: Array, rows: Array) -> Array:
 
 def _route(op: MoE, tokens: Array) -> _Routed:
     """Spread the tokens over the experts of this GPU."""
-    loads, chance = _loads(op, tokens)
+    loads, chance = expert_loads(op, tokens)
     of_class = op.num_local / CLASSES
     rows = loads.sum(axis=1) * of_class
     expected = chance.sum(axis=1) * of_class
@@ -177,10 +177,10 @@ def moe(op: MoE, gpu: Gpu, *, warm: bool = True) -> Physics:
     tile = (products[0].seconds + products[1].seconds).argmin(axis=1)
     pick = np.arange(len(tile)), tile
     both, tensor, cache = ((one + other)[pick] for one, other in zip(products[0][:3], products[1][:3], strict=True))
-    between = _between(op, gpu, routed.tokens, rows)
+    inner_seconds = between(op, gpu, routed.tokens, rows)
     launch = LAUNCHES * (0.45 + 0.55 * 1.83e9 / gpu.boost_clock) + PER_EXPERT * op.experts + 0.0 * rows
-    terms = {"tensor": tensor, "l2": cache, "dram": first + second, "between": between, "launch": launch}
-    seconds = launch + between + both
+    terms = {"tensor": tensor, "l2": cache, "dram": first + second, "between": inner_seconds, "launch": launch}
+    seconds = launch + inner_seconds + both
     rounds = products[0].rounds[pick], products[1].rounds[pick]
     sizes = weights / gpu.l2_bytes, inner / gpu.l2_bytes
     return Physics(seconds, terms, _features(op, routed, pick, terms, seconds, rounds, sizes))

@@ -1,0 +1,114 @@
+"""Launch configurations of routed experts, tried on the GPU at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infercast.errors import InputError
+from infercast.measure.case import Case, Shape
+from infercast.measure.device import Monitor, describe, gpu_name, require_gpu
+from infercast.measure.engines import choose_engine
+from infercast.measure.prepare import MOST_WORKERS, POOL_SHARE, launch_in_parallel
+from infercast.measure.rows import Tally, measure_batch
+from infercast.measure.sweep import batches, open_bench
+from infercast.measure.table import Row
+
+FAMILY = "tuning"
+COMPILING = 0.55
+"""Share of the time that compiling ahead may take."""
+SMALL_HIDDEN, SMALL_INTER = 1024, 512
+"""A kernel is the same for all sizes that are multiples of 16, so it is compiled on small ones."""
+
+
+@dataclass
+class Trial:
+    """What was tried."""
+
+    gpu: str
+    facts: dict[str, Any]
+    rows: list[Row]
+    """Measured, each with its case's shape."""
+    skipped: dict[str, int]
+    """Configurations that did not run, by why."""
+    seconds: float = 0.0
+    stages: dict[str, float] = field(default_factory=dict)
+    """When compiling and measuring were done, in seconds from the start."""
+
+
+def trial_cases(layer: Shape, configurations: Iterable[dict[str, int] | None]) -> list[Case]:
+    """Cases of one layer. ``None`` is what vLLM chooses; a second one is another turn, to see what chance does."""
+    flops = 6.0 * layer["tokens"] * layer["topk"] * layer["hidden"] * layer["inter"]
+    cases: list[Case] = []
+    for each in configurations:
+        turn = sum(case.shape["configuration"] == each for case in cases)
+        cases.append(Case(FAMILY, layer | {"configuration": each, "turn": turn}, flops))
+    return cases
+
+
+def try_configurations(cases: Sequence[Case], seconds: float) -> Trial:
+    """Compile with all cores, then measure, for so long at most."""
+    require_gpu()
+    if choose_engine(None) != "vllm":
+        raise InputError("trying configurations needs vLLM, whose kernel they are for: pip install vllm")
+    begin = time.monotonic()
+    trial = Trial(gpu_name(), describe(), [], {})
+    _prepare(cases, COMPILING * seconds)
+    trial.stages["compiled"] = time.monotonic() - begin
+    tally, monitor = Tally(), Monitor()
+    try:
+        bench = open_bench()
+        for dtype in dict.fromkeys(case.shape["dtype"] for case in cases):
+            for batch in batches([case for case in cases if case.shape["dtype"] == dtype]):
+                trial.rows += measure_batch(batch, bench, monitor, tally, begin + seconds)
+    except RuntimeError as problem:  # a kernel has broken the GPU's context: what was measured before is still good
+        tally.skip(cases[0], problem)
+    finally:
+        monitor.stop()
+    trial.skipped, trial.seconds = tally.skipped, time.monotonic() - begin
+    trial.stages["measured"] = trial.seconds
+    return trial
+
+
+def _prepare(cases: Sequence[Case], seconds: float) -> None:
+    workers = min(MOST_WORKERS, (os.cpu_count() or 1) - 1, len(cases))
+    if workers < 2:
+        return
+    shapes = list({json.dumps(compiled_shape(case.shape), sort_keys=True): None for case in cases})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "shapes.jsonl"
+        path.write_text("\n".join(shapes), encoding="utf-8")
+        command = [sys.executable, "-m", "infercast.measure.tuning", str(path), str(workers)]
+        launch_in_parallel(command, workers, seconds)
+
+
+def compiled_shape(shape: Shape) -> Shape:
+    """A layer with less weight whose kernels are the same. Block scales are counted in the sizes, so those stay."""
+    if shape["dtype"] == "fp8_block":
+        return shape | {"turn": 0}
+    small = {"hidden": SMALL_HIDDEN if shape["hidden"] % 16 == 0 else shape["hidden"], "turn": 0}
+    return shape | small | {"inter": SMALL_INTER if shape["inter"] % 16 == 0 else shape["inter"]}
+
+
+def main(path: str, workers: int, number: int) -> None:
+    """Launch every ``workers``-th configuration of a file once."""
+    choose_engine("vllm")
+    from infercast.measure.kernels import GpuBench  # noqa: PLC0415 - needs PyTorch
+
+    bench = GpuBench(POOL_SHARE)
+    for line in Path(path).read_text(encoding="utf-8").splitlines()[number::workers]:
+        try:
+            bench.build(Case(FAMILY, json.loads(line)))()
+        except Exception:  # what cannot run is counted, with its reason, when its turn comes
+            continue
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
