@@ -63,7 +63,7 @@ class Engine:
     def errors(self, host: Host) -> Iterator[tuple[str, float]]:
         """Logarithm of predicted over measured, case by case."""
         deployment = replace(self.deployment, host=host)
-        self.timer._host = HostModel(host, launch_work(deployment.model, deployment.layout))
+        self.timer._host = HostModel(host, launch_work(deployment.model, deployment.layout, deployment.gpu))
         replica = replica_of(deployment, self.timer)
         for case in self.cases:
             predicted = quantile(simulate(replica, case.workload).ttft, 0.5)
@@ -127,7 +127,7 @@ def fit(engines: list[Engine], host: Host) -> tuple[Host, float]:
 
 def _without_the_unknown(host: Host, engines: list[Engine]) -> Host:
     """Nothing is known of layers that no engine has; experts must occur without shared ones to be told apart."""
-    work = [launch_work(engine.deployment.model, engine.deployment.layout) for engine in engines]
+    work = [launch_work(engine.deployment.model, engine.deployment.layout, engine.deployment.gpu) for engine in engines]
     known = {
         "latent_layer": any(each.latent_layers for each in work),
         "shared_expert_layer": any(each.shared_expert_layers for each in work),

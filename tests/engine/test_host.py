@@ -7,9 +7,11 @@ from infercast.engine.host import HostModel, default_host, read_host
 from infercast.engine.launches import LaunchWork, launch_work
 from infercast.errors import FileFormatError
 from infercast.forecast.deploy import deploy
+from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
 
+H200 = load_gpu("h200-sxm")
 WORDS = ("title", "source")
 DENSE = LaunchWork(layers=32, kernels=322, latent_layers=0, expert_layers=0, shared_expert_layers=0)
 
@@ -58,7 +60,7 @@ def test_the_total_is_what_the_thread_is_busy_for():
 )
 def test_what_a_model_takes_to_launch(model, latent, experts, shared):
     config = read_model(model)
-    work = launch_work(config, ParallelLayout(1))
+    work = launch_work(config, ParallelLayout(1), H200)
     assert work.layers == config.layers
     assert (work.latent_layers, work.expert_layers, work.shared_expert_layers) == (latent, experts, shared)
     assert 8 * work.layers < work.kernels < 30 * work.layers
@@ -66,7 +68,7 @@ def test_what_a_model_takes_to_launch(model, latent, experts, shared):
 
 def test_quantising_is_fused_and_launched_with_its_neighbour():
     plain, quantised = (read_model("llama-3.1-8b", quantization=name) for name in (None, "fp8"))
-    assert launch_work(plain, ParallelLayout(1)) == launch_work(quantised, ParallelLayout(1))
+    assert launch_work(plain, ParallelLayout(1), H200) == launch_work(quantised, ParallelLayout(1), H200)
 
 
 NAMES = [field.name for field in fields(default_host()) if field.name not in WORDS]
@@ -110,3 +112,11 @@ def test_a_deployment_takes_a_host_of_its_own(tmp_path):
     path.write_text(TEXT)
     assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline", host=path).host.title == "t"
     assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline").host == default_host()
+
+
+def test_packed_experts_are_set_up_in_python_on_hopper_alone():
+    config = read_model("gpt-oss-20b")
+    on_hopper, elsewhere = (launch_work(config, ParallelLayout(1), load_gpu(name)) for name in ("h200-sxm", "b200-sxm"))
+    assert (on_hopper.packed_expert_layers, elsewhere.packed_expert_layers) == (24, 0)
+    times = [default_host().launching(Launch.EAGER, work) for work in (on_hopper, elsewhere)]
+    assert times[0] > times[1] + 0.03

@@ -70,3 +70,11 @@ def test_without_chunks_a_step_holds_the_longest_prompt():
 def test_refusals(options, sentence):
     with pytest.raises(InputError, match=sentence):
         settle(**options)
+
+
+def test_some_models_have_larger_graphs():
+    sizes = [
+        resolve(EngineSettings(), load_gpu("h200-sxm"), 8192, name).capture_sizes[-1]
+        for name in ("", "GptOssForCausalLM")
+    ]
+    assert sizes == [512, 1024]

@@ -53,7 +53,7 @@ class Deployment:
     def host_cost(self, shape: StepShape) -> HostCost:
         """The host's part of a step."""
         launch = self.graphs.launch(shape.num_tokens, shape.is_decode)
-        model = HostModel(self.host, launch_work(self.model, self.layout))
+        model = HostModel(self.host, launch_work(self.model, self.layout, self.gpu))
         return model.cost(launch, len(shape.new_tokens), shape.num_tokens)
 
     def timer(self) -> KernelTimer:
@@ -94,7 +94,7 @@ def deploy(
     """Put a model on GPUs, or say why it cannot be done."""
     check_layout(model, layout)
     check_nodes(layout, gpu)
-    resolved = resolve(settings, gpu, model.max_positions)
+    resolved = resolve(settings, gpu, model.max_positions, model.architecture)
     memory = require_fit(model, layout, gpu, resolved)
     machine = host.behind_server() if over_http else host
     return Deployment(model, gpu, layout, resolved, predictor, machine, memory, over_http)

@@ -43,6 +43,7 @@ class Host:
     latent_layer: float
     expert_layer: float
     shared_expert_layer: float
+    packed_expert_layer: float
     process: float
     process_sequence: float
     wake: float
@@ -70,6 +71,7 @@ class Host:
             + self.eager_kernel * work.kernels
             + self.expert_layer * work.expert_layers
             + self.shared_expert_layer * work.shared_expert_layers
+            + self.packed_expert_layer * work.packed_expert_layers
         )
 
 

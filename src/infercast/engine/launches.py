@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, attention_kinds, token_calls
 from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig
@@ -25,6 +26,8 @@ class LaunchWork:
     """Layers with routed experts, whose kernels are launched from Python one after the other."""
     shared_expert_layers: int
     """Those with shared experts beside them."""
+    packed_expert_layers: int = 0
+    """Those whose 4-bit experts run OpenAI's Triton kernels, which Python sets up anew each time."""
 
 
 def _is_fused(call: Call) -> bool:
@@ -32,12 +35,15 @@ def _is_fused(call: Call) -> bool:
     return call.op.family == "quantise" or getattr(call.op, "kind", "") == FUSED_NORM
 
 
-def launch_work(config: ModelConfig, layout: ParallelLayout) -> LaunchWork:
+def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> LaunchWork:
     """Count what a step of the model takes to launch."""
     prompt = np.array([2])
     calls = [*token_calls(config, layout, 2), *attention_calls(config, layout, prompt, prompt)]
     latent = (n for attention, n in attention_kinds(config).items() if isinstance(attention, LatentAttention))
     experts = [stack for stack in config.stacks if isinstance(stack.feed_forward, ExpertFeedForward)]
+    weights = config.weights
+    # Other chips have kernels of their own for them (Marlin, FlashInfer).
+    is_packed = weights.experts == "mxfp4" and not weights.experts_kernel and gpu.architecture == "hopper"
     shared = (stack.layers for stack in experts if getattr(stack.feed_forward, "shared_inter", 0))
     return LaunchWork(
         layers=config.layers,
@@ -45,4 +51,5 @@ def launch_work(config: ModelConfig, layout: ParallelLayout) -> LaunchWork:
         latent_layers=sum(latent),
         expert_layers=sum(stack.layers for stack in experts),
         shared_expert_layers=sum(shared),
+        packed_expert_layers=sum(stack.layers for stack in experts) if is_packed else 0,
     )

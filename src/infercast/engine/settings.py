@@ -14,6 +14,9 @@ from infercast.units import GIB
 LARGE_GPU_BYTES = 70 * GIB
 
 
+LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
+"""Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
+
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
     "max_cudagraph_capture_size",
@@ -68,8 +71,8 @@ class ResolvedSettings:
         return capture_sizes(self.max_num_seqs, self.max_cudagraph_capture_size)
 
 
-def resolve(settings: EngineSettings, gpu: Gpu, max_positions: int) -> ResolvedSettings:
-    """Fill in what vLLM would choose on this GPU, and refuse what it would refuse."""
+def resolve(settings: EngineSettings, gpu: Gpu, max_positions: int, architecture: str = "") -> ResolvedSettings:
+    """Fill in what vLLM would choose on this GPU for this model, and refuse what it would refuse."""
     _check(settings, max_positions)
     large = gpu.driver_bytes >= LARGE_GPU_BYTES and "a100" not in gpu.name
     max_model_len = settings.max_model_len or max_positions
@@ -91,7 +94,12 @@ def resolve(settings: EngineSettings, gpu: Gpu, max_positions: int) -> ResolvedS
             f"max_num_batched_tokens {tokens} is below max_num_seqs {max_num_seqs}: every running sequence "
             "needs at least one token a step"
         )
-    filled_in = {"max_num_batched_tokens": tokens, "max_num_seqs": max_num_seqs, "max_model_len": max_model_len}
+    filled_in = {
+        "max_num_batched_tokens": tokens,
+        "max_num_seqs": max_num_seqs,
+        "max_model_len": max_model_len,
+        "max_cudagraph_capture_size": settings.max_cudagraph_capture_size or LARGEST_GRAPHS.get(architecture),
+    }
     return ResolvedSettings(**{**asdict(settings), **filled_in})
 
 

@@ -98,7 +98,7 @@ class KernelTimer:
         if not predictor.is_cheap:
             decode = DecodeSurface(self._price_sequences, max_rows, max_keys)
             self._surfaces = decode, PromptSurface(self._price_sequences, max_tokens, max_keys)
-        self._host = HostModel(host, launch_work(config, layout))
+        self._host = HostModel(host, launch_work(config, layout, gpu))
         self._decoding: dict[tuple[int, int], tuple[int, HostCost, float]] = {}
         self._prompting: dict[int, tuple[int, Launch]] = {}
         self._products, self._limited_below = products.tolist(), longest_limited(gpu, products).tolist()

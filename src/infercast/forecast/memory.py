@@ -55,7 +55,7 @@ def fit_memory(
     )
     check_layout(config, layout)
     check_nodes(layout, device)
-    resolved = resolve(settings or EngineSettings(), device, config.max_positions)
+    resolved = resolve(settings or EngineSettings(), device, config.max_positions, config.architecture)
     memory = plan_memory(config, layout, device, resolved)
     chunk = resolved.max_num_batched_tokens
     return Fit(

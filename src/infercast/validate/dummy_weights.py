@@ -20,6 +20,6 @@ def with_dummy_weights(model: ModelConfig) -> ModelConfig:
 
 
 def _tied(spec: FeedForward) -> FeedForward:
-    if not isinstance(spec, ExpertFeedForward) or not spec.grouped_choice:
+    if not isinstance(spec, ExpertFeedForward) or not (spec.grouped_choice or spec.router_bias):
         return spec
     return replace(spec, reached=min(spec.experts, spec.topk * (1 if spec.router_bias else 2)))
