@@ -2,9 +2,9 @@
 
     pip install 'infercast[fit]' && python benchmarks/accuracy/own_sweep.py measurements
 
-Five folds; a group is one (n, k) pair, one head layout, one expert layout. Prints mean, median and 90th percentile of
-the absolute error of latency and the share inside the 80 % interval, in per cent. Then models of nothing but the first
-points of the sweep, as `infercast measure` orders them, scored on all others.
+Five folds; a group is one (n, k) pair, one head layout, one expert layout, one width of a memory-bound kernel. Prints
+mean, median and 90th percentile of the absolute error of latency and the share inside the 80 % interval, in per cent.
+Then models of nothing but the first points of the sweep, as `infercast measure` orders them, scored on all others.
 """
 
 import json
@@ -23,6 +23,8 @@ from infercast.predict.forest import Forest
 
 FOLDS = 5
 BEGINNINGS = (200, 600, 2000, 6000)
+TABLES = {"memory_bound": "elementwise"}
+"""Where a family's rows lie, if not in a table of its name."""
 
 
 def main() -> None:
@@ -76,9 +78,10 @@ def placed_samples(folder: Path) -> tuple[dict[Key, Sample], dict[Key, np.ndarra
     samples, places = defaultdict(list), defaultdict(list)
     for gpu in sweep_folders(folder):
         for rows in read_sweep(gpu):
-            table = pandas.read_parquet(gpu / f"{rows.family}.parquet").loc[rows.index]
+            name = TABLES.get(rows.family, rows.family)
+            table = pandas.read_parquet(gpu / f"{name}.parquet").loc[rows.index]
             shapes = table.loc[:, :"latency_us"].drop(columns=["gpu", "engine", "latency_us"]).to_dict("records")
-            found = [order.get(f"{rows.family} {json.dumps(shape, sort_keys=True)}", len(order)) for shape in shapes]
+            found = [order.get(f"{name} {json.dumps(shape, sort_keys=True)}", len(order)) for shape in shapes]
             samples[key_of(rows)].append(sample_of(rows))
             places[key_of(rows)].append(found)
     joined = {key: Sample.joined(parts) for key, parts in samples.items()}

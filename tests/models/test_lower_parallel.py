@@ -38,10 +38,10 @@ def test_stages_send_hidden_states_and_residuals():
 
 def test_fused_norms_have_no_launch_of_their_own():
     plain, fused = (step("llama-3.1-8b", ParallelLayout(2, fused_norms=fused)) for fused in (False, True))
-    assert plain["norm"].op.kind == "norm"
+    assert plain["norm"].op.kind == "add_norm"
     assert fused["norm"].op.kind == "fused_norm"
     alone = step("llama-3.1-8b", ParallelLayout(1, fused_norms=True))
-    assert alone["norm"].op.kind == "norm"
+    assert alone["norm"].op.kind == "add_norm"
 
 
 def test_norms_across_heads_need_a_sum_over_gpus():

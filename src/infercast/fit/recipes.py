@@ -42,7 +42,7 @@ class Recipe:
 def measured_settings(family: str, engine: str, rows: int) -> Settings:
     """For a GPU's own rows. Deep trees need many."""
     if engine == SWEEP and rows < (SHORT_ROWS_OF_EXPERTS if family == "moe" else SHORT_ROWS):
-        return _SHORT
+        return _MEMORY_BOUND if family == "memory_bound" else _SHORT
     if engine == SWEEP and family.startswith("attention"):
         return _ATTENTION
     if family not in ("gemm", "attention_decode", "attention_prefill"):
@@ -71,6 +71,10 @@ _FEWER_DEEP = Settings(trees=40, depth=8, learning_rate=0.4, most_features=24, r
 # experts, whose physics is near, stay with them for longer.
 _SHORT = Settings(trees=300, depth=4, learning_rate=0.08)
 SHORT_ROWS, SHORT_ROWS_OF_EXPERTS = 400, 1000
+
+
+# A dozen widths of one kernel: trees may bend its physics, no more.
+_MEMORY_BOUND = Settings(trees=120, depth=4, learning_rate=0.06)
 
 
 # One price of attention is one launch of a step, not one of a million shapes: more trees are worth their time.

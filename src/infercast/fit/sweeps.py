@@ -1,8 +1,8 @@
 """Tables of ``infercast measure`` as operators: kernels as an engine launches them, by the GPU's own clock.
 
 Unlike published tables these have cold operands, no launch gap and no quantising inside, so they are compared with the
-physics of an engine. Memory-bound kernels are not learned: their physics was fitted to them. A *group* is what no fit
-may split: one (n, k) pair, one head layout, one expert layout.
+physics of an engine. A *group* is what no fit may split: one (n, k) pair, one head layout, one expert layout, one width
+of a memory-bound kernel.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ import pandas
 
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.tables import Rows
-from infercast.ops import Attention, Gemm, MoE
+from infercast.ops import Attention, Elementwise, Gemm, MoE
+from infercast.ops.elementwise import gated_activation, norm, quantise, rope
 from infercast.ops.lengths import spread_lengths
 from infercast.predict.identity import SWEEP
 
 Array = npt.NDArray[Any]
 
+PUBLISHED = {"elementwise": "quantise"}
+"""What published tables call the one kernel that they have of a family."""
 LAYOUT = ("heads", "kv_heads", "head_dim", "value_dim", "latent", "window", "kv_dtype")
 
 
@@ -32,7 +35,7 @@ def read_sweep(folder: Path, families: Sequence[str] | None = None) -> Iterator[
         raise InputError(f"{folder} is not a table of `infercast measure`: it has no meta.toml")
     for family, read in _READERS.items():
         path = folder / f"{family}.parquet"
-        if path.exists() and (families is None or family in families):
+        if path.exists() and (families is None or not {family, PUBLISHED.get(family)}.isdisjoint(families)):
             yield from read(_checked(path))
 
 
@@ -126,9 +129,27 @@ def _experts(table: pandas.DataFrame) -> Iterator[Rows]:
         yield _rows(part, "moe", f"{dtype}/{routing}", op, group, "triton")
 
 
+def _memory_bound(table: pandas.DataFrame) -> Iterator[Rows]:
+    """Kernels that an engine launches in the same form; others stay with their physics."""
+    for (name, width, heads), part in table.groupby(["op", "width", "heads"]):
+        if name in _COMPILED:
+            op = _COMPILED[name](part.rows.to_numpy(), int(width), int(heads))
+            yield _rows(part, "memory_bound", op.kind, op, np.full(len(part), f"{width}|{heads}"), op.kind)
+
+
+_COMPILED: dict[str, Callable[[Array, int, int], Elementwise]] = {
+    "norm": lambda rows, width, _: norm(rows, width, residual=False),
+    "add_norm": lambda rows, width, _: norm(rows, width, residual=True),
+    "norm_quant": lambda rows, width, _: norm(rows, width, residual=False, out_dtype="fp8"),
+    "add_norm_quant": lambda rows, width, _: norm(rows, width, residual=True, out_dtype="fp8"),
+    "quant": lambda rows, width, _: quantise(rows, width, compiled=True),
+    "silu_mul": lambda rows, width, _: gated_activation(rows, width),
+    "rope": lambda rows, width, heads: rope(rows, heads, width),
+}
 _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
     "gemm": _gemm,
     "attention_prefill": _attention("attention_prefill"),
     "attention_decode": _attention("attention_decode"),
     "moe": _experts,
+    "elementwise": _memory_bound,
 }

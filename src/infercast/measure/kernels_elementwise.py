@@ -18,6 +18,8 @@ SIZE_HINT = 8192
 """Rows that the compiler sees first: it chooses block sizes for them, as an engine's does for its largest step."""
 LARGEST_FP8 = 448.0
 EPSILON = 1e-6
+LATENT, ROTARY = 512, 64
+"""Widths of a latent, and of the part of keys and queries beside it that is rotated."""
 GATED = ("silu_mul", "gelu_mul", "silu_mul_quant")
 """Expressions that take two numbers for one that they write."""
 
@@ -56,6 +58,18 @@ def _rotate(x: Any, positions: Any, table: Any, width: int) -> Any:
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).view(x.shape)
 
 
+def _rotate_latent(x: Any, key: Any, positions: Any, table: Any) -> tuple[Any, Any]:
+    """The last numbers of each head and a key that all heads share, pairs of neighbours rotated into each other."""
+    cosine, sine = table[positions].unsqueeze(-2).chunk(2, dim=-1)
+    width = key.shape[-1]
+    return torch.cat((x[..., :-width], _pairs(x[..., -width:], cosine, sine)), dim=-1), _pairs(key, cosine, sine)
+
+
+def _pairs(x: Any, cosine: Any, sine: Any) -> Any:
+    first, second = x[..., ::2], x[..., 1::2]
+    return torch.stack((first * cosine - second * sine, second * cosine + first * sine), dim=-1).flatten(-2)
+
+
 def _normed_then_quantised(x: Any, weight: Any) -> tuple[Any, Any]:
     return _quantise(_rms(x, weight))
 
@@ -80,6 +94,7 @@ EXPRESSIONS: dict[str, Callable[..., Any]] = {
     "gelu_mul": lambda x: _gated(_tanh_gelu, x),
     "silu_mul_quant": _activated_then_quantised,
     "rope": _rotate,
+    "latent_rope": _rotate_latent,
     "add": lambda x, y: x + y,
 }
 
@@ -109,6 +124,9 @@ class _Fused:
         torch._dynamo.config.recompile_limit = 10_000
         # Only rows may change: the compiler must not give up on fixed widths after having seen two of them.
         torch._dynamo.config.automatic_dynamic_shapes = False
+        # Operands are cut from pools at multiples of 1,024 bytes. The compiler does not know that, and would load them
+        # piecemeal, unlike an engine's tensors.
+        torch._inductor.config.assume_aligned_inputs = True
         self._compiled = torch.compile(EXPRESSIONS[op], dynamic=None)
         self.is_new = True
 
@@ -133,6 +151,12 @@ def _operands(op: str, rows: int, shape: Shape, workspace: Workspace) -> tuple[t
         x = workspace.take(rows, heads * width)
         positions = torch.randint(0, 16_384, (rows,), device=workspace.device)
         return (x, positions, workspace.take(16_384, width), width), (x,)
+    if op == "latent_rope":
+        x = workspace.take(rows, heads, width)
+        # The key is a slice of the projection into the latent.
+        key = workspace.take(rows, 1, LATENT + ROTARY)[..., LATENT:]
+        positions = torch.randint(0, 16_384, (rows,), device=workspace.device)
+        return (x, key, positions, workspace.take(16_384, ROTARY)), (x,)
     x = workspace.take(rows, 2 * width if op in GATED else width)
     others: tuple[Any, ...] = ()
     if op in ("add", "add_norm", "add_norm_quant"):

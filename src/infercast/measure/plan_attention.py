@@ -52,7 +52,7 @@ def attention_cases(each: int = 66) -> Iterator[Case]:
         layout = {"heads": heads, "kv_heads": 1, "head_dim": latent + rotary, "value_dim": latent, "latent": True}
         for _ in range(each):
             yield _case("attention_decode", {**_decodes(generator), **layout, **PLAIN})
-    for heads, head_dim, value_dim in EXPANDED:
+    for heads, head_dim, value_dim in (*EXPANDED, *EXPANDED):
         layout = {"heads": heads, "kv_heads": heads, "head_dim": head_dim, "value_dim": value_dim, "latent": False}
         for _ in range(each // 2):
             yield _case("attention_prefill", {**_prompts(generator), **layout, **PLAIN})

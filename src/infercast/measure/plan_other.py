@@ -26,23 +26,25 @@ MOST_ROWS = 131_072
 
 # Each width of each expression is compiled by itself; every other one takes the even places of the rows below.
 WIDTHS = {
-    "norm": (896, 1024, 1536, 2048, 2560, 2880, 4096, 5120, 6144, 8192),
-    "add_norm": (896, 1024, 1536, 2048, 2560, 2880, 3584, 4096, 5120, 6144, 7168, 8192),
-    "norm_quant": (1024, 2048, 3072, 4096, 5120, 8192),
-    "add_norm_quant": (1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192),
-    "quant": (1024, 2048, 4096, 8192, 14336, 28672),
-    "add": (2048, 5120),
-    "silu_mul": (768, 1408, 2048, 3072, 4864, 6144, 8192, 9728, 11008, 14336, 18944, 28672),
-    "gelu_mul": (2560, 6912, 9216, 15360),
-    "silu_mul_quant": (1536, 3072, 6144, 9728, 14336, 18944, 28672),
-    "embedding": (1024, 2048, 4096, 8192),
+    "norm": (768, 896, 1024, 1536, 2048, 2560, 2880, 3584, 4096, 5120, 6144, 7168, 8192),
+    "add_norm": (768, 896, 1024, 1280, 1536, 2048, 2304, 2560, 2880, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 12288),
+    "norm_quant": (1024, 1536, 2048, 3072, 4096, 5120, 7168, 8192),
+    "add_norm_quant": (1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192),
+    "quant": (1024, 2048, 3072, 4096, 5120, 8192, 14336, 28672),
+    "add": (1024, 2048, 4096, 5120, 7168),
+    "silu_mul": (768, 1408, 2048, 2816, 3072, 4096, 4864, 6144, 7168, 8192, 9728, 11008, 12288, 14336, 18944, 28672),
+    "gelu_mul": (2560, 4096, 6912, 9216, 15360, 24576),
+    "silu_mul_quant": (1536, 3072, 4096, 6144, 9728, 11008, 14336, 18944, 28672),
+    "embedding": (1024, 2048, 4096, 5120, 8192),
 }
 ROWS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)
 # (query heads, key heads, width of a head) that are rotated or normed.
 ROTATED = (
     (32, 8, 128), (16, 8, 128), (64, 8, 128), (32, 32, 96), (14, 2, 64), (8, 4, 256), (28, 4, 128), (32, 4, 128),
-    (64, 8, 64), (16, 16, 128), (8, 1, 128), (32, 16, 256),
+    (64, 8, 64), (16, 16, 128), (8, 1, 128), (32, 16, 256), (40, 8, 128), (16, 4, 64), (24, 8, 64), (48, 8, 96),
 )  # fmt: skip
+# Heads whose last 64 of 192 numbers are rotated, with one key for all of them.
+LATENT_HEADS = (16, 128, 8, 32, 64)
 # (heads, width) whose keys and values are written.
 WRITTEN = ((8, 128), (4, 128), (2, 64), (32, 96), (4, 256), (1, 128), (16, 128), (8, 64), (32, 128), (16, 256))
 VOCABULARIES = (32_000, 51_200, 102_400, 128_256, 151_936, 201_088, 262_144)
@@ -86,6 +88,8 @@ def _by_heads() -> Iterator[Named]:
         for rows in ROWS[number % 2 :: 2]:
             yield "rope", rows, width, heads + kv_heads
             yield "head_norm", rows, width, heads
+    for number, heads in enumerate(LATENT_HEADS):
+        yield from (("latent_rope", rows, 192, heads) for rows in ROWS[number % 2 :: 2])
     for number, (heads, width) in enumerate(WRITTEN):
         yield from (("kv_write", rows, width, heads) for rows in ROWS[number % 2 :: 2])
 

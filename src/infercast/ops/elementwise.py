@@ -26,6 +26,8 @@ class Elementwise:
     compute_dtype: str = "fp32"
     kind: str = ""
     """Which kernel of its family it is, where one family has several."""
+    reduced: Size = 0
+    """Values of a row that must all be seen before one can be written; 0 where each is written by itself."""
 
     @property
     def flops(self) -> Quantity:
@@ -53,9 +55,9 @@ def norm(
     value = bytes_of(dtype)
     read = width * value * (2 if residual else 1)
     written = width * bytes_of(out_dtype) + (width * value if residual else 0)
-    kind = "norm" if out_dtype == dtype else "norm_quantise"
+    kind = ("add_norm" if residual else "norm") + ("" if out_dtype == dtype else "_quantise")
     kind = FUSED_NORM if fused else kind
-    return Elementwise("norm", rows, read, written, 5.0 * width, shared_read=width * value, kind=kind)
+    return Elementwise("norm", rows, read, written, 5.0 * width, shared_read=width * value, kind=kind, reduced=width)
 
 
 def head_norm(rows: Size, heads: int, width: int, dtype: str = "bf16") -> Elementwise:
@@ -67,8 +69,11 @@ def head_norm(rows: Size, heads: int, width: int, dtype: str = "bf16") -> Elemen
 def gated_activation(rows: Size, width: int, dtype: str = "bf16", out_dtype: str | None = None) -> Elementwise:
     """``act(gate) * up``: reads both halves, writes one."""
     written = width * bytes_of(out_dtype or dtype)
-    kind = "activation" if out_dtype in (None, dtype) else "activation_quantise"
-    return Elementwise("activation", rows, 2 * width * bytes_of(dtype), written, 6.0 * width, kind=kind)
+    plain = out_dtype in (None, dtype)
+    kind, reduced = ("activation", 0) if plain else ("activation_quantise", width)
+    return Elementwise(
+        "activation", rows, 2 * width * bytes_of(dtype), written, 6.0 * width, kind=kind, reduced=reduced
+    )
 
 
 def plain_activation(rows: Size, width: int, dtype: str = "bf16", out_dtype: str | None = None) -> Elementwise:
@@ -82,11 +87,11 @@ def rope(
 ) -> Elementwise:
     """Rotary position embedding of ``heads`` query and key heads; ``normed`` ones are scaled on the way.
 
-    ``copied`` elements of a row lie beside what is rotated, and are copied with it.
+    ``copied`` elements of a row lie beside what is rotated, and are copied with it, as in latent attention.
     """
     width = heads * rotary_dim
     value = bytes_of(dtype)
-    kind = "normed_rope" if normed else "rope"
+    kind = "normed_rope" if normed else "latent_rope" if copied else "rope"
     written = (width + copied) * value
     return Elementwise("rope", rows, written + rotary_dim * value, written, 3.0 * width, kind=kind)
 
@@ -111,7 +116,7 @@ def quantise(
     """
     read, written = width * bytes_of(dtype), width * bytes_of(out_dtype) + 4
     kind = "compiled_quantise" if compiled else ""
-    return Elementwise("quantise", rows, read, written, 4.0 * width, kind=kind)
+    return Elementwise("quantise", rows, read, written, 4.0 * width, kind=kind, reduced=width)
 
 
 def sampling(rows: Size, vocabulary: int) -> Elementwise:

@@ -22,9 +22,18 @@ PHYSICS_INTERVALS = {"moe": (-0.4, 0.9)}
 SIBLING_TRUST = {"attention_prefill": 0.5, "gemm fp8": 0.75, "gemm fp8_block": 0.75, "gemm nvfp4": 0.75}
 """Exponent of the physics ratio between siblings, by family or by family and variant: that of prefill and of quantised
 products overstates what memory bandwidth does (H100 and H200)."""
-IN_ENGINE = {"gemm": (1.03, 0.5e-6), "gemm fp8": (1.0, 0.0), "attention_prefill": (1.0, 0.5e-6)}
+IN_ENGINE = {
+    "gemm": (1.03, 0.5e-6),
+    "gemm fp8": (1.0, 0.0),
+    "attention_prefill": (1.0, 0.5e-6),
+    "memory_bound": (1.0, 0.25e-6),
+    "memory_bound rope": (1.12, 0.1e-6),
+    "memory_bound add_norm_quantise": (1.18, 0.25e-6),
+    "memory_bound compiled_quantise": (1.12, 0.0),
+}
 """Factor and seconds, by family or by family and variant, that a kernel of a sweep takes longer between other kernels
-of an engine, which leave its instructions and descriptors cold. Read off profiles of four models on an H200."""
+of an engine, which leave its instructions and descriptors cold. Read off profiles of four models on an H200. There what
+is rotated lies apart in the projection's output, and quantising is fused with a little more than in the sweep."""
 SCHEDULED = {
     "attention_prefill": PREFILL_FEATURES.index("log_scheduled_us"),
     "attention_decode": DECODE_FEATURES.index("log_scheduled_us"),

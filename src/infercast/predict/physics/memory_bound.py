@@ -1,9 +1,10 @@
 """Memory-bound kernels: norms, activations, rotary embedding, KV writes, embedding, sampling, quantising.
 
-One thread block takes one row. The time is that of the slowest of four pipes: DRAM for what L2 does not hold, L2 for
-everything, the multiprocessor's own load and store rate, and starting and streaming one block after another; a launch
-floor comes on top. How much of the traffic L2 holds depends on who wrote it: softly in a model, where a kernel reads
-what the last one wrote; with a cliff in the quantising tables, which replay one buffer.
+Those that an engine's compiler writes are priced in ``compiled.py``. Of the others one thread block takes one row. The
+time is that of the slowest of four pipes: DRAM for what L2 does not hold, L2 for everything, the multiprocessor's own
+load and store rate, and starting and streaming one block after another; a launch floor comes on top. How much of the
+traffic L2 holds depends on who wrote it: softly in a model, where a kernel reads what the last one wrote; with a cliff
+in the quantising tables, which replay one buffer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.ops.elementwise import FUSED_NORM, Elementwise
+from infercast.predict.physics.compiled import COMPILED, compiled_terms
 from infercast.predict.physics.either import Arrays, Kit, Number, Plain
 from infercast.predict.physics.terms import OnePhysics, Physics
 
@@ -58,20 +60,14 @@ class _Kernel(NamedTuple):
     """Bytes a row must read to fill its block with threads; a block of a shorter row starts sooner."""
 
 
-# Fitted: quantise on Hopper, L40S and B200 tables; norms, activations, rope and compiled quantising on our own sweep of
-# an H200, then floors set so that kernels of vLLM on an H200 come out, as are the norm of heads, the rotation of normed
-# heads and KV writes. The KV kernel starts a block of up to 512 threads a token. Sampling is half a dozen kernels.
+# Fitted: quantise on Hopper, L40S and B200 tables; the others so that kernels of vLLM on an H200 come out. The KV
+# kernel starts a block of up to 512 threads a token. Sampling is half a dozen kernels.
 KERNELS = {
-    "norm": _Kernel(1.5e-6, 1.00, 0.62, 2.6, 20.9, 94.0, 26.0),
-    "norm_quantise": _Kernel(2.3e-6, 0.88, 0.73, 1.7, 11.0, 1157.0, 14.0),
     FUSED_NORM: _Kernel(0.0, 1.00, 0.62, 2.6, 20.9, 0.0, 1e9),
     "head_norm": _Kernel(1.2e-6, 0.82, 0.7, 1.8, 30.0, 200.0, 200.0),
-    "activation": _Kernel(1.25e-6, 0.95, 0.72, 1.7, 26.0, 186.0, 655.0),
     "activation_quantise": _Kernel(1.5e-6, 0.85, 0.70, 1.8, 8.5, 251.0, 11.0),
-    "rope": _Kernel(1.47e-6, 0.95, 0.64, 1.8, 10.0, 189.0, 219.0),
     "normed_rope": _Kernel(1.6e-6, 0.85, 0.7, 1.8, 20.0, 200.0, 200.0),
     "kv_write": _Kernel(2.1e-6, 0.82, 0.5, 1.5, 12.0, 1350.0, 64.0, 2048.0),
-    "compiled_quantise": _Kernel(1.2e-6, 0.88, 0.73, 1.8, 8.0, 169.0, 10.0),
     "routing": _Kernel(4.4e-6, 0.85, 0.7, 1.8, 1.5, 15.0, 64.0),
     "embedding": _Kernel(1.9e-6, 0.80, 0.5, 1.5, 26.0, 200.0, 64.0),
     "sampling": _Kernel(36.0e-6, 0.82, 0.8, 1.5, 26.0, 300.0, 64.0),
@@ -91,8 +87,26 @@ def memory_bound_one(op: Elementwise, gpu: Gpu, rows: float) -> OnePhysics:
 
 def _price(op: Elementwise, gpu: Gpu, rows: Number, x: Kit) -> tuple[Number, dict[str, Number], Number]:
     """Seconds, their terms, and features."""
-    kernel = KERNELS.get(op.kind or op.family, KERNELS["activation"])
-    log2, row_bytes = x.log2, op.read_per_row + op.written_per_row
+    row_bytes = op.read_per_row + op.written_per_row
+    kind = op.kind or op.family
+    seconds, terms = compiled_terms(op, rows, gpu, x) if kind in COMPILED else _terms(op, rows, gpu, KERNELS[kind], x)
+    log2 = x.log2
+    features = x.columns(
+        *(term / seconds for term in terms.values()),
+        log2(rows),
+        log2(row_bytes),
+        log2(rows / gpu.sms),
+        x.fill(rows, gpu.sms),
+        log2((rows * row_bytes + op.shared_read) / gpu.l2_bytes),
+        op.read_per_row / x.larger(row_bytes, 1.0),
+        log2(seconds * 1e6),
+    )
+    return seconds, terms, features
+
+
+def _terms(op: Elementwise, rows: Number, gpu: Gpu, kernel: _Kernel, x: Kit) -> tuple[Number, dict[str, Number]]:
+    """Seconds in all, and of each pipe."""
+    row_bytes = op.read_per_row + op.written_per_row
     moved = rows * row_bytes + op.shared_read
     missed = x.miss_share(moved, gpu.l2_bytes * kernel.cache, kernel.cliff)
     per_sm = rows / gpu.sms
@@ -104,15 +118,4 @@ def _price(op: Elementwise, gpu: Gpu, rows: Number, x: Kit) -> tuple[Number, dic
     blocks = (per_sm * kernel.block * filled + row_bytes / kernel.row) * cycle
     launch = kernel.floor * (0.45 + 0.55 * REFERENCE_CLOCK / gpu.boost_clock) + 0.0 * rows
     seconds = launch + x.soft_max(OVERLAP, dram + 1e-12, cache, port, blocks)
-    terms = {"dram": dram, "l2": cache, "port": port, "blocks": blocks, "launch": launch}
-    features = x.columns(
-        *(term / seconds for term in terms.values()),
-        log2(rows),
-        log2(row_bytes),
-        log2(per_sm),
-        x.fill(rows, gpu.sms),
-        log2(moved / gpu.l2_bytes),
-        op.read_per_row / x.larger(row_bytes, 1.0),
-        log2(seconds * 1e6),
-    )
-    return seconds, terms, features
+    return seconds, {"dram": dram, "l2": cache, "port": port, "blocks": blocks, "launch": launch}
