@@ -120,3 +120,11 @@ def test_packed_experts_are_set_up_in_python_on_hopper_alone():
     assert (on_hopper.packed_expert_layers, elsewhere.packed_expert_layers) == (24, 0)
     times = [default_host().launching(Launch.EAGER, work) for work in (on_hopper, elsewhere)]
     assert times[0] > times[1] + 0.03
+
+
+def test_every_group_of_layers_has_inputs_of_its_own():
+    work = launch_work(read_model("gemma-3-1b"), ParallelLayout(1), H200)
+    host = default_host()
+    prepare = HostModel(host, work).cost(Launch.FULL_GRAPH, 1, 1).prepare
+    assert work.kv_groups == 7
+    assert prepare == pytest.approx(host.prepare + 6 * host.kv_group)

@@ -34,6 +34,7 @@ class Host:
     plan_sequence: float
     plan_token: float
     prepare: float
+    kv_group: float
     sample: float
     graph_launch: float
     prompt_step: float
@@ -80,6 +81,7 @@ class HostModel:
 
     def __init__(self, host: Host, work: LaunchWork) -> None:
         self._host = host
+        self._prepare = host.prepare + host.kv_group * (work.kv_groups - 1)
         self._launching = {launch: host.launching(launch, work) + host.sample for launch in Launch}
 
     def cost(self, launch: Launch, num_sequences: int, num_tokens: int) -> HostCost:
@@ -87,7 +89,7 @@ class HostModel:
         host = self._host
         plan = host.plan + host.plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences)
         process = host.process + host.process_sequence * num_sequences
-        return HostCost(plan, host.prepare, self._launching[launch], process, host.wake)
+        return HostCost(plan, self._prepare, self._launching[launch], process, host.wake)
 
 
 def default_host() -> Host:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from infercast.engine.kv import kv_layout
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, attention_kinds, token_calls
@@ -26,6 +27,8 @@ class LaunchWork:
     """Layers with routed experts, whose kernels are launched from Python one after the other."""
     shared_expert_layers: int
     """Those with shared experts beside them."""
+    kv_groups: int = 1
+    """Groups of layers that have a block table of their own."""
     packed_expert_layers: int = 0
     """Those whose 4-bit experts run OpenAI's Triton kernels, which Python sets up anew each time."""
 
@@ -51,5 +54,6 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
         latent_layers=sum(latent),
         expert_layers=sum(stack.layers for stack in experts),
         shared_expert_layers=sum(shared),
+        kv_groups=len(kv_layout(config, layout, block_size=16).shape.windows),
         packed_expert_layers=sum(stack.layers for stack in experts) if is_packed else 0,
     )

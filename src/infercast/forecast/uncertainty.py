@@ -40,7 +40,7 @@ EIGHTY = 1.2816
 COMMON = {"measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "roofline": 1.0}
 """The share of a kernel price's variance that all kernels of a step have in common, by what the price rests on. On a
 GPU that was measured kernels err each for itself; on one that was not, its own way of being different is in all."""
-HOST_SPREAD = 0.10
+HOST_SPREAD = 0.135
 """Standard deviation of the logarithm of host times."""
 
 
