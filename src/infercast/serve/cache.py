@@ -132,14 +132,9 @@ class KvCache:
             self._forget()
 
     def _forget(self) -> None:
-        """Make blank what was used least recently, as much of it as was handed out too much."""
+        """Make blank what was used least recently; the rest of a run is as good as blank then."""
         while self._num_blank < 0:
-            entry, blocks = next(iter(self._unused.items()))
-            if isinstance(entry, int) and blocks + self._num_blank > 0:
-                self._unused[entry] = blocks + self._num_blank
-                self._num_blank = 0
-                return
-            del self._unused[entry]
+            entry, blocks = self._unused.popitem(last=False)
             self._num_blank += blocks
             if not isinstance(entry, int):
                 del self._holders[entry]

@@ -78,7 +78,9 @@ class Cruise(IndexedConvoy):
         seconds, ends, clocks = self._run_ahead(estimate, arrival)
         # Who ends with the step under way gives blocks back when the first of the steps ahead has taken its own.
         start, before, steps = (self.steps + 1) % self.block_size, cache.num_held, len(seconds)
-        needed = (self.blocks[start:] + self.blocks * (1 + steps // self.block_size))[:steps]
+        needed = self.blocks[start : start + steps]
+        if len(needed) < steps:
+            needed = (needed + self.blocks * (1 + steps // self.block_size))[:steps]
         held = [*accumulate(needed, initial=before)]
         if held[1 if done else -1] > cache.num_blocks:
             return False
@@ -234,4 +236,5 @@ class Cruise(IndexedConvoy):
                 record.num_output[index] = self.outputs[index]
                 # Nothing is computed on the last token.
                 state.scheduler.cache.retire(self.inputs[index] + self.outputs[index] - 1)
-                self.clients.answer(left)
+                if self.clients.wait_for_answers:
+                    self.clients.answer(left)
