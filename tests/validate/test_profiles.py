@@ -102,3 +102,9 @@ def test_predicted_families_are_compared():
     summary = summarise([compared])
     assert 0 < summary["kernel_time_covered"] <= 1.01
     assert summarise([])["kernel_ape_median"] is None
+
+
+def test_no_piece_is_longer_than_a_prompt():
+    queries, keys = read(tag="prefill 8x2048 loop").batch_of(ProfiledStep(4, 8191, 1))
+    assert queries == [1, 2047, 2048, 2048, 2048]
+    assert keys == [2049, 2048, 2048, 2048, 2048]

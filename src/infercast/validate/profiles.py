@@ -54,7 +54,9 @@ class Profile:
         left = step.prompt_tokens
         for number in range(step.prompts):
             first = number == 0 and step.prompts > 1 and step.prompt_tokens % prompt
-            piece = min(left, FIRST_PIECE if first else prompt)
+            # No piece is longer than a prompt, so the first one may have to be more than a few tokens.
+            least = max(FIRST_PIECE, step.prompt_tokens - (step.prompts - 1) * prompt)
+            piece = min(left, least if first else prompt)
             if number == step.prompts - 1:
                 piece = left
             if piece > 0:
