@@ -56,6 +56,11 @@ class Deployment:
         model = HostModel(self.host, launch_work(self.model, self.layout, self.gpu))
         return model.cost(launch, len(shape.new_tokens), shape.num_tokens)
 
+    @property
+    def gap_seconds(self) -> float:
+        """What the GPU idles between the kernels of one step."""
+        return launch_work(self.model, self.layout, self.gpu).gap_seconds
+
     def timer(self) -> KernelTimer:
         """A step timer with every step size priced; it may be called for any batch within the settings."""
         return KernelTimer(

@@ -13,6 +13,11 @@ from infercast.ops import Call
 from infercast.ops.elementwise import FUSED_NORM
 from infercast.records import dataclass
 
+EXPERT_KERNELS, HEAD_KERNELS = 7, 8
+"""Kernels that a layer of routed experts has beside the one it is counted as, and those of head and sampling."""
+GAP_SECONDS = 0.15e-6
+"""What a GPU idles between two kernels of a step beyond what their prices hold, from decode steps on an H200."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchWork:
@@ -31,6 +36,11 @@ class LaunchWork:
     """Groups of layers that have a block table of their own."""
     packed_expert_layers: int = 0
     """Those whose 4-bit experts run OpenAI's Triton kernels, which Python sets up anew each time."""
+
+    @property
+    def gap_seconds(self) -> float:
+        """What the GPU idles between the kernels of one step."""
+        return GAP_SECONDS * (self.kernels + EXPERT_KERNELS * self.expert_layers + HEAD_KERNELS)
 
 
 def _is_fused(call: Call) -> bool:

@@ -36,6 +36,8 @@ Table = npt.NDArray[Any]
 
 DENSE, SPACING = 128, 32
 """Where a price is costly: every size up to the first, and one in so many beyond."""
+GAPS = ("between kernels", "gaps")
+"""What the GPU idles between the kernels of a step goes with them."""
 MOST_BATCHES = 32
 """Batches that are priced at once where every sequence has its say."""
 
@@ -78,6 +80,7 @@ class KernelTimer:
         self._attention_launches = [launches[name] for name in by_sequence]
         self.kernels: tuple[tuple[str, str], ...] = (
             *((call.name, call.op.family) for call in (*by_tokens, *by_rows)),
+            GAPS,
             *by_sequence.items(),
         )
         """(name, family) of each kernel: those of the tables, then attention."""
@@ -91,14 +94,16 @@ class KernelTimer:
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
         self._token_table, self._decoding_row = np.vstack([tabled, decoding]), len(tabled)
         """Steps with prompts, then steps that only decode, whose clock has settled."""
-        self._row_table = self._price_table(by_rows, row_sizes, max_rows)
+        work = launch_work(config, layout, gpu)
+        head = self._price_table(by_rows, row_sizes, max_rows)
+        self._row_table = np.column_stack([head, np.full(len(head), work.gap_seconds)])
         self._token_seconds: list[float] = self._token_table.sum(axis=1).tolist()
         self._row_seconds: list[float] = self._row_table.sum(axis=1).tolist()
         self._surfaces = None
         if not predictor.is_cheap:
             decode = DecodeSurface(self._price_sequences, max_rows, max_keys)
             self._surfaces = decode, PromptSurface(self._price_sequences, max_tokens, max_keys)
-        self._host = HostModel(host, launch_work(config, layout, gpu))
+        self._host = HostModel(host, work)
         self._decoding: dict[tuple[int, int], tuple[int, HostCost, float]] = {}
         self._prompting: dict[int, tuple[int, Launch]] = {}
         self._products, self._limited_below = products.tolist(), longest_limited(gpu, products).tolist()

@@ -44,6 +44,9 @@ class StepCost:
 
     kernels: tuple[KernelCost, ...]
     gpu: Estimate
+    """All kernels together."""
+    gap_seconds: float
+    """What the GPU idles between them."""
     host_seconds: float
     launch: str
     num_tokens: int
@@ -52,7 +55,7 @@ class StepCost:
     @property
     def seconds(self) -> float:
         """The step as its GPU or its host takes longer."""
-        return max(float(self.gpu.seconds), self.host_seconds)
+        return max(float(self.gpu.seconds) + self.gap_seconds, self.host_seconds)
 
 
 def price_step(deployment: Deployment, shape: StepShape, *, explain: bool = False) -> StepCost:
@@ -71,7 +74,9 @@ def price_shape(deployment: Deployment, shape: StepShape, *, explain: bool = Fal
     kernels = _throttled(deployment, calls.by_tokens, priced, is_decode=shape.is_decode)
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
     host_seconds = deployment.host_cost(shape).total
-    return StepCost(kernels, gpu, host_seconds, calls.launch.value, shape.num_tokens, calls.padded_tokens)
+    return StepCost(
+        kernels, gpu, deployment.gap_seconds, host_seconds, calls.launch.value, shape.num_tokens, calls.padded_tokens
+    )
 
 
 def _throttled(
@@ -88,7 +93,8 @@ def _throttled(
     )
     many = len(products) if is_decode else len(kernels)
     slower = throttle_decoding if is_decode else throttle
-    factor = float(slower(deployment.gpu, operations, sum(kernel.seconds for kernel in kernels[:many])))
+    seconds = sum(kernel.seconds for kernel in kernels[:many]) + (0.0 if is_decode else deployment.gap_seconds)
+    factor = float(slower(deployment.gpu, operations, seconds))
     if factor == 1.0:
         return kernels
     return tuple(

@@ -197,7 +197,7 @@ def _prompt_steps(deployment: Deployment, num_input: int) -> list[StepCost]:
 
 def _width(step: StepCost, gpu: float, host: float) -> float:
     """How far a step may be off, as a logarithm: its GPU or its host at the upper end, whichever takes longer."""
-    upper = max(float(step.gpu.seconds) * exp(gpu), step.host_seconds * exp(host))
+    upper = max(float(step.gpu.seconds) * exp(gpu) + step.gap_seconds, step.host_seconds * exp(host))
     return log(upper / step.seconds)
 
 

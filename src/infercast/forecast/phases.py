@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepShape
-from infercast.engine.timer import KernelTimer
+from infercast.engine.timer import GAPS, KernelTimer
 from infercast.forecast.kernels import price_shape
 from infercast.records import dataclass
 from infercast.serve import Record
@@ -77,7 +77,8 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: Ke
 def _reasons_of_average_step(totals: PhaseTotals, deployment: Deployment) -> dict[str, tuple[str, str]]:
     """Bound and source of each kernel in a step of average size."""
     kernels = price_shape(deployment, average_shape(totals)).kernels
-    return {kernel.name: (str(kernel.estimate.bound), kernel.estimate.source) for kernel in kernels}
+    reasons = {kernel.name: (str(kernel.estimate.bound), kernel.estimate.source) for kernel in kernels}
+    return {**reasons, GAPS[0]: ("launch", "physics")}
 
 
 def average_shape(totals: PhaseTotals) -> StepShape:

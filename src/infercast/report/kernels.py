@@ -23,7 +23,8 @@ def render_step(
     summary = [
         ("step", question),
         ("tokens", f"{cost.num_tokens:,}{padded}, launched as {cost.launch}"),
-        ("GPU time", f"{format_seconds(float(gpu.seconds))} (80 % interval {_interval(cost)}, {gpu.source})"),
+        ("all kernels", f"{format_seconds(float(gpu.seconds))} (80 % interval {_interval(cost)}, {gpu.source})"),
+        ("between them", f"{format_seconds(cost.gap_seconds)} in which the GPU idles"),
         ("host time", f"{format_seconds(cost.host_seconds)}, hidden where the GPU takes longer"),
         ("step time", format_seconds(cost.seconds)),
     ]
@@ -57,6 +58,7 @@ def step_dict(deployment: Deployment, cost: StepCost) -> dict[str, Any]:
         "gpu_us": float(cost.gpu.seconds) / MICRO,
         "gpu_low_us": float(cost.gpu.low) / MICRO,
         "gpu_high_us": float(cost.gpu.high) / MICRO,
+        "gap_us": cost.gap_seconds / MICRO,
         "host_us": cost.host_seconds / MICRO,
         "step_us": cost.seconds / MICRO,
         "source": cost.gpu.source,
