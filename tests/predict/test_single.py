@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from infercast.hardware import load_gpu
-from infercast.ops import Attention, MoE
+from infercast.ops import Attention, Collective, MoE
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, quantise, rope, sampling
 from infercast.predict.default import make_predictor
 
@@ -81,3 +81,15 @@ def test_memory_bound_kernels(predictor, gpu, rows):
     ):
         for one in (rows, np.array([rows])):
             agree(predictor, load_gpu(gpu), make(one), make(np.full(2, rows)))
+
+
+@pytest.mark.parametrize("gpu", [*GPUS, "h100-pcie", "b300-sxm"])
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"])
+@pytest.mark.parametrize("gpus", [2, 3, 8, 32])
+def test_collectives(predictor, gpu, kind, gpus):
+    for library in ("vllm", "sglang", "nccl"):
+        # From nothing to what only a library moves, past every limit of an engine's own kernels.
+        for message in (0, 1, *(int(np.exp2(RANDOM.uniform(low, low + 7))) for low in (8, 15, 22))):
+            for one in (message, np.array([message])):
+                ops = (Collective(kind, size, gpus, library=library) for size in (one, np.full(2, message)))
+                agree(predictor, load_gpu(gpu), *ops)

@@ -64,16 +64,18 @@ def build_op(family: str, values: Values) -> Op:
 def _attention(values: Values, queries: Any, keys: Any) -> Op:
     """A batch of equal sequences; one row an element where sizes are arrays."""
     batch = values["batch"]
-    if not type(queries) is type(keys) is type(batch) is int:  # one needs no broadcasting, which takes longer than it
-        queries, keys, batch = (np.atleast_1d(each) for each in np.broadcast_arrays(queries, keys, batch))
+    if type(queries) is type(keys) is type(batch) is int:  # one needs no broadcasting, which takes longer than it
+        queries, keys, batch = np.array([[queries]]), np.array([[keys]]), np.array([[batch]])
+    else:
+        queries, keys, batch = (each.reshape(-1, 1) for each in np.broadcast_arrays(queries, keys, batch))
     return Attention(
-        np.array(queries).reshape(-1, 1),
-        np.array(keys).reshape(-1, 1),
+        queries,
+        keys,
         heads=int(values["heads"]),
         kv_heads=int(values["kv_heads"]),
         head_dim=int(values["head_dim"]),
         value_dim=int(values["head_dim"]),
-        sequences=np.array(batch).reshape(-1, 1),
+        sequences=batch,
         window=int(values["window"]),
         dtype=values["dtype"],
         kv_dtype=values["kv_dtype"],

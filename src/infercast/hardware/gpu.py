@@ -96,6 +96,9 @@ class Gpu:
 
     def dense_flops(self, dtype: str) -> float:
         """Peak FLOP/s of a matrix product in ``dtype``, or in what engines use instead where the chip lacks it."""
+        peak = self.tensor_flops.get(dtype)
+        if peak is not None:
+            return peak
         return self.tensor_flops[next(name for name in _known(dtype) if name in self.tensor_flops)]
 
 

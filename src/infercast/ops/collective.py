@@ -5,17 +5,8 @@ from __future__ import annotations
 from infercast.ops.op import Quantity, Size
 from infercast.records import dataclass
 
-
-def _volume(kind: str, gpus: int) -> float:
-    """Bytes that cross a GPU's links for each byte of the message: the volume of a ring."""
-    share = (gpus - 1) / gpus
-    return {
-        "all_reduce": 2 * share,
-        "all_gather": share,
-        "reduce_scatter": share,
-        "all_to_all": share,
-        "send_recv": 1.0,
-    }[kind]
+_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+"""How often a ring carries each other GPU's share of the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +27,14 @@ class Collective:
         return 0.0 * self.message_bytes
 
     @property
+    def link_share(self) -> float:
+        """Bytes that cross a GPU's links for each byte of the message: the volume of a ring."""
+        return 1.0 if self.kind == "send_recv" else _PASSES[self.kind] * ((self.gpus - 1) / self.gpus)
+
+    @property
     def link_bytes(self) -> Quantity:
         """Bytes that cross each GPU's links in one direction."""
-        return _volume(self.kind, self.gpus) * self.message_bytes
+        return self.link_share * self.message_bytes
 
     @property
     def bytes_read(self) -> Quantity:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from infercast.ops.dtypes import bytes_of
 from infercast.ops.op import Quantity, Size
 from infercast.records import dataclass
@@ -50,7 +48,7 @@ class MoE:
     @property
     def experts_hit(self) -> Quantity:
         """Expected number of local experts that receive at least one token."""
-        missed = np.power(1.0 - self.topk / self.experts, self.tokens)
+        missed = (1.0 - self.topk / self.experts) ** self.tokens
         return self.num_local * (1.0 - missed)
 
     @property

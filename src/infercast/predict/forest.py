@@ -3,7 +3,7 @@
 Trees are *oblivious*: all nodes of one level ask the same question, so a tree of depth d is d comparisons and a table
 of 2^d leaves, and a leaf's index is the answers read as bits. Many rows are compared tree by tree, in chunks that stay
 in the processor's cache. For few rows it is quicker to look up, for each feature, the bits that its value decides in
-all trees: for each interval between two borders they are kept as one row of bytes, and as one long integer.
+all trees: for each interval between two borders they are kept as one row of bytes, or as one long integer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ CHUNK = 32_768
 MANY = 2000
 """Rows from which on trees are compared one after the other."""
 LARGE = 100
-"""Trees above which even one row is looked up in arrays."""
+"""Trees above which the leaves even of one row are added up as an array."""
+
+BYTES = np.dtype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -93,14 +95,11 @@ class Forest:
         return self.bias + sum(map(getitem, leaves, index.to_bytes(len(leaves), "little")))
 
     def _predict_one_of_many(self, values: Sequence[float]) -> float:
-        """The same with the bits of all trees as arrays; leaves are added up in the same order."""
-        pick, borders, starts, bits, leaves, first_leaves = self._for_one_of_many
-        rows = np.fromiter(map(bisect_left, borders, pick(values)), dtype=np.intp, count=len(borders))
-        rows += starts
-        places = (
-            np.bitwise_or.reduce(bits.take(rows, axis=0), axis=0).view(np.uint8)[: first_leaves.size] + first_leaves
-        )
-        return self.bias + float(leaves.take(places).cumsum()[-1])
+        """The same with an array of leaves."""
+        pick, borders, bits, places, leaves, first_leaves = self._for_one_of_many
+        decided = np.frombuffer(b"".join(map(getitem, bits, map(bisect_left, borders, pick(values)))), BYTES)
+        index = np.bitwise_or.reduce(decided.take(places))
+        return self.bias + float(np.add.reduce(leaves.take(index + first_leaves)))
 
     def leaf_numbers(self, features: Array) -> Array:
         """(rows, trees) which leaf each tree picks."""
@@ -132,13 +131,26 @@ class Forest:
         return *self._pick_and_borders(), bits, self.leaves.tolist()
 
     @cached_property
-    def _for_one_of_many(self) -> tuple[itemgetter[Any], list[list[float]], Array, Array, Array, Array]:
-        """The same as arrays: where each feature's rows of bits start, all rows, all leaves, where a tree's start."""
-        sizes = [len(table) for _, _, table in self._tables]
+    def _for_one_of_many(self) -> tuple[itemgetter[Any], list[list[float]], list[list[bytes]], Array, Array, Array]:
+        """The same with bits as bytes of those trees alone that ask for a feature, which keeps them in the cache.
+
+        Then (levels, trees) where the bytes of a tree are among those of all features, all leaves, and where a tree's
+        start.
+        """
         trees, leaves = self.leaves.shape
-        bits = np.concatenate([table for _, _, table in self._tables]).view(np.uint64)
-        starts, first_leaves = np.cumsum([0, *sizes[:-1]]), np.arange(0, trees * leaves, leaves)
-        return *self._pick_and_borders(), starts, bits, self.leaves.ravel().astype(np.float64), first_leaves
+        is_asking = np.array([table[-1, :trees] > 0 for _, _, table in self._tables])
+        is_asking[0] |= ~is_asking.any(axis=0)
+        bits = [
+            [row.tobytes() for row in table[:, :trees][:, asking]]
+            for (_, _, table), asking in zip(self._tables, is_asking, strict=True)
+        ]
+        counts = is_asking.sum(axis=0)
+        order = np.argsort(np.nonzero(is_asking)[1], kind="stable")
+        # A tree that asks for fewer features than others takes its last byte again.
+        levels = np.minimum(np.arange(counts.max())[:, None], counts - 1)
+        places = order[np.cumsum(counts) - counts + levels]
+        first_leaves = np.arange(0, trees * leaves, leaves)
+        return *self._pick_and_borders(), bits, places, self.leaves.ravel().astype(np.float64), first_leaves
 
     def _pick_and_borders(self) -> tuple[itemgetter[Any], list[list[float]]]:
         features = [feature for feature, _, _ in self._tables]

@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import exp, exp2, log
+from typing import Any, TypeVar
 
 import numpy as np
 
 from infercast.hardware import Gpu
-from infercast.ops import Attention, Elementwise, MoE, Op
+from infercast.ops import Attention, Collective, Elementwise, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
-from infercast.ops.op import Quantity
+from infercast.ops.op import Quantity, Size
 from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, SCHEDULED, Choice
 from infercast.predict.estimate import Estimate
 from infercast.predict.identity import SWEEP
-from infercast.predict.physics.attention_decode import decode_one
+from infercast.predict.physics.attention_decode import DecodeLayout, decode_one
 from infercast.predict.physics.attention_kernels import Single, single_of
-from infercast.predict.physics.attention_prefill import prefill_one
+from infercast.predict.physics.attention_prefill import PrefillLayout, prefill_one
+from infercast.predict.physics.collective import collective_one
 from infercast.predict.physics.memory_bound import memory_bound_one
-from infercast.predict.physics.moe_one import moe_one
+from infercast.predict.physics.moe_one import Layer, moe_one
 from infercast.predict.physics.terms import OnePhysics
 from infercast.predict.profile import family_of
+
+Shared = TypeVar("Shared")
 
 
 def size_of_one(op: Op) -> Single | float | None:
     """What a step decides of a kernel, where it is one kernel that can be priced here."""
     if isinstance(op, Attention):
         return single_of(op)
-    if isinstance(op, MoE) and op.routing == "uniform":
-        tokens = op.tokens
-        return float(tokens) if isinstance(tokens, int) else float(tokens.item()) if tokens.size == 1 else None
+    if isinstance(op, MoE):
+        return _lone(op.tokens) if op.routing == "uniform" else None
+    if isinstance(op, Collective):
+        return _lone(op.message_bytes)
     if isinstance(op, Elementwise):
-        rows, row_bytes = op.rows, op.read_per_row + op.written_per_row
-        if isinstance(row_bytes, np.ndarray) or (isinstance(rows, np.ndarray) and rows.size != 1):
-            return None
-        return float(rows if isinstance(rows, int) else rows.item())
+        return None if isinstance(op.read_per_row + op.written_per_row, np.ndarray) else _lone(op.rows)
     return None
+
+
+def _lone(size: Size) -> float | None:
+    """A size that is one number, also in an array of one."""
+    if isinstance(size, np.ndarray):
+        return float(size.item()) if size.size == 1 else None
+    return float(size)
 
 
 def kind_of(op: Op, size: Single | float) -> tuple[object, ...]:
@@ -43,6 +53,8 @@ def kind_of(op: Op, size: Single | float) -> tuple[object, ...]:
         return "attention", isinstance(size, Single) and size.queries == 1.0, op.latent_kv
     if isinstance(op, MoE):
         return op.family, op.kernel, op.dtype, op.weight_dtype, op.num_local < op.experts
+    if isinstance(op, Collective):
+        return op.family, op.kind, op.gpus
     return op.family, getattr(op, "kind", "")
 
 
@@ -53,9 +65,15 @@ class SinglePricer:
         """``choice`` is the model that knows them, if there is one; ``engine``: as in an engine, not as in a table."""
         self._gpu, self._choice, self._engine = gpu, choice, engine
         self._tier, (low, high) = "physics", PHYSICS_INTERVALS.get(family_of(op), PHYSICS_INTERVAL)
+        self._longer, self._added, self._scheduled = 1.0, 0.0, -1
         if choice is not None:
             self._tier, (low, high) = choice.tier, choice.interval
+            if engine:
+                self._longer, self._added = choice.in_engine
+            if choice.entry.engine == SWEEP:
+                self._scheduled = SCHEDULED.get(choice.entry.family, -1)
         self._low, self._high = exp(low), exp(high)
+        self._last: dict[int, tuple[tuple[object, ...], Any]] = {}
 
     def price(self, op: Op, size: Single | float) -> Estimate:
         """One launch."""
@@ -75,16 +93,20 @@ class SinglePricer:
             if choice.known is not None:  # a sibling answers for the same shape on itself
                 known = self._physics(op, choice.known, size)
                 factor = (seconds / known.seconds) ** (choice.trust - 1.0)
-            seconds *= factor * exp(_residual(choice, known))
-            if self._engine:
-                longer, added = choice.in_engine
-                seconds = seconds * longer + added
+            seconds = seconds * (factor * exp(self._residual(choice, known))) * self._longer + self._added
         if isinstance(op, Attention) and isinstance(size, Single):
             products = 2.0 * op.heads * (op.head_dim + op.value_dim) * size.pairs(op.window)
             return self._at_least(seconds, products, op.dtype, size.kv_bytes(op))
         if isinstance(op, MoE):
             return self._at_least(seconds, _plain(op.flops), op.dtype, _plain(op.weight_bytes))
         return seconds
+
+    def _residual(self, choice: Choice, physics: OnePhysics) -> float:
+        """log(measured / physics) as the model believes it."""
+        learned = choice.entry.offset + choice.entry.shrink * choice.forest.predict_one(physics.features)
+        if self._scheduled < 0:
+            return learned
+        return learned + log(1e-6 * exp2(physics.features[self._scheduled]) / physics.seconds)
 
     def _at_least(self, seconds: float, products: float, dtype: str, cold_bytes: float) -> float:
         """No product is faster than the tensor cores or, in an engine, than reading what is cold."""
@@ -94,24 +116,27 @@ class SinglePricer:
     def _physics(self, op: Op, gpu: Gpu, size: Single | float) -> OnePhysics:
         if isinstance(size, Single):
             assert isinstance(op, Attention)
+            sizes = op.heads, op.kv_heads, op.head_dim, op.value_dim, op.window, op.dtype, op.kv_dtype
             if size.queries == 1.0:
-                return decode_one(op, gpu, size, cold=self._engine)
-            return prefill_one(op, gpu, size)
+                return decode_one(self._shared(DecodeLayout, op, gpu, sizes), size, cold=self._engine)
+            return prefill_one(self._shared(PrefillLayout, op, gpu, sizes), size)
         if isinstance(op, MoE):
-            return moe_one(op, gpu, size, cold=self._engine)
+            layer = op.hidden, op.inter, op.experts, op.topk, op.num_local, op.matrices
+            return moe_one(self._shared(Layer, op, gpu, layer), size, cold=self._engine)
+        if isinstance(op, Collective):
+            return collective_one(op, gpu, size, engine=self._engine)
         assert isinstance(op, Elementwise)
         return memory_bound_one(op, gpu, size)
+
+    def _shared(self, make: Callable[[Any, Gpu], Shared], op: Op, gpu: Gpu, sizes: tuple[object, ...]) -> Shared:
+        """What kernels of the last one's sizes share: those who price one by one mostly change what a step decides."""
+        known = self._last.get(id(gpu))
+        if known is None or known[0] != sizes:
+            known = self._last[id(gpu)] = sizes, make(op, gpu)
+        shared: Shared = known[1]
+        return shared
 
 
 def _plain(value: Quantity) -> float:
     """A float, also of an array of one."""
     return float(value.item() if isinstance(value, np.ndarray) else value)
-
-
-def _residual(choice: Choice, physics: OnePhysics) -> float:
-    """log(measured / physics) as the model believes it."""
-    entry = choice.entry
-    learned = entry.offset + entry.shrink * choice.forest.predict_one(physics.features)
-    if entry.engine != SWEEP or entry.family not in SCHEDULED:
-        return learned
-    return learned + log(1e-6 * exp2(physics.features[SCHEDULED[entry.family]]) / physics.seconds)

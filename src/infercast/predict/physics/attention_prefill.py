@@ -6,12 +6,14 @@ number of keys from the start of its first row's window to the end of its last r
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from infercast.hardware.gpu import Gpu
 from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
-from infercast.predict.physics.attention_kernels import HALVED_L2, Batch, KernelFamily, Single, batch_of, family_of
+from infercast.predict.physics.attention_kernels import HALVED_L2, Batch, Single, batch_of, family_of
 from infercast.predict.physics.either import Arrays, Kit, Number, Plain
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, schedule_features
 from infercast.predict.physics.flash_schedule_one import schedule_features_one
@@ -78,8 +80,7 @@ PREFILL_FEATURES: tuple[str, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tiles:
+class Tiles(NamedTuple):
     """How a kernel cuts a batch into query tiles."""
 
     blocks: Number
@@ -89,29 +90,51 @@ class Tiles:
     """Keys of the longest block."""
 
 
+class PrefillLayout:
+    """What batches of one head layout on one GPU share."""
+
+    def __init__(self, op: Attention, gpu: Gpu) -> None:
+        self.op, self.gpu, self.family = op, gpu, (family := family_of(gpu))
+        fitted, self.width = CONSTANTS, op.head_dim + op.value_dim
+        self.query_bytes, self.value_bytes = bytes_of(op.dtype), bytes_of(op.kv_dtype)
+        speed = gpu.sustained_fraction**fitted.sustained_power
+        self.tensor_rate = gpu.dense_flops(op.dtype) * speed * family.tensor_share / gpu.sms
+        self.special_rate = gpu.special_rate * speed * family.exponential_share / gpu.sms
+        self.stored = op.head_dim if op.latent_kv else self.width
+        share = fitted.halved_cache_share if gpu.architecture in HALVED_L2 else fitted.cache_share
+        self.cache_bytes = gpu.l2_bytes * share
+        self.dram_rate, self.l2_rate = gpu.dram_bandwidth * fitted.dram_share, gpu.l2_bandwidth * fitted.l2_share
+        self.launch = family.prompt_launch_cycles / gpu.boost_clock
+        self.chain = family.tile_seconds + family.tile_seconds_per_dim * op.head_dim
+        if self.value_bytes < 2.0:
+            self.chain *= fitted.narrow_chain
+        self.group = op.heads / op.kv_heads
+        sizes = op.heads, op.kv_heads, self.group, op.head_dim
+        self.sizes = *Plain.logs(*sizes), self.value_bytes, self.query_bytes, Plain.log2(op.window + 1.0)
+
+
 def prefill(op: Attention, gpu: Gpu) -> Physics:
     """Price batches with prompts in them."""
     batch = batch_of(op)
-    seconds, terms, features = _price(op, gpu, batch, Arrays)
+    seconds, terms, features = _price(PrefillLayout(op, gpu), batch, Arrays)
     return Physics(seconds, terms, np.hstack([features, schedule_features(op, batch, gpu)]))
 
 
-def prefill_one(op: Attention, gpu: Gpu, batch: Single) -> OnePhysics:
+def prefill_one(layout: PrefillLayout, batch: Single) -> OnePhysics:
     """Price one batch of equal prompts."""
-    seconds, terms, features = _price(op, gpu, batch, Plain)
-    return OnePhysics(seconds, terms, [*features, *schedule_features_one(op, batch, gpu)])
+    seconds, terms, features = _price(layout, batch, Plain)
+    return OnePhysics(seconds, terms, [*features, *schedule_features_one(layout.op, batch, layout.gpu)])
 
 
-def _price(op: Attention, gpu: Gpu, batch: Batch | Single, x: Kit) -> tuple[Number, dict[str, Number], Number]:
+def _price(a: PrefillLayout, batch: Batch | Single, x: Kit) -> tuple[Number, dict[str, Number], Number]:
     """Seconds, their terms, and features but for the schedule's."""
-    family = family_of(gpu)
-    tiles = _tiles(op, batch, family, x)
-    terms, io_bytes = _terms(op, gpu, family, batch, tiles, x)
-    work = x.soft_max(family.softmax_overlap, terms["tensor"], terms["exponential"])
+    tiles = _tiles(a, batch, x)
+    terms, io_bytes = _terms(a, batch, tiles, x)
+    work = x.soft_max(a.family.softmax_overlap, terms["tensor"], terms["exponential"])
     # Inside a tile the copies run under the products; the first and last bytes of a call do not.
     busy = terms["blocks"] + x.soft_max(6.0, work, terms["longest"], terms["l2"])
     seconds = terms["launch"] + terms["chain"] + x.soft_max(CONSTANTS.overlap, terms["dram"], busy)
-    return seconds, terms, _features(op, gpu, batch, tiles, terms, seconds, io_bytes, x)
+    return seconds, terms, _features(a, batch, tiles, terms, seconds, io_bytes, x)
 
 
 def _keys_of_tiles(
@@ -139,9 +162,9 @@ def _keys_of_tiles(
     return tiles, ends - starts + rounding, longest
 
 
-def _tiles(op: Attention, batch: Batch | Single, family: KernelFamily, x: Kit) -> Tiles:
+def _tiles(a: PrefillLayout, batch: Batch | Single, x: Kit) -> Tiles:
     """Cut a batch, with the query heads of a KV head in one tile where the kernel does so and it makes fewer tiles."""
-    group = op.heads / op.kv_heads
+    op, family, group = a.op, a.family, a.group
     plain = _cut(op, batch, op.heads, family.tile_rows, family.tile_keys, x)
     if group == 1.0:
         return plain
@@ -149,7 +172,9 @@ def _tiles(op: Attention, batch: Batch | Single, family: KernelFamily, x: Kit) -
     # Every family packs a batch that only decodes, but for FlashAttention 2 with a window.
     decodes = (batch.longest(batch.queries) <= 1.0) & (family.packs_window or not op.window)
     better = (packed.blocks < plain.blocks) & (family.packs_prompt | decodes)
-    return Tiles(*[x.where(better, getattr(packed, name), getattr(plain, name)) for name in Tiles.__slots__])
+    if x is Plain:
+        return packed if better else plain
+    return Tiles(*[x.where(better, ours, theirs) for ours, theirs in zip(packed, plain, strict=True)])
 
 
 def _cut(op: Attention, batch: Batch | Single, heads: int, rows: float, unit: int, x: Kit) -> Tiles:
@@ -161,47 +186,35 @@ def _cut(op: Attention, batch: Batch | Single, heads: int, rows: float, unit: in
     return Tiles(batch.total(tiles) * heads, batch.total(keys) * heads, batch.longest(longest))
 
 
-def _terms(
-    op: Attention, gpu: Gpu, family: KernelFamily, batch: Batch | Single, tiles: Tiles, x: Kit
-) -> tuple[dict[str, Number], Number]:
+def _terms(a: PrefillLayout, batch: Batch | Single, tiles: Tiles, x: Kit) -> tuple[dict[str, Number], Number]:
     """Seconds of each pipe, and the bytes that must move at least once."""
-    fitted, width = CONSTANTS, op.head_dim + op.value_dim
-    speed = gpu.sustained_fraction**fitted.sustained_power
-    tensor_rate = gpu.dense_flops(op.dtype) * speed * family.tensor_share / gpu.sms
-    special_rate = gpu.special_rate * speed * family.exponential_share / gpu.sms
+    op, family, sms, flops = a.op, a.family, a.gpu.sms, 2.0 * a.width
     blocks = x.larger(tiles.blocks, 1.0)
     # The SMs finish together but for a part of a tile: long tiles are started first.
-    spread = 1.0 / gpu.sms + fitted.tail / blocks * x.smaller(1.0, blocks / gpu.sms)
+    spread = 1.0 / sms + CONSTANTS.tail / blocks * x.smaller(1.0, blocks / sms)
     per_sm = spread * tiles.keys * family.tile_rows
-    stored = op.head_dim if op.latent_kv else width
     reach = x.smaller(batch.keys, op.window + batch.queries - 1.0) if op.window else batch.keys
-    io_bytes = batch.total(batch.queries) * op.heads * width * bytes_of(op.dtype)
-    io_bytes = io_bytes + batch.total(reach) * op.kv_heads * stored * bytes_of(op.kv_dtype)
-    share = fitted.halved_cache_share if gpu.architecture in HALVED_L2 else fitted.cache_share
-    miss = x.miss_share(io_bytes, gpu.l2_bytes * share, fitted.cache_sharpness)
-    l2_rate = gpu.l2_bandwidth * fitted.l2_share
-    chain = family.tile_seconds + family.tile_seconds_per_dim * op.head_dim
-    if bytes_of(op.kv_dtype) < 2.0:
-        chain *= fitted.narrow_chain
+    io_bytes = batch.total(batch.queries) * op.heads * a.width * a.query_bytes
+    io_bytes = io_bytes + batch.total(reach) * op.kv_heads * a.stored * a.value_bytes
+    miss = x.miss_share(io_bytes, a.cache_bytes, CONSTANTS.cache_sharpness)
     # Kernels that pack also split the keys of a few long tiles over idle SMs.
-    parts = x.clip(x.floor(gpu.sms / blocks), 1.0, tiles.longest / family.tile_keys) if family.packs_prompt else 1.0
+    parts = x.clip(x.floor(sms / blocks), 1.0, tiles.longest / family.tile_keys) if family.packs_prompt else 1.0
     longest = tiles.longest / parts * family.tile_rows
     terms = {
-        "launch": x.like(io_bytes, family.prompt_launch_cycles / gpu.boost_clock),
-        "chain": x.like(io_bytes, chain),
-        "tensor": per_sm * 2.0 * width / tensor_rate,
-        "exponential": per_sm / special_rate,
-        "blocks": chain * x.larger(blocks / gpu.sms - 1.0, 0.0),
-        "longest": x.soft_max(family.softmax_overlap, longest * 2.0 * width / tensor_rate, longest / special_rate),
-        "dram": io_bytes * (miss / (gpu.dram_bandwidth * fitted.dram_share) + (1.0 - miss) / l2_rate),
-        "l2": tiles.keys * stored * bytes_of(op.kv_dtype) / l2_rate,
+        "launch": x.like(io_bytes, a.launch),
+        "chain": x.like(io_bytes, a.chain),
+        "tensor": per_sm * flops / a.tensor_rate,
+        "exponential": per_sm / a.special_rate,
+        "blocks": a.chain * x.larger(blocks / sms - 1.0, 0.0),
+        "longest": x.soft_max(family.softmax_overlap, longest * flops / a.tensor_rate, longest / a.special_rate),
+        "dram": io_bytes * (miss / a.dram_rate + (1.0 - miss) / a.l2_rate),
+        "l2": tiles.keys * a.stored * a.value_bytes / a.l2_rate,
     }
     return terms, io_bytes
 
 
 def _features(
-    op: Attention,
-    gpu: Gpu,
+    a: PrefillLayout,
     batch: Batch | Single,
     tiles: Tiles,
     terms: dict[str, Number],
@@ -210,37 +223,23 @@ def _features(
     x: Kit,
 ) -> Number:
     """The columns of ``PREFILL_FEATURES``."""
-    tokens, keys = batch.total(batch.queries), batch.total(batch.keys)
-    packed = op.kv_heads * batch.total(x.ceil(batch.queries * op.heads / op.kv_heads / 128.0))
+    op, sms, size, queries = a.op, a.gpu.sms, batch.size, batch.queries
+    tokens, keys = batch.total(queries), batch.total(batch.keys)
+    packed = op.kv_heads * batch.total(x.ceil(queries * op.heads / op.kv_heads / 128.0))
     names = ("tensor", "exponential", "blocks", "longest", "dram", "l2", "launch")
-    log2 = x.log2
     pairs = batch.pairs(op.window)
     return x.columns(
-        log2(batch.size),
-        log2(batch.longest(batch.queries)),
-        log2(tokens / batch.size),
-        log2(batch.longest(batch.keys)),
+        *x.logs(size, batch.longest(queries), tokens / size, batch.longest(batch.keys)),
         1.0 - tokens / x.larger(keys, 1.0),
-        log2(op.heads),
-        log2(op.kv_heads),
-        log2(op.heads / op.kv_heads),
-        log2(op.head_dim),
-        bytes_of(op.kv_dtype),
-        bytes_of(op.dtype),
-        log2(op.window + 1.0),
-        log2(tiles.keys / x.larger(tiles.blocks, 1.0)),
-        log2(seconds),
-        *[log2(terms[name] / seconds) for name in names],
-        log2(tiles.blocks / gpu.sms),
-        x.fill(tiles.blocks, gpu.sms),
-        x.fill(op.heads * batch.total(x.ceil(batch.queries / 64.0)), gpu.sms),
-        x.fill(op.heads * batch.total(x.ceil(batch.queries / 192.0)), gpu.sms),
-        x.fill(packed, gpu.sms),
-        log2(packed / gpu.sms),
-        tokens / x.larger(batch.total(x.ceil(batch.queries / 128.0)) * 128.0, 1.0),
-        log2(io_bytes),
-        log2(io_bytes / gpu.l2_bytes),
-        log2(2.0 * op.heads * (op.head_dim + op.value_dim) * pairs),
-        log2(tokens * op.heads),
+        *a.sizes,
+        *x.logs(tiles.keys / x.larger(tiles.blocks, 1.0), seconds),
+        *x.logs(*[terms[name] / seconds for name in names], tiles.blocks / sms),
+        x.fill(tiles.blocks, sms),
+        x.fill(op.heads * batch.total(x.ceil(queries / 64.0)), sms),
+        x.fill(op.heads * batch.total(x.ceil(queries / 192.0)), sms),
+        x.fill(packed, sms),
+        x.log2(packed / sms),
+        tokens / x.larger(batch.total(x.ceil(queries / 128.0)) * 128.0, 1.0),
+        *x.logs(io_bytes, io_bytes / a.gpu.l2_bytes, 2.0 * op.heads * a.width * pairs, tokens * op.heads),
         pairs * op.heads / x.larger(tiles.keys * 128.0, 1.0),
     )

@@ -7,13 +7,11 @@ the switch) and copies it out again.
 
 from __future__ import annotations
 
-import numpy as np
-
 from infercast.hardware import Gpu
 from infercast.ops import Collective
-from infercast.predict.physics.collective_library import SWITCH_SHARE
+from infercast.predict.physics.collective_library import SWITCH_SHARE, library
 from infercast.predict.physics.collective_links import Priced, delay, is_switched, link_rate, merge
-from infercast.predict.physics.terms import Array, soft_max
+from infercast.predict.physics.either import Kit, Number
 
 MIB = 1 << 20
 # Bytes below which an engine's own kernels are used, by the largest number of GPUs each limit is for: vLLM 0.25, whose
@@ -47,16 +45,21 @@ SYMMETRIC_LATENCY, SYMMETRIC_EFFICIENCY, MULTICAST_EFFICIENCY = 8.6e-6, 0.74, 0.
 CLOCK_POWER = 0.55
 
 
-def engine_kernel(op: Collective, gpu: Gpu, message: Array, otherwise: Priced) -> Priced:
-    """What an engine does itself, and ``otherwise`` where it leaves an all-reduce to a library."""
+def engine_kernel(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
+    """What an engine does itself, and the library's where it leaves a collective to that."""
     limits = CUSTOM_LIMITS.get((op.library, gpu.architecture), OTHER_CUSTOM_LIMITS.get(op.library, {}))
     # Without NVLink, engines give their own kernel up beyond two GPUs.
     if op.kind != "all_reduce" or not limits or not (gpu.is_linked(op.gpus) or op.gpus <= 2):
-        return otherwise
-    if op.library == "vllm" and is_switched(gpu, op.gpus):
+        return library(op, gpu, message, x)
+
+    def longer() -> Priced:
+        if op.library != "vllm" or not is_switched(gpu, op.gpus):
+            return library(op, gpu, message, x)
         most = _limit(SYMMETRIC_LIMITS[gpu.architecture], op.gpus)
-        otherwise = merge(message <= most, _symmetric(op, gpu, message), otherwise)
-    return merge(message < _limit(limits, op.gpus), _shots(op, gpu, message), otherwise)
+        by_library, symmetric = (lambda: library(op, gpu, message, x)), (lambda: _symmetric(op, gpu, message, x))
+        return merge(x, message <= most, symmetric, by_library)
+
+    return merge(x, message < _limit(limits, op.gpus), lambda: _shots(op, gpu, message, x), longer)
 
 
 def _limit(limits: dict[int, int], gpus: int) -> int:
@@ -64,26 +67,25 @@ def _limit(limits: dict[int, int], gpus: int) -> int:
     return next((size for most, size in limits.items() if gpus <= most), 0)
 
 
-def _shots(op: Collective, gpu: Gpu, message: Array) -> Priced:
+def _shots(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     """Read all of the others at once, or reduce a share and gather the rest."""
     one = message < _limit(ONE_SHOT_LIMITS, op.gpus)
     link = link_rate(gpu, op.gpus) * (SHOT_EFFICIENCY if gpu.is_linked(op.gpus) else 1.0)
     saved = QUICK_SAVES if op.library == "sglang" and is_switched(gpu, op.gpus) else 0.0
-    seconds = SHOT_LATENCY - saved + SHOT_STEP * (op.gpus - 1) + np.where(one, 0.0, SECOND_SHOT)
+    seconds = SHOT_LATENCY - saved + SHOT_STEP * (op.gpus - 1) + x.where(one, 0.0, SECOND_SHOT)
     latency = seconds * delay(gpu, CLOCK_POWER)
-    transfer = np.where(one, (op.gpus - 1) * message, op.link_bytes) / link
-    return Priced(soft_max(SHOT_SOFTNESS, latency, transfer), latency, transfer, np.where(one, 2.0, 3.0))
+    transfer = x.where(one, (op.gpus - 1) * message, op.link_share * message) / link
+    return Priced(x.soft_max(SHOT_SOFTNESS, latency, transfer), latency, transfer, x.where(one, 2.0, 3.0))
 
 
-def _symmetric(op: Collective, gpu: Gpu, message: Array) -> Priced:
+def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     """Copied in, reduced by two shots or by the switch, and copied out."""
     by_switch = op.gpus >= MULTICAST_FROM[gpu.architecture]
-    carried, share = op.link_bytes + 0.0 * message, SYMMETRIC_EFFICIENCY
+    carried, share = op.link_share * message, SYMMETRIC_EFFICIENCY
     if by_switch:
         carried = message * (op.gpus + 1) / op.gpus
         share = MULTICAST_EFFICIENCY * SWITCH_SHARE.get(gpu.architecture, 1.0)
-    latency = SYMMETRIC_LATENCY * delay(gpu, CLOCK_POWER) + 0.0 * message
+    latency = x.like(message, SYMMETRIC_LATENCY * delay(gpu, CLOCK_POWER))
     # Two copies read and write it once each.
     transfer = carried / (link_rate(gpu, op.gpus) * share) + 4.0 * message / gpu.dram_bandwidth
-    seconds = soft_max(SHOT_SOFTNESS, latency, transfer)
-    return Priced(seconds, latency, transfer, (8.0 if by_switch else 7.0) + 0.0 * message)
+    return Priced(x.soft_max(SHOT_SOFTNESS, latency, transfer), latency, transfer, 8.0 if by_switch else 7.0)

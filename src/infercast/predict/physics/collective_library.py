@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from infercast.hardware import Gpu
 from infercast.ops import Collective
-from infercast.predict.physics.collective_links import Priced, delay, is_switched, link_rate, merge
-from infercast.predict.physics.terms import Array, soft_max
+from infercast.predict.physics.collective_links import Priced, delay, is_switched, link_rate, merge, shorter
+from infercast.predict.physics.either import Kit, Number
 
 
 class _Protocol(NamedTuple):
@@ -42,22 +42,24 @@ SWITCH_SHARE = {"blackwell": 0.74 / 0.85, "blackwell-ultra": 0.74 / 0.85}
 """What the switch makes of the links against Hopper's: the efficiencies of NVLS that NCCL 2.28 itself reckons with."""
 
 
-def library(op: Collective, gpu: Gpu, message: Array) -> Priced:
+def library(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     """The algorithm and protocol that NCCL picks."""
     passes = 2 if op.kind == "all_reduce" else 1
-    carried = op.link_bytes + 0.0 * message
-    short = _by(SHORT, carried, passes, op, gpu, 0.0)
+    carried = op.link_share * message
+
+    def short() -> Priced:
+        return _by(SHORT, carried, passes, op, gpu, 0.0, x)
+
     if not gpu.is_linked(op.gpus):
-        return short
+        return short()
     if op.kind == "all_to_all":
-        return _exchange(op, gpu, message)
+        return _exchange(op, gpu, message, x)
     is_short = message < BULK_FROM * gpu.nvlink_bandwidth * op.gpus
-    ring = merge(is_short, short, _by(BULK, carried, passes, op, gpu, 1.0))
+    ring = merge(x, is_short, short, lambda: _by(BULK, carried, passes, op, gpu, 1.0, x))
     if op.kind != "all_reduce" or op.gpus < 8 or not is_switched(gpu, op.gpus):
         return ring
-    carried = message * (op.gpus + 1) / op.gpus / SWITCH_SHARE.get(gpu.architecture, 1.0)
-    switch = _by(SWITCH, carried, 0, op, gpu, 6.0)
-    return merge(switch.seconds < ring.seconds, switch, ring)
+    by_switch = message * (op.gpus + 1) / op.gpus / SWITCH_SHARE.get(gpu.architecture, 1.0)
+    return shorter(x, _by(SWITCH, by_switch, 0, op, gpu, 6.0, x), ring)
 
 
 def message_latency(gpu: Gpu) -> float:
@@ -65,19 +67,20 @@ def message_latency(gpu: Gpu) -> float:
     return SHORT.latency * delay(gpu, CLOCK_POWER)
 
 
-def _by(protocol: _Protocol, carried: Array, passes: int, op: Collective, gpu: Gpu, algorithm: float) -> Priced:
+def _by(
+    protocol: _Protocol, carried: Number, passes: int, op: Collective, gpu: Gpu, algorithm: float, x: Kit
+) -> Priced:
     """One kernel: ``carried`` bytes cross each GPU's links."""
     slow = delay(gpu, CLOCK_POWER) * (1.0 if gpu.is_linked(op.gpus) else PCIE_DELAY)
     share = protocol.efficiency - protocol.pair_loss / op.gpus if gpu.is_linked(op.gpus) else 1.0
-    latency = (protocol.latency + passes * protocol.step * (op.gpus - 1)) * slow + 0.0 * carried
+    latency = x.like(carried, (protocol.latency + passes * protocol.step * (op.gpus - 1)) * slow)
     transfer = carried / (link_rate(gpu, op.gpus) * share)
-    return Priced(soft_max(protocol.softness, latency, transfer), latency, transfer, algorithm + 0.0 * carried)
+    return Priced(x.soft_max(protocol.softness, latency, transfer), latency, transfer, algorithm)
 
 
-def _exchange(op: Collective, gpu: Gpu, message: Array) -> Priced:
+def _exchange(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     """Everyone sends to everyone: peers one by one and slowly, or all links filled."""
-    bulk = _by(EXCHANGE, op.link_bytes + 0.0 * message, 1, op, gpu, 5.0)
-    latency = (PEER_LATENCY + PEER_STEP * (op.gpus - 1)) * delay(gpu, CLOCK_POWER)
+    bulk = _by(EXCHANGE, op.link_share * message, 1, op, gpu, 5.0, x)
+    latency = x.like(message, (PEER_LATENCY + PEER_STEP * (op.gpus - 1)) * delay(gpu, CLOCK_POWER))
     transfer = message / op.gpus / PEER_RATE
-    short = Priced(latency + transfer, latency + 0.0 * message, transfer, 4.0 + 0.0 * message)
-    return merge(short.seconds < bulk.seconds, short, bulk)
+    return shorter(x, Priced(latency + transfer, latency, transfer, 4.0), bulk)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from infercast.hardware import Gpu
-from infercast.predict.physics.terms import Array
+from infercast.predict.physics.either import Kit, Number, Plain
 
 SWITCH_ARCHITECTURES = ("hopper", "blackwell", "blackwell-ultra")
 """Those whose switches reduce and multicast."""
@@ -24,15 +23,22 @@ REFERENCE_CLOCK = 1.83e9
 class Priced(NamedTuple):
     """One algorithm: its time, and what it is made of."""
 
-    seconds: Array
-    latency: Array
-    transfer: Array
-    algorithm: Array
+    seconds: Number
+    latency: Number
+    transfer: Number
+    algorithm: Number
 
 
-def merge(first: Array, one: Priced, other: Priced) -> Priced:
-    """``one`` where ``first`` holds, else ``other``."""
-    return Priced(*(np.where(first, ours, theirs) for ours, theirs in zip(one, other, strict=True)))
+def merge(x: Kit, first: Number, one: Callable[[], Priced], other: Callable[[], Priced]) -> Priced:
+    """``one`` where ``first`` holds, else ``other``; a single message is priced by the one that it takes."""
+    if x is Plain:
+        return one() if first else other()
+    return Priced(*[x.where(first, ours, theirs) for ours, theirs in zip(one(), other(), strict=True)])
+
+
+def shorter(x: Kit, one: Priced, other: Priced) -> Priced:
+    """``one`` where it takes less time, else ``other``."""
+    return merge(x, one.seconds < other.seconds, lambda: one, lambda: other)
 
 
 def link_rate(gpu: Gpu, gpus: int) -> float:

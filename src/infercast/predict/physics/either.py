@@ -55,6 +55,12 @@ class Plain:
         return math.log2(value if value > 1e-12 else 1e-12)
 
     @staticmethod
+    def logs(*values: Number) -> list[Number]:
+        """The same of several, which spares a call each."""
+        log2 = math.log2
+        return [log2(value if value > 1e-12 else 1e-12) for value in values]
+
+    @staticmethod
     def soft_max(power: float, *parts: Number) -> Number:
         """A smooth maximum: pipes overlap almost, but not quite, perfectly."""
         largest = max(parts)
@@ -94,6 +100,7 @@ class Arrays:
     where: Any = staticmethod(np.where)
     like: Any = staticmethod(np.full_like)
     log2: Any = staticmethod(terms.log2)
+    logs: Any = staticmethod(lambda *values: [terms.log2(value) for value in values])
     soft_max: Any = staticmethod(terms.soft_max)
     miss_share: Any = staticmethod(terms.miss_share)
     fill: Any = staticmethod(terms.fill)

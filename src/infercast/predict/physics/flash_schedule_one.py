@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil, floor, log2
 
 from infercast.hardware import Gpu
@@ -34,8 +35,10 @@ def schedule_features_one(op: Attention, batch: Single, gpu: Gpu) -> list[float]
     allowed = _parts_allowed(op, batch, ceil(queries * group / rows), unit, sms)
     parts = min(max(ceil(key_tiles / planned), 1.0), allowed)
     tiles = _tiles_of_rows(op, batch, rows, unit, row_tiles)
-    each = [ceil(tile / parts) for tile in tiles]
-    cut = sum([ceil(tile / share) for tile, share in zip(tiles, each, strict=True)]) / len(tiles)
+    each, cut = tiles, 1.0
+    if parts > 1.0:
+        each = [ceil(tile / parts) for tile in tiles]
+        cut = sum([ceil(tile / share) for tile, share in zip(tiles, each, strict=True)]) / len(tiles)
     items: float = max(row_tiles * cut * counts * op.kv_heads, 1.0)
     all_tiles: float = row_tiles * (sum(tiles) / len(tiles)) * counts * op.kv_heads
     longest, shortest = float(max(*each, 1)), float(min(each))
@@ -63,15 +66,22 @@ def schedule_features_one(op: Attention, batch: Single, gpu: Gpu) -> list[float]
 def _tiles_of_rows(op: Attention, batch: Single, rows: float, unit: float, row_tiles: int) -> list[float]:
     """Key tiles that tiles of rows, evenly chosen among those of a sequence, go through."""
     group, samples = op.heads / op.kv_heads, min(SAMPLES, row_tiles)
-    cached, all_rows = batch.keys - batch.queries, batch.queries * group
-    tiles = []
-    for sample in range(samples):
-        number = floor((sample + 0.5) / samples * row_tiles)
-        last = ceil((cached + ceil(min((number + 1.0) * rows, all_rows) / group)) / unit)
-        if op.window:
-            last -= floor(max(cached + floor(number * rows / group) - op.window + 1.0, 0.0) / unit)
-        tiles.append(max(last, 1))
+    cached, queries = batch.keys - batch.queries, batch.queries
+    numbers = range(row_tiles) if samples == row_tiles else _spread(samples, row_tiles)
+    # Only the last tile of a sequence may have fewer rows than the others, and none has less than a key.
+    tiles: list[float] = [ceil((cached + ceil((number + 1) * rows / group)) / unit) for number in numbers]
+    if (numbers[-1] + 1) * rows > queries * group:
+        tiles[-1] = max(ceil((cached + ceil(queries * group / group)) / unit), 1)
+    if op.window:
+        begins = [floor(max(cached + floor(number * rows / group) - op.window + 1.0, 0.0) / unit) for number in numbers]
+        tiles = [max(last - begin, 1) for last, begin in zip(tiles, begins, strict=True)]
     return tiles
+
+
+@lru_cache
+def _spread(samples: int, row_tiles: int) -> list[int]:
+    """So many numbers of tiles, evenly chosen."""
+    return [floor((sample + 0.5) / samples * row_tiles) for sample in range(samples)]
 
 
 def _parts_allowed(op: Attention, batch: Single, row_tiles: int, unit: float, sms: int) -> float:
