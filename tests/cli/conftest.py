@@ -28,6 +28,16 @@ class Result:
         assert self.err == ""
         return json.loads(self.out, parse_constant=_refuse)
 
+    @property
+    def sentence(self) -> str:
+        """What was wrong: one line on standard error, less the name of the program, and nothing else anywhere."""
+        assert self.code == 2
+        assert self.out == ""
+        assert self.err.startswith("infercast: ")
+        assert self.err.endswith("\n")
+        assert self.err.count("\n") == 1
+        return self.err.removeprefix("infercast: ").rstrip()
+
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,9 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
-from infercast.cli.app import load_command
+from infercast.cli.app import load_command, make_app
 from infercast.cli.commands import COMMANDS
 
 
@@ -13,6 +14,18 @@ from infercast.cli.commands import COMMANDS
 def test_the_help_says_what_the_command_says(name):
     first, _, _ = (load_command(name).__doc__ or "").partition("\n\n")
     assert COMMANDS[name][1] == first.strip()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_explained_and_json_is_one_of_them(name):
+    options = typer.main.get_command(make_app(name)).commands[name].params
+    assert all(option.help for option in options)
+    assert "--json" in {word for option in options for word in option.opts}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_has_an_example(name):
+    assert f"infercast {name} " in (load_command(name).__doc__ or "")
 
 
 def test_a_command_may_stand_behind_two_dashes(infercast):

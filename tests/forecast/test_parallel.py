@@ -107,6 +107,15 @@ def test_a_load_that_cannot_be():
         infercast.compare_layouts("llama-3.1-8b", ["l4"], load=Load(num_input=139_744), **CHEAP)
 
 
+@pytest.mark.parametrize("gpu", ["l4", "h200-sxm"])
+def test_more_sequences_than_a_step_has_tokens_fill_the_cache(gpu: str) -> None:
+    loads = [Load(concurrency=count, num_input=8, num_output=8) for count in (8192, 100_000)]
+    few, many = (infercast.compare_layouts("smollm2-135m", [gpu], num_gpus=(1,), load=load, **CHEAP) for load in loads)
+    assert not few[0].problem
+    assert many == few
+    assert many[0].batch <= 8192
+
+
 def test_named_expert_kernels_change_prices_and_unknown_ones_are_refused():
     auto, marlin = (infercast.deploy("gpt-oss-20b", "h200-sxm", moe_backend=name) for name in ("auto", "marlin"))
     shape = infercast.prefill_shape(4096)

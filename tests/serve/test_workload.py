@@ -172,8 +172,8 @@ def test_workload_from_requests_sorts_stably() -> None:
 @pytest.mark.parametrize(
     ("request_", "problem"),
     [
-        (Request(-1.0, 1, 1), "request 1: arrival must be a finite number of seconds from 0 on, not -1.0"),
-        (Request(math.nan, 1, 1), "request 1: arrival must be a finite number of seconds from 0 on, not nan"),
+        (Request(-1.0, 1, 1), "request 1: arrival must be a number of seconds from 0 to 1e+10, not -1.0"),
+        (Request(math.nan, 1, 1), "request 1: arrival must be a number of seconds from 0 to 1e+10, not nan"),
         (Request(0.0, 0, 1), "request 1: num_input must be at least 1 token, not 0"),
         (Request(0.0, 1, 0), "request 1: num_output must be at least 1 token, not 0"),
         (Request(0.0, 4, 1, (Segment(0, 0),)), "request 1: every segment of prefix must have at least 1 token"),

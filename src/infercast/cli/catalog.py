@@ -20,7 +20,14 @@ def gpus(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the GPUs that are known, or show one with the source of its numbers."""
+    """List the GPUs that are known, or show one with the source of its numbers.
+
+    For example:
+
+      infercast gpus h200-sxm
+
+      infercast gpus ./my-chip.toml --json
+    """
     if name is None:
         known = [load_gpu(each) for each in gpu_names()]
         if as_json:
@@ -41,7 +48,14 @@ def models(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the models that are bundled, or show how one config.json is understood."""
+    """List the models that are bundled, or show how one config.json is understood.
+
+    For example:
+
+      infercast models qwen3-30b-a3b
+
+      infercast models ./config.json --json
+    """
     if name is None:
         known = [load_model(each) for each in model_names()]
         if as_json:

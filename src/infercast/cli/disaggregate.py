@@ -53,7 +53,9 @@ def command(
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", help="Closed loop: so many clients.", rich_help_panel=WORKLOAD)
     ] = None,
-    num_requests: Annotated[int, typer.Option("--num-requests", "-n", rich_help_panel=WORKLOAD)] = 1000,
+    num_requests: Annotated[
+        int, typer.Option("--num-requests", "-n", help="How many in all.", rich_help_panel=WORKLOAD)
+    ] = 1000,
     input_len: Annotated[
         str, typer.Option("--input-len", help="Prompt tokens, as for simulate.", rich_help_panel=WORKLOAD)
     ] = "lognormal:700:0.9:16:8000",

@@ -33,6 +33,7 @@ def fit(
     measurements: Annotated[
         Path | None, typer.Option("--measurements", metavar="DIR", help="Also tables of `infercast measure`.")
     ] = None,
+    as_json: options.Json = False,
 ) -> None:
     """Fit kernel efficiencies to measured latencies and write an artefact that every command can use.
 
@@ -41,8 +42,8 @@ def fit(
       infercast fit ./tables --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
     """
     _need_packages()
-    from infercast.fit.tables import FILES  # noqa: PLC0415
-    from infercast.fit.train import fit_artifact, read_samples, sweep_samples  # noqa: PLC0415
+    from infercast.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
+    from infercast.fit.train import fit_artifact, read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
 
     _need_folder(data, "DATA")
     _need_folder(out.parent, "--out")
@@ -53,7 +54,11 @@ def fit(
             samples |= sweep_samples(measurements, chosen)
         fitted = fit_artifact(samples, out, _provenance(data, chosen, samples), tell)
     rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
-    typer.echo(f"{out}: {len(fitted)} models of {rows:,} rows, {out.stat().st_size / 1e6:.2f} MB")
+    size = out.stat().st_size
+    if as_json:
+        options.print_json({"written": str(out), "models": len(fitted), "rows": rows, "bytes": size})
+    else:
+        typer.echo(f"{out}: {len(fitted)} models of {rows:,} rows, {size / 1e6:.2f} MB")
 
 
 def evaluate(
@@ -71,12 +76,17 @@ def evaluate(
     in_sample: Annotated[bool, typer.Option("--in-sample", help="Score rows that were fitted on, too.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold."""
+    """Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold.
+
+    For example:
+
+      infercast evaluate ./tables --artifact kernels.npz --gpus b200-sxm --tier unseen
+    """
     _need_packages()
-    from infercast.fit.evaluate import score  # noqa: PLC0415
-    from infercast.predict.artifact import load_artifact  # noqa: PLC0415
-    from infercast.predict.default import default_artifact  # noqa: PLC0415
-    from infercast.predict.profile import kernel_profile  # noqa: PLC0415
+    from infercast.fit.evaluate import score  # noqa: PLC0415 - only this command needs it
+    from infercast.predict.artifact import load_artifact  # noqa: PLC0415 - only this command needs it
+    from infercast.predict.default import default_artifact  # noqa: PLC0415 - only this command needs it
+    from infercast.predict.profile import kernel_profile  # noqa: PLC0415 - only this command needs it
 
     if tier is not None and tier not in TIERS:
         raise UnknownNameError("tier", tier, TIERS)
@@ -134,7 +144,7 @@ def _provenance(
     data: Path, families: tuple[str, ...], samples: Mapping[tuple[str, str, str, str], object]
 ) -> dict[str, object]:
     """Where an artefact comes from."""
-    from infercast.fit.provenance import data_hash  # noqa: PLC0415
+    from infercast.fit.provenance import data_hash  # noqa: PLC0415 - only this command needs it
 
     return {
         "data": data_hash(data, families),
@@ -150,7 +160,7 @@ def _progress(what: str) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415 - only this command needs it
 
     with Console(stderr=True).status(what) as status:
         yield status.update

@@ -10,7 +10,7 @@ import typer
 from infercast.cli import options
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError
-from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
+from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy, load_model
 from infercast.forecast.kernels import decode_shape, prefill_shape, price_step
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.report.comparison import render_steps, steps_dict
@@ -35,7 +35,15 @@ def command(
     moe_backend: options.MoeBackend = "auto",
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
-    max_num_batched_tokens: options.MaxBatchedTokens = None,
+    max_num_batched_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-num-batched-tokens",
+            metavar="N",
+            help="Most tokens in one step; default: 8192, or this step's.",
+            rich_help_panel=options.ENGINE,
+        ),
+    ] = None,
     enforce_eager: options.EnforceEager = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show the terms that each price is made of.")] = False,
     predictor: options.PredictorName = "learned",
@@ -63,11 +71,16 @@ def command(
         before = 1024 if context is None else context
         shape = decode_shape(_positive("--decode", decode), _not_negative("--context", before))
         question = f"decode of {decode:,} sequences, each after {before:,} tokens"
+    longest, positions = shape.new_tokens[0] + shape.computed[0], load_model(model).max_positions
+    if longest > positions:
+        raise InputError(
+            f"a {question} needs {longest} tokens in one sequence, above the {positions} positions of {model}"
+        )
     most_tokens = max(shape.num_tokens, 8192) if max_num_batched_tokens is None else max_num_batched_tokens
     settings = EngineSettings(
         max_num_batched_tokens=most_tokens,
         max_num_seqs=max(len(shape.new_tokens), min(most_tokens, 256)),
-        max_model_len=shape.new_tokens[0] + shape.computed[0],
+        max_model_len=longest,
         enforce_eager=enforce_eager,
     )
     asked = partial(

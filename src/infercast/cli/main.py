@@ -31,6 +31,9 @@ def run() -> None:
     except InfercastError as problem:
         print(f"infercast: {problem}", file=sys.stderr)
         sys.exit(2)
+    except MemoryError as problem:
+        print(f"infercast: not enough memory for this: {problem or 'ask for less'}", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has gone; nothing is left to say
         sys.exit(1)

@@ -19,7 +19,6 @@ from infercast.predict.profile import kernel_profile
 from infercast.predict.roofline import Predictor
 
 ENGINE = "Engine (vLLM's names and defaults)"
-SWITCHES = "Engine switches"
 WORKLOAD = "Workload"
 
 Model = Annotated[
@@ -64,7 +63,7 @@ ExpertParallel = Annotated[
     bool,
     typer.Option(
         "--enable-expert-parallel", metavar="", help="Spread experts over the GPUs of all copies.",
-        rich_help_panel=SWITCHES,
+        rich_help_panel=ENGINE,
     ),
 ]  # fmt: skip
 All2AllBackend = Annotated[
@@ -104,11 +103,18 @@ ApiServer = Annotated[
 ]
 MaxBatchedTokens = Annotated[
     int | None,
-    typer.Option("--max-num-batched-tokens", metavar="N", help="Most tokens in one step.", rich_help_panel=ENGINE),
-]
+    typer.Option(
+        "--max-num-batched-tokens", metavar="N", help="Most tokens in one step; default: 8192, on small GPUs 2048.",
+        rich_help_panel=ENGINE,
+    ),
+]  # fmt: skip
 MaxSeqs = Annotated[
-    int | None, typer.Option("--max-num-seqs", metavar="N", help="Most sequences in one step.", rich_help_panel=ENGINE)
-]
+    int | None,
+    typer.Option(
+        "--max-num-seqs", metavar="N", help="Most sequences in one step; default: 1024, on small GPUs 256.",
+        rich_help_panel=ENGINE,
+    ),
+]  # fmt: skip
 MaxModelLen = Annotated[
     int | None,
     typer.Option(
@@ -163,6 +169,8 @@ def choose_predictor(name: str, anchors: Path | None, gpu: str, measurements: Pa
     if name == "roofline":
         given = "--anchors" if measurements is None else "--measurements"
         raise InputError(f"{given} improve learned prices; leave out --predictor roofline")
+    if anchors is not None and not anchors.is_dir():
+        raise InputError(f"--anchors {anchors} is not a folder")
     for package in ("pandas", "pyarrow", "catboost"):
         if find_spec(package) is None:
             raise InputError(f"measured kernels need {package}: pip install 'infercast[fit]'")

@@ -24,7 +24,7 @@ WINDOW = "0:60"
 Report = Annotated[
     Path | None,
     typer.Option(
-        "--report", metavar="FILE", help="Also write the run as one HTML page (infercast[report]).",
+        "--report", metavar="FILE", help="Also write the run as one HTML page; needs matplotlib.",
         rich_help_panel=FILES,
     ),
 ]  # fmt: skip

@@ -18,38 +18,41 @@ from infercast.predict.default import make_predictor
 from infercast.report.layout import facts, section, show
 from infercast.units import format_seconds
 
-Size = Annotated[int | None, typer.Option(rich_help_panel="Sizes", metavar="N", show_default=False)]
-Word = Annotated[str | None, typer.Option(rich_help_panel="Formats", metavar="T", show_default=False)]
+
+def _size(meaning: str, *names: str) -> Any:
+    return typer.Option(*names, rich_help_panel="Sizes", metavar="N", show_default=False, help=meaning)
+
+
+def _word(meaning: str) -> Any:
+    return typer.Option(rich_help_panel="Formats", metavar="T", show_default=False, help=meaning)
 
 
 def command(
     family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"One of {', '.join(SHAPES)}.")],
     gpu: options.GpuName,
-    m: Size = None,
-    n: Size = None,
-    k: Size = None,
-    batch: Size = None,
-    q_len: Size = None,
-    prefix: Size = None,
-    kv_len: Size = None,
-    heads: Size = None,
-    kv_heads: Size = None,
-    head_dim: Size = None,
-    window: Size = None,
-    tokens: Size = None,
-    hidden: Size = None,
-    inter: Size = None,
-    experts: Size = None,
-    topk: Size = None,
-    rows: Size = None,
-    width: Size = None,
-    bytes_: Annotated[
-        int | None, typer.Option("--bytes", rich_help_panel="Sizes", metavar="N", show_default=False)
-    ] = None,
-    gpus: Size = None,
-    dtype: Word = None,
-    weight_dtype: Word = None,
-    kv_dtype: Word = None,
+    m: Annotated[int | None, _size("Products: rows, the tokens.")] = None,
+    n: Annotated[int | None, _size("Columns, the outputs.")] = None,
+    k: Annotated[int | None, _size("What is summed over, the inputs.")] = None,
+    batch: Annotated[int | None, _size("Attention: sequences.")] = None,
+    q_len: Annotated[int | None, _size("Prompt tokens of each.")] = None,
+    prefix: Annotated[int | None, _size("Tokens cached before each prompt; none by default.")] = None,
+    kv_len: Annotated[int | None, _size("Tokens before, of each decoding sequence.")] = None,
+    heads: Annotated[int | None, _size("Query heads, also of rope.")] = None,
+    kv_heads: Annotated[int | None, _size("Key-value heads.")] = None,
+    head_dim: Annotated[int | None, _size("Values a head.")] = None,
+    window: Annotated[int | None, _size("Sliding window; 0, the default: none.")] = None,
+    tokens: Annotated[int | None, _size("Experts: tokens of the step.")] = None,
+    hidden: Annotated[int | None, _size("The model's width.")] = None,
+    inter: Annotated[int | None, _size("An expert's width.")] = None,
+    experts: Annotated[int | None, _size("How many there are.")] = None,
+    topk: Annotated[int | None, _size("How many a token goes to.")] = None,
+    rows: Annotated[int | None, _size("Memory-bound kernels: rows, the tokens.")] = None,
+    width: Annotated[int | None, _size("Values a row.")] = None,
+    bytes_: Annotated[int | None, _size("Collectives: bytes on each GPU.", "--bytes")] = None,
+    gpus: Annotated[int | None, _size("GPUs that take part.")] = None,
+    dtype: Annotated[str | None, _word("Of activations: bf16 by default.")] = None,
+    weight_dtype: Annotated[str | None, _word("Of weights: that of activations by default.")] = None,
+    kv_dtype: Annotated[str | None, _word("Of keys and values: bf16 by default.")] = None,
     table: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Price every row of a CSV; prints CSV.")
     ] = None,
@@ -63,6 +66,8 @@ def command(
     For example:
 
       infercast price gemm --m 4096 --n 14336 --k 4096 --dtype bf16 --gpu h200-sxm
+
+      infercast price decode --batch 32 --kv-len 1400 --heads 32 --kv-heads 8 --head-dim 128 --gpu h200-sxm
 
       infercast price decode --csv shapes.csv --gpu b200-sxm
     """

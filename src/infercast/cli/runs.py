@@ -33,7 +33,10 @@ def show_fleet(
     intervals = forecast_intervals(fleet)
     if run is not None:
         files.write(run, intervals)
-    options.print_json(fleet_dict(fleet, intervals)) if as_json else show(*render_fleet(fleet, intervals))
+    if as_json:
+        options.print_json(fleet_dict(fleet, intervals))
+    else:
+        show(*render_fleet(fleet, intervals))
 
 
 def compare_runs(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from infercast.cli import options, outputs
-from infercast.cli.options import SWITCHES, WORKLOAD
+from infercast.cli.options import WORKLOAD
 from infercast.cli.progress import simulation_bar
 from infercast.cli.runs import compare_runs, explain_run, refuse_overload, show_fleet
 from infercast.engine.settings import EngineSettings
@@ -24,6 +24,7 @@ from infercast.serve.lengths import parse_lengths
 from infercast.serve.workload import scaled, synthetic_workload
 
 DEFAULT_COUNT = 1000
+SWITCHES = "Engine switches"
 # What a trace brings along.
 SYNTHETIC = (
     "rate", "arrival", "burstiness", "concurrency", "input_len", "output_len", "prefix_len", "prefix_groups", "seed",
@@ -107,7 +108,7 @@ def command(
         typer.Option(
             "--enable-prefix-caching/--no-enable-prefix-caching",
             metavar="",
-            help="On; --no-enable-prefix-caching turns it off.",
+            help="Prefix caching; on by default.",
             rich_help_panel=SWITCHES,
             show_default=False,
         ),
@@ -117,7 +118,7 @@ def command(
         typer.Option(
             "--async-scheduling/--no-async-scheduling",
             metavar="",
-            help="On; --no-async-scheduling turns it off.",
+            help="Plan ahead; on by default.",
             rich_help_panel=SWITCHES,
             show_default=False,
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,9 @@ from infercast.measure.device import gpu_name
 from infercast.measure.tuning import trial_cases, try_configurations
 from infercast.report.layout import facts, show
 from infercast.report.tuning import render_trials, render_tuning, trial_dict, tuning_dict
+
+MOST_TOKENS = 1 << 20
+"""Steps of a million tokens are above what any engine plans."""
 
 
 def command(
@@ -44,8 +48,9 @@ def command(
 ) -> None:
     """Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.
 
-    A change is recommended untried where it should gain 1.2 x or more; a smaller forecast gain is often none, so the
-    default stays. With --try the best few are measured on this machine's GPU, and the fastest is recommended.
+    A change is recommended untried where it should gain 1.2 x or more.
+
+    With --try the best few are measured on this machine's GPU.
 
     For example:
 
@@ -57,6 +62,10 @@ def command(
     """
     if top < 1:
         raise InputError(f"--top must be 1 or more, not {top}")
+    if not 0 < minutes < math.inf:
+        raise InputError(f"--minutes must be a number above 0, not {minutes:g}")
+    if out is not None and out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is not a folder")
     tuning = tune_model(
         load_model(model, quantization=quantization),
         load_gpu(gpu),
@@ -82,15 +91,14 @@ def _counts(text: str) -> tuple[int, ...]:
         counts = tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
     except ValueError:
         counts = ()
-    if not counts or counts[0] < 1:
-        raise InputError(f"--tokens must be whole numbers from 1 with commas between them, not {text!r}")
+    if not counts or counts[0] < 1 or counts[-1] > MOST_TOKENS:
+        wanted = f"whole numbers from 1 to {MOST_TOKENS} with commas between them"
+        raise InputError(f"--tokens must be {wanted}, not {text!r}")
     return counts
 
 
 def _try(tuning: Tuning, seconds: float) -> list[Trial]:
     """Measure the default, the ranked and the default again at every number of tokens."""
-    if not seconds > 0:
-        raise InputError(f"--minutes must be above 0, not {seconds / 60:g}")
     if (here := gpu_name()) != tuning.gpu.name:
         raise InputError(f"this machine has a {here}; --try needs --gpu {here}")
     cases = []

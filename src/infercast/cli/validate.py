@@ -44,10 +44,17 @@ def command(
 ) -> None:
     """Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.
 
-    The files say which engine settings were used and how many KV blocks the engine really had. A .csv table holds
-    published runs, one a row, of which only means are known: they are simulated as their rows say.
+    Files say how the engine was set up and how many KV blocks it had.
 
-    Their format is described in docs/validation.md.
+    A .csv table holds published runs, one a row, with means only.
+
+    Both formats are described in docs/validation.md.
+
+    For example:
+
+      infercast validate runs.json.gz --kernels
+
+      infercast validate published.csv --json
     """
     if model_config is not None and not model_config.is_dir():
         raise InputError(f"--model-config {model_config} is not a folder")

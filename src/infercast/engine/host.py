@@ -104,6 +104,8 @@ def read_host(path: Path) -> Host:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "is not UTF-8 text, so not a TOML file") from None
     except ValueError as problem:
         raise FileFormatError(path, f"is not TOML: {problem}") from None
     for name, value in values.items():

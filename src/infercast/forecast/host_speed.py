@@ -64,6 +64,8 @@ def _read(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "is not UTF-8 text, so not JSON") from None
     except ValueError as problem:
         raise FileFormatError(path, f"is not JSON: {problem}") from None
     if not isinstance(document, dict):

@@ -20,6 +20,7 @@ LAST = ("lm_head", "sampling")
 MOST_SLICES = 400_000
 """A window is cut where it would hold more of them: some 45 MB of a trace."""
 EXACT = 1e-7
+"""Seconds below which two moments are the same but for rounding."""
 WAITING = "waits for other copies"
 
 

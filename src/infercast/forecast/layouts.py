@@ -24,6 +24,9 @@ from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.records import dataclass
 
+USUAL_BUDGET, SMALL_BUDGET = 8192, 2048
+"""Most tokens in a step by default, and the same on small GPUs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -51,7 +54,7 @@ class LayoutCost:
     kv_tokens: int = 0
     """Tokens that the caches of all copies hold together."""
     batch: int = 0
-    """Sequences of one copy: its share of the load, or what its cache holds."""
+    """Sequences of one copy: its share of the load, or what its cache or a step holds."""
     ttft: float = 0.0
     """One prompt alone."""
     ttft_width: float = 0.0
@@ -142,12 +145,14 @@ def _divisors(number: int) -> list[int]:
 
 def _price(config: ModelConfig, gpu: Gpu, layout: ParallelLayout, load: Load, predictor: Predictor) -> LayoutCost:
     """One layout: its memory, and its two steps."""
-    share = -(-load.concurrency // layout.data)
+    # Every running sequence needs a token of a step, so no more run than a step has.
+    share = min(-(-load.concurrency // layout.data), USUAL_BUDGET)
+    budget = None if share <= SMALL_BUDGET else USUAL_BUDGET
     try:
         deployment = deploy(
             config,
             gpu,
-            EngineSettings(max_num_seqs=max(1, share), max_model_len=load.longest),
+            EngineSettings(budget, max_num_seqs=share, max_model_len=load.longest),
             tensor_parallel_size=layout.tensor,
             pipeline_parallel_size=layout.pipeline,
             data_parallel_size=layout.data,

@@ -26,7 +26,7 @@ def price(kernel: str | Op, gpu: str | Path | Gpu, *, predictor: str | Predictor
 
     A kernel is an operator, or named by its family and sizes as on the command line:
     ``price("gemm", "h200-sxm", m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays of prices; a million
-    products are priced in a second.
+    products are priced in half a second.
     """
     device = gpu if isinstance(gpu, Gpu) else _device(str(gpu))
     pricer = _known_predictor(predictor) if isinstance(predictor, str) else predictor
@@ -76,12 +76,19 @@ def _known(family: str) -> tuple[str, ...]:
 
 def _read(path: Path) -> list[dict[str, str]]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise FileFormatError(path, f"cannot be read as CSV: {problem}") from None
+    except OSError as problem:
+        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "is not UTF-8 text, so not a CSV table") from None
+    except csv.Error as problem:
+        raise FileFormatError(path, f"is not a CSV table: {problem}") from None
     if not rows:
         raise FileFormatError(path, "has no rows below its header")
+    for line, row in enumerate(rows, start=2):
+        if None in row:  # where DictReader puts what is left over
+            raise FileFormatError(path, "has more cells than its header has columns", line=line)
     return rows
 
 

@@ -28,9 +28,15 @@ class Saturation:
     def sentence(self) -> str:
         """For people."""
         return (
-            f"saturated: {self.offered:.3g} requests/s arrive but only about {self.capacity:.3g} requests/s can be "
-            "served, so the queue grows without end and latencies have no steady value"
+            f"saturated: {_three_digits(self.offered)} requests/s arrive but only about "
+            f"{_three_digits(self.capacity)} requests/s can be served, so the queue grows without end and latencies "
+            "have no steady value"
         )
+
+
+def _three_digits(rate: float) -> str:
+    """Large rates as whole numbers: 100,000 and not 1e+05."""
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
 def find_saturation(

@@ -16,6 +16,9 @@ from infercast.records import dataclass
 
 Values = Mapping[str, Any]
 DTYPES = frozenset(("dtype", "weight_dtype", "kv_dtype"))
+LARGEST = 2**31 - 1
+"""The largest size of a tensor's side; products of three of them are far from any GPU, and of no use."""
+LARGEST_BYTES = 2**50
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,33 @@ def build_op(family: str, values: Values) -> Op:
                 raise InputError(f"{family} has no {name!r}; it takes {known}")
         missing = next(name for name in shape.sizes if name not in values)
         raise InputError(f"{family} needs {missing}; it takes {known}")
-    for name in shape.sizes:
-        value = values[name]
-        if (value if type(value) is int else np.min(value)) < 1:
-            raise InputError(f"{name} must be at least 1, not {np.min(value)}")
+    for name, value in values.items():
+        is_usual = type(value) is int and 2 <= value <= LARGEST
+        if not is_usual and name not in DTYPES:
+            _check_size(name, value, least=LEAST.get(name, 1) if name in shape.must_have else 0)
+    _check_together(values)
     for name in DTYPES.intersection(values):
         if values[name] is not None and values[name] not in BYTES:
             raise UnknownNameError(name, str(values[name]), BYTES)
     return shape.build({**shape.optional, **values})
+
+
+def _check_size(name: str, value: Any, least: int) -> None:
+    """Raise InputError unless a size, or each of an array of sizes, is in range."""
+    most = LARGEST_BYTES if name == "bytes" else LARGEST
+    low, high = (value, value) if type(value) is int else (np.min(value), np.max(value))
+    if low < least:
+        raise InputError(f"{name} must be at least {least}, not {low}")
+    if high > most:
+        raise InputError(f"{name} must be at most {most}, not {high}")
+
+
+def _check_together(values: Values) -> None:
+    """Raise InputError where two sizes cannot be those of one kernel."""
+    if "kv_heads" in values and int(values["heads"]) % int(values["kv_heads"]):
+        raise InputError(f"heads {values['heads']} must be a multiple of kv_heads {values['kv_heads']}")
+    if "topk" in values and int(values["topk"]) > int(values["experts"]):
+        raise InputError(f"topk {values['topk']} must be at most experts {values['experts']}")
 
 
 def _attention(values: Values, queries: Any, keys: Any) -> Op:
@@ -98,6 +120,8 @@ def _moe(values: Values) -> Op:
     )
 
 
+LEAST = {"gpus": 2}
+"""Sizes of which one is not enough."""
 _HEADS = ("heads", "kv_heads", "head_dim")
 _ATTENTION = {"window": 0, "dtype": "bf16", "kv_dtype": "bf16"}
 SHAPES: dict[str, Shape] = {

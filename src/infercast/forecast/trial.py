@@ -73,11 +73,6 @@ class Trial:
         return None if first is None or not first.measured else (self.default.measured or np.nan) / first.measured
 
     @property
-    def regret(self) -> float:
-        """How much longer the best ranked takes than the best of all that were tried, as a share."""
-        return (self.best_ranked.measured or np.nan) / min(each.measured or np.inf for each in self.ran) - 1.0
-
-    @property
     def rank_correlation(self) -> float:
         """Spearman's, of predicted and measured times."""
         ran = self.ran

@@ -9,10 +9,10 @@ Three things are taken to be uncertain, and independent of each other:
 - *Chance.* Which requests meet in a step is luck, and a percentile hangs on a few of them: it may as well have been one
   a few ranks up or down, as many as a sample of so many requests leaves open.
 
-The first of ``COMMON`` and ``HOST_SPREAD`` were set on measured runs of five models; docs/validation.md tells how often
-the values of a model fall into intervals that were set without it (benchmarks/accuracy/fit_intervals.py).
+The first of ``COMMON`` was chosen on measured runs of five models, ``HOST_SPREAD`` on these and on three engines that
+nothing else was fitted to (benchmarks/accuracy/fit_intervals.py); docs/validation.md tells how often values lie inside.
 
-Those runs are of engines with one GPU, told tokens by their own process, on machines of one kind. An engine on several
+All of them are engines with one GPU, told tokens by their own process, on machines of one kind. An engine on several
 GPUs or behind a server over HTTP is on a machine, and mostly of a version, that nobody looked at: steps and host may be
 off by more than prices say (``ELSEWHERE``), set on published runs (benchmarks/accuracy/fit_published_intervals.py).
 """

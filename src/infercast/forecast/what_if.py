@@ -51,11 +51,15 @@ def parse_changes(text: str) -> Changes:
     properties: dict[str, str] = {}
     options: dict[str, Any] = {}
     settings: dict[str, Any] = {}
+    seen: set[str] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         name = name.replace("-", "_")
         if not equals or not value:
             raise InputError(f"what-if {part!r} must be name=value, such as dram_bandwidth=1.5x or gpu=b200-sxm")
+        if name in seen:
+            raise InputError(f"what-if {part!r} gives {name} a second time; say it once")
+        seen.add(name)
         if name == "gpu":
             gpu = value
         elif name == "host_speed":

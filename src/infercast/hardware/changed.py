@@ -44,7 +44,7 @@ def factor_of(name: str, text: str, now: float) -> float:
     except ValueError:
         raise InputError(f"{name}={text}: say how many times as much (1.5x) or a number in SI units (7.2T)") from None
     if not 0 < value < math.inf:
-        raise InputError(f"{name}={text} must be above 0")
+        raise InputError(f"{name}={text} must be above 0 and finite")
     if not relative and now <= 0:
         raise InputError(f"{name}={text}: this GPU has none to begin with")
     return value if relative else value / now

@@ -137,6 +137,7 @@ class _Fused:
 
 @cache
 def _fused(op: str, width: int, heads: int) -> _Fused:
+    """Compiled once for each width and number of heads, as a model's own would be."""
     return _Fused(op)
 
 

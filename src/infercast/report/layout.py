@@ -34,8 +34,8 @@ def grid(
 
     Only notes are ever broken into lines.
     """
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich import box  # noqa: PLC0415 - as said above
+    from rich.table import Table  # noqa: PLC0415 - as said above
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for position, name in enumerate(columns):
@@ -51,22 +51,22 @@ def grid(
 
 def styled(text: str, style: str = "") -> Text:
     """Plain text, in one style."""
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415 - as said above
 
     return Text(text, style=style)
 
 
 def section(title: str, body: RenderableType) -> RenderableType:
     """A heading with something below it."""
-    from rich.console import Group  # noqa: PLC0415
-    from rich.padding import Padding  # noqa: PLC0415
+    from rich.console import Group  # noqa: PLC0415 - as said above
+    from rich.padding import Padding  # noqa: PLC0415 - as said above
 
     return Group(styled(title, style="bold cyan"), Padding(body, (0, 0, 0, 2), expand=False))
 
 
 def show(*parts: RenderableType) -> None:
     """Print to standard output: in colour on a terminal, as plain wide text into a pipe or a file."""
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415 - as said above
 
     console = Console(highlight=False)
     spaced = [line for part in parts for line in (styled(""), part)][1:]

@@ -18,6 +18,10 @@ from numpy.typing import NDArray
 from infercast.errors import InputError, UnknownNameError
 
 ARRIVAL_KINDS = ("poisson", "gamma", "constant", "burst")
+LATEST = 1e10
+"""Seconds, some three hundred years: beyond it a clock cannot tell microseconds apart."""
+MOST_REQUESTS = 100_000_000
+"""More than a hundred million requests are a slip of the keyboard: a million take more than a gigabyte."""
 
 
 def arrival_times(
@@ -37,7 +41,7 @@ def arrival_times(
             times = np.arange(count) / rate
         else:
             times = np.cumsum(rng.gamma(burstiness, 1.0 / rate / burstiness, count))
-    if not math.isfinite(times[-1]):
+    if not times[-1] < LATEST:
         raise InputError(f"rate {rate!r} with burstiness {burstiness!r} gives arrival times too large for a clock")
     return times
 
@@ -48,6 +52,8 @@ def check_arrivals(kind: str, rate: float | None, count: int, burstiness: float 
         raise UnknownNameError("arrival kind", kind, ARRIVAL_KINDS)
     if count < 1:
         raise InputError(f"count must be at least 1 request, not {count!r}")
+    if count > MOST_REQUESTS:
+        raise InputError(f"count must be at most {MOST_REQUESTS} requests, not {count!r}")
     if kind == "burst" and rate is not None:
         raise InputError(f"rate {rate!r} was given, but a burst has none; use poisson, gamma or constant for a rate")
     if kind != "burst" and rate is None:

@@ -14,12 +14,10 @@ from itertools import accumulate
 
 from infercast.engine.step import StepEstimate, groups_of
 from infercast.serve.clients import Clients
+from infercast.serve.coast import MOST_STEPS
 from infercast.serve.indexed import IndexedConvoy
 from infercast.serve.state import TELL_EVERY, Progress, State
 from infercast.serve.timeline import MARGIN
-
-MOST_STEPS = 512
-"""Steps priced at once where nothing tells when the next request comes."""
 
 
 class Step:

@@ -57,7 +57,7 @@ class Meeting:
         self._passes = {0: _Pass(0.0, 0.0)}
 
     def join(self, rank: int, number: int, start: float, launched: float, part: _Part) -> float:
-        """An engine takes part in a pass from ``start`` on, which all its kernels are ``launched`` for by then.
+        """An engine takes part in a pass from ``start`` on; its last kernel is launched at the time ``launched``.
 
         Returns when the pass ends, as far as is known.
         """

@@ -19,7 +19,7 @@ Progress = Callable[[int, float], None]
 """Told how many requests have been sent, and the simulated seconds."""
 
 TELL_EVERY = 1024
-"""Requests."""
+"""Requests between two tellings of progress."""
 
 
 class Flight(NamedTuple):

@@ -9,7 +9,7 @@ from operator import attrgetter
 import numpy as np
 
 from infercast.errors import InputError
-from infercast.serve.arrivals import arrival_times, check_arrivals
+from infercast.serve.arrivals import LATEST, arrival_times, check_arrivals
 from infercast.serve.lengths import LONGEST, LengthDistribution, parse_lengths
 from infercast.serve.request import Request, Segment, Workload
 
@@ -99,8 +99,9 @@ def scaled(workload: Workload, *, rate_scale: float = 1.0, limit: int | None = N
         description += f"; {rate_scale:g} times the rate"
         rate = None if rate is None else rate * rate_scale
         requests = tuple(Request(r.arrival / rate_scale, r.num_input, r.num_output, r.prefix) for r in requests)
-        if not math.isfinite(requests[-1].arrival):
-            raise InputError(f"rate_scale {rate_scale!r} gives arrival times too large for a clock")
+    if not requests[-1].arrival < LATEST:
+        last = f"the last is {requests[-1].arrival:g} s"
+        raise InputError(f"rate_scale {rate_scale!r} gives arrival times too large for a clock: {last}")
     return Workload(requests, workload.concurrency, rate, description.removeprefix("; "))
 
 
@@ -144,8 +145,8 @@ def _check_prefixes(length: int, num_groups: int) -> None:
 
 def _check_request(position: int, request: Request) -> None:
     where = f"request {position}"
-    if not (request.arrival >= 0 and math.isfinite(request.arrival)):
-        raise InputError(f"{where}: arrival must be a finite number of seconds from 0 on, not {request.arrival!r}")
+    if not 0 <= request.arrival < LATEST:
+        raise InputError(f"{where}: arrival must be a number of seconds from 0 to {LATEST:g}, not {request.arrival!r}")
     if request.num_input < 1:
         raise InputError(f"{where}: num_input must be at least 1 token, not {request.num_input!r}")
     if request.num_output < 1:

@@ -112,6 +112,8 @@ def load_document(path: Path) -> dict[str, Any]:
         document = json.loads(content)
     except OSError as problem:
         raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "is not JSON or gzipped JSON: not UTF-8 text") from None
     except (ValueError, EOFError, RecursionError, zlib.error) as problem:
         raise FileFormatError(path, f"is not JSON or gzipped JSON: {problem}") from None
     if not isinstance(document, dict):

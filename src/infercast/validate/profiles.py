@@ -39,7 +39,6 @@ class Profile:
     """Each kind of step, and how often it ran."""
     family_us: dict[str, float]
     busy_us: float
-    span_us: float
 
     def batch_of(self, step: ProfiledStep) -> tuple[list[int], list[int]]:
         """(new tokens, tokens in all) of each sequence of a step.
@@ -61,7 +60,7 @@ class Profile:
                 piece = left
             if piece > 0:
                 queries.append(piece)
-                keys.append(prompt if first else max(piece, min(piece, prompt)))
+                keys.append(prompt if first else piece)
             left -= piece
         return queries, keys
 
@@ -77,7 +76,6 @@ def read_profiles(path: Path, document: Mapping[str, Any], *, has_experts: bool)
                 steps=steps,
                 family_us=_families(profile["kernels"], sum(count for _, count in steps), has_experts),
                 busy_us=float(profile["busy_us"]),
-                span_us=float(profile["span_us"]),
             )
         except (KeyError, TypeError, ValueError) as problem:
             raise FileFormatError(path, f"{where} cannot be read: {type(problem).__name__} {problem}") from None

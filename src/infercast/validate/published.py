@@ -66,11 +66,13 @@ class PublishedRun:
 def read_published(path: Path) -> list[PublishedRun]:
     """Every run of a table; files of single requests are looked for beside it."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
     except OSError as problem:
         raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except (UnicodeDecodeError, csv.Error) as problem:
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "is not UTF-8 text, so not a CSV table") from None
+    except csv.Error as problem:
         raise FileFormatError(path, f"is not a CSV table: {problem}") from None
     if not rows:
         raise FileFormatError(path, "has no runs")

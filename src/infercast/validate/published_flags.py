@@ -12,9 +12,7 @@ from infercast.records import dataclass
 ASYNC_SINCE = (0, 14)
 """From this version on steps are planned ahead unless the flags say otherwise."""
 FUSED_SINCE = (0, 14)
-"""From this version on all-reduces carry norms unless ... as above."""
-FULL_GRAPHS_SINCE = (0, 11)
-"""Before this version decoding replayed piecewise graphs unless the flags say otherwise."""
+"""From this version on all-reduces carry norms unless the flags say otherwise."""
 FIRST_V1 = (0, 8)
 """Before this version the engine was another one: prompts and decodes in separate steps, planned one by one."""
 
