@@ -94,3 +94,13 @@ def test_engines_in_lockstep_step_as_the_slowest() -> None:
     )
     # The prompt of 30 tokens on one engine holds up a step of the other.
     assert locked.last_token[0] > free.last_token[0] + 0.2
+
+
+def test_a_long_run_tells_how_many_were_answered(timer: StepTimer) -> None:
+    told: list[tuple[int, float]] = []
+    workload = Workload(tuple(Request(0.01 * i, 5, 2) for i in range(2100)))
+    simulate_fleet(
+        Pool(same_engines(replica_of(timer), 2)), workload, progress=lambda count, time: told.append((count, time))
+    )
+    assert [count for count, _ in told] == [1024, 2048]
+    assert 0 < told[0][1] < told[1][1]

@@ -27,8 +27,9 @@ def show_fleet(
     from infercast.forecast.watched_fleet import watch_fleet  # noqa: PLC0415
     from infercast.report.fleet import fleet_dict, render_fleet  # noqa: PLC0415
 
-    run = watch_fleet(deployment, workload, router) if files else None
-    fleet = forecast_fleet(deployment, workload, router) if run is None else run.forecast
+    with simulation_bar(len(workload.requests)) as progress:
+        run = watch_fleet(deployment, workload, router, progress=progress) if files else None
+        fleet = run.forecast if run else forecast_fleet(deployment, workload, router, progress=progress)
     refuse_overload(fleet.saturation, allow_overload)
     intervals = forecast_intervals(fleet)
     if run is not None:

@@ -14,7 +14,7 @@ from infercast.records import dataclass
 from infercast.serve import Record, Workload, simulate
 from infercast.serve.fleet import Pool, same_engines, simulate_fleet
 from infercast.serve.served import Served
-from infercast.serve.state import Watcher
+from infercast.serve.state import Progress, Watcher
 
 DEFAULT_ROUTER = "least_loaded"
 
@@ -88,11 +88,19 @@ def serve_pool(pool: Pool, workload: Workload) -> tuple[list[Record], Record | S
 
 
 def forecast_fleet(
-    deployment: Deployment, workload: Workload, router: str = DEFAULT_ROUTER, *, watch: Sequence[Watcher] = ()
+    deployment: Deployment,
+    workload: Workload,
+    router: str = DEFAULT_ROUTER,
+    *,
+    watch: Sequence[Watcher] = (),
+    progress: Progress | None = None,
 ) -> FleetForecast:
-    """Simulate a workload on every copy of a deployment behind a router; ``watch``: told of each engine's steps."""
+    """Simulate a workload on every copy of a deployment behind a router; ``watch``: told of each engine's steps.
+
+    ``progress`` is told now and then how many requests were answered, and when.
+    """
     pool = pool_of(deployment, router)
-    records = simulate_fleet(pool, workload, watch)
+    records = simulate_fleet(pool, workload, watch, progress)
     served = Served(records)
     levels = [(record.running, record.waiting, record.kv_usage, _busy(record)) for record in records if _busy(record)]
     tpot, (gaps, counts) = served.tpot, served.gaps

@@ -8,6 +8,7 @@ from infercast.forecast.fleet import DEFAULT_ROUTER, FleetForecast, forecast_fle
 from infercast.forecast.step_log import EngineRun, StepLog, new_log
 from infercast.records import dataclass
 from infercast.serve import Workload
+from infercast.serve.state import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,9 @@ class WatchedFleet:
 Watched = WatchedRun | WatchedFleet
 
 
-def watch_fleet(deployment: Deployment, workload: Workload, router: str = DEFAULT_ROUTER) -> WatchedFleet:
+def watch_fleet(
+    deployment: Deployment, workload: Workload, router: str = DEFAULT_ROUTER, *, progress: Progress | None = None
+) -> WatchedFleet:
     """Simulate a workload on every copy of a deployment and note the steps of each."""
     logs = tuple(new_log(deployment, len(workload.requests)) for _ in range(deployment.layout.data))
-    return WatchedFleet(forecast_fleet(deployment, workload, router, watch=logs), logs)
+    return WatchedFleet(forecast_fleet(deployment, workload, router, watch=logs, progress=progress), logs)

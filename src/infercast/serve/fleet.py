@@ -20,7 +20,7 @@ from infercast.serve.request import Request, Workload
 from infercast.serve.router import Loads, make_policy
 from infercast.serve.simulation import Replica, check_workload, new_record, turns
 from infercast.serve.source import Delivery, Inbox
-from infercast.serve.state import Watcher
+from infercast.serve.state import TELL_EVERY, Progress, Watcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,19 +146,26 @@ class Senders:
             return
 
 
-def simulate_fleet(pool: Pool, workload: Workload, watch: Sequence[Watcher] = ()) -> list[Record]:
+def simulate_fleet(
+    pool: Pool, workload: Workload, watch: Sequence[Watcher] = (), progress: Progress | None = None
+) -> list[Record]:
     """Serve a workload by one pool; the record of each engine holds the requests that it served.
 
-    ``watch``: one watcher for each engine, told of its steps; none by default.
+    ``watch``: one watcher for each engine, told of its steps; none by default. ``progress`` is told of answers.
     """
     check_workload(pool.replicas[0], workload)
+    answered = 0
     gate, senders = Gate(pool, len(workload.requests), watch), Senders(workload)
     senders.begin(gate)
     while (engine := next_engine([gate])) is not None:
         others = (other.clock for other in gate.busy if other is not engine) if senders.is_closed else ()
         engine.inbox.look_ahead(min(gate.next_delivery, *others, inf), engine.clock)
         for index in engine.take_turn():
-            senders.answer(gate, gate.answered(engine, index))
+            time = gate.answered(engine, index)
+            senders.answer(gate, time)
+            answered += 1
+            if progress is not None and answered % TELL_EVERY == 0:
+                progress(answered, time)
     gate.close()
     return [engine.record for engine in gate.engines]
 
