@@ -1,4 +1,4 @@
-"""What a host launches by hand in one step of a model."""
+"""What one step of a model launches: what the host does by hand, and what the GPU idles between kernels."""
 
 from __future__ import annotations
 

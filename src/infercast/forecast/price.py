@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from infercast.errors import FileFormatError, InputError
+from infercast.forecast.csv_rows import read_rows
 from infercast.forecast.shapes import SHAPES, build_op
 from infercast.hardware import Gpu, load_gpu
 from infercast.ops import Op
@@ -52,7 +52,7 @@ def price_kernel(predictor: Predictor, gpu: Gpu, family: str, values: dict[str, 
 
 def price_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> Iterator[dict[str, Any]]:
     """Every row of a CSV file of shapes, with its price beside it. Sizes that differ are priced row by row."""
-    for number, row in enumerate(_read(path), start=2):
+    for number, row in enumerate(read_rows(path), start=2):
         values = {
             name: _value(path, number, name, text) for name, text in row.items() if name in _known(family) and text
         }
@@ -72,24 +72,6 @@ def _plain(value: Any) -> Any:
 def _known(family: str) -> tuple[str, ...]:
     shape = SHAPES.get(family)
     return () if shape is None else (*shape.sizes, *shape.optional)
-
-
-def _read(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except OSError as problem:
-        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "is not UTF-8 text, so not a CSV table") from None
-    except csv.Error as problem:
-        raise FileFormatError(path, f"is not a CSV table: {problem}") from None
-    if not rows:
-        raise FileFormatError(path, "has no rows below its header")
-    for line, row in enumerate(rows, start=2):
-        if None in row:  # where DictReader puts what is left over
-            raise FileFormatError(path, "has more cells than its header has columns", line=line)
-    return rows
 
 
 def _value(path: Path, line: int, name: str, text: str) -> Any:

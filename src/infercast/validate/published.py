@@ -8,10 +8,9 @@ Columns: ``run_id``, ``source``, ``engine_version``, ``gpu``, ``model``, ``dtype
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
-from infercast.errors import FileFormatError
+from infercast.forecast.csv_rows import read_rows
 from infercast.records import dataclass
 from infercast.serve.request import Workload
 from infercast.validate.published_flags import ServerFlags, read_flags, with_arguments
@@ -65,17 +64,7 @@ class PublishedRun:
 
 def read_published(path: Path) -> list[PublishedRun]:
     """Every run of a table; files of single requests are looked for beside it."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except OSError as problem:
-        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "is not UTF-8 text, so not a CSV table") from None
-    except csv.Error as problem:
-        raise FileFormatError(path, f"is not a CSV table: {problem}") from None
-    if not rows:
-        raise FileFormatError(path, "has no runs")
+    rows = read_rows(path)
     return [_read_row(RowReader(path, line, row)) for line, row in enumerate(rows, start=2)]
 
 

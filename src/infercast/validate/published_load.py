@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -27,7 +28,7 @@ CHATS = {"isl": (1.1, 4, 1000), "osl": (1.4, 2, 1000)}
 class RowReader:
     """One line of a table, with errors that name it."""
 
-    def __init__(self, path: Path, line: int, row: dict[str, str | None]) -> None:
+    def __init__(self, path: Path, line: int, row: Mapping[str, str | None]) -> None:
         self.path, self.line, self._row = path, line, row
 
     @property
