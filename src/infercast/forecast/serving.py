@@ -13,9 +13,11 @@ from infercast.engine.timer import KernelTimer
 from infercast.forecast.phases import Phase, summarise_phases
 from infercast.forecast.saturation import Saturation, find_saturation
 from infercast.predict.estimate import SOURCES
+from infercast.predict.power import SETTLE_SECONDS
 from infercast.records import dataclass
 from infercast.serve import Limits, Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
+from infercast.serve.conditions import LAUNCH_SPREAD
 from infercast.serve.first_use import FirstUses
 from infercast.serve.state import Progress, Watcher
 
@@ -99,6 +101,8 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         first_uses=first_uses,
         max_model_len=settings.max_model_len,
         stages=deployment.stages,
+        launch_spread=LAUNCH_SPREAD,
+        settle_seconds=SETTLE_SECONDS,
     )
 
 
