@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from infercast.bundled import DATA
 from infercast.errors import FileFormatError
 from infercast.records import dataclass
 from infercast.serve.request import Request, Segment, Workload
@@ -64,6 +65,11 @@ class MeasuredFile:
     num_gpu_blocks: int
     runs: tuple[MeasuredRun, ...]
     num_stalled: int
+
+
+def shipped_runs() -> list[Path]:
+    """Files that come with infercast: vLLM 0.25 on one H200, five engines."""
+    return sorted((DATA / "runs" / "h200-vllm-0.25").glob("*.json.gz"))
 
 
 def read_measured(path: Path) -> MeasuredFile:
