@@ -14,7 +14,7 @@ from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import simulate
 from infercast.serve.workload import synthetic_workload
 from infercast.validate.compare import Comparison, Validation, deployment_of, quantile, validate
-from infercast.validate.measured import read_measured
+from infercast.validate.measured import read_measured, shipped_runs
 
 
 def run_of_our_own(deployment: Any, **workload: Any) -> dict[str, Any]:
@@ -142,11 +142,8 @@ def test_quantiles_are_values_that_occurred() -> None:
     assert [quantile(values, fraction) for fraction in (0.0, 0.5, 0.99, 1.0)] == [1.0, 3.0, 4.0, 4.0]
 
 
-def test_real_measurements_where_they_are_at_hand() -> None:
-    folder = Path(__file__).parents[2] / ".." / "shared" / "serving" / "h200-vllm-0.25"
-    path = folder / "qwen3-0.6b.json.gz"
-    if not path.is_file():
-        pytest.skip("no measured runs beside this repository")
+def test_runs_that_come_with_infercast() -> None:
+    path = next(path for path in shipped_runs() if path.name == "qwen3-0.6b.json.gz")
     result = validate([read_measured(path)])
     assert result.runs
     assert max(pair.ape for _, pair in result.kv_blocks) < 0.05

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from infercast.bundled import DATA
 from infercast.engine.settings import EngineSettings
 from infercast.errors import FileFormatError
 from infercast.records import dataclass
@@ -69,6 +70,11 @@ class MeasuredFile:
     num_stalled: int
     further_settings: dict[str, Any] = field(default_factory=dict)
     """Other fields of `EngineSettings` that the engine was started with."""
+
+
+def shipped_runs() -> list[Path]:
+    """Files that come with infercast: vLLM 0.25 on one H200, five engines."""
+    return sorted((DATA / "runs" / "h200-vllm-0.25").glob("*.json.gz"))
 
 
 def read_measured(path: Path) -> MeasuredFile:
