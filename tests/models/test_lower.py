@@ -256,7 +256,9 @@ def test_arrays_of_token_counts_equal_them_one_by_one(lower, model, quantity):
         apart = lower(config, PAIR, count)
         assert [(call.name, call.count) for call in together] == [(call.name, call.count) for call in apart]
         for array, single in zip(together, apart, strict=True):
-            assert np.broadcast_to(getattr(array.op, quantity), 3)[position] == getattr(single.op, quantity)
+            value = np.broadcast_to(getattr(array.op, quantity), 3)[position]
+            # Powers of arrays and of numbers may differ in the last bit.
+            assert value == pytest.approx(getattr(single.op, quantity), rel=1e-12)
 
 
 def test_merging_keeps_launches_and_totals():

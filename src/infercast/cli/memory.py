@@ -30,8 +30,8 @@ def command(
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
-    gpu_memory_utilization: options.MemoryUtilization = 0.9,
-    block_size: options.BlockSize = 16,
+    gpu_memory_utilization: options.MemoryUtilization = 0.92,
+    block_size: options.BlockSize = None,
     enforce_eager: options.EnforceEager = False,
     as_json: options.Json = False,
 ) -> None:

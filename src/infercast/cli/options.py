@@ -128,8 +128,12 @@ MemoryUtilization = Annotated[
     ),
 ]
 BlockSize = Annotated[
-    int, typer.Option("--block-size", metavar="N", help="Tokens in a KV block.", rich_help_panel=ENGINE)
-]
+    int | None,
+    typer.Option(
+        "--block-size", metavar="N", help="Tokens in a KV block; default: 16, or what MLA's kernels need.",
+        rich_help_panel=ENGINE,
+    ),
+]  # fmt: skip
 EnforceEager = Annotated[
     bool, typer.Option("--enforce-eager", metavar="", help="No CUDA graphs.", rich_help_panel=ENGINE)
 ]

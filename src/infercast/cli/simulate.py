@@ -101,8 +101,8 @@ def command(
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
-    gpu_memory_utilization: options.MemoryUtilization = 0.9,
-    block_size: options.BlockSize = 16,
+    gpu_memory_utilization: options.MemoryUtilization = 0.92,
+    block_size: options.BlockSize = None,
     enable_prefix_caching: Annotated[
         bool,
         typer.Option(

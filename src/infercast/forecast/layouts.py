@@ -133,7 +133,7 @@ def valid_layouts(config: ModelConfig, num_gpus: int, gpu: Gpu) -> Iterator[Para
                 layout = ParallelLayout(tensor, pipeline, num_gpus // tensor // pipeline, experts=experts)
                 try:
                     check_layout(config, layout)
-                    check_nodes(layout, gpu)
+                    check_nodes(config, layout, gpu)
                 except InputError:
                     continue
                 yield layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from infercast.engine.block_size import default_block_size
 from infercast.engine.deployment import check_nodes
 from infercast.engine.memory import Memory, plan_memory, require_fit
 from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
@@ -54,8 +55,11 @@ def fit_memory(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
     )
     check_layout(config, layout)
-    check_nodes(layout, device)
-    resolved = resolve(settings or EngineSettings(), device, config.max_positions, config.architecture)
+    check_nodes(config, layout, device)
+    block_size = default_block_size(config, device)
+    resolved = resolve(
+        settings or EngineSettings(), device, config.max_positions, config.architecture, block_size=block_size
+    )
     memory = plan_memory(config, layout, device, resolved)
     chunk = resolved.max_num_batched_tokens
     return Fit(

@@ -50,16 +50,18 @@ def read_model(
     notes = ["vision part left out"] if architecture in VISION else []
     if family.note or any(fields.raw(key) for key in PREDICTION_KEYS):
         notes.append(family.note or PREDICTION)
+    stacks, order = gather(layers)
     return ModelConfig(
         name=name or found.name,
         architecture=architecture,
         hidden=fields.positive("hidden_size"),
         vocabulary=fields.positive("vocab_size"),
         max_positions=fields.positive("max_position_embeddings"),
-        stacks=gather(layers),
+        stacks=stacks,
         weights=weights,
         kv_dtype=kv_dtype,
         tied_embedding=fields.flag("tie_word_embeddings", family.tied),
+        order=order,
         notes=tuple(notes),
     )
 
