@@ -94,9 +94,7 @@ def test_blocks_of_fp8_weights_are_not_cut(model, tensor, width, remedy):
 
 def test_copies_cut_blocks_too():
     config = read_model("qwen3-30b-a3b-fp8")
-    with pytest.raises(
-        InputError, match=r"layout TP1\+DP4 cuts the 768 .* what works: enable_expert_parallel$"
-    ):
+    with pytest.raises(InputError, match=r"layout TP1\+DP4 cuts the 768 .* what works: enable_expert_parallel$"):
         check_layout(config, ParallelLayout(data=4))
 
 
@@ -106,7 +104,7 @@ def test_dense_products_that_are_split_by_their_inputs_keep_whole_blocks():
     for size in (1, 2, 4, 8, 16, 32):
         check_layout(config, ParallelLayout(size))
     narrow = read_model("qwen2.5-0.5b", quantization="fp8_block")  # 14 heads of 64: 448 columns on each of two GPUs
-    with pytest.raises(InputError, match=r"cuts the 896 columns of the attention output of qwen2\.5-0\.5b to 448 a GPU"):
+    with pytest.raises(InputError, match=r"cuts the 896 columns of the attention output of .* to 448 a GPU"):
         check_layout(narrow, ParallelLayout(2))
 
 

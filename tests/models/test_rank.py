@@ -34,7 +34,7 @@ def test_stages_hold_their_layers_and_one_table():
 def test_stages_hold_the_layers_of_their_place_in_the_model():
     # 61 layers of which the first three are dense: stage 2 of 4 has one layer more, and all of them have experts.
     config = read_model("deepseek-v3")
-    assert [list(stage_range(61, 4, stage))[0] for stage in range(4)] == [0, 15, 30, 46]
+    assert [stage_range(61, 4, stage).start for stage in range(4)] == [0, 15, 30, 46]
     counts = [[(stack.layers, stack.feed_forward.inter) for stack in stage_config(config, 4, n).stacks] for n in (0, 2)]
     assert counts == [[(3, 18432), (12, 2048)], [(16, 2048)]]
     layout = ParallelLayout(8, pipeline=4)

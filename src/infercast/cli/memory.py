@@ -26,6 +26,8 @@ def command(
     pipeline_parallel_size: options.PipelineParallel = 1,
     data_parallel_size: options.DataParallel = 1,
     enable_expert_parallel: options.ExpertParallel = False,
+    moe_backend: options.MoeBackend = "auto",
+    language_model_only: options.LanguageModelOnly = False,
     network: options.NetworkName = None,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
@@ -62,6 +64,8 @@ def command(
         pipeline_parallel_size=pipeline_parallel_size,
         data_parallel_size=data_parallel_size,
         enable_expert_parallel=enable_expert_parallel,
+        moe_backend=moe_backend,
+        language_model_only=language_model_only,
         network=network,
         context=context,
     )

@@ -87,6 +87,12 @@ MoeBackend = Annotated[
         rich_help_panel=ENGINE,
     ),
 ]  # fmt: skip
+LanguageModelOnly = Annotated[
+    bool,
+    typer.Option(
+        "--language-model-only", metavar="", help="Leave the encoder of images out of memory.", rich_help_panel=ENGINE
+    ),
+]
 NetworkName = Annotated[
     str | None,
     typer.Option("--network", metavar="NAME", help="Between nodes: infiniband-ndr, roce-400, ...; none by default."),

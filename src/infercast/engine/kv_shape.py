@@ -29,6 +29,15 @@ class KvShape:
         """Tokens that fill whole blocks in every group: what a cached prefix is a multiple of."""
         return lcm(*self.sizes)
 
+    @property
+    def even(self) -> KvShape:
+        """The same cache with blocks of one size: a group whose blocks hold half as many tokens counts as two."""
+        if not self.block_sizes:
+            return self
+        size = self.common_size
+        windows = (window for window, own in zip(self.windows, self.sizes, strict=True) for _ in range(size // own))
+        return KvShape(size, tuple(windows), chunked=self.chunked)
+
     def group(self, number: int) -> KvShape:
         """One group alone."""
         return KvShape(self.sizes[number], (self.windows[number],), chunked=self.chunked)

@@ -48,6 +48,12 @@ class Memory:
         """What must fit before the first KV block does."""
         return self.weights + self.activations + self.graphs + self.libraries
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that all blocks hold, of sequences that no window has cut anything off."""
+        shape = self.kv.shape.even
+        return self.num_blocks * shape.block_size // len(shape.windows)
+
     def most_sequences(self, num_tokens: int, chunk: int) -> int:
         """Sequences of that many tokens that fit at once; the engine sets one block aside."""
         return max(0, self.num_blocks - 1) // self.kv.shape.most_blocks(num_tokens, chunk)

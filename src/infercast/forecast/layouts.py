@@ -182,7 +182,7 @@ def _price(config: ModelConfig, gpu: Gpu, layout: ParallelLayout, load: Load, pr
         gpu=gpu,
         layout=layout,
         weights=memory.weights,
-        kv_tokens=layout.data * memory.num_blocks * memory.kv.shape.block_size // len(memory.kv.shape.windows),
+        kv_tokens=layout.data * memory.num_tokens,
         batch=batch,
         ttft=ttft,
         ttft_width=prompt_width,

@@ -39,17 +39,25 @@ def fit_memory(
     *,
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
+    moe_backend: str = "auto",
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
+    language_model_only: bool = False,
     network: str | None = None,
     context: int = 2048,
 ) -> Fit:
     """Weights, activations and KV blocks of a model on a GPU, whether they fit or not."""
     if context < 1:
         raise InputError(f"context must be at least 1 token, not {context}")
-    config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
+    config = load_model(
+        model,
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        moe_backend=moe_backend,
+        language_model_only=language_model_only,
+    )
     device = with_network(gpu if isinstance(gpu, Gpu) else load_gpu(gpu), network)
     layout = ParallelLayout(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel

@@ -32,7 +32,7 @@ def stage_weight_bytes(
     total = table * weights.stored_bytes(weights.base) if stage == 0 else 0.0
     if is_last and not (config.tied_embedding and stage == 0):
         total += table * weights.stored_bytes(weights.base if config.tied_embedding else weights.head)
-    values = config.hidden if is_last else 0
+    values: float = config.hidden if is_last else 0
     if config.vision:
         values += config.vision.split / layout.tensor + config.vision.whole
     total += values * weights.stored_bytes(weights.base)
