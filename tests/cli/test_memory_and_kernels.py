@@ -7,7 +7,8 @@ import pytest
 MEMORY_KEYS = {
     "model", "gpu", "tensor_parallel_size", "weights", "kv_cache_dtype", "parameters", "bytes", "total_bytes",
     "kv_bytes_per_token", "kv_bytes_per_token_beyond_windows", "num_gpu_blocks", "block_size", "block_sizes",
-    "block_bytes", "windows", "longest_sequence", "most_sequences", "context", "max_model_len", "fits", "problem", "notes",
+    "block_bytes", "windows", "longest_sequence", "most_sequences", "context", "max_model_len", "fits", "problem",
+    "notes",
 }  # fmt: skip
 STEP_KEYS = {
     "deployment", "num_tokens", "padded_tokens", "launch", "gpu_us", "gpu_low_us", "gpu_high_us", "gap_us", "host_us",
