@@ -114,3 +114,11 @@ def test_the_most_a_sequence_holds():
     # 100 full blocks; a window of 32 with a chunk of 64: tokens 31 + 64 in 6 blocks, and one more for the edge.
     assert shape.most_blocks(1600, chunk=64) == 100 + 7
     assert shape.most_blocks(20, chunk=64) == 2 + 2
+
+
+def test_blocks_of_one_size_for_those_who_count_in_them():
+    shape = layout_of("gemma-4-26b-a4b").shape  # five windowed groups in blocks of 16, a full one in blocks of 32
+    assert shape.even == KvShape(32, (1024,) * 10 + (0,))
+    assert KvShape(16, (128, 0)).even == KvShape(16, (128, 0))
+    exact, even = (each.most_blocks(8192, chunk=512) for each in (shape, shape.even))
+    assert 0 <= even - exact <= 10

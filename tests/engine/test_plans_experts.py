@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 BY_HAND = runpy.run_path(str(Path(__file__).with_name("by_hand.py")))
-heads, gated, latent, expansion, up, check = (
-    BY_HAND[name] for name in ("heads", "gated", "latent", "expansion", "up", "check")
-)
-BF16, FP8_BLOCK, NVFP4, MXFP4, INT4_32 = (BY_HAND[n] for n in ("BF16", "FP8_BLOCK", "NVFP4", "MXFP4", "INT4_32"))
+heads, gated, up, check = (BY_HAND[name] for name in ("heads", "gated", "up", "check"))
+BF16, FP8_BLOCK, NVFP4, MXFP4 = (BY_HAND[name] for name in ("BF16", "FP8_BLOCK", "NVFP4", "MXFP4"))
 EP = {"enable_expert_parallel": True}
 TP2, TP4, TP8 = ({"tensor_parallel_size": size} for size in (2, 4, 8))
 
