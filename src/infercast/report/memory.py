@@ -28,8 +28,7 @@ def render_fit(fit: Fit) -> list[RenderableType]:
         ("KV cache of a token", f"{_token_cost(memory.kv)} ({model.cache_dtype})"),
         (
             "KV blocks",
-            f"{memory.num_blocks:,} of {' or '.join(map(str, sorted(set(shape.sizes))))} tokens, "
-            f"{format_bytes(memory.kv.block_bytes)} each",
+            f"{memory.num_blocks:,} of {block_tokens(shape)} tokens, {format_bytes(memory.kv.block_bytes)} each",
         ),
         ("longest sequence", f"{fit.longest_sequence:,} tokens"),
         ("most sequences", f"{fit.most_sequences:,} of {fit.context:,} tokens"),
@@ -83,6 +82,11 @@ def _layout(fit: Fit) -> dict[str, Any]:
         "data_parallel_size": fit.layout.data,
         "enable_expert_parallel": fit.layout.experts,
     }
+
+
+def block_tokens(shape: KvShape) -> str:
+    """Tokens in a block, of all sizes there are."""
+    return " or ".join(map(str, sorted(set(shape.sizes))))
 
 
 def _token_cost(kv: KvLayout) -> str:

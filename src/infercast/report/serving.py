@@ -13,6 +13,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
+from infercast.report.memory import block_tokens
 from infercast.units import MILLI, format_bytes, format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ("GPU", f"{deployment.layout.gpus} x {gpu.title} ({gpu.name})"),
         (
             "KV cache",
-            f"{memory.num_blocks:,} blocks of {' or '.join(map(str, sorted(set(shape.sizes))))} tokens, {format_bytes(memory.kv_bytes)}, "
+            f"{memory.num_blocks:,} blocks of {block_tokens(shape)} tokens, {format_bytes(memory.kv_bytes)}, "
             f"{model.cache_dtype}",
         ),
         (
