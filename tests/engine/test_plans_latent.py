@@ -77,6 +77,15 @@ PLANS = [
         512,
     ),
     (
+        # Where spread experts are shared by copies of several GPUs, each of these holds the shared expert.
+        "deepseek-v3",
+        "h200-sxm",
+        {"tensor_parallel_size": 4, "data_parallel_size": 2, **EP},
+        deepseek_v3(4, 8) + FP8_BLOCK * 58 * gated(7168, 2048) * 3 / 4,
+        61 * LAYER,
+        512,
+    ),
+    (
         # Stages of 15, 15, 16 and 15 layers; the third has 16 with experts and no table.
         "deepseek-v3",
         "h200-sxm",

@@ -10,6 +10,11 @@ from infercast.models.stages import stage_config
 Multiples = tuple[int, int]
 """What kernels pad the hidden size and the width of experts to."""
 UNPADDED: Multiples = (1, 1)
+WHOLE_SHARED_EXPERTS = (
+    "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration", "Llama4ForCausalLM",
+    "Llama4ForConditionalGeneration",
+)  # fmt: skip
+"""Where GPUs compute shared experts whole, for a share of the tokens each, once experts are spread over copies."""
 
 
 def rank_weight_bytes(config: ModelConfig, layout: ParallelLayout, multiples: Multiples = UNPADDED) -> float:
@@ -49,7 +54,8 @@ def _layer_bytes(config: ModelConfig, stack: Stack, layout: ParallelLayout, mult
     if not isinstance(spec, ExpertFeedForward):
         matrices = 3 if spec.gated else 2
         return total + matrices * hidden * spec.inter / layout.tensor * weights.stored_bytes(weights.feed_forward)
-    beside = 3 * hidden * (spec.shared_inter + spec.dense_inter) / layout.tensor
+    whole = layout.experts and layout.data > 1 and config.architecture in WHOLE_SHARED_EXPERTS
+    beside = 3 * hidden * (spec.shared_inter / (1 if whole else layout.tensor) + spec.dense_inter / layout.tensor)
     experts, biases = _expert_values(config, spec, layout, multiples)
     return (
         total
