@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from infercast.engine.block_size import default_block_size
 from infercast.engine.deployment import check_nodes
+from infercast.engine.expert_padding import expert_multiples
 from infercast.engine.memory import Memory, plan_memory, require_fit
 from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, load_model
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.rank import rank_weight_bytes
 from infercast.models.spec import ModelConfig
 from infercast.records import dataclass
 
@@ -30,6 +32,8 @@ class Fit:
     context: int
     problem: str
     """Why an engine would refuse to start; empty if it starts."""
+    most_weights: float
+    """Bytes of weights on the GPU that holds most of them, which may be of another stage than ``memory``."""
 
 
 def fit_memory(
@@ -80,6 +84,7 @@ def fit_memory(
         most_sequences=memory.most_sequences(context, chunk=1),
         context=context,
         problem=_problem(config, layout, device, resolved),
+        most_weights=rank_weight_bytes(config, layout, expert_multiples(config, device)),
     )
 
 

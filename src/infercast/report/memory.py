@@ -37,6 +37,7 @@ def render_fit(fit: Fit) -> list[RenderableType]:
         answers.insert(3, ("groups of layers", f"{len(shape.windows)}: {_groups(shape)}"))
     if fit.layout.pipeline > 1:
         answers.append(("stage", f"the one of {fit.layout.pipeline} with least room; all have as many blocks"))
+        answers.append(("most weights", f"{format_bytes(fit.most_weights)} a GPU, of all stages"))
     answers += [("note", note) for note in model.notes]
     answers.append(("verdict", fit.problem or f"fits; max_model_len {fit.settings.max_model_len:,}"))
     return [
@@ -79,6 +80,7 @@ def _layout(fit: Fit) -> dict[str, Any]:
     """What tensor parallelism alone does not say."""
     return {
         "pipeline_parallel_size": fit.layout.pipeline,
+        "weights_of_fullest_stage": fit.most_weights,
         "data_parallel_size": fit.layout.data,
         "enable_expert_parallel": fit.layout.experts,
     }
