@@ -89,7 +89,7 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         limits=limits,
         # The engine keeps one block aside as the empty block.
         num_blocks=deployment.memory.num_blocks - 1,
-        kv_shape=deployment.memory.kv.shape,
+        kv_shape=deployment.memory.kv.shape.even,
         prefix_caching=settings.enable_prefix_caching,
         # A pipeline has as many batches under way as stages, each sequence in one of them.
         steps_under_way=max(2 if settings.async_scheduling else 1, deployment.layout.pipeline),
