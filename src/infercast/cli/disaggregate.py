@@ -12,8 +12,7 @@ from infercast.cli.runs import refuse_overload
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
-from infercast.forecast.disaggregate import disaggregated_intervals, forecast_disaggregated
-from infercast.forecast.fleet import DEFAULT_ROUTER
+from infercast.forecast.disaggregate import PROXY_ROUTER, disaggregated_intervals, forecast_disaggregated
 from infercast.report.fleet import disaggregated_dict, render_disaggregated
 from infercast.report.layout import show
 from infercast.serve.lengths import parse_lengths
@@ -46,7 +45,7 @@ def command(
         str,
         typer.Option("--link", metavar="NAME", help="Between the pools: nvlink or a network.", rich_help_panel=POOLS),
     ] = "infiniband-ndr",
-    router: options.RouterName = DEFAULT_ROUTER,
+    router: options.RouterName = PROXY_ROUTER,
     rate: Annotated[
         float | None, typer.Option("--rate", "-r", help="Requests a second.", rich_help_panel=WORKLOAD)
     ] = None,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from infercast.engine.deployment import Deployment
 from infercast.engine.kv import sequence_bytes
 from infercast.errors import InputError
-from infercast.forecast.fleet import DEFAULT_ROUTER, EngineLoad, busiest, engine_loads, pool_of
+from infercast.forecast.fleet import EngineLoad, busiest, engine_loads, pool_of
 from infercast.forecast.intervals import MOST_REQUESTS, Intervals, around, chance_in, results_of
 from infercast.forecast.saturation import Saturation, backlog_grows, full_rate
 from infercast.forecast.serving import Percentiles, percentiles
@@ -28,6 +28,8 @@ from infercast.serve.served import Served
 
 Array = npt.NDArray[Any]
 
+PROXY_ROUTER = "least_loaded"
+"""How a proxy before both pools chooses engines, if nothing else is said."""
 NVLINK = "nvlink"
 NVLINK_LATENCY = 5e-6
 LINK_SPREAD = 0.2
@@ -79,7 +81,7 @@ def forecast_disaggregated(
     workload: Workload,
     *,
     link: str = "infiniband-ndr",
-    router: str = DEFAULT_ROUTER,
+    router: str = PROXY_ROUTER,
 ) -> DisaggregatedForecast:
     """Simulate a workload on two pools of the same model, joined by a network or by NVLink within a node."""
     if prefill.model.name != decode.model.name or prefill.model.cache_dtype != decode.model.cache_dtype:

@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from infercast.engine.deployment import Deployment
 from infercast.engine.sharing import shared_seconds
 from infercast.engine.timer import KernelTimer
+from infercast.errors import InputError
 from infercast.forecast.phases import Phase, summarise_phases
 from infercast.forecast.saturation import Saturation, find_saturation
 from infercast.forecast.serving import Level, Percentiles, percentiles, replica_of
 from infercast.records import dataclass
 from infercast.serve import Record, Workload, simulate
-from infercast.serve.fleet import Pool, same_engines, simulate_fleet
+from infercast.serve.fleet import MOST_ENGINES, Pool, same_engines, simulate_fleet
 from infercast.serve.served import Served
 from infercast.serve.state import Progress, Watcher
 
-DEFAULT_ROUTER = "least_loaded"
+DEFAULT_ROUTER = "vllm"
+"""The balancer inside an API server of vLLM, which ``--data-parallel-size`` starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,11 @@ class FleetForecast:
 def pool_of(deployment: Deployment, router: str = DEFAULT_ROUTER) -> Pool:
     """The engines of a deployment as the simulation sees them; all of them share one step timer."""
     layout = deployment.layout
+    if layout.data > MOST_ENGINES:
+        raise InputError(
+            f"data_parallel_size {layout.data:,} is more replicas than can be simulated together; use 1 to "
+            f"{MOST_ENGINES:,}"
+        )
     replica = replica_of(deployment, deployment.timer())
     lockstep = layout.copies_sharing_experts > 1
     return Pool(same_engines(replica, layout.data), router, lockstep, shared_seconds(deployment) if lockstep else None)
