@@ -161,7 +161,7 @@ def test_simulate_serves_every_replica():
 
 def test_more_replicas_than_can_be_simulated():
     deployment = infercast.deploy("qwen2.5-0.5b", "l4", data_parallel_size=100_000, **CHEAP)
-    with pytest.raises(InputError, match="data_parallel_size 100,000 is more replicas .*; use 1 to 1,024"):
+    with pytest.raises(InputError, match=r"data_parallel_size 100,000 is more replicas .*; use 1 to 1,024"):
         infercast.simulate(deployment, workload())
 
 
