@@ -210,11 +210,13 @@ def _widths(forecast: Forecast | FleetForecast) -> tuple[float, float]:
     record = forecast.record if isinstance(forecast, Forecast) else busiest(forecast.records)
     about = uncertainty_of(forecast.deployment, record)
     kernels = {"prefill": about.prompts, "decode": about.decodes}
+    # Stages of a pipeline wait for each other most of all.
+    waits = {name: about.host if forecast.deployment.layout.pipeline == 1 else off for name, off in kernels.items()}
     off = {
-        phase.name: kernels[phase.name] * phase.gpu_seconds + about.host * phase.host_bound_seconds
+        phase.name: kernels[phase.name] * phase.gpu_seconds + waits[phase.name] * phase.host_bound_seconds
         for phase in forecast.phases
     }
-    seconds = {phase.name: phase.gpu_seconds + phase.host_bound_seconds for phase in forecast.phases}
+    seconds = {phase.name: phase.whole for phase in forecast.phases}
     return off["prefill"] / seconds["prefill"], sum(off.values()) / sum(seconds.values())
 
 
