@@ -2,6 +2,7 @@
 
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,8 +109,37 @@ def test_two_pools(infercast: Any) -> None:
     for name in ("ttft_ms", "tpot_ms", "end_to_end_ms"):
         low, high = result[f"{name}_interval"]["mean"]
         assert low < result[name]["mean"] < high
-    text = infercast(*words).out
-    assert "waiting for the link" in text
+    assert "waiting for the link" in infercast(*words).out
+
+
+def test_two_pools_with_every_kind_of_parallelism(infercast: Any, tmp_path: Path) -> None:
+    words = ("disaggregate", "qwen3-30b-a3b", "--prefill-gpu", "h100-sxm", "--decode-gpu", "h200-sxm", *LOAD)
+    sizes = ("--prefill-engines", 2, "--prefill-tp", 2, "--prefill-pp", 2, "--decode-dp", 2, "--enable-expert-parallel")
+    result = infercast(*words, *sizes, "--network", "infiniband-ndr", "--json").json
+    assert result["gpus"] == 10
+    assert [engine["requests"] for engine in result["prefill"]["engines"]] == [6, 6]
+    assert len(result["decode"]["engines"]) == 2
+    assert "2 of these" in infercast(*words, *sizes).out
+    faster = infercast(*words, "--what-if", "dram_bandwidth=2x", "--json").json
+    assert faster["after"]["tpot_ms"]["mean"] < faster["before"]["tpot_ms"]["mean"]
+    assert "waiting for the link" in infercast(*words, "--what-if", "dram_bandwidth=2x").out
+
+
+def test_two_pools_replay_a_trace(infercast: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival,input_tokens,output_tokens\n" + "".join(f"{i / 4},300,10\n" for i in range(8)))
+    pools = ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--predictor", "roofline")
+    result = infercast(*pools, "--trace", trace, "--rate-scale", 2, "-n", 6, "--json").json
+    assert result["workload"]["requests"] == 6
+    refused = infercast(*pools, "--trace", trace, "--rate", 3)
+    assert refused.code == 2
+    assert "--rate has no meaning with --trace" in refused.err
+
+
+def test_many_replicas_are_summed_up(infercast: Any) -> None:
+    words = ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "-dp", 30, *LOAD)
+    assert len(infercast(*words, "--json").json["engines"]) == 30
+    assert "15 others" in infercast(*words).out
 
 
 BAD = {
@@ -142,7 +172,7 @@ BAD = {
     ),
     "load": (("layouts", "llama-3.1-8b", "--gpu", "l4", "--concurrency", 0), "at least 1 client, not 0"),
     "names": (("layouts", "llama-3.1-8b", "--gpu", "l4,,a10"), "--gpu must be names with commas between them"),
-    "arrivals": (("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4"), "--rate R or"),
+    "arrivals": (("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4"), "--rate R, --concurrency N"),
 }  # fmt: skip
 
 

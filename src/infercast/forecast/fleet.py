@@ -72,17 +72,23 @@ class FleetForecast:
         return self.output_tokens_per_second / self.deployment.layout.gpus
 
 
-def pool_of(deployment: Deployment, router: str = DEFAULT_ROUTER) -> Pool:
-    """The engines of a deployment as the simulation sees them; all of them share one step timer."""
+def pool_of(deployment: Deployment, router: str = DEFAULT_ROUTER, *, instances: int = 1) -> Pool:
+    """The engines of a deployment as the simulation sees them; all of them share one step timer.
+
+    ``instances``: so many of the deployment, each for itself.
+    """
     layout = deployment.layout
-    if layout.data > MOST_ENGINES:
+    count, lockstep = instances * layout.data, layout.copies_sharing_experts > 1
+    if count > MOST_ENGINES:
+        name = "data_parallel_size" if instances == 1 else "the number of engines"
+        raise InputError(f"{name} {count:,} is more replicas than can be simulated together; use 1 to {MOST_ENGINES:,}")
+    if lockstep and instances > 1:
         raise InputError(
-            f"data_parallel_size {layout.data:,} is more replicas than can be simulated together; use 1 to "
-            f"{MOST_ENGINES:,}"
+            f"{instances} instances of layout {layout}, whose replicas share experts, cannot be simulated; use one "
+            "instance, or instances without data parallelism"
         )
     replica = replica_of(deployment, deployment.timer())
-    lockstep = layout.copies_sharing_experts > 1
-    return Pool(same_engines(replica, layout.data), router, lockstep, shared_seconds(deployment) if lockstep else None)
+    return Pool(same_engines(replica, count), router, lockstep, shared_seconds(deployment) if lockstep else None)
 
 
 def serve_pool(pool: Pool, workload: Workload) -> tuple[list[Record], Record | Served]:

@@ -23,6 +23,7 @@ from infercast.serve.fleet import Gate, Pool, Senders, next_gate
 from infercast.serve.record import Record
 from infercast.serve.request import Workload
 from infercast.serve.simulation import Replica, check_workload, no_garbage
+from infercast.serve.state import TELL_EVERY, Progress
 
 WHOLE_PROMPT = 1 << 40
 """Tokens that an engine may take in at once where it does not compute them."""
@@ -104,12 +105,20 @@ class _Wire:
 
 
 def simulate_disaggregated(
-    prefill: Pool, decode: Pool, link: Link, sequence_bytes: Callable[[int], float], workload: Workload
+    prefill: Pool,
+    decode: Pool,
+    link: Link,
+    sequence_bytes: Callable[[int], float],
+    workload: Workload,
+    progress: Progress | None = None,
 ) -> Handover:
-    """Serve a workload; ``sequence_bytes`` says what the keys and values of so many tokens take."""
+    """Serve a workload; ``sequence_bytes`` says what the keys and values of so many tokens take.
+
+    ``progress`` is told of answers now and then.
+    """
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)
-    num_requests = len(workload.requests)
+    num_requests, answered = len(workload.requests), 0
     first, second = Gate(prefill, num_requests), Gate(decode, num_requests, turned_into=receiving)
     sizes = np.array([sequence_bytes(request.num_input) for request in workload.requests])
     wire = _Wire(link, len(first.engines), sizes)
@@ -129,8 +138,11 @@ def simulate_disaggregated(
             for index, time in gate.take_turn(engine):
                 if gate is first:
                     wire.put(engine.number, index, time)
-                else:
-                    senders.answer(first, time)
+                    continue
+                senders.answer(first, time)
+                answered += 1
+                if progress is not None and answered % TELL_EVERY == 0:
+                    progress(answered, time)
         first.close()
         second.close()
     prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
