@@ -172,7 +172,7 @@ BAD = {
     ),
     "load": (("layouts", "llama-3.1-8b", "--gpu", "l4", "--concurrency", 0), "at least 1 client, not 0"),
     "names": (("layouts", "llama-3.1-8b", "--gpu", "l4,,a10"), "--gpu must be names with commas between them"),
-    "arrivals": (("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4"), "--rate R, --concurrency N"),
+    "arrivals": (("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4"), "--rate R, --conc"),
 }  # fmt: skip
 
 
