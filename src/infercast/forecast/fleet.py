@@ -77,8 +77,8 @@ def pool_of(deployment: Deployment, router: str = DEFAULT_ROUTER, *, instances: 
 
     ``instances``: so many of the deployment, each for itself.
     """
-    layout = deployment.layout
-    count, lockstep = instances * layout.data, layout.copies_sharing_experts > 1
+    layout, lockstep = deployment.layout, is_in_lockstep(deployment)
+    count = instances * layout.data
     if count > MOST_ENGINES:
         name = "data_parallel_size" if instances == 1 else "the number of engines"
         raise InputError(f"{name} {count:,} is more replicas than can be simulated together; use 1 to {MOST_ENGINES:,}")
@@ -89,6 +89,11 @@ def pool_of(deployment: Deployment, router: str = DEFAULT_ROUTER, *, instances: 
         )
     replica = replica_of(deployment, deployment.timer())
     return Pool(same_engines(replica, count), router, lockstep, shared_seconds(deployment) if lockstep else None)
+
+
+def is_in_lockstep(deployment: Deployment) -> bool:
+    """Whether its replicas share experts, so that they step together."""
+    return deployment.layout.copies_sharing_experts > 1
 
 
 def serve_pool(pool: Pool, workload: Workload) -> tuple[list[Record], Record | Served]:

@@ -146,10 +146,10 @@ class EngineRun:
     log: StepLog
 
 
-def new_log(deployment: Deployment, num_requests: int) -> StepLog:
+def new_log(deployment: Deployment, num_requests: int, *, in_lockstep: bool = False) -> StepLog:
     """A watcher for one engine of a deployment."""
     kind = StepLog if deployment.layout.pipeline == 1 else StagedLog
-    return kind(num_requests, in_lockstep=deployment.layout.copies_sharing_experts > 1)
+    return kind(num_requests, in_lockstep=in_lockstep)
 
 
 @dataclass(frozen=True)
