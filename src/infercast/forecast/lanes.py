@@ -10,15 +10,13 @@ import numpy as np
 from infercast.engine.step import HostCost
 from infercast.errors import InputError
 from infercast.forecast.request_lanes import RequestSlice, request_counts, request_slices
-from infercast.forecast.step_log import KINDS, Array, EngineRun, StagedLog, kernels_of
+from infercast.forecast.step_log import EXACT, KINDS, Array, EngineRun, StagedLog, kernels_of
 from infercast.forecast.watched import Watched
 from infercast.records import dataclass
 from infercast.serve import Workload
 
 LAST = ("lm_head", "sampling")
 """Families that end a step."""
-EXACT = 1e-7
-"""Seconds below which two moments are the same but for rounding."""
 MOST_SLICES = 400_000
 """A window is cut where it would hold more of them: some 45 MB of a trace."""
 

@@ -23,6 +23,8 @@ Array = npt.NDArray[Any]
 
 CHUNK = 65_536
 """Steps whose kernels are written out at once."""
+EXACT = 1e-7
+"""Seconds below which two times are the same but for rounding."""
 WAITING = ("waits for other replicas", "other replicas")
 """Name and family of the time in which replicas that share experts wait for each other."""
 KINDS = ("prefill", "mixed", "decode")
@@ -32,9 +34,7 @@ KINDS = ("prefill", "mixed", "decode")
 class StepLog:
     """A watcher of one engine's run: notes its steps, and for each request what its prompt took."""
 
-    def __init__(self, num_requests: int, *, in_lockstep: bool = False) -> None:
-        """``in_lockstep``: steps are as long as those of other replicas."""
-        self._in_lockstep = in_lockstep
+    def __init__(self, num_requests: int) -> None:
         self.own_seconds = np.zeros(num_requests)
         """GPU seconds of each request up to its first token, steps divided among their tokens."""
         self.prompt_end = np.full(num_requests, np.nan)
@@ -106,15 +106,14 @@ class StepLog:
             "rows": tuple(rows),
             "varying": np.array(self._varying).T,
             "slowed": slowed,
-            "in_lockstep": self._in_lockstep,
         }
 
 
 class StagedLog(StepLog):
     """The same of a pipeline, whose steps overlap."""
 
-    def __init__(self, num_requests: int, *, in_lockstep: bool = False) -> None:
-        super().__init__(num_requests, in_lockstep=in_lockstep)
+    def __init__(self, num_requests: int) -> None:
+        super().__init__(num_requests)
         self.spans: list[StagedSpan] = []
         """Of each step."""
 
@@ -146,10 +145,9 @@ class EngineRun:
     log: StepLog
 
 
-def new_log(deployment: Deployment, num_requests: int, *, in_lockstep: bool = False) -> StepLog:
+def new_log(deployment: Deployment, num_requests: int) -> StepLog:
     """A watcher for one engine of a deployment."""
-    kind = StepLog if deployment.layout.pipeline == 1 else StagedLog
-    return kind(num_requests, in_lockstep=in_lockstep)
+    return StepLog(num_requests) if deployment.layout.pipeline == 1 else StagedLog(num_requests)
 
 
 @dataclass(frozen=True)
@@ -172,8 +170,6 @@ class Steps:
     rows: tuple[Array, ...]
     varying: Array
     slowed: Array
-    in_lockstep: bool = False
-    """Whether steps are as long as those of other replicas."""
     stages: Array = field(default_factory=lambda: np.empty(0))
     """(steps, stages, 2): when each step began and ended on each stage of a pipeline; empty without one."""
 
@@ -199,16 +195,14 @@ class Steps:
             yield part, self.kernels_at(timer, np.arange(self.ends.size)[part])
 
     def kernels_at(self, timer: KernelTimer, chosen: Array) -> Array:
-        """The same of some steps, which add up to their GPU time.
-
-        Replicas that share experts wait for each other inside a step. Where others bring fewer tokens than was priced,
-        all kernels are taken to be as much shorter; the same evens out what kernels are off by one by one.
-        """
+        """The same of some steps; replicas that share experts wait for each other inside a step."""
         rows = [of_table[chosen] for of_table in self.rows]
         table = timer.step_kernels(rows, self.varying[chosen], self.slowed[chosen])
         gpu, priced = self.gpu_seconds[chosen], table.sum(axis=1)
-        waits = np.maximum(gpu - priced, 0.0) if self.in_lockstep else np.zeros(gpu.size)
-        return np.column_stack([table * ((gpu - waits) / priced)[:, None], waits])
+        waits = np.where(gpu - priced > EXACT, gpu - priced, 0.0)
+        # Where others bring fewer tokens than was priced, all kernels are taken to be as much shorter.
+        scale = np.where(priced - gpu > EXACT, gpu / priced, 1.0)
+        return np.column_stack([table * scale[:, None], waits])
 
     def until(self, times: Array, seconds: Array) -> Array:
         """How much of ``seconds`` (of each step) the GPU had done by each of the times."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from infercast.engine.deployment import Deployment
 from infercast.engine.timer import KernelTimer
 from infercast.errors import InputError
-from infercast.forecast.fleet import DEFAULT_ROUTER, FleetForecast, forecast_fleet, is_in_lockstep, timer_of
+from infercast.forecast.fleet import DEFAULT_ROUTER, FleetForecast, forecast_fleet, timer_of
 from infercast.forecast.serving import Forecast, simulate
 from infercast.forecast.step_log import EngineRun, StepLog, new_log
 from infercast.records import dataclass
@@ -51,8 +51,7 @@ def watch_run(
 ) -> Watched:
     """Simulate a workload on a deployment, on all its replicas, and note the steps."""
     if deployment.layout.data > 1:
-        lockstep, count = is_in_lockstep(deployment), len(workload.requests)
-        logs = tuple(new_log(deployment, count, in_lockstep=lockstep) for _ in range(deployment.layout.data))
+        logs = tuple(new_log(deployment, len(workload.requests)) for _ in range(deployment.layout.data))
         fleet = forecast_fleet(deployment, workload, router or DEFAULT_ROUTER, watch=logs, progress=progress)
         return WatchedFleet(fleet, logs)
     if router is not None:
