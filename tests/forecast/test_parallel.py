@@ -5,6 +5,7 @@ import pytest
 import infercast
 from infercast.errors import InputError
 from infercast.forecast.disaggregate import link_between
+from infercast.forecast.fleet import pool_of
 from infercast.forecast.layouts import Load, ranked
 
 CHEAP = {"predictor": "roofline"}
@@ -33,14 +34,24 @@ def test_three_copies_carry_three_times_the_rate():
     assert together.capacity == pytest.approx(3 * alone.capacity)
 
 
-def test_copies_that_share_experts_hold_more_keys_and_values():
+@pytest.mark.parametrize("spread", [False, True])
+def test_copies_share_their_experts_and_hold_more_keys_and_values(spread):
     alone, shared = (
-        infercast.deploy("qwen3-30b-a3b", "h200-sxm", data_parallel_size=4, enable_expert_parallel=on, **CHEAP)
-        for on in (False, True)
+        infercast.deploy("qwen3-30b-a3b", "h200-sxm", data_parallel_size=size, enable_expert_parallel=spread, **CHEAP)
+        for size in (1, 4)
     )
     assert shared.memory.weights < alone.memory.weights / 2
     assert shared.memory.num_blocks > alone.memory.num_blocks
+    assert shared.shares_experts
+    assert not alone.shares_experts
     assert infercast.forecast_fleet(shared, workload()).ttft.mean > 0
+
+
+def test_copies_that_share_experts_wait_for_each_other():
+    deployment = infercast.deploy("qwen3-30b-a3b", "h200-sxm", data_parallel_size=2, **CHEAP)
+    dense = infercast.deploy("qwen2.5-7b", "h200-sxm", data_parallel_size=2, **CHEAP)
+    assert pool_of(deployment).lockstep
+    assert not pool_of(dense).lockstep
 
 
 def test_stages_hold_more_and_answer_one_request_no_sooner():

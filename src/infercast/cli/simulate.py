@@ -94,6 +94,7 @@ def command(
     enable_expert_parallel: options.ExpertParallel = False,
     all2all_backend: options.All2AllBackend = ALL2ALL_BACKENDS[0],
     moe_backend: options.MoeBackend = "auto",
+    language_model_only: options.LanguageModelOnly = False,
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
     router: options.RouterName = DEFAULT_ROUTER,
@@ -101,8 +102,8 @@ def command(
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
-    gpu_memory_utilization: options.MemoryUtilization = 0.9,
-    block_size: options.BlockSize = 16,
+    gpu_memory_utilization: options.MemoryUtilization = 0.92,
+    block_size: options.BlockSize = None,
     enable_prefix_caching: Annotated[
         bool,
         typer.Option(
@@ -200,6 +201,7 @@ def command(
         enable_expert_parallel=enable_expert_parallel,
         all2all_backend=all2all_backend,
         moe_backend=moe_backend,
+        language_model_only=language_model_only,
         expert_routing=expert_routing,
         network=network,
         api_server=api_server,

@@ -74,7 +74,7 @@ def pool_of(deployment: Deployment, router: str = DEFAULT_ROUTER) -> Pool:
     """The engines of a deployment as the simulation sees them; all of them share one step timer."""
     layout = deployment.layout
     replica = replica_of(deployment, deployment.timer())
-    lockstep = layout.copies_sharing_experts > 1
+    lockstep = deployment.shares_experts
     return Pool(same_engines(replica, layout.data), router, lockstep, shared_seconds(deployment) if lockstep else None)
 
 

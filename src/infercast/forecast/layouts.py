@@ -133,7 +133,7 @@ def valid_layouts(config: ModelConfig, num_gpus: int, gpu: Gpu) -> Iterator[Para
                 layout = ParallelLayout(tensor, pipeline, num_gpus // tensor // pipeline, experts=experts)
                 try:
                     check_layout(config, layout)
-                    check_nodes(layout, gpu)
+                    check_nodes(config, layout, gpu)
                 except InputError:
                     continue
                 yield layout
@@ -182,7 +182,7 @@ def _price(config: ModelConfig, gpu: Gpu, layout: ParallelLayout, load: Load, pr
         gpu=gpu,
         layout=layout,
         weights=memory.weights,
-        kv_tokens=layout.data * memory.num_blocks * memory.kv.shape.block_size // len(memory.kv.shape.windows),
+        kv_tokens=layout.data * memory.num_tokens,
         batch=batch,
         ttft=ttft,
         ttft_width=prompt_width,

@@ -13,9 +13,11 @@ from infercast.engine.timer import KernelTimer
 from infercast.forecast.phases import Phase, summarise_phases
 from infercast.forecast.saturation import Saturation, find_saturation
 from infercast.predict.estimate import SOURCES
+from infercast.predict.power import SETTLE_SECONDS
 from infercast.records import dataclass
 from infercast.serve import Limits, Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
+from infercast.serve.conditions import LAUNCH_SPREAD
 from infercast.serve.first_use import FirstUses
 from infercast.serve.state import Progress, Watcher
 
@@ -87,7 +89,7 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         limits=limits,
         # The engine keeps one block aside as the empty block.
         num_blocks=deployment.memory.num_blocks - 1,
-        kv_shape=deployment.memory.kv.shape,
+        kv_shape=deployment.memory.kv.shape.even,
         prefix_caching=settings.enable_prefix_caching,
         # A pipeline has as many batches under way as stages, each sequence in one of them.
         steps_under_way=max(2 if settings.async_scheduling else 1, deployment.layout.pipeline),
@@ -99,6 +101,8 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         first_uses=first_uses,
         max_model_len=settings.max_model_len,
         stages=deployment.stages,
+        launch_spread=LAUNCH_SPREAD,
+        settle_seconds=SETTLE_SECONDS,
     )
 
 

@@ -137,10 +137,11 @@ def _kernels(overview: Overview) -> str:
 
 def _note_on_engines(overview: Overview) -> str:
     """Whose steps are shown where there are several engines or stages."""
-    layout = overview.forecast.deployment.layout
+    deployment = overview.forecast.deployment
+    layout = deployment.layout
     engine = "the copy that took most steps" if layout.data > 1 else "the pipeline"
     stages = "; times are those of all stages together, which overlap" if layout.pipeline > 1 else ""
-    waits = "; an idle GPU may wait for the other copies, too" if layout.copies_sharing_experts > 1 else ""
+    waits = "; an idle GPU may wait for the other copies, too" if deployment.shares_experts else ""
     return f'<p class="note">{escape(f"Steps of {engine}{stages}{waits}.")}</p>'
 
 

@@ -104,7 +104,7 @@ class _Rank:
         own = max(0.0, estimate.gpu_seconds[0] - meeting.shared(shape.num_tokens))
         part = _Part(own, shape.num_tokens, shape.is_decode)
         self._end = meeting.join(self._rank, self._number, start, ready + host.launch, part)
-        return estimate._replace(gpu_seconds=[self._end - start])
+        return estimate._replace(gpu_seconds=[self._end - start], throttled=0.0)
 
 
 def in_lockstep(replicas: Sequence[Replica], shared: Shared | None) -> tuple[Meeting, tuple[Replica, ...]]:
