@@ -99,7 +99,9 @@ NetworkName = Annotated[
 ]
 RouterName = Annotated[
     str,
-    typer.Option("--router", metavar="NAME", help="Before several copies: round_robin, least_loaded, prefix_aware."),
+    typer.Option(
+        "--router", metavar="NAME", help="Before several replicas: vllm, round_robin, least_loaded, prefix_aware."
+    ),
 ]
 ApiServer = Annotated[
     bool,

@@ -37,8 +37,15 @@ class Phase:
     seconds: float
     gpu_seconds: float
     host_bound_seconds: float
-    """Time in which the GPU waited for the host within steps."""
+    """Time in which the GPU waited for the host within steps; of a pipeline, in which stages waited, added up."""
     families: tuple[FamilyShare, ...]
+    waits_for: str = "host"
+    """What holds a GPU that waits within steps."""
+
+    @property
+    def whole(self) -> float:
+        """What the families and waiting are shares of: the steps' time, of a pipeline that of all stages together."""
+        return self.gpu_seconds + self.host_bound_seconds
 
 
 def summarise_phases(deployment: Deployment, record: Record, timer: KernelTimer) -> tuple[Phase, ...]:
@@ -69,8 +76,9 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: Ke
         tokens=totals.tokens,
         seconds=totals.seconds,
         gpu_seconds=gpu_seconds,
-        host_bound_seconds=max(0.0, totals.seconds - gpu_seconds),
+        host_bound_seconds=max(0.0, deployment.layout.pipeline * totals.seconds - gpu_seconds),
         families=tuple(families),
+        waits_for="host" if deployment.layout.pipeline == 1 else "host, other stages",
     )
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepTimer
 from infercast.engine.timer import KernelTimer
+from infercast.errors import InputError
 from infercast.forecast.phases import Phase, summarise_phases
 from infercast.forecast.saturation import Saturation, find_saturation
 from infercast.predict.estimate import SOURCES
@@ -118,6 +119,8 @@ def simulate(
 
     ``watch`` is told of every step. A ``timer`` of the deployment that exists already need not be made again.
     """
+    if deployment.layout.data > 1:
+        raise InputError(f"one engine is simulated here, not layout {deployment.layout}; use forecast_fleet")
     timer = timer or deployment.timer()
     replica = replica_of(deployment, timer)
     record = simulate_replica(replica, workload, progress=progress, watch=watch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +23,8 @@ Array = npt.NDArray[Any]
 
 CHUNK = 65_536
 """Steps whose kernels are written out at once."""
+WAITING = ("waits for other replicas", "other replicas")
+"""Name and family of the time in which replicas that share experts wait for each other."""
 KINDS = ("prefill", "mixed", "decode")
 """Steps of prompts alone, of prompts beside decoding sequences, and of decoding alone."""
 
@@ -29,7 +32,9 @@ KINDS = ("prefill", "mixed", "decode")
 class StepLog:
     """A watcher of one engine's run: notes its steps, and for each request what its prompt took."""
 
-    def __init__(self, num_requests: int) -> None:
+    def __init__(self, num_requests: int, *, in_lockstep: bool = False) -> None:
+        """``in_lockstep``: steps are as long as those of other replicas."""
+        self._in_lockstep = in_lockstep
         self.own_seconds = np.zeros(num_requests)
         """GPU seconds of each request up to its first token, steps divided among their tokens."""
         self.prompt_end = np.full(num_requests, np.nan)
@@ -82,30 +87,34 @@ class StepLog:
     @cached_property
     def steps(self) -> Steps:
         """The steps as arrays, once the run is over."""
+        return Steps(**self._columns())
+
+    def _columns(self) -> dict[str, Any]:
         stretches = np.array(self._stretches, dtype=np.int64)
         columns = np.repeat(stretches[:, 1:], stretches[:, 0], axis=0).T
         tokens, prompt_tokens, sampled, *rows = columns
         slowed = np.zeros(tokens.size)
         slowed[[*self._slowed]] = [*self._slowed.values()]
-        return Steps(
-            ends=np.array(self._ends),
-            gpu_seconds=np.array(self._gpu_seconds),
-            tokens=tokens,
-            prompt_tokens=prompt_tokens,
-            sampled=sampled,
-            held_blocks=np.array(self._held),
-            host=np.repeat(np.array(self._hosts), stretches[:, 0], axis=0),
-            rows=tuple(rows),
-            varying=np.array(self._varying).T,
-            slowed=slowed,
-        )
+        return {
+            "ends": np.array(self._ends),
+            "gpu_seconds": np.array(self._gpu_seconds),
+            "tokens": tokens,
+            "prompt_tokens": prompt_tokens,
+            "sampled": sampled,
+            "held_blocks": np.array(self._held),
+            "host": np.repeat(np.array(self._hosts), stretches[:, 0], axis=0),
+            "rows": tuple(rows),
+            "varying": np.array(self._varying).T,
+            "slowed": slowed,
+            "in_lockstep": self._in_lockstep,
+        }
 
 
 class StagedLog(StepLog):
     """The same of a pipeline, whose steps overlap."""
 
-    def __init__(self, num_requests: int) -> None:
-        super().__init__(num_requests)
+    def __init__(self, num_requests: int, *, in_lockstep: bool = False) -> None:
+        super().__init__(num_requests, in_lockstep=in_lockstep)
         self.spans: list[StagedSpan] = []
         """Of each step."""
 
@@ -114,6 +123,16 @@ class StagedLog(StepLog):
         super().step(plan, shape, estimate, span, held)
         assert isinstance(span, StagedSpan)
         self.spans.append(span)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps as arrays, with when they were on each stage."""
+        return StagedSteps(**self._columns(), stages=np.array([span.stages for span in self.spans]))
+
+
+def kernels_of(timer: KernelTimer) -> list[tuple[str, str]]:
+    """(name, family) of what a step's time consists of: the timer's kernels, and waiting for other replicas."""
+    return [*timer.kernels, WAITING]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +146,10 @@ class EngineRun:
     log: StepLog
 
 
-def new_log(deployment: Deployment, num_requests: int) -> StepLog:
+def new_log(deployment: Deployment, num_requests: int, *, in_lockstep: bool = False) -> StepLog:
     """A watcher for one engine of a deployment."""
-    return StepLog(num_requests) if deployment.layout.pipeline == 1 else StagedLog(num_requests)
+    kind = StepLog if deployment.layout.pipeline == 1 else StagedLog
+    return kind(num_requests, in_lockstep=in_lockstep)
 
 
 @dataclass(frozen=True)
@@ -152,6 +172,10 @@ class Steps:
     rows: tuple[Array, ...]
     varying: Array
     slowed: Array
+    in_lockstep: bool = False
+    """Whether steps are as long as those of other replicas."""
+    stages: Array = field(default_factory=lambda: np.empty(0))
+    """(steps, stages, 2): when each step began and ended on each stage of a pipeline; empty without one."""
 
     @cached_property
     def kind(self) -> Array:
@@ -163,12 +187,28 @@ class Steps:
         """The part of each step's GPU time that goes to prompts, by their share of its tokens."""
         return np.asarray(self.gpu_seconds * self.prompt_tokens / self.tokens)
 
+    @property
+    def by_stage(self) -> Array:
+        """(steps, stages, 2): when each step began and ended on each stage; without a pipeline on one."""
+        return np.stack([self.ends - self.gpu_seconds, self.ends], axis=1)[:, None, :]
+
     def kernels(self, timer: KernelTimer) -> Iterator[tuple[slice, Array]]:
-        """Some steps after the other: which, and the seconds of each of the timer's kernels (columns) in them."""
+        """Some steps after the other: which, and the seconds of each of `kernels_of` the timer (columns) in them."""
         for start in range(0, self.ends.size, CHUNK):
             part = slice(start, start + CHUNK)
-            rows = [of_table[part] for of_table in self.rows]
-            yield part, timer.step_kernels(rows, self.varying[part], self.slowed[part])
+            yield part, self.kernels_at(timer, np.arange(self.ends.size)[part])
+
+    def kernels_at(self, timer: KernelTimer, chosen: Array) -> Array:
+        """The same of some steps, which add up to their GPU time.
+
+        Replicas that share experts wait for each other inside a step. Where others bring fewer tokens than was priced,
+        all kernels are taken to be as much shorter; the same evens out what kernels are off by one by one.
+        """
+        rows = [of_table[chosen] for of_table in self.rows]
+        table = timer.step_kernels(rows, self.varying[chosen], self.slowed[chosen])
+        gpu, priced = self.gpu_seconds[chosen], table.sum(axis=1)
+        waits = np.maximum(gpu - priced, 0.0) if self.in_lockstep else np.zeros(gpu.size)
+        return np.column_stack([table * ((gpu - waits) / priced)[:, None], waits])
 
     def until(self, times: Array, seconds: Array) -> Array:
         """How much of ``seconds`` (of each step) the GPU had done by each of the times."""
@@ -179,3 +219,35 @@ class Steps:
         share = (times - begins[under_way]) / np.maximum(self.gpu_seconds[under_way], 1e-12)
         running = np.where(position < self.ends.size, np.clip(share, 0.0, 1.0), 0.0)
         return np.asarray(done + running * seconds[under_way])
+
+
+class StagedSteps(Steps):
+    """The same of a pipeline, whose steps overlap."""
+
+    @property
+    def by_stage(self) -> Array:
+        """When each step was on each stage."""
+        return self.stages
+
+    def until(self, times: Array, seconds: Array) -> Array:
+        """How much of ``seconds`` was done by each of the times, where a moment is divided among the stages at work.
+
+        So a step that is alone in the pipeline counts for all of its time, and steps that fill it share theirs.
+        """
+        edges, busy = self._moments
+        each = seconds / np.maximum((self.stages[:, :, 1] - self.stages[:, :, 0]).sum(axis=1), 1e-12)
+        rates = np.where(busy >= 0, each[np.maximum(busy, 0)], 0.0).sum(axis=0)
+        shared = rates / np.maximum((busy >= 0).sum(axis=0), 1)
+        done = np.concatenate([[0.0], np.cumsum(shared * np.diff(edges))])
+        return np.asarray(np.interp(times, edges, done))
+
+    @cached_property
+    def _moments(self) -> tuple[Array, Array]:
+        """Every moment at which a stage begins or ends a step, and (stages, stretches) which step it has in between."""
+        edges = np.unique(self.stages)
+        middles = (edges[1:] + edges[:-1]) / 2
+        busy = []
+        for begins, ends in zip(self.stages[:, :, 0].T, self.stages[:, :, 1].T, strict=True):
+            step = np.searchsorted(begins, middles, side="right") - 1
+            busy.append(np.where((step >= 0) & (ends[np.maximum(step, 0)] > middles), step, -1))
+        return edges, np.array(busy)

@@ -149,18 +149,25 @@ def _phase(phase: Phase) -> str:
     rows = [
         [
             escape(family.family),
-            format_percent(family.seconds / phase.seconds),
+            format_percent(family.seconds / phase.whole),
             format_seconds(family.seconds / phase.steps),
             escape(family.bound),
             escape(family.source),
             escape(", ".join(name for name, _ in family.kernels[:4])),
         ]
         for family in phase.families
-        if family.seconds >= LEAST_SHARE * phase.seconds
+        if family.seconds >= LEAST_SHARE * phase.whole
     ]
-    if (idle := phase.host_bound_seconds) >= LEAST_SHARE * phase.seconds:
+    if (idle := phase.host_bound_seconds) >= LEAST_SHARE * phase.whole:
         rows.append(
-            ["GPU idle", format_percent(idle / phase.seconds), format_seconds(idle / phase.steps), "host", "", ""]
+            [
+                "GPU idle",
+                format_percent(idle / phase.whole),
+                format_seconds(idle / phase.steps),
+                phase.waits_for,
+                "",
+                "",
+            ]
         )
     title = f"{phase.steps:,} {TITLES[phase.name]}, {format_seconds(phase.seconds / phase.steps)} each"
     columns = ["family", "share", "a step", "bound by", "source", "largest kernels"]

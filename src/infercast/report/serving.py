@@ -196,18 +196,18 @@ def _phase_table(phase: Phase) -> RenderableType:
     """Kernel families, and the time in which the GPU waited for its host: together the whole step."""
     parts = [(each.family, each.seconds, each.bound, each.source, each.kernels) for each in phase.families]
     if phase.host_bound_seconds > 0:
-        parts.append(("GPU idle", phase.host_bound_seconds, "host", "", ()))
+        parts.append(("GPU idle", phase.host_bound_seconds, phase.waits_for, "", ()))
     rows = [
         (
             name,
-            format_percent(seconds / phase.seconds),
+            format_percent(seconds / phase.whole),
             format_seconds(seconds / phase.steps),
             bound,
             source,
             ", ".join(kernel for kernel, _ in kernels[:4]),
         )
         for name, seconds, bound, source, kernels in parts
-        if seconds >= 0.0005 * phase.seconds
+        if seconds >= 0.0005 * phase.whole
     ]
     return grid(("family", "share", "a step", "bound by", "source", "largest kernels"), rows, notes_at=(3, 4, 5))
 

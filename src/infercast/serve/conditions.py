@@ -55,8 +55,7 @@ class Conditions:
         self._lost, self._at = estimate.target * (1.0 - left) + carried * left, start + longer
         if share < 1e-5:
             return estimate
-        return estimate._replace(
-            gpu_seconds=[longer],
-            varying=[[(1.0 + share) * each for each in kernel] for kernel in estimate.varying],
-            slowed=estimate.slowed + share,
-        )
+        slowed = estimate.slowed + share
+        factor = (1.0 + slowed) / (1.0 + estimate.slowed)
+        varying = [[factor * each for each in kernel] for kernel in estimate.varying]
+        return estimate._replace(gpu_seconds=[longer], varying=varying, slowed=slowed)
