@@ -179,3 +179,12 @@ def test_json_does_not_change_how_errors_are_said(infercast: Any) -> None:
 )
 def test_usage_errors(infercast: Any, words: tuple[object, ...], sentence: str) -> None:
     assert sentence in problem(infercast(*words))
+
+
+def test_what_spans_lines_is_quoted_in_one(infercast: Any) -> None:
+    assert "unknown GPU" in problem(infercast("memory", "qwen3-0.6b", "--gpu", "a\nb"))
+    assert "no table" in problem(infercast(*KERNELS, "--decode", 1, "--measurements", "a\nb"))
+
+
+def test_what_the_machine_refuses_is_one_sentence(infercast: Any) -> None:
+    assert "name too long" in problem(infercast(*KERNELS, "--decode", 1, "--measurements", "a" * 3000)).lower()

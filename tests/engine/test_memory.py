@@ -155,3 +155,12 @@ def test_a_named_kernel_pads_by_its_own_rule():
     experts = 36 * 128 * 3 * 2880**2 * (0.5 + 1 / 32)
     more = plan_memory(marlin, layout, gpu, settings).weights - plan_memory(config, layout, gpu, settings).weights
     assert more == pytest.approx(experts * (ratio - 1), rel=0.01)
+
+
+def test_no_pipeline_of_more_stages_than_layers_is_tried():
+    config = read_model("qwen3-0.6b")
+    one_layer = replace(config, stacks=(replace(config.stacks[0], layers=1),), vocabulary=10**12)
+    gpu = replace(load_gpu("h200-sxm"), gpus_per_node=10**12)
+    settings = resolve(EngineSettings(), gpu, config.max_positions)
+    with pytest.raises(DoesNotFitError, match="does not fit"):
+        require_fit(one_layer, ParallelLayout(), gpu, settings)

@@ -18,10 +18,10 @@ from infercast.errors import InputError
 class OneSentence(TyperGroup):
     """The commands; what a command line gets wrong is one sentence, like everything else that is refused."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, *args: Any, **others: Any) -> Any:
         """Run, and leave with the exit code."""
         try:
-            code = super().main(*args, standalone_mode=False, **{"prog_name": "infercast", **extra})
+            code = super().main(*args, **{"prog_name": "infercast", **others, "standalone_mode": False})
         except Exception as problem:
             # Depending on its version, typer raises the errors of click or a copy of them.
             if not hasattr(problem, "format_message"):

@@ -23,6 +23,8 @@ from infercast.units import KIB, MIB, format_bytes
 # block counts of vLLM 0.25 on an H200 for five models: see docs/engine.md.
 GRAPH_BYTES_A_KERNEL = 16 * KIB
 LIBRARY_BYTES = 100 * MIB
+MOST_GPUS = 1024
+"""As many of a node are tried where a model does not fit on fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +148,14 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
 
 def _remedy(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> str:
     """The smallest tensor parallelism within a node that the model allows and that fits, or pipeline parallelism."""
-    within = gpu.gpus_per_node // layout.pipeline
-    for size in range(layout.tensor + 1, within + 1):
+    in_node = min(gpu.gpus_per_node, MOST_GPUS)
+    for size in range(layout.tensor + 1, in_node // layout.pipeline + 1):
         wider = replace(layout, tensor=size)
         if _is_valid(config, wider) and _fits(config, wider, gpu, settings):
             return f"tensor_parallel_size={size} fits"
-    for size in range(layout.pipeline + 1, gpu.gpus_per_node // layout.tensor + 1):
-        if _fits(config, replace(layout, pipeline=size), gpu, settings):
+    for size in range(layout.pipeline + 1, in_node // layout.tensor + 1):
+        deeper = replace(layout, pipeline=size)
+        if _is_valid(config, deeper) and _fits(config, deeper, gpu, settings):
             return f"pipeline_parallel_size={size} fits"
     return f"no layout within the {gpu.gpus_per_node} GPUs of a node fits"
 

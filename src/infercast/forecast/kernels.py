@@ -15,6 +15,8 @@ from infercast.predict.estimate import Estimate, total
 from infercast.predict.power import THROTTLED, throttle, throttle_decoding, weight_of
 from infercast.records import dataclass
 
+MOST_SEQUENCES = 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class KernelCost:
@@ -113,6 +115,8 @@ def prefill_shape(num_tokens: int, cached: int = 0) -> StepShape:
 
 def decode_shape(batch: int, context: int) -> StepShape:
     """``batch`` sequences that each compute one token after ``context`` earlier ones."""
+    if batch > MOST_SEQUENCES:
+        raise InputError(f"a step of {batch} sequences is above the {MOST_SEQUENCES} that any engine could hold")
     return StepShape([1] * batch, [context] * batch, batch)
 
 

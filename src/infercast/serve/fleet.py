@@ -158,7 +158,7 @@ class Senders:
     def __init__(self, workload: Workload) -> None:
         self._requests = iter(enumerate(workload.requests))
         self.is_closed = workload.concurrency is not None
-        self._at_once = len(workload.requests) if workload.concurrency is None else workload.concurrency
+        self._at_once = min(len(workload.requests), workload.concurrency or len(workload.requests))
 
     def begin(self, gate: Gate) -> None:
         """Send what needs no answer first."""
