@@ -93,7 +93,7 @@ def read_measured(path: Path) -> MeasuredFile:
             raise FileFormatError(path, f"{where} must be an object, not {type(run).__name__}")
         if run.get("one_off_stall"):
             num_stalled += 1
-        else:
+        elif run.get("kind") != WARM_UP or run.get("requests"):
             measured.append(_read_run(path, run, where))
 
     def setting(name: str, kind: type) -> Any:
