@@ -70,6 +70,7 @@ def command(
     max_model_len: options.MaxModelLen = None,
     predictor: options.PredictorName = "learned",
     allow_overload: options.AllowOverload = False,
+    steady: options.Steady = False,
     as_json: options.Json = False,
 ) -> None:
     """Simulate disaggregated serving: TTFT by its parts, TPOT, throughput, and what each pool and the link did.
@@ -116,7 +117,7 @@ def command(
         output_lengths=parse_lengths(output_len, "--output-len"),
         seed=seed,
     )
-    forecast = forecast_disaggregated(prefill, decode, workload, link=link, router=router)
+    forecast = forecast_disaggregated(prefill, decode, workload, link=link, router=router, steady=steady)
     refuse_overload(forecast.saturation, allow_overload)
     intervals = disaggregated_intervals(forecast)
     if as_json:

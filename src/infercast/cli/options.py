@@ -31,6 +31,10 @@ Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON inste
 AllowOverload = Annotated[
     bool, typer.Option("--allow-overload", metavar="", help="Print a saturated run's numbers instead of refusing.")
 ]
+Steady = Annotated[
+    bool,
+    typer.Option("--steady", metavar="", help="Leave ramp-up and drain out of latencies and rates."),
+]
 Quantization = Annotated[
     str | None,
     typer.Option(

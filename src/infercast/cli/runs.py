@@ -21,6 +21,7 @@ def show_fleet(
     allow_overload: bool,
     as_json: bool,
     files: outputs.Outputs,
+    steady: bool,
 ) -> None:
     """The run on several copies, and the files that show it."""
     from infercast.forecast.fleet import forecast_fleet  # noqa: PLC0415 - most runs need none of it
@@ -28,8 +29,8 @@ def show_fleet(
     from infercast.report.fleet import fleet_dict, render_fleet  # noqa: PLC0415
 
     with simulation_bar(len(workload.requests)) as progress:
-        run = watch_fleet(deployment, workload, router, progress=progress) if files else None
-        fleet = run.forecast if run else forecast_fleet(deployment, workload, router, progress=progress)
+        run = watch_fleet(deployment, workload, router, progress=progress, steady=steady) if files else None
+        fleet = run.forecast if run else forecast_fleet(deployment, workload, router, progress=progress, steady=steady)
     refuse_overload(fleet.saturation, allow_overload)
     intervals = forecast_intervals(fleet)
     if run is not None:
@@ -41,7 +42,7 @@ def show_fleet(
 
 
 def compare_runs(
-    asked: partial[Deployment], what_if: str, workload: Workload, allow_overload: bool, as_json: bool
+    asked: partial[Deployment], what_if: str, workload: Workload, allow_overload: bool, as_json: bool, steady: bool
 ) -> None:
     """The run as asked for beside the run with the changes."""
     from infercast.forecast.breakdown import check_in_order, watch_run  # noqa: PLC0415 - most runs need none of it
@@ -53,7 +54,7 @@ def compare_runs(
     for deployment in (asked(), deploy_changed(asked, changes)):
         check_in_order(deployment)
         with simulation_bar(len(workload.requests)) as progress:
-            runs.append(watch_run(deployment, workload, progress=progress))
+            runs.append(watch_run(deployment, workload, progress=progress, steady=steady))
         refuse_overload(runs[-1].forecast.saturation, allow_overload)
     both = runs[0], runs[1]
     if as_json:
@@ -69,6 +70,7 @@ def explain_run(
     as_json: bool,
     files: outputs.Outputs,
     breakdown: bool,
+    steady: bool,
 ) -> None:
     """The run, where its time went, and the files that show it."""
     from infercast.forecast.breakdown import (  # noqa: PLC0415 - most runs need none of it
@@ -81,7 +83,7 @@ def explain_run(
     if breakdown:
         check_in_order(deployment)
     with simulation_bar(len(workload.requests)) as progress:
-        run = watch_run(deployment, workload, progress=progress)
+        run = watch_run(deployment, workload, progress=progress, steady=steady)
     forecast = run.forecast
     refuse_overload(forecast.saturation, allow_overload)
     intervals = forecast_intervals(forecast)

@@ -86,6 +86,7 @@ def command(
     ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.", rich_help_panel=WORKLOAD)] = 0,
     allow_overload: options.AllowOverload = False,
+    steady: options.Steady = False,
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
@@ -211,18 +212,18 @@ def command(
             raise InputError(
                 "--what-if shows two runs side by side; ask for --breakdown, --report or --trace-out of one"
             )
-        compare_runs(asked, what_if, workload, allow_overload, as_json)
+        compare_runs(asked, what_if, workload, allow_overload, as_json, steady)
         return
     deployment = asked()
     if data_parallel_size > 1 and not breakdown:
-        show_fleet(deployment, workload, router, allow_overload, as_json, files)
+        show_fleet(deployment, workload, router, allow_overload, as_json, files, steady)
         return
     if breakdown or files:
-        explain_run(deployment, workload, allow_overload, as_json, files, breakdown)
+        explain_run(deployment, workload, allow_overload, as_json, files, breakdown, steady)
         return
     _refuse_idle_router(context)
     with simulation_bar(len(workload.requests)) as progress:
-        forecast = simulate(deployment, workload, progress=progress)
+        forecast = simulate(deployment, workload, progress=progress, steady=steady)
     refuse_overload(forecast.saturation, allow_overload)
     intervals = forecast_intervals(forecast)
     if as_json:

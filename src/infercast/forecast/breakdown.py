@@ -88,12 +88,14 @@ def check_in_order(deployment: Deployment) -> None:
         )
 
 
-def watch_run(deployment: Deployment, workload: Workload, *, progress: Progress | None = None) -> WatchedRun:
+def watch_run(
+    deployment: Deployment, workload: Workload, *, progress: Progress | None = None, steady: bool = False
+) -> WatchedRun:
     """Simulate a workload and note its steps."""
     if deployment.layout.data > 1:
         check_in_order(deployment)
     timer, log = deployment.timer(), new_log(deployment, len(workload.requests))
-    forecast = simulate(deployment, workload, progress=progress, timer=timer, watch=log)
+    forecast = simulate(deployment, workload, progress=progress, timer=timer, watch=log, steady=steady)
     return WatchedRun(forecast, timer, log)
 
 

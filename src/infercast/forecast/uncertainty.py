@@ -6,8 +6,9 @@ Three things are taken to be uncertain, and independent of each other:
   a memory that is slower than thought), the rest is each kernel's own and cancels: ``COMMON`` says how much of each
   variance is taken to be common. Steps with prompts and those without are taken to be off in the same direction.
 - *The host.* Everything that its thread does is off by one factor.
-- *Chance.* Which requests meet in a step is luck, and a percentile hangs on a few of them: it may as well have been one
-  a few ranks up or down, as many as a sample of so many requests leaves open.
+- *Chance.* Another draw of arrivals and lengths gives other latencies (`forecast.luck`). Of requests that are given,
+  which of them meet in a step is luck, and a percentile hangs on a few of them: it may as well have been one a few
+  ranks up or down, as many as a sample of so many requests leaves open (`forecast.results`).
 
 The first of ``COMMON`` was chosen on measured runs of five models, ``HOST_SPREAD`` on these and on three engines that
 nothing else was fitted to (benchmarks/accuracy/fit_intervals.py); docs/validation.md tells how often values lie inside.
@@ -22,10 +23,8 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 from math import hypot
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
@@ -108,14 +107,6 @@ def step_uncertainty(step: StepCost, *, across_nodes: bool = False) -> float:
         wires = sum(kernel.seconds for kernel in step.kernels if kernel.family == "collective") / seconds.sum()
         own += (EIGHTY * NETWORK_SPREAD * wires) ** 2
     return float(np.sqrt(own + shared))
-
-
-def chance_of(values: npt.NDArray[Any], fraction: float) -> float:
-    """Half the width of the 80 % interval of a percentile of so many values, as a logarithm."""
-    ranked = np.sort(values)
-    off = EIGHTY * np.sqrt(fraction * (1 - fraction) / ranked.size)
-    low, high = (np.clip(ranked.size * level, 0, ranked.size - 1) for level in (fraction - off, fraction + off))
-    return float(np.log(ranked[int(high)] / ranked[int(low)]) / 2)
 
 
 class SlowedTimer:

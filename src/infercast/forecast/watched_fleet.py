@@ -31,8 +31,14 @@ Watched = WatchedRun | WatchedFleet
 
 
 def watch_fleet(
-    deployment: Deployment, workload: Workload, router: str = DEFAULT_ROUTER, *, progress: Progress | None = None
+    deployment: Deployment,
+    workload: Workload,
+    router: str = DEFAULT_ROUTER,
+    *,
+    progress: Progress | None = None,
+    steady: bool = False,
 ) -> WatchedFleet:
     """Simulate a workload on every copy of a deployment and note the steps of each."""
     logs = tuple(new_log(deployment, len(workload.requests)) for _ in range(deployment.layout.data))
-    return WatchedFleet(forecast_fleet(deployment, workload, router, watch=logs, progress=progress), logs)
+    forecast = forecast_fleet(deployment, workload, router, watch=logs, progress=progress, steady=steady)
+    return WatchedFleet(forecast, logs)

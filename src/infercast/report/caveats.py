@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infercast.engine.host import default_host
 from infercast.forecast.overview import Overview
+from infercast.forecast.saturation import OVERLOADED
 from infercast.forecast.uncertainty import MEASURED, spread_of
 
 WEAK = {
@@ -55,6 +56,6 @@ def caveats(overview: Overview) -> list[str]:
         "Every request is taken to produce as many tokens as the workload says; stop strings, failed requests and "
         "speculative decoding are not modelled.",
     ]
-    if forecast.saturation is not None:
+    if forecast.state.word == OVERLOADED:
         sentences.append("The deployment is overloaded: latencies only tell how long the run was.")
     return sentences

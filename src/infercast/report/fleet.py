@@ -9,18 +9,27 @@ from infercast.engine.deployment import Deployment
 from infercast.forecast.disaggregate import DisaggregatedForecast
 from infercast.forecast.fleet import EngineLoad, FleetForecast
 from infercast.forecast.intervals import Intervals
-from infercast.forecast.saturation import Saturation
-from infercast.forecast.serving import Percentiles
+from infercast.forecast.latency import NAMES, Percentiles
+from infercast.forecast.saturation import OVERLOADED
 from infercast.report.intervals import interval_fields, render_intervals
-from infercast.report.layout import facts, grid, section, styled
-from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds
+from infercast.report.layout import facts, grid, section
+from infercast.report.serving import (
+    deployment_dict,
+    deployment_facts,
+    latency_cells,
+    latency_title,
+    milliseconds,
+    overload,
+    state_fields,
+    state_rows,
+)
 from infercast.serve import Workload
 from infercast.units import format_percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-LATENCIES = ("", "mean", "p50", "p90", "p99")
+LATENCIES = ("", *NAMES)
 
 
 def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) -> list[RenderableType]:
@@ -37,30 +46,26 @@ def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) ->
         ("end to end", forecast.end_to_end),
     ]
     load = [
+        *state_rows(forecast.state, forecast.steady),
         ("throughput", f"{forecast.output_tokens_per_second:,.0f} output tokens/s"),
         ("", f"{forecast.output_tokens_per_second_a_gpu:,.0f} output tokens/s a GPU"),
         ("", f"{forecast.requests_per_second:,.2f} requests/s"),
     ]
     parts: list[RenderableType] = [
         section("What was simulated", facts(about)),
-        section("Latency", _latencies(latencies)),
+        section(latency_title(forecast.steady_only), _latencies(latencies)),
         section("Load", facts(load)),
         section("Engines", _engines(forecast.engines)),
     ]
     if intervals is not None:
         parts.insert(2, render_intervals(intervals))
-    if forecast.saturation is not None:
-        parts.insert(1, _overload(forecast.saturation))
+    if forecast.state.word == OVERLOADED:
+        parts.insert(1, overload(forecast.state))
     return parts
-
-
-def _overload(saturation: Saturation) -> RenderableType:
-    return section("Overload", styled(saturation.sentence, style="bold red"))
 
 
 def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> dict[str, Any]:
     """The same as plain data."""
-    saturation = forecast.saturation
     return {
         "deployment": deployment_dict(forecast.deployment),
         "router": forecast.router,
@@ -74,8 +79,7 @@ def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> d
         "requests_per_s": forecast.requests_per_second,
         "duration_s": forecast.duration,
         "engines": _engines_list(forecast.engines),
-        "saturated": saturation is not None,
-        "saturation_requests_per_s": saturation.capacity if saturation else None,
+        **state_fields(forecast.state, forecast.steady, forecast.steady_only),
         **interval_fields(intervals),
     }
 
@@ -94,6 +98,7 @@ def render_disaggregated(forecast: DisaggregatedForecast, intervals: Intervals |
     ]
     tokens = forecast.output_tokens_per_second
     load = [
+        *state_rows(forecast.state, forecast.steady),
         ("throughput", f"{tokens:,.0f} output tokens/s, {tokens / forecast.gpus:,.0f} a GPU"),
         ("", f"{forecast.requests_per_second:,.2f} requests/s"),
         ("link", f"{forecast.link}, {format_percent(forecast.link_use)} of the run in use by its busiest sender"),
@@ -102,8 +107,8 @@ def render_disaggregated(forecast: DisaggregatedForecast, intervals: Intervals |
     return [
         section("Pool for prompts", facts(_pool_facts(forecast.prefill))),
         section("Pool for decoding", facts(_pool_facts(forecast.decode))),
-        *([] if forecast.saturation is None else [_overload(forecast.saturation)]),
-        section("Latency", _latencies(latencies)),
+        *([overload(forecast.state)] if forecast.state.word == OVERLOADED else []),
+        section(latency_title(forecast.steady_only), _latencies(latencies)),
         *([] if intervals is None else [render_intervals(intervals)]),
         section("Load", facts(load)),
         section("Engines for prompts", _engines(forecast.prefill_engines)),
@@ -139,8 +144,7 @@ def disaggregated_dict(forecast: DisaggregatedForecast, intervals: Intervals | N
         "output_tokens_per_s": forecast.output_tokens_per_second,
         "requests_per_s": forecast.requests_per_second,
         "duration_s": forecast.duration,
-        "saturated": forecast.saturation is not None,
-        "saturation_requests_per_s": forecast.saturation.capacity if forecast.saturation else None,
+        **state_fields(forecast.state, forecast.steady, forecast.steady_only),
         **interval_fields(intervals),
     }
 

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 from infercast.engine.deployment import Deployment
 from infercast.engine.host import Host, default_host
 from infercast.forecast.intervals import Intervals
+from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.phases import Phase
-from infercast.forecast.serving import Forecast, Level, Percentiles
+from infercast.forecast.saturation import OVERLOADED, State
+from infercast.forecast.serving import Forecast, Level
+from infercast.forecast.steady import SteadyState
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
 from infercast.report.intervals import interval_fields, render_intervals
@@ -74,20 +77,19 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
         section(
             "What was simulated", facts([*deployment_facts(forecast.deployment), ("workload", _workload(forecast))])
         ),
-        section("Latency", _latency_table(forecast)),
-        section("Load", facts(_load_rows(forecast))),
+        section(latency_title(forecast.steady_only), _latency_table(forecast)),
+        section("Load", facts([*state_rows(forecast.state, forecast.steady), *_load_rows(forecast)])),
     ]
     if intervals is not None:
         parts.insert(2, render_intervals(intervals))
-    if forecast.saturation is not None:
-        parts.insert(1, section("Overload", styled(forecast.saturation.sentence, style="bold red")))
+    if forecast.state.word == OVERLOADED:
+        parts.insert(1, overload(forecast.state))
     parts += [section(_phase_title(phase), _phase_table(phase)) for phase in forecast.phases]
     return parts
 
 
 def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dict[str, Any]:
     """The same as plain data, in milliseconds where a name says so."""
-    saturation = forecast.saturation
     return {
         "deployment": deployment_dict(forecast.deployment),
         "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
@@ -104,10 +106,42 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "prefix_hit_rate": forecast.prefix_hit_rate,
         "preemptions": forecast.num_preemptions,
         "phases": [_phase_dict(phase) for phase in forecast.phases],
-        "saturated": saturation is not None,
-        "saturation_requests_per_s": saturation.capacity if saturation else None,
+        **state_fields(forecast.state, forecast.steady, forecast.steady_only),
         "source": forecast.source,
         **interval_fields(intervals),
+    }
+
+
+def overload(state: State) -> RenderableType:
+    """Why no latency below means much."""
+    return section("Overload", styled(state.sentence, style="bold red"))
+
+
+def latency_title(steady_only: bool) -> str:
+    """Of what latencies are said."""
+    return "Latency, without ramp-up and drain" if steady_only else "Latency"
+
+
+def state_rows(state: State, steady: SteadyState) -> list[tuple[str, str]]:
+    """How the deployment copes, and when it was in a steady state."""
+    return [("state", state.sentence), ("steady state", steady.sentence)]
+
+
+def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "state": state.word,
+        "capacity_requests_per_s": state.capacity,
+        "saturated": state.saturation is not None,
+        "saturation_requests_per_s": state.capacity if state.saturation else None,
+        "steady_state": {
+            "reached": steady.reached,
+            "from_s": steady.begin if steady.reached else None,
+            "to_s": steady.end if steady.reached else None,
+            "requests": steady.num_requests if steady.reached else 0,
+            "requests_needed": steady.num_needed,
+        },
+        "steady_only": steady_only,
     }
 
 
@@ -154,14 +188,14 @@ def _latency_table(forecast: Forecast) -> RenderableType:
         ("inter-token latency", forecast.inter_token),
         ("end to end", forecast.end_to_end),
     ]
-    return grid(("", "mean", "p50", "p90", "p99"), [(name, *latency_cells(values)) for name, values in rows])
+    return grid(("", *NAMES), [(name, *latency_cells(values)) for name, values in rows])
 
 
 def latency_cells(values: Percentiles | None) -> list[str]:
     """Mean and percentiles of a latency, as a row of a table."""
     if values is None:
-        return ["-"] * 4
-    return [format_seconds(value) for value in (values.mean, values.p50, values.p90, values.p99)]
+        return ["-"] * len(NAMES)
+    return [format_seconds(getattr(values, name)) for name in NAMES]
 
 
 def _load_rows(forecast: Forecast) -> list[tuple[str, str]]:
@@ -211,8 +245,7 @@ def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
     """Mean and percentiles of a latency, as plain data."""
     if values is None:
         return None
-    names = ("mean", "p50", "p90", "p99")
-    return {name: getattr(values, name) / MILLI for name in names}
+    return {name: getattr(values, name) / MILLI for name in NAMES}
 
 
 def _level(level: Level) -> dict[str, float]:

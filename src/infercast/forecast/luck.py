@@ -1,0 +1,147 @@
+"""What the draw of arrivals and lengths does to results: another seed gives other requests, and other latencies.
+
+A few further workloads are drawn and served, mostly shorter than the run itself. If requests had nothing to do with
+each other, the spread of a mean or a percentile over such draws would follow from the distribution of the latency
+alone. A queue makes them alike, so the spread is larger: by which factor is read off the draws, for every number and,
+since four draws tell little of a single one, for all numbers of a latency together. The same factor is then applied to
+a run of full length. docs/validation.md says how often the result of another seed lies within.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.forecast.latency import FRACTIONS, NAMES, percentiles
+from infercast.forecast.results import chance_of
+from infercast.forecast.uncertainty import EIGHTY
+from infercast.serve import Record, Replica, Workload
+from infercast.serve.served import Served
+from infercast.serve.workload import redrawn
+
+Array = npt.NDArray[Any]
+
+DRAWS = 4
+STUDENT = 1.533
+"""Standard deviations on either side that hold 80 %, where the standard deviation is known from five draws."""
+TOGETHER = 2
+"""How many draws the factor of all numbers of a latency counts for, beside the four of each number."""
+APART = 1_000_003
+"""Between the seeds of two draws, so that nobody who counts seeds up meets one."""
+RESIDENCES, MEMORIES, MOST = 8, 10, 8
+"""A draw must be long enough to forget its start: so many times as many requests as are in the system at one time, and
+as are alike; but no longer than so many times the shortest one."""
+LEAST = 1e-8
+"""A variance (of logarithms) that nobody cares about."""
+
+
+def luck_of(
+    workload: Workload,
+    served: Record | Served,
+    replica: Replica,
+    serve: Callable[[Workload], Record | Served],
+    least: int,
+) -> Array | None:
+    """Half widths of 80 % intervals (logarithms) within which the results of another seed lie; None if none was drawn.
+
+    ``served`` is the run itself, ``serve`` runs another workload, of at least ``least`` requests if the run has them.
+    """
+    count = len(workload.requests)
+    length = min(count, MOST * least, max(least, _memory(served)))
+    if workload.rate is None and workload.concurrency is None:
+        length = min(count, MOST * least)  # all at once: what happens depends on how many they are
+    drawn = _draws(workload, replica, length)
+    if not drawn:
+        return None
+    others = [serve(other) for other in drawn]
+    scale, both = length / count, sqrt(2.0)  # the run itself is a draw, too
+    latencies = [
+        _of_latency([getattr(run, name) for run in (served, *others)], length, count)
+        for name in ("ttft", "tpot", "end_to_end")
+    ]
+    gaps = np.var(np.log([_of_tokens(run) for run in others]), axis=0, ddof=1)
+    rates = np.var(np.log([_rate(run, length) for run in (served, *others)]), ddof=1)
+    parts = [*latencies[:2], STUDENT * np.sqrt(gaps * scale), latencies[2], [_of_rate(workload, served, rates * scale)]]
+    return both * np.concatenate(parts)
+
+
+def _draws(workload: Workload, replica: Replica, length: int) -> list[Workload]:
+    """Workloads of other seeds, without what the engine could not take."""
+    seed = 0 if workload.drawn is None else workload.drawn.seed
+    longest = max(request.num_input + request.num_output for request in workload.requests)
+    found = (redrawn(workload, seed=seed + APART * number, count=length) for number in range(1, DRAWS + 1))
+    if replica.max_model_len is not None and replica.limits.chunked_prefill:
+        blocks = replica.kv_shape.most_blocks(replica.max_model_len, replica.limits.max_num_batched_tokens)
+        longest = replica.max_model_len if blocks <= replica.num_blocks else longest
+    return [_shortened(other, longest) for other in found if other is not None]
+
+
+def _shortened(workload: Workload, longest: int) -> Workload:
+    requests = tuple(
+        request
+        if request.num_input + request.num_output <= longest
+        else replace(request, num_input=(kept := min(request.num_input, longest - 1)), num_output=longest - kept)
+        for request in workload.requests
+    )
+    return replace(workload, requests=requests)
+
+
+def _memory(served: Record | Served) -> int:
+    """How many requests a draw needs: some times as many as are in the system, or as go through much the same."""
+    stayed, span = served.end_to_end, float(np.ptp(served.sent_at))
+    in_system = float(stayed.sum()) / max(span, 1e-9)
+    alike = max(_num_alike(served.ttft), _num_alike(stayed))
+    return int(min(1e9, max(RESIDENCES * in_system, MEMORIES * alike)))
+
+
+def _num_alike(values: Array, batches: int = 10) -> float:
+    """By which factor the variance of a mean is larger than of independent values, from the means of ten batches."""
+    size = values.size // batches
+    if size < 2 or not values.any():
+        return 1.0
+    means = values[: size * batches].reshape(batches, size).mean(axis=1)
+    return float(size * means.var(ddof=1) / max(values.var(), 1e-30))
+
+
+def _of_latency(values: list[Array], length: int, count: int) -> Array:
+    """Half widths for a run of ``count`` requests: the first of the runs, of which the others have ``length``."""
+    together = np.concatenate(values)
+    if not all(each.size for each in values):
+        return np.zeros(len(NAMES))
+    variances = np.var(np.log([percentiles(each[:length]).values for each in values]), axis=0, ddof=1)
+    short, whole = _if_independent(together, length), _if_independent(together, count)
+    factors = (variances + LEAST) / (short**2 + LEAST)
+    factors = (DRAWS * factors + TOGETHER * factors.mean()) / (DRAWS + TOGETHER)
+    return np.asarray(STUDENT * np.sqrt(np.maximum(1.0, factors)) * whole)
+
+
+def _of_tokens(served: Record | Served) -> tuple[float, ...]:
+    """Mean and percentiles of the time between tokens."""
+    gaps, counts = served.gaps
+    return percentiles(gaps, counts).values if gaps.size else (1.0,) * len(NAMES)
+
+
+def _rate(served: Record | Served, length: int) -> float:
+    """Tokens a second up to the end of the first requests."""
+    duration = float(served.last_token[:length].max() - served.sent_at.min())
+    return float(served.num_output[:length].sum()) / duration
+
+
+def _if_independent(values: Array, count: int) -> Array:
+    """Standard deviations (of logarithms) of mean and percentiles of so many independent ones of these values."""
+    mean = float(values.std() / values.mean()) / sqrt(count)
+    return np.array([mean, *(chance_of(values, fraction, count) / EIGHTY for fraction in FRACTIONS)])
+
+
+def _of_rate(workload: Workload, served: Record | Served, variance: float) -> float:
+    """Tokens a second are what was sent a second, where requests come at a rate: gaps and lengths tell the rest."""
+    if workload.rate is None:
+        return STUDENT * sqrt(variance)
+    gaps = np.diff(np.sort(served.sent_at), prepend=0.0)
+    off = served.num_output / served.num_output.mean() - gaps / max(float(gaps.mean()), 1e-30)
+    return EIGHTY * float(off.std()) / sqrt(off.size)
