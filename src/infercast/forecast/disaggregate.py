@@ -20,7 +20,7 @@ from infercast.forecast.latency import Percentiles, percentiles
 from infercast.forecast.luck import luck_of
 from infercast.forecast.outcome import outcome_of, part_of
 from infercast.forecast.results import chance_in, results_of
-from infercast.forecast.saturation import Saturation, State, find_state
+from infercast.forecast.saturation import Saturation, State, find_state, judged
 from infercast.forecast.steady import SteadyState, find_steady
 from infercast.forecast.uncertainty import EIGHTY, ELSEWHERE, Uncertainty, slowed, uncertainty_of
 from infercast.hardware.network import networks
@@ -110,6 +110,7 @@ def forecast_disaggregated(
     steady_state = find_steady(served, workload)
     sizes = np.array([size(request.num_input) for request in workload.requests])
     state = _state(pools, wire, float(sizes.mean()), workload, served, steady_state)
+    steady_state = judged(steady_state, state)
     seen = outcome_of(served, part_of(steady_state, state, steady))
     duration = seen.duration
     return DisaggregatedForecast(

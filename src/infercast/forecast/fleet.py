@@ -11,7 +11,7 @@ from infercast.forecast.capacity import kept_full
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.outcome import outcome_of, part_of
 from infercast.forecast.phases import Phase, summarise_phases
-from infercast.forecast.saturation import Saturation, State, find_state
+from infercast.forecast.saturation import Saturation, State, find_state, judged
 from infercast.forecast.serving import Level, replica_of
 from infercast.forecast.steady import SteadyState, find_steady
 from infercast.records import dataclass
@@ -118,6 +118,7 @@ def forecast_fleet(
     levels = [(record.running, record.waiting, record.kv_usage, _busy(record)) for record in records if _busy(record)]
     steady_state = find_steady(served, workload)
     state = pool_state(pool, workload, served, steady_state)
+    steady_state = judged(steady_state, state)
     seen = outcome_of(served, part_of(steady_state, state, steady))
     return FleetForecast(
         deployment=deployment,

@@ -65,7 +65,7 @@ def luck_of(
         for name in ("ttft", "tpot", "end_to_end")
     ]
     gaps = np.var(np.log([_of_tokens(run) for run in others]), axis=0, ddof=1)
-    rates = np.var(np.log([_rate(run, length) for run in (served, *others)]), ddof=1)
+    rates = float(np.var(np.log([_rate(run, length) for run in (served, *others)]), ddof=1))
     parts = [*latencies[:2], STUDENT * np.sqrt(gaps * scale), latencies[2], [_of_rate(workload, served, rates * scale)]]
     return both * np.concatenate(parts)
 

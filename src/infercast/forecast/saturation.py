@@ -8,6 +8,7 @@ grows for as long as they do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from infercast.serve.served import Served
 STABLE, BACKLOGGED, OVERLOADED = "stable", "backlogged", "overloaded"
 FEW = 10
 """Requests that wait: fewer are no backlog."""
-NEARLY_FULL = 0.9
+HALF_FULL = 0.5
 FAR_ABOVE, ABOVE = 3.0, 1.5
 """A queue by chance has a length of three times its mean one time in twenty. In a run that never became steady less
 is enough."""
@@ -94,7 +95,7 @@ def find_state(
     A queue that grows is a sign of overload, but a short run of a healthy deployment shows it too, and an engine with
     room for a thousand sequences takes in far too many requests before anybody waits. So the rate that the deployment
     reaches when it is kept full decides, and is worked out unless the run proves that there is room: it was steady,
-    next to nobody waited and there were seats left.
+    next to nobody waited and half of the seats were free at all times.
     """
     if workload.concurrency is not None:
         return State(STABLE)
@@ -110,6 +111,13 @@ def find_state(
         share = FAR_ABOVE if steady.reached else ABOVE
         word = BACKLOGGED if _has_backlog(served, to_clear) and _ends_above(served, share) else STABLE
     return State(word, most, workload.rate, to_clear)
+
+
+def judged(steady: SteadyState, state: State) -> SteadyState:
+    """The steady part, which an overloaded deployment never has however even it looks for a while."""
+    if state.word != OVERLOADED:
+        return steady
+    return replace(steady, reached=False, num_needed=None, obstacle="requests come faster than they can be served")
 
 
 def _state_of_trace(
@@ -134,13 +142,13 @@ def _state_of_trace(
 
 
 def _has_room(replica: Replica, workload: Workload, served: Record | Served, engines: int) -> bool:
-    """Whether there were seats left and next to nobody had to wait for one."""
+    """Whether half of the seats were free at all times and next to nobody had to wait."""
     sent, started, done = served.sent_at, served.started_at, served.last_token
     most = engines * num_seats(replica, workload.requests)
     times = np.concatenate([sent, done])
     changes = np.repeat([1, -1], sent.size)[np.argsort(times, kind="stable")]
     waiting, staying = float((started - sent).sum()), float((done - sent).sum())
-    return int(np.cumsum(changes).max()) < NEARLY_FULL * most and waiting < 0.1 * staying
+    return int(np.cumsum(changes).max()) < HALF_FULL * most and waiting < 0.1 * staying
 
 
 def _seconds_to_clear(served: Record | Served) -> float:

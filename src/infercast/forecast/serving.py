@@ -8,7 +8,7 @@ from infercast.engine.timer import KernelTimer
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.outcome import outcome_of, part_of
 from infercast.forecast.phases import Phase, summarise_phases
-from infercast.forecast.saturation import Saturation, State, find_state
+from infercast.forecast.saturation import Saturation, State, find_state, judged
 from infercast.forecast.steady import SteadyState, find_steady
 from infercast.predict.estimate import SOURCES
 from infercast.records import dataclass
@@ -118,6 +118,7 @@ def simulate(
     record = simulate_replica(replica, workload, progress=progress, watch=watch)
     steady_state = find_steady(record, workload)
     state = find_state(replica, workload, record, steady_state)
+    steady_state = judged(steady_state, state)
     seen = outcome_of(record, part_of(steady_state, state, steady))
     busy = sum(phase.seconds for phase in record.phases.values())
     num_input = sum(request.num_input for request in workload.requests)

@@ -37,17 +37,18 @@ class SteadyState:
     """When the last request was sent. What follows is the drain."""
     num_requests: int
     """Sent in that part."""
-    num_needed: int | None
+    num_needed: int | None = None
     """How many requests would do, where there were too few; None: no number would, or these do."""
+    obstacle: str = ""
+    """Why it was not reached."""
 
     @property
     def sentence(self) -> str:
         """For people."""
         if self.reached:
             return f"from {self.begin:,.1f} to {self.end:,.1f} s, {self.num_requests:,} requests"
-        if self.num_needed is None:
-            return "not reached: requests do not come at a steady rate"
-        return f"not reached: requests stay too long for so short a run; about {self.num_needed:,} requests would do"
+        enough = "" if self.num_needed is None else f"; about {self.num_needed:,} requests would do"
+        return f"not reached: {self.obstacle}{enough}"
 
 
 def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
@@ -57,12 +58,9 @@ def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
     end, residence = float(sent.max()), float((done - sent).mean())
     closed = workload.concurrency is not None
     if workload.rate is None and not closed and end < RESIDENCES * residence:
-        return SteadyState(False, 0.0, end, sent.size, None)
-    # As many requests as come while one stays RESIDENCES times, after as many again to fill the engine.
-    in_system = workload.concurrency or sent.size / max(end, 1e-9) * residence
-    needed = ceil(3 * RESIDENCES * max(1.0, in_system))
+        return SteadyState(False, 0.0, end, sent.size, obstacle="requests do not come at a steady rate")
     if end < RESIDENCES * residence:
-        return SteadyState(False, 0.0, end, sent.size, max(needed, 2 * sent.size))
+        return _too_short(sent.size, end, workload.concurrency or sent.size / max(end, 1e-9) * residence)
     edges = np.linspace(0.0, end, BINS + 1)
     # The number in a closed loop never changes; there it is the answers that come in waves at first.
     level = np.histogram(done, edges)[0].astype(float) if closed else mean_in_system(sent, done, edges)
@@ -70,7 +68,17 @@ def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
     begin = float(edges[first])
     inside = int(np.count_nonzero(sent >= begin))
     reached = first < BINS // 2 and end - begin >= RESIDENCES * residence and (closed or not _grows(level[first:]))
-    return SteadyState(reached, begin, end, inside, None if reached else max(needed, 2 * sent.size))
+    if not reached:
+        return _too_short(sent.size, end, workload.concurrency or sent.size / end * residence)
+    return SteadyState(True, begin, end, inside)
+
+
+def _too_short(num_requests: int, end: float, in_system: float) -> SteadyState:
+    """A run that needs several times as many requests as are in the system at one time, or at least twice its own."""
+    needed = max(3 * RESIDENCES * max(1.0, in_system), 2.0 * num_requests)
+    rounded = 10 ** max(0, len(str(ceil(needed))) - 2)
+    needed = rounded * ceil(needed / rounded)
+    return SteadyState(False, 0.0, end, num_requests, needed, "requests stay too long for so short a run")
 
 
 def _ramp_up(level: Array) -> int:
