@@ -161,8 +161,8 @@ WhatIf = Annotated[
 
 
 HostFile = Annotated[
-    Path | None,
-    typer.Option("--host", metavar="FILE", help="Your host: host.json of `infercast measure --host`, or a .toml."),
+    str | None,
+    typer.Option("--host", metavar="NAME", help="Your CPU: a name of `infercast hosts`, a host.json or a .toml file."),
 ]
 
 

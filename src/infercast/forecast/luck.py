@@ -2,9 +2,8 @@
 
 A few further workloads are drawn and served, mostly shorter than the run itself. If requests had nothing to do with
 each other, the spread of a mean or a percentile over such draws would follow from the distribution of the latency
-alone. A queue makes them alike, so the spread is larger: by which factor is read off the draws, for every number and,
-since four draws tell little of a single one, for all numbers of a latency together. The same factor is then applied to
-a run of full length. docs/validation.md says how often the result of another seed lies within.
+alone. A queue makes them alike, so the spread is larger: by which factor is read off the draws, and the same factor is
+applied to a run of full length. docs/validation.md says how often the result of another seed lies within.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ Array = npt.NDArray[Any]
 DRAWS = 4
 STUDENT = 1.533
 """Standard deviations on either side that hold 80 %, where the standard deviation is known from five draws."""
-TOGETHER = 2
-"""How many draws the factor of all numbers of a latency counts for, beside the four of each number."""
 APART = 1_000_003
 """Between the seeds of two draws, so that nobody who counts seeds up meets one."""
 RESIDENCES, MEMORIES, MOST = 8, 10, 8
@@ -115,9 +112,8 @@ def _of_latency(values: list[Array], length: int, count: int) -> Array:
         return np.zeros(len(NAMES))
     variances = np.var(np.log([percentiles(each[:length]).values for each in values]), axis=0, ddof=1)
     short, whole = _if_independent(together, length), _if_independent(together, count)
-    factors = (variances + LEAST) / (short**2 + LEAST)
-    factors = (DRAWS * factors + TOGETHER * factors.mean()) / (DRAWS + TOGETHER)
-    return np.asarray(STUDENT * np.sqrt(np.maximum(1.0, factors)) * whole)
+    factors = np.maximum(1.0, (variances + LEAST) / (short**2 + LEAST))
+    return np.asarray(STUDENT * np.sqrt(factors) * whole)
 
 
 def _of_tokens(served: Record | Served) -> tuple[float, ...]:

@@ -102,13 +102,13 @@ def find_state(
     to_clear = _seconds_to_clear(served)
     if workload.rate is None:
         return _state_of_trace(replica, workload, served, to_clear, engines)
-    if steady.reached and _has_room(replica, workload, served, engines):
+    if steady.settled and _has_room(replica, workload, served, engines):
         return State(STABLE, offered=workload.rate)
     most = engines * full_rate(replica, workload) if capacity is None else capacity()
     if workload.rate > most:
         word = OVERLOADED
     else:
-        share = FAR_ABOVE if steady.reached else ABOVE
+        share = FAR_ABOVE if steady.settled else ABOVE
         word = BACKLOGGED if _has_backlog(served, to_clear) and _ends_above(served, share) else STABLE
     return State(word, most, workload.rate, to_clear)
 
@@ -117,7 +117,9 @@ def judged(steady: SteadyState, state: State) -> SteadyState:
     """The steady part, which an overloaded deployment never has however even it looks for a while."""
     if state.word != OVERLOADED:
         return steady
-    return replace(steady, reached=False, num_needed=None, obstacle="requests come faster than they can be served")
+    return replace(
+        steady, reached=False, settled=False, num_needed=None, obstacle="requests come faster than they can be served"
+    )
 
 
 def _state_of_trace(

@@ -23,6 +23,8 @@ BINS = 100
 """Equal stretches of the time in which requests arrive."""
 RESIDENCES = 5
 """A steady part must be as long as a request stays, so many times; a shorter one is ruled by how it began."""
+LEAST_REQUESTS = 100
+"""Fewer show no percentile."""
 MOST_GROWTH = 1.5
 """A number in the system that grows by this factor from one half of a part to the next is not steady."""
 
@@ -41,6 +43,8 @@ class SteadyState:
     """How many requests would do, where there were too few; None: no number would, or these do."""
     obstacle: str = ""
     """Why it was not reached."""
+    settled: bool = False
+    """Whether requests came and went evenly, however few they were."""
 
     @property
     def sentence(self) -> str:
@@ -67,15 +71,18 @@ def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
     first = _ramp_up(level)
     begin = float(edges[first])
     inside = int(np.count_nonzero(sent >= begin))
-    reached = first < BINS // 2 and end - begin >= RESIDENCES * residence and (closed or not _grows(level[first:]))
-    if not reached:
+    settled = first < BINS // 2 and end - begin >= RESIDENCES * residence and (closed or not _grows(level[first:]))
+    if settled and inside < LEAST_REQUESTS:
+        few = "there are too few requests"
+        return SteadyState(False, begin, end, inside, 2 * LEAST_REQUESTS, few, settled=True)
+    if not settled:
         return _too_short(sent.size, end, workload.concurrency or sent.size / end * residence)
-    return SteadyState(True, begin, end, inside)
+    return SteadyState(True, begin, end, inside, settled=True)
 
 
 def _too_short(num_requests: int, end: float, in_system: float) -> SteadyState:
     """A run that needs several times as many requests as are in the system at one time, or at least twice its own."""
-    needed = max(3 * RESIDENCES * max(1.0, in_system), 2.0 * num_requests)
+    needed = max(3 * RESIDENCES * in_system, 2.0 * num_requests, 2.0 * LEAST_REQUESTS)
     rounded = 10 ** max(0, len(str(ceil(needed))) - 2)
     needed = rounded * ceil(needed / rounded)
     return SteadyState(False, 0.0, end, num_requests, needed, "requests stay too long for so short a run")

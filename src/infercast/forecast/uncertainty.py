@@ -27,6 +27,8 @@ from math import hypot
 import numpy as np
 
 from infercast.engine.deployment import Deployment
+from infercast.engine.graphs import Launch
+from infercast.engine.launches import launch_work
 from infercast.engine.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
 from infercast.forecast.kernels import StepCost, price_shape
 from infercast.forecast.phases import average_shape
@@ -52,6 +54,15 @@ class Spread:
     host: float = HOST_SPREAD
 
 
+SEEN_IN_ONE = {
+    "latent_layer": "deepseek-v2-lite",
+    "shared_expert_layer": "deepseek-v2-lite",
+    "packed_expert_layer": "gpt-oss-20b",
+}
+"""Host times of layers that were seen in one model only, and the model."""
+SEEN_IN_ONE_SPREAD = 0.3
+"""Standard deviation of the logarithm of such a time in another model: an assumption. Routed experts were off by that
+(52 ms for 72) while they were known from one prompt of one model."""
 MEASURED = Spread()
 ELSEWHERE = Spread(prompts=0.125, decodes=0.08, host=0.20)
 NETWORK_SPREAD = 0.3
@@ -74,11 +85,26 @@ def spread_of(deployment: Deployment) -> Spread:
     return MEASURED if deployment.layout.gpus == 1 and not deployment.over_http else ELSEWHERE
 
 
+def borrowed_share(deployment: Deployment) -> float:
+    """The share of what launching a prompt costs the host that was seen in one other model only."""
+    host, work = deployment.host, launch_work(deployment.model, deployment.layout, deployment.gpu)
+    borrowed = sum(
+        getattr(host, term) * getattr(work, f"{term}s")
+        for term, model in SEEN_IN_ONE.items()
+        if deployment.model.name != model
+    )
+    return borrowed / host.launching(Launch.EAGER, work) if borrowed else 0.0
+
+
 def uncertainty_of(deployment: Deployment, record: Record, spread: Spread | None = None) -> Uncertainty:
     """How far the steps of a run may be off, told by average ones; ``spread`` stands in for that of the deployment."""
     spread = spread or spread_of(deployment)
     prompts, decodes = (_of_phase(deployment, totals) for totals in (record.prefilling, record.decoding))
-    return widened(prompts, decodes, spread)
+    return widened(prompts, decodes, _with_borrowed(spread, borrowed_share(deployment)))
+
+
+def _with_borrowed(spread: Spread, share: float) -> Spread:
+    return replace(spread, host=hypot(spread.host, SEEN_IN_ONE_SPREAD * share)) if share else spread
 
 
 def widened(prompts: float, decodes: float, spread: Spread) -> Uncertainty:

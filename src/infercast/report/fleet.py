@@ -13,16 +13,8 @@ from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.saturation import OVERLOADED
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section
-from infercast.report.serving import (
-    deployment_dict,
-    deployment_facts,
-    latency_cells,
-    latency_title,
-    milliseconds,
-    overload,
-    state_fields,
-    state_rows,
-)
+from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds
+from infercast.report.state import host_fields, host_rows, latency_title, overload, state_fields, state_rows
 from infercast.serve import Workload
 from infercast.units import format_percent
 
@@ -47,6 +39,7 @@ def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) ->
     ]
     load = [
         *state_rows(forecast.state, forecast.steady),
+        *host_rows(forecast.deployment, forecast.phases),
         ("throughput", f"{forecast.output_tokens_per_second:,.0f} output tokens/s"),
         ("", f"{forecast.output_tokens_per_second_a_gpu:,.0f} output tokens/s a GPU"),
         ("", f"{forecast.requests_per_second:,.2f} requests/s"),
@@ -80,6 +73,7 @@ def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> d
         "duration_s": forecast.duration,
         "engines": _engines_list(forecast.engines),
         **state_fields(forecast.state, forecast.steady, forecast.steady_only),
+        **host_fields(forecast.phases),
         **interval_fields(intervals),
     }
 

@@ -16,7 +16,8 @@ from infercast.report import charts
 from infercast.report.caveats import caveats
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.roofline_chart import PHASE_TITLES, roofline_chart
-from infercast.report.serving import TITLES, deployment_facts
+from infercast.report.serving import deployment_facts
+from infercast.report.state import TITLES
 from infercast.units import format_percent, format_rate, format_seconds
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"

@@ -9,19 +9,17 @@ from infercast.engine.host import Host, default_host
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.phases import Phase
-from infercast.forecast.saturation import OVERLOADED, State
+from infercast.forecast.saturation import OVERLOADED
 from infercast.forecast.serving import Forecast, Level
-from infercast.forecast.steady import SteadyState
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
 from infercast.report.intervals import interval_fields, render_intervals
-from infercast.report.layout import facts, grid, section, styled
+from infercast.report.layout import facts, grid, section
+from infercast.report.state import TITLES, host_fields, host_rows, latency_title, overload, state_fields, state_rows
 from infercast.units import MILLI, format_bytes, format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-TITLES = {"prefill": "steps with prompt tokens", "decode": "steps of decoding only"}
 
 
 def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
@@ -78,7 +76,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
             "What was simulated", facts([*deployment_facts(forecast.deployment), ("workload", _workload(forecast))])
         ),
         section(latency_title(forecast.steady_only), _latency_table(forecast)),
-        section("Load", facts([*state_rows(forecast.state, forecast.steady), *_load_rows(forecast)])),
+        section("Load", facts(_load_rows(forecast))),
     ]
     if intervals is not None:
         parts.insert(2, render_intervals(intervals))
@@ -107,41 +105,9 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "preemptions": forecast.num_preemptions,
         "phases": [_phase_dict(phase) for phase in forecast.phases],
         **state_fields(forecast.state, forecast.steady, forecast.steady_only),
+        **host_fields(forecast.phases),
         "source": forecast.source,
         **interval_fields(intervals),
-    }
-
-
-def overload(state: State) -> RenderableType:
-    """Why no latency below means much."""
-    return section("Overload", styled(state.sentence, style="bold red"))
-
-
-def latency_title(steady_only: bool) -> str:
-    """Of what latencies are said."""
-    return "Latency, without ramp-up and drain" if steady_only else "Latency"
-
-
-def state_rows(state: State, steady: SteadyState) -> list[tuple[str, str]]:
-    """How the deployment copes, and when it was in a steady state."""
-    return [("state", state.sentence), ("steady state", steady.sentence)]
-
-
-def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[str, Any]:
-    """The same as plain data."""
-    return {
-        "state": state.word,
-        "capacity_requests_per_s": state.capacity,
-        "saturated": state.saturation is not None,
-        "saturation_requests_per_s": state.capacity if state.saturation else None,
-        "steady_state": {
-            "reached": steady.reached,
-            "from_s": steady.begin if steady.reached else None,
-            "to_s": steady.end if steady.reached else None,
-            "requests": steady.num_requests if steady.reached else 0,
-            "requests_needed": steady.num_needed,
-        },
-        "steady_only": steady_only,
     }
 
 
@@ -200,6 +166,8 @@ def latency_cells(values: Percentiles | None) -> list[str]:
 
 def _load_rows(forecast: Forecast) -> list[tuple[str, str]]:
     rows = [
+        *state_rows(forecast.state, forecast.steady),
+        *host_rows(forecast.deployment, forecast.phases),
         ("throughput", f"{forecast.output_tokens_per_second:,.0f} output tokens/s"),
         ("", f"{forecast.requests_per_second:,.2f} requests/s"),
         ("running", f"{forecast.running.mean:,.1f} sequences on average, {forecast.running.peak:,.0f} at most"),
