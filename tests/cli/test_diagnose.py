@@ -64,7 +64,7 @@ def test_what_if_side_by_side(infercast: Any, words: tuple[object, ...]) -> None
         (("simulate", *SMALL, *RUN, "--what-if", "sms=160", "--breakdown"), "side by side"),
         (("simulate", *SMALL, *RUN, "--what-if", "ssm=160"), "sms"),
         (("simulate", *SMALL, *RUN, "--breakdown", "-dp", 2), "one copy"),
-        (("diagnose", *SMALL, "--rate", 100_000), "saturated"),
+        (("diagnose", *SMALL, "--rate", 100_000), "overloaded"),
         (("diagnose", *SMALL, "--trace", "none.csv", "--rate", 1), "its own arrivals"),
     ],
 )

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from infercast.engine.settings import EngineSettings
 from infercast.engine.step import StepShape
 from infercast.forecast.deploy import deploy
-from infercast.forecast.serving import percentiles, replica_of, simulate
+from infercast.forecast.latency import NAMES, percentiles
+from infercast.forecast.serving import replica_of, simulate
 from infercast.serve import Request
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.workload import synthetic_workload, workload_from_requests
@@ -31,7 +32,7 @@ def forecast(llama):
 
 def test_percentiles_are_in_order(forecast):
     for latency in (forecast.ttft, forecast.tpot, forecast.inter_token, forecast.end_to_end):
-        assert 0 < latency.p50 <= latency.p90 <= latency.p99 < math.inf
+        assert 0 < latency.p50 <= latency.p90 <= latency.p95 <= latency.p99 < math.inf
         assert latency.mean > 0
 
 
@@ -107,7 +108,7 @@ weighted = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 30)), min_size=
 def test_weighted_percentiles_equal_those_of_the_values_written_out(pairs):
     values, counts = np.array([value for value, _ in pairs], float), np.array([count for _, count in pairs])
     together, written_out = percentiles(values, counts), percentiles(np.repeat(values, counts))
-    for name in ("mean", "p50", "p90", "p99"):
+    for name in NAMES:
         assert getattr(together, name) == pytest.approx(getattr(written_out, name), rel=1e-12)
 
 

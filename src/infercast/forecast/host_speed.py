@@ -31,8 +31,9 @@ ADDRESS = re.compile(r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}", re.I
 """What vLLM's own ``--host`` takes."""
 
 
-def host_from(name: str, gpu: str) -> Host:
+def host_from(source: str | Path, gpu: str) -> Host:
     """The host of a preset or of a ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows."""
+    name = str(source)
     if ADDRESS.fullmatch(name):
         raise InputError(
             f"--host {name} is an address, as vLLM's --host takes it; here nothing listens, and --host says which CPU "

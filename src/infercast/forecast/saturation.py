@@ -19,8 +19,8 @@ from infercast.serve import Record, Replica, Workload
 from infercast.serve.served import Served
 
 STABLE, BACKLOGGED, OVERLOADED = "stable", "backlogged", "overloaded"
-FEW = 10
-"""Requests that wait: fewer are no backlog."""
+FEW, FEW_OF_ALL = 10, 0.02
+"""Requests that wait: fewer, or so small a share of all, are no backlog."""
 HALF_FULL = 0.5
 FAR_ABOVE, ABOVE = 3.0, 1.5
 """A queue by chance has a length of three times its mean one time in twenty. In a run that never became steady less
@@ -162,7 +162,8 @@ def _has_backlog(served: Record | Served, to_clear: float) -> bool:
     """Whether those that wait when the last request comes take longer to be started than one takes to be served."""
     end = served.sent_at.max()
     num_waiting = int(np.count_nonzero(served.started_at > end))
-    return num_waiting >= FEW and to_clear > float(np.median(served.last_token - served.started_at))
+    enough = max(FEW, FEW_OF_ALL * served.sent_at.size)
+    return num_waiting >= enough and to_clear > float(np.median(served.last_token - served.started_at))
 
 
 def _ends_above(served: Record | Served, share: float) -> bool:

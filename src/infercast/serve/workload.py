@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 
 import numpy as np
@@ -124,7 +124,7 @@ def scaled(workload: Workload, *, rate_scale: float = 1.0, limit: int | None = N
     if not requests[-1].arrival < LATEST:
         last = f"the last is {requests[-1].arrival:g} s"
         raise InputError(f"rate_scale {rate_scale!r} gives arrival times too large for a clock: {last}")
-    return Workload(requests, workload.concurrency, rate, description.removeprefix("; "))
+    return replace(workload, requests=requests, rate=rate, description=description.removeprefix("; "))
 
 
 def _as_lengths(lengths: LengthDistribution | str | int, field: str) -> LengthDistribution:
