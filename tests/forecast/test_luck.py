@@ -32,7 +32,7 @@ def test_another_seed_lies_within_four_times_out_of_five(small, rate):
     records = [simulate_replica(small, load) for load in loads]
     results = np.log([results_of(record) for record in records])
     widths = [
-        luck_of(load, record, small, lambda other: simulate_replica(small, other), 128)
+        luck_of(load, record, small, lambda other: simulate_replica(small, other))
         for load, record in zip(loads, records, strict=True)
     ]
     inside = np.mean(
@@ -87,6 +87,6 @@ def test_closed_loops_and_bursts_are_drawn_again_too(small):
     for how in ({"concurrency": 4}, {"arrival": "burst"}):
         load = synthetic_workload(**{**LOAD, **how, "count": 60})
         record = simulate_replica(small, load)
-        widths = luck_of(load, record, small, lambda other: simulate_replica(small, other), 64)
+        widths = luck_of(load, record, small, lambda other: simulate_replica(small, other))
         assert widths is not None
         assert np.all(widths[:-1] > 0)

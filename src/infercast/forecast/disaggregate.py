@@ -190,7 +190,6 @@ def disaggregated_intervals(forecast: DisaggregatedForecast) -> Intervals:
         clients_of(forecast.handover),
         pools[1].replicas[0],
         lambda other: clients_of(simulate_disaggregated(*pools, wire, size, other)),
-        MOST_REQUESTS,
     )
     chance = chance_in(clients_of(forecast.handover)) if luck is None else luck
     return around(forecast, np.sqrt(np.square([*moved, chance]).sum(axis=0)))

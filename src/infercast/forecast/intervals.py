@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from infercast.forecast.fleet import FleetForecast, busiest, serve_pool
 from infercast.forecast.latency import NAMES, Percentiles
-from infercast.forecast.luck import luck_of
+from infercast.forecast.luck import LENGTHS, LENGTHS_STEP_BY_STEP, luck_of
 from infercast.forecast.results import chance_in, results_of
 from infercast.forecast.serving import Forecast
 from infercast.forecast.uncertainty import Uncertainty, slowed, uncertainty_of
@@ -115,8 +115,8 @@ def forecast_intervals(forecast: Forecast | FleetForecast) -> Intervals:
         pool, records = Pool((forecast.replica,)), (forecast.record,)
     served = records[0] if len(records) == 1 else Served(records)
     uncertainty = uncertainty_of(forecast.deployment, busiest(records))
-    most = MOST_REQUESTS if _jumps(pool) else MOST_STEP_BY_STEP
-    luck = luck_of(forecast.workload, served, first_of(pool), lambda other: serve_pool(pool, other)[1], most)
+    lengths = LENGTHS if _jumps(pool) else LENGTHS_STEP_BY_STEP
+    luck = luck_of(forecast.workload, served, first_of(pool), lambda other: serve_pool(pool, other)[1], lengths)
     chance = chance_in(served) if luck is None else luck
     return around(forecast, pool_half_widths(pool, forecast.workload, uncertainty, results_of, chance))
 

@@ -30,9 +30,13 @@ STUDENT = 1.533
 """Standard deviations on either side that hold 80 %, where the standard deviation is known from five draws."""
 APART = 1_000_003
 """Between the seeds of two draws, so that nobody who counts seeds up meets one."""
-RESIDENCES, MEMORIES, MOST = 8, 10, 8
+RESIDENCES, MEMORIES = 8, 10
 """A draw must be long enough to forget its start: so many times as many requests as are in the system at one time, and
-as are alike; but no longer than so many times the shortest one."""
+as are alike."""
+LENGTHS = 128, 1024
+"""A draw has so many requests at least, if the run has, and so many at most ..."""
+LENGTHS_STEP_BY_STEP = 48, 128
+"""... and where no stretch of steps can be jumped over, which takes ten times as long."""
 LEAST = 1e-8
 """A variance (of logarithms) that nobody cares about."""
 
@@ -42,16 +46,16 @@ def luck_of(
     served: Record | Served,
     replica: Replica,
     serve: Callable[[Workload], Record | Served],
-    least: int,
+    lengths: tuple[int, int] = LENGTHS,
 ) -> Array | None:
     """Half widths of 80 % intervals (logarithms) within which the results of another seed lie; None if none was drawn.
 
-    ``served`` is the run itself, ``serve`` runs another workload, of at least ``least`` requests if the run has them.
+    ``served`` is the run itself, ``serve`` runs another workload.
     """
-    count = len(workload.requests)
-    length = min(count, MOST * least, max(least, _memory(served)))
-    if workload.rate is None and workload.concurrency is None:
-        length = min(count, MOST * least)  # all at once: what happens depends on how many they are
+    count, (least, most) = len(workload.requests), lengths
+    # All at once: what happens depends on how many they are.
+    needed = count if workload.rate is None and workload.concurrency is None else max(least, _memory(served))
+    length = min(count, most, needed)
     drawn = _draws(workload, replica, length)
     if not drawn:
         return None

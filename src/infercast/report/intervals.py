@@ -12,7 +12,7 @@ from infercast.units import MILLI, format_seconds
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-TITLE = "80 % intervals, from how far kernels and host may be off and the luck of the draw"
+TITLE = "80 % intervals, from how far kernels and host may be off, and from chance"
 
 
 def render_intervals(intervals: Intervals) -> RenderableType:
