@@ -2,7 +2,7 @@
 
     python benchmarks/accuracy/luck.py [SEEDS]
 
-Models and GPUs at light load, at a typical one and near what they can serve, with 300 and with 1,000 requests. Every run
+Models and GPUs at light load, at a typical one and near what they can serve, with 300 and with 1,000 requests. Each run
 is held against all others that differ in nothing but the seed; minutes for 20 seeds.
 """
 
