@@ -1,9 +1,10 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from infercast.engine.settings import EngineSettings
-from infercast.forecast.capacity import full_rate
+from infercast.forecast.capacity import full_rate, typical
 from infercast.forecast.deploy import deploy
 from infercast.forecast.saturation import Saturation
 from infercast.forecast.serving import replica_of, simulate
@@ -67,6 +68,24 @@ def test_the_word_follows_the_capacity_that_is_told(small, count):
     assert above.state.word == "overloaded"
     assert above.state.capacity == pytest.approx(capacity)
     assert "requests come faster than they can be served" in above.steady.sentence
+
+
+def test_the_capacity_does_not_depend_on_seed_or_count(small):
+    drawn = {"input_lengths": "lognormal:300:0.9:1:1500", "output_lengths": "lognormal:30:0.9:1:300"}
+    told = {run(small, rate=1e4, seed=seed, count=count, **drawn).state.capacity for seed, count in ((0, 20), (1, 300))}
+    assert len(told) == 1
+
+
+def test_a_few_requests_of_many_are_as_long_as_all(small):
+    many = synthetic_workload(
+        rate=1, count=5000, input_lengths="lognormal:300:1.2:1:1500", output_lengths="lognormal:30:0.9:1:300"
+    )
+    replica = replica_of(small, small.timer())
+    few = typical(replace(many, drawn=None), replica).requests
+    assert len(few) == 1000
+    for name in ("num_input", "num_output"):
+        of_all, of_few = (np.mean([getattr(each, name) for each in some]) for some in (many.requests, few))
+        assert of_few == pytest.approx(of_all, rel=0.01)
 
 
 def test_a_full_cache_counts(small):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from infercast.engine.deployment import Deployment
 from infercast.engine.kv import sequence_bytes
 from infercast.errors import InputError
-from infercast.forecast.capacity import full_rate
+from infercast.forecast.capacity import full_rate, typical
 from infercast.forecast.fleet import DEFAULT_ROUTER, EngineLoad, busiest, engine_loads, pool_of
 from infercast.forecast.intervals import MOST_REQUESTS, Intervals, around
 from infercast.forecast.latency import Percentiles, percentiles
@@ -146,12 +146,13 @@ def _state(
     """How both pools cope: the slower one, or the link, says how many requests can be served."""
     prefill, decode = pools
     first, second = prefill.replicas[0], receiving(decode.replicas[0])
-    prompts = replace(workload, requests=tuple(replace(each, num_output=1) for each in workload.requests))
 
     def capacity() -> float:
+        mix = typical(workload, second)
+        prompts = replace(mix, requests=tuple(replace(each, num_output=1) for each in mix.requests))
         return min(
             len(prefill.replicas) * full_rate(first, prompts),
-            len(decode.replicas) * full_rate(second, workload),
+            len(decode.replicas) * full_rate(second, mix),
             min(len(prefill.replicas) * wire.sending, wire.receiving) / size,
         )
 

@@ -9,7 +9,6 @@ applied to a run of full length. docs/validation.md says how often the result of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -17,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.forecast.latency import FRACTIONS, NAMES, percentiles
+from infercast.forecast.redraw import redraw
 from infercast.forecast.results import chance_of
 from infercast.forecast.uncertainty import EIGHTY
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.served import Served
-from infercast.serve.workload import redrawn
 
 Array = npt.NDArray[Any]
 
@@ -72,24 +71,11 @@ def luck_of(
 
 
 def _draws(workload: Workload, replica: Replica, length: int) -> list[Workload]:
-    """Workloads of other seeds, without what the engine could not take."""
+    """Workloads of other seeds."""
     seed = 0 if workload.drawn is None else workload.drawn.seed
-    longest = max(request.num_input + request.num_output for request in workload.requests)
-    found = (redrawn(workload, seed=seed + APART * number, count=length) for number in range(1, DRAWS + 1))
-    if replica.max_model_len is not None and replica.limits.chunked_prefill:
-        blocks = replica.kv_shape.most_blocks(replica.max_model_len, replica.limits.max_num_batched_tokens)
-        longest = replica.max_model_len if blocks <= replica.num_blocks else longest
-    return [_shortened(other, longest) for other in found if other is not None]
-
-
-def _shortened(workload: Workload, longest: int) -> Workload:
-    requests = tuple(
-        request
-        if request.num_input + request.num_output <= longest
-        else replace(request, num_input=(kept := min(request.num_input, longest - 1)), num_output=longest - kept)
-        for request in workload.requests
-    )
-    return replace(workload, requests=requests)
+    seeds = (seed + APART * number for number in range(1, DRAWS + 1))
+    found = (redraw(workload, replica, seed=each, count=length) for each in seeds)
+    return [other for other in found if other is not None]
 
 
 def _memory(served: Record | Served) -> int:
@@ -116,8 +102,9 @@ def _of_latency(values: list[Array], length: int, count: int) -> Array:
         return np.zeros(len(NAMES))
     variances = np.var(np.log([percentiles(each[:length]).values for each in values]), axis=0, ddof=1)
     short, whole = _if_independent(together, length), _if_independent(together, count)
-    factors = np.maximum(1.0, (variances + LEAST) / (short**2 + LEAST))
-    return np.asarray(STUDENT * np.sqrt(factors) * whole)
+    factors = (variances + LEAST) / (short**2 + LEAST)
+    # What independent requests would have is known, not read off five draws, and is the least there can be.
+    return np.asarray(np.maximum(EIGHTY, STUDENT * np.sqrt(factors)) * whole)
 
 
 def _of_tokens(served: Record | Served) -> tuple[float, ...]:
