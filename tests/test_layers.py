@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": BASE | {"hardware", "ops.lengths"},
     "report": BASE | {"hardware", "models", "engine", "serve", "forecast", "validate"},
     "cli": BASE
-    | {"", "hardware", "models.library", "engine.settings", "serve", "forecast", "validate", "report", "fit", "measure"}
+    | {"", "hardware", "models.library", "engine.settings", "engine.host_presets", "serve", "forecast", "validate"}
+    | {"report", "fit", "measure"}
     | {"predict.artifact", "predict.default", "predict.learned", "predict.profile", "predict.roofline"},
     "__main__": {"cli.main"},
 }

@@ -30,6 +30,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "price": ("gemm", "--gpu", "h200-sxm", "--m", "4", "--n", "64", "--k", "64"),
     "gpus": (),
     "models": (),
+    "hosts": (),
     "validate": ("RUNS",),
     "measure": ("--out", "OUT"),
     "fit": ("FOLDER", "--out", "OUT.npz"),

@@ -68,3 +68,10 @@ def test_a_config_of_ones_own(infercast: Any, tmp_path: Any) -> None:
     assert "3 layers" in text
     assert "8/2 heads of 64; feed-forward of 1,024" in text
     assert "4,096" in text
+
+
+def test_hosts_are_listed_with_their_speed(infercast: Any) -> None:
+    listed = {each["name"]: each for each in infercast("hosts", "--json").json}
+    assert listed["measured"]["single_thread_speed"] == 1.0
+    assert all(each["source"] for each in listed.values())
+    assert "ryzen-9-5950x" in infercast("hosts").out

@@ -80,7 +80,7 @@ def test_replicas_and_stages_are_explained_and_compared(infercast: Any, layout: 
         (("simulate", *SMALL, *RUN, "--what-if", "sms=160", "--trace-out", "run.json"), "side by side"),
         (("simulate", *SMALL, *RUN, "--what-if", "ssm=160"), "sms"),
         (("simulate", *SMALL, *RUN, "--what-if", "dram_bandwidth=1.5"), "say 1.5x"),
-        (("diagnose", *SMALL, "--rate", 100_000), "saturated"),
+        (("diagnose", *SMALL, "--rate", 100_000), "overloaded"),
         (("diagnose", *SMALL, "--trace", "none.csv", "--rate", 1), "its own arrivals"),
     ],
 )

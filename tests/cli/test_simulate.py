@@ -14,6 +14,7 @@ STEADY = (*SMALL, "--rate", 20, "-n", 60)
 KEYS = {
     "deployment", "workload", "ttft_ms", "tpot_ms", "inter_token_ms", "end_to_end_ms", "output_tokens_per_s",
     "requests_per_s", "duration_s", "running", "waiting", "kv_usage", "prefix_hit_rate", "preemptions", "phases",
+    "state", "capacity_requests_per_s", "steady_state", "steady_only", "host_bound_share",
     "saturated", "saturation_requests_per_s", "source", "interval_level", "ttft_ms_interval", "tpot_ms_interval",
     "inter_token_ms_interval", "end_to_end_ms_interval", "output_tokens_per_s_interval", "requests_per_s_interval",
 }  # fmt: skip
@@ -28,8 +29,8 @@ def test_json_has_what_is_promised(forecast: Any) -> None:
     result = forecast(*STEADY)
     assert set(result) == KEYS
     for name in ("ttft_ms", "tpot_ms", "inter_token_ms", "end_to_end_ms"):
-        assert set(result[name]) == {"mean", "p50", "p90", "p99"}
-        assert 0 < result[name]["p50"] <= result[name]["p90"] <= result[name]["p99"]
+        assert set(result[name]) == {"mean", "p50", "p90", "p95", "p99"}
+        assert 0 < result[name]["p50"] <= result[name]["p90"] <= result[name]["p95"] <= result[name]["p99"]
         for number, (low, high) in result[f"{name}_interval"].items():
             assert 0 < low <= result[name][number] <= high
     for name in ("output_tokens_per_s", "requests_per_s"):
@@ -43,6 +44,8 @@ def test_json_has_what_is_promised(forecast: Any) -> None:
     assert result["kv_usage"]["peak"] <= 1
     assert result["deployment"]["num_gpu_blocks"] > 1000
     assert not result["saturated"]
+    assert result["state"] == "stable"
+    assert result["steady_state"]["requests_needed"] == 200
 
 
 def test_phases_explain_the_gpu_time(forecast: Any) -> None:
@@ -193,6 +196,38 @@ def test_overload_is_printed_only_on_request(infercast: Any, forecast: Any) -> N
     assert capacity in refused.err
     assert "--allow-overload" in refused.err
     assert capacity in infercast(*words, "--allow-overload").out
+
+
+def test_a_few_requests_on_a_hopeless_chip_are_refused(infercast: Any) -> None:
+    refused = infercast(*SMALL[:2], "--gpu", "l4", "--rate", 60, "-n", 20)
+    assert (refused.code, refused.out) == (2, "")
+    assert "overloaded: 60 requests/s arrive" in refused.err
+
+
+def test_ramp_up_and_drain_are_left_out_on_request(infercast: Any, forecast: Any) -> None:
+    words = (*SMALL, "--rate", 20, "-n", 300)
+    whole, part = forecast(*words), forecast(*words, "--steady")
+    assert part["steady_only"]
+    assert part["steady_state"] == whole["steady_state"]
+    assert part["requests_per_s"] > whole["requests_per_s"]
+    assert "Latency, without ramp-up and drain" in infercast(*words, "--steady").out
+    refused = infercast(*STEADY, "--steady")
+    assert refused.code == 2
+    assert "about 200 requests would do" in refused.err
+
+
+def test_a_gpu_that_waits_for_its_host_is_pointed_out(infercast: Any) -> None:
+    words = ("--rate", 2, "-n", 20, "--input-len", 100, "--output-len", 10)
+    assert "bound by the host: the GPU waits for its CPU" in infercast(*SMALL, *words).out
+    assert "bound by the host" not in infercast("simulate", "llama-3.1-8b", "--gpu", "l40s", *words).out
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "nobody"])
+def test_a_host_that_is_no_cpu_is_refused_in_one_sentence(infercast: Any, host: str) -> None:
+    refused = infercast(*STEADY, "--host", host)
+    assert refused.code == 2
+    assert "infercast hosts" in refused.err or "known: " in refused.err
+    assert len(refused.err.splitlines()) == 1
 
 
 def test_long_runs_show_a_bar_on_a_terminal_and_nothing_in_a_pipe(

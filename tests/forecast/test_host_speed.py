@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from infercast.engine.host import default_host
-from infercast.errors import FileFormatError
+from infercast.engine.host_presets import host_presets
+from infercast.errors import FileFormatError, InputError, UnknownNameError
+from infercast.forecast.deploy import deploy
 from infercast.forecast.host_speed import host_from
 
 OURS = Path(__file__).parents[2] / "measurements" / "h200-sxm" / "host.json"
@@ -42,3 +44,29 @@ def test_other_files_are_named(tmp_path, text):
     path.write_text(text)
     with pytest.raises(FileFormatError, match=r"other\.json"):
         host_from(path, "h200-sxm")
+
+
+def test_a_cpu_by_its_name_is_faster_by_its_rating():
+    preset = host_presets()["ryzen-5-7600x"]
+    host = host_from("ryzen-5-7600x", "h200-sxm")
+    assert preset.single_thread_speed == pytest.approx(4221 / 3004)
+    assert host.eager_kernel == pytest.approx(default_host().eager_kernel / preset.single_thread_speed)
+    assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline", host="ryzen-5-7600x").host == host
+    assert host_from("measured", "h200-sxm") == default_host()
+
+
+def test_every_cpu_names_its_source():
+    for preset in host_presets().values():
+        assert 0.4 < preset.single_thread_speed < 2.0
+        assert preset.source
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "localhost", "::", "[::1]"])
+def test_an_address_is_told_apart_from_a_cpu(address):
+    with pytest.raises(InputError, match="is an address"):
+        host_from(address, "h200-sxm")
+
+
+def test_an_unknown_cpu_names_those_that_are_known():
+    with pytest.raises(UnknownNameError, match="did you mean epyc-9454p"):
+        host_from("epyc-9454", "h200-sxm")

@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib")
 
 from infercast.forecast.deploy import deploy
 from infercast.forecast.overview import Overview, look_over
-from infercast.forecast.saturation import Saturation
+from infercast.forecast.saturation import State
 from infercast.forecast.watched import watch_run
 from infercast.report.files import check_writable, write_whole
 from infercast.report.html import report_page
@@ -109,7 +109,7 @@ def test_what_users_type_is_escaped(overview: Overview) -> None:
 
 
 def test_an_overloaded_run_says_so(overview: Overview) -> None:
-    saturated = replace(overview, forecast=replace(overview.forecast, saturation=Saturation(90.0, 41.5)))
+    saturated = replace(overview, forecast=replace(overview.forecast, state=State("overloaded", 41.5, 90.0)))
     text = Page(report_page(saturated, "1")).text
     assert "only about 41.5 requests/s can be served" in text
     assert "The deployment is overloaded" in text

@@ -9,7 +9,7 @@ import pytest
 from infercast.forecast.deploy import load_model
 from infercast.forecast.kernels import decode_shape, prefill_shape, price_step
 from infercast.forecast.memory import fit_memory
-from infercast.forecast.saturation import Saturation
+from infercast.forecast.saturation import State
 from infercast.hardware import gpu_names, load_gpu
 from infercast.models.library import model_names
 from infercast.report.catalog import (
@@ -35,8 +35,9 @@ def as_json(data: Any) -> Any:
 def test_forecast_tables(forecast: Any, text_of: Any) -> None:
     text = text_of(render_forecast(forecast))
     for values in (forecast.ttft, forecast.tpot, forecast.inter_token, forecast.end_to_end):
-        row = "  ".join(format_seconds(value) for value in (values.mean, values.p50, values.p90, values.p99))
-        assert row.split() in [line.split()[-8:] for line in text.splitlines()]
+        row = "  ".join(format_seconds(value) for value in values.values)
+        assert row.split() in [line.split()[-10:] for line in text.splitlines()]
+    assert "stable: requests are served as fast as they come" in text
     assert f"{forecast.requests_per_second:,.2f} requests/s" in text
     assert f"{format_percent(forecast.prefix_hit_rate)} of prompt tokens found" in text
     assert "Overload" not in text
@@ -52,12 +53,14 @@ def test_forecast_dict_is_in_the_units_of_its_names(forecast: Any) -> None:
 
 
 def test_a_saturated_forecast_says_so(forecast: Any, text_of: Any) -> None:
-    overloaded = replace(forecast, saturation=Saturation(90.0, 41.5), num_preemptions=7)
+    overloaded = replace(forecast, state=State("overloaded", 41.5, 90.0), num_preemptions=7)
     text = " ".join(text_of(render_forecast(overloaded)).split())
-    assert "Overload saturated: 90 requests/s arrive but only about 41.5 requests/s can be served" in text
+    assert "Overload overloaded: 90 requests/s arrive but only about 41.5 requests/s can be served" in text
     assert "7: the KV cache ran full" in text
     data = as_json(forecast_dict(overloaded))
     assert data["saturated"]
+    assert data["state"] == "overloaded"
+    assert data["capacity_requests_per_s"] == 41.5
     assert data["saturation_requests_per_s"] == 41.5
 
 

@@ -37,6 +37,13 @@ def test_a_pause_lets_the_clock_recover() -> None:
     assert after_a_while < 0.01 * at_once
 
 
+def test_a_step_that_begins_before_the_last_has_ended_finds_the_clock_as_it_was() -> None:
+    conditions = Conditions(SETTLE)
+    conditions.meet(step(seconds=100.0), 0.0, 0.0)
+    on_average = TARGET * (1 - np.exp(-0.05 / SETTLE)) * SETTLE / 0.05
+    assert conditions.meet(step(), 0.0, 0.0).slowed == pytest.approx(on_average)
+
+
 def test_light_steps_lower_nothing() -> None:
     assert shares([0.002] * 5, target=0.0) == [0.0] * 5
 

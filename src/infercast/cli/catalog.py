@@ -1,12 +1,14 @@
-"""``infercast gpus`` and ``infercast models``: what is known."""
+"""``infercast gpus``, ``infercast models`` and ``infercast hosts``: what is known."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from infercast.cli import options
+from infercast.engine.host_presets import host_presets
 from infercast.forecast.deploy import load_model
 from infercast.hardware import gpu_names, load_gpu
 from infercast.models.library import model_names
@@ -68,3 +70,17 @@ def models(
         options.print_json(catalog.model_dict(model))
     else:
         show(*catalog.render_model(model))
+
+
+def hosts(as_json: options.Json = False) -> None:
+    """List the CPUs that --host knows by name, and how fast one thread of each is.
+
+    For example:
+
+      infercast hosts --json
+    """
+    known = list(host_presets().values())
+    if as_json:
+        options.print_json([asdict(preset) for preset in known])
+    else:
+        show(*catalog.render_hosts(known))

@@ -46,6 +46,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "catalog.models",
         "List the models that are bundled, or show how one config.json is understood.",
     ),
+    "hosts": (
+        "catalog.hosts",
+        "List the CPUs that --host knows by name, and how fast one thread of each is.",
+    ),
     "validate": (
         "validate.command",
         "Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.",

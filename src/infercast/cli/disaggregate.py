@@ -81,6 +81,7 @@ def command(
     host: options.HostFile = None,
     what_if: options.WhatIf = None,
     allow_overload: options.AllowOverload = False,
+    steady: options.Steady = False,
     as_json: options.Json = False,
 ) -> None:
     """Simulate disaggregated serving: TTFT by its parts, TPOT, throughput, and what each pool and the link did.
@@ -142,6 +143,7 @@ def command(
         decode_instances=decode_engines,
         link=link,
         router=router,
+        steady=steady,
     )
     with simulation_bar(len(load.requests)) as progress:
         forecast = serve(asked[0](), asked[1](), progress=progress)

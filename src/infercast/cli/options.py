@@ -31,6 +31,10 @@ Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON inste
 AllowOverload = Annotated[
     bool, typer.Option("--allow-overload", metavar="", help="Print a saturated run's numbers instead of refusing.")
 ]
+Steady = Annotated[
+    bool,
+    typer.Option("--steady", metavar="", help="Leave ramp-up and drain out of latencies and rates."),
+]
 Quantization = Annotated[
     str | None,
     typer.Option(
@@ -169,8 +173,8 @@ WhatIf = Annotated[
 
 
 HostFile = Annotated[
-    Path | None,
-    typer.Option("--host", metavar="FILE", help="Your host: host.json of `infercast measure --host`, or a .toml."),
+    str | None,
+    typer.Option("--host", metavar="NAME", help="Your CPU: a name of `infercast hosts`, a host.json or a .toml file."),
 ]
 
 

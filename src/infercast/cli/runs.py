@@ -16,14 +16,14 @@ from infercast.report.serving import forecast_dict, render_forecast
 
 
 def show_fleet(
-    deployment: Deployment, workload: Workload, router: str | None, allow_overload: bool, as_json: bool
+    deployment: Deployment, workload: Workload, router: str | None, allow_overload: bool, as_json: bool, steady: bool
 ) -> None:
     """The run on several replicas."""
     from infercast.forecast.simulate import simulate  # noqa: PLC0415 - most runs need none of it
     from infercast.report.fleet import fleet_dict, render_fleet  # noqa: PLC0415
 
     with simulation_bar(len(workload.requests)) as progress:
-        fleet = simulate(deployment, workload, router=router, progress=progress)
+        fleet = simulate(deployment, workload, router=router, progress=progress, steady=steady)
     assert isinstance(fleet, FleetForecast)
     refuse_overload(fleet.saturation, allow_overload)
     intervals = forecast_intervals(fleet)
@@ -41,6 +41,7 @@ def compare_runs(
     allow_overload: bool,
     as_json: bool,
     breakdown: bool,
+    steady: bool,
 ) -> None:
     """The run as asked for beside the run with the changes."""
     from infercast.forecast.watched import watch_run  # noqa: PLC0415 - most runs need none of it
@@ -52,7 +53,7 @@ def compare_runs(
     for deployment, chosen in ((asked(), router), (deploy_changed(asked, changes), changes.router or router)):
         with simulation_bar(len(workload.requests)) as progress:
             named = chosen if deployment.layout.data > 1 else None
-            runs.append(watch_run(deployment, workload, router=named, progress=progress))
+            runs.append(watch_run(deployment, workload, router=named, progress=progress, steady=steady))
         refuse_overload(runs[-1].forecast.saturation, allow_overload)
     both = runs[0], runs[1]
     if as_json:
@@ -69,6 +70,7 @@ def explain_run(
     as_json: bool,
     files: outputs.Outputs,
     breakdown: bool,
+    steady: bool,
 ) -> None:
     """The run, where its time went, and the files that show it."""
     from infercast.forecast.breakdown import break_down  # noqa: PLC0415 - most runs need none of it
@@ -77,7 +79,7 @@ def explain_run(
     from infercast.report.fleet import fleet_dict, render_fleet  # noqa: PLC0415
 
     with simulation_bar(len(workload.requests)) as progress:
-        run = watch_run(deployment, workload, router=router, progress=progress)
+        run = watch_run(deployment, workload, router=router, progress=progress, steady=steady)
     forecast = run.forecast
     refuse_overload(forecast.saturation, allow_overload)
     intervals = forecast_intervals(forecast)

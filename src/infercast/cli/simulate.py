@@ -86,6 +86,7 @@ def command(
     ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.", rich_help_panel=WORKLOAD)] = 0,
     allow_overload: options.AllowOverload = False,
+    steady: options.Steady = False,
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
@@ -213,19 +214,19 @@ def command(
     if what_if is not None:
         if files:
             raise InputError("--what-if shows two runs side by side; ask for --report or --trace-out of one")
-        compare_runs(asked, what_if, workload, named_router, allow_overload, as_json, breakdown)
+        compare_runs(asked, what_if, workload, named_router, allow_overload, as_json, breakdown, steady)
         return
     deployment = asked()
     if named_router is not None and data_parallel_size == 1:
         raise InputError("--router has no meaning for one copy; add --data-parallel-size N")
     if breakdown or files:
-        explain_run(deployment, workload, named_router, allow_overload, as_json, files, breakdown)
+        explain_run(deployment, workload, named_router, allow_overload, as_json, files, breakdown, steady)
         return
     if data_parallel_size > 1:
-        show_fleet(deployment, workload, named_router, allow_overload, as_json)
+        show_fleet(deployment, workload, named_router, allow_overload, as_json, steady)
         return
     with simulation_bar(len(workload.requests)) as progress:
-        forecast = simulate(deployment, workload, progress=progress)
+        forecast = simulate(deployment, workload, progress=progress, steady=steady)
     refuse_overload(forecast.saturation, allow_overload)
     intervals = forecast_intervals(forecast)
     if as_json:

@@ -10,6 +10,7 @@ from typing import Any
 from infercast.engine.deployment import Deployment
 from infercast.engine.deployment import deploy as deploy_resolved
 from infercast.engine.host import Host, default_host, read_host
+from infercast.engine.host_presets import named_host
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu, with_network
@@ -89,9 +90,10 @@ def deploy(
     network: str | None = None,
     api_server: bool = False,
     predictor: str | Predictor = "learned",
-    host: Path | Host | None = None,
+    host: Path | Host | str | None = None,
 ) -> Deployment:
-    """Put a model on GPUs, or say why it cannot be done. ``host`` is a file like the bundled one, or what it holds.
+    """Put a model on GPUs, or say why it cannot be done. ``host`` is a name of `infercast hosts`, a file
+    like the bundled one, or what it holds.
 
     ``network`` joins nodes where a layout needs more GPUs than one holds. ``fuse_allreduce_rms`` of None follows vLLM:
     on for tensor parallelism on Hopper and Blackwell. With ``api_server`` requests come as text over HTTP.
@@ -114,7 +116,8 @@ def deploy(
         experts=enable_expert_parallel,
         all_to_all=all2all_backend != ALL2ALL_BACKENDS[0],
     )
-    machine = read_host(host) if isinstance(host, Path) else host or default_host()
+    machine = named_host(host) if isinstance(host, str) else host or default_host()
+    machine = read_host(machine) if isinstance(machine, Path) else machine
     return deploy_resolved(
         load_model(
             model,

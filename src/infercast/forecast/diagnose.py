@@ -15,13 +15,15 @@ from infercast.engine.deployment import Deployment
 from infercast.engine.host import Host
 from infercast.engine.step import StepShape
 from infercast.errors import InputError
-from infercast.forecast.serving import Forecast, simulate
+from infercast.forecast.outcome import Outcome, outcome_of
+from infercast.forecast.serving import Forecast, replica_of, simulate
 from infercast.forecast.step_calls import step_calls
 from infercast.predict.ceiling import Ceilings, default_ceilings
 from infercast.predict.closing import Closing, Signature, signature_of
 from infercast.predict.limits import limit_seconds
 from infercast.records import dataclass
 from infercast.serve import Workload
+from infercast.serve import simulate as simulate_replica
 from infercast.serve.totals import PhaseTotals
 
 LEAST_LOSS = 0.002
@@ -111,7 +113,8 @@ def diagnose(deployment: Deployment, workload: Workload, ceilings: Ceilings | No
         )
 
     def saved(changed: Deployment) -> Saving:
-        return _saving(base, simulate(changed, workload))
+        record = simulate_replica(replica_of(changed, changed.timer()), workload)
+        return _saving(base, outcome_of(record))
 
     findings: list[Finding] = []
     not_judged: list[str] = []
@@ -192,7 +195,7 @@ def _typical_shape(totals: PhaseTotals, num_requests: int) -> StepShape:
     return StepShape(new, computed, min(sampled, sequences))
 
 
-def _saving(base: Forecast, changed: Forecast) -> Saving:
+def _saving(base: Forecast, changed: Outcome) -> Saving:
     tpot = 0.0 if base.tpot is None or changed.tpot is None else 1.0 - changed.tpot.mean / base.tpot.mean
     return Saving(
         ttft=1.0 - changed.ttft.mean / base.ttft.mean,

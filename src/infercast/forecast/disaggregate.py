@@ -13,10 +13,15 @@ import numpy.typing as npt
 from infercast.engine.deployment import Deployment
 from infercast.engine.kv import sequence_bytes
 from infercast.errors import InputError
+from infercast.forecast.capacity import full_rate, typical
 from infercast.forecast.fleet import EngineLoad, busiest, engine_loads, pool_of
-from infercast.forecast.intervals import MOST_REQUESTS, Intervals, around, chance_in, results_of
-from infercast.forecast.saturation import Saturation, backlog_grows, full_rate
-from infercast.forecast.serving import Percentiles, percentiles
+from infercast.forecast.intervals import MOST_REQUESTS, Intervals, around
+from infercast.forecast.latency import Percentiles, percentiles
+from infercast.forecast.luck import luck_of
+from infercast.forecast.outcome import outcome_of, part_of
+from infercast.forecast.results import chance_in, results_of
+from infercast.forecast.saturation import Saturation, State, find_state, judged
+from infercast.forecast.steady import SteadyState, find_steady
 from infercast.forecast.uncertainty import EIGHTY, ELSEWHERE, Uncertainty, slowed, uncertainty_of
 from infercast.hardware.network import networks
 from infercast.predict.physics.collective import NETWORK_EFFICIENCY
@@ -64,13 +69,20 @@ class DisaggregatedForecast:
     """Share of the run in which the busiest sender's link carried something."""
     prefill_engines: tuple[EngineLoad, ...]
     decode_engines: tuple[EngineLoad, ...]
-    saturation: Saturation | None
+    state: State
+    steady: SteadyState
+    steady_only: bool
     pools: tuple[Pool, Pool]
     """The engines as they were simulated, for those who simulate them again ..."""
     handover: Handover
     """... and what each of them did."""
     instances: tuple[int, int] = (1, 1)
     """So many of each deployment."""
+
+    @property
+    def saturation(self) -> Saturation | None:
+        """Set where requests arrive faster than they can ever be served."""
+        return self.state.saturation
 
     @property
     def gpus(self) -> int:
@@ -88,10 +100,12 @@ def forecast_disaggregated(
     link: str = "infiniband-ndr",
     router: str = PROXY_ROUTER,
     progress: Progress | None = None,
+    steady: bool = False,
 ) -> DisaggregatedForecast:
     """Simulate a workload on two pools of the same model, joined by a network or by NVLink within a node.
 
-    A pool is so many instances of its deployment, each for itself, behind one load balancer.
+    A pool is so many instances of its deployment, each for itself, behind one load balancer. With ``steady``, latencies
+    and rates of clients leave out ramp-up and drain.
     """
     if prefill.model.name != decode.model.name or prefill.model.cache_dtype != decode.model.cache_dtype:
         raise InputError(
@@ -110,55 +124,65 @@ def forecast_disaggregated(
     size = partial(sequence_bytes, decode.model)
     done = simulate_disaggregated(*pools, wire, size, workload, progress)
     prompts, served = Served(done.prefill), clients_of(done)
-    tpot, (gaps, counts) = served.tpot, served.gaps
-    duration = float(served.last_token.max() - served.sent_at.min())
+    steady_state = find_steady(served, workload)
     sizes = np.array([size(request.num_input) for request in workload.requests])
+    state = _state(pools, wire, float(sizes.mean()), workload, served, steady_state)
+    steady_state = judged(steady_state, state)
+    seen = outcome_of(served, part_of(steady_state, state, steady))
+    duration = seen.duration
     return DisaggregatedForecast(
         prefill=prefill,
         decode=decode,
         link=link,
         workload=workload,
-        ttft=percentiles(served.ttft),
-        tpot=percentiles(tpot) if tpot.size else None,
-        inter_token=percentiles(gaps, counts) if gaps.size else None,
-        end_to_end=percentiles(served.end_to_end),
+        ttft=seen.ttft,
+        tpot=seen.tpot,
+        inter_token=seen.inter_token,
+        end_to_end=seen.end_to_end,
         prompt=percentiles(done.ready - served.sent_at),
         transfer_wait=percentiles(done.began - done.ready),
         transfer=percentiles(done.received - done.began),
         first_step=percentiles(served.first_token - done.received),
         duration=duration,
-        output_tokens_per_second=float(served.num_output.sum()) / duration,
-        requests_per_second=len(workload.requests) / duration,
+        output_tokens_per_second=seen.output_tokens_per_second,
+        requests_per_second=seen.requests_per_second,
         link_use=float(np.bincount(prompts.engine, sizes).max()) / wire.sending / duration,
         prefill_engines=engine_loads(done.prefill, prompts, workload, duration),
         decode_engines=engine_loads(done.decode, served, workload, duration),
-        saturation=_find_saturation(pools, wire, float(sizes.mean()), workload, served),
+        state=state,
+        steady=steady_state,
+        steady_only=steady,
         pools=pools,
         handover=done,
         instances=instances,
     )
 
 
-def _find_saturation(
-    pools: tuple[Pool, Pool], wire: Link, size: float, workload: Workload, served: Served
-) -> Saturation | None:
-    """Whether requests come faster than the slower pool, or the link, can ever serve them."""
-    if workload.rate is None or not backlog_grows(served):
-        return None
+def _state(
+    pools: tuple[Pool, Pool], wire: Link, size: float, workload: Workload, served: Served, steady: SteadyState
+) -> State:
+    """How both pools cope: the slower one, or the link, says how many requests can be served."""
     prefill, decode = pools
-    prompts = replace(workload, requests=tuple(replace(each, num_output=1) for each in workload.requests))
-    capacity = min(
-        len(prefill.replicas) * full_rate(prefill.replicas[0], prompts),
-        len(decode.replicas) * full_rate(receiving(decode.replicas[0]), workload),
-        min(len(prefill.replicas) * wire.sending, wire.receiving) / size,
-    )
-    return Saturation(workload.rate, capacity) if workload.rate > capacity else None
+    first, second = prefill.replicas[0], receiving(decode.replicas[0])
+
+    def capacity() -> float:
+        mix = typical(workload, second)
+        prompts = replace(mix, requests=tuple(replace(each, num_output=1) for each in mix.requests))
+        return min(
+            len(prefill.replicas) * full_rate(first, prompts),
+            len(decode.replicas) * full_rate(second, mix),
+            min(len(prefill.replicas) * wire.sending, wire.receiving) / size,
+        )
+
+    return find_state(second, workload, served, steady, engines=len(decode.replicas), capacity=capacity)
 
 
 def clients_of(done: Handover) -> Served:
     """What clients saw of both pools: tokens come from the second, requests went to the first."""
-    served = Served(done.decode)
-    served.sent_at = Served(done.prefill).sent_at
+    served, prompts = Served(done.decode), Served(done.prefill)
+    served.sent_at = prompts.sent_at
+    # Started as if it had waited for both pools before the first.
+    served.started_at = prompts.started_at + np.maximum(0.0, served.started_at - done.received)
     return served
 
 
@@ -183,7 +207,13 @@ def disaggregated_intervals(forecast: DisaggregatedForecast) -> Intervals:
 
     base, link_end = results(), exp(EIGHTY * LINK_SPREAD)
     moved = [np.log(each / base) for each in (results(gpu=True), results(host=True), results(slower=link_end))]
-    chance = chance_in(clients_of(forecast.handover))
+    luck = luck_of(
+        forecast.workload,
+        clients_of(forecast.handover),
+        pools[1].replicas[0],
+        lambda other: clients_of(simulate_disaggregated(*pools, wire, size, other)),
+    )
+    chance = chance_in(clients_of(forecast.handover)) if luck is None else luck
     return around(forecast, np.sqrt(np.square([*moved, chance]).sum(axis=0)))
 
 

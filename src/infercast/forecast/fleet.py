@@ -8,9 +8,13 @@ from infercast.engine.deployment import Deployment
 from infercast.engine.sharing import shared_seconds
 from infercast.engine.timer import KernelTimer
 from infercast.errors import InputError
+from infercast.forecast.capacity import kept_full
+from infercast.forecast.latency import Percentiles
+from infercast.forecast.outcome import outcome_of, part_of
 from infercast.forecast.phases import Phase, summarise_phases
-from infercast.forecast.saturation import Saturation, find_saturation
-from infercast.forecast.serving import Level, Percentiles, percentiles, replica_of
+from infercast.forecast.saturation import Saturation, State, find_state, judged
+from infercast.forecast.serving import Level, replica_of
+from infercast.forecast.steady import SteadyState, find_steady
 from infercast.records import dataclass
 from infercast.serve import Record, Workload, simulate
 from infercast.serve.fleet import MOST_ENGINES, Pool, same_engines, simulate_fleet
@@ -60,11 +64,18 @@ class FleetForecast:
     phases: tuple[Phase, ...]
     """Of the engine that took most steps."""
     engines: tuple[EngineLoad, ...]
-    saturation: Saturation | None
+    state: State
+    steady: SteadyState
+    steady_only: bool
     pool: Pool
     """The engines as they were simulated, for those who simulate them again ..."""
     records: tuple[Record, ...]
     """... and what each of them did."""
+
+    @property
+    def saturation(self) -> Saturation | None:
+        """Set where requests arrive faster than they can ever be served."""
+        return self.state.saturation
 
     @property
     def output_tokens_per_second_a_gpu(self) -> float:
@@ -112,39 +123,56 @@ def forecast_fleet(
     *,
     watch: Sequence[Watcher] = (),
     progress: Progress | None = None,
+    steady: bool = False,
 ) -> FleetForecast:
     """Simulate a workload on every copy of a deployment behind a router; ``watch``: told of each engine's steps.
 
-    ``progress`` is told now and then how many requests were answered, and when.
+    ``progress`` is told now and then how many requests were answered, and when. With ``steady``, latencies and rates
+    leave out ramp-up and drain.
     """
     pool = pool_of(deployment, router)
     records = simulate_fleet(pool, workload, watch, progress)
     served = Served(records)
     levels = [(record.running, record.waiting, record.kv_usage, _busy(record)) for record in records if _busy(record)]
-    tpot, (gaps, counts) = served.tpot, served.gaps
-    duration = float(served.last_token.max() - served.sent_at.min())
+    steady_state = find_steady(served, workload)
+    state = pool_state(pool, workload, served, steady_state)
+    steady_state = judged(steady_state, state)
+    seen = outcome_of(served, part_of(steady_state, state, steady))
     return FleetForecast(
         deployment=deployment,
         workload=workload,
         router=router,
-        ttft=percentiles(served.ttft),
-        tpot=percentiles(tpot) if tpot.size else None,
-        inter_token=percentiles(gaps, counts) if gaps.size else None,
-        end_to_end=percentiles(served.end_to_end),
-        duration=duration,
-        output_tokens_per_second=float(served.num_output.sum()) / duration,
-        requests_per_second=len(workload.requests) / duration,
+        ttft=seen.ttft,
+        tpot=seen.tpot,
+        inter_token=seen.inter_token,
+        end_to_end=seen.end_to_end,
+        duration=seen.duration,
+        output_tokens_per_second=seen.output_tokens_per_second,
+        requests_per_second=seen.requests_per_second,
         running=Level(sum(each[0].area / each[3] for each in levels), sum(each[0].peak for each in levels)),
         waiting=Level(sum(each[1].area / each[3] for each in levels), sum(each[1].peak for each in levels)),
         kv_usage=Level(max(each[2].area / each[3] for each in levels), max(each[2].peak for each in levels)),
         prefix_hit_rate=float(served.num_cached.sum()) / sum(request.num_input for request in workload.requests),
         num_preemptions=sum(record.num_preemptions for record in records),
         phases=summarise_phases(deployment, busiest(records), timer_of(pool)),
-        engines=engine_loads(records, served, workload, duration),
-        saturation=find_saturation(pool.replicas[0], workload, served, engines=len(records)),
+        engines=engine_loads(records, served, workload, seen.duration),
+        state=state,
+        steady=steady_state,
+        steady_only=steady,
         pool=pool,
         records=tuple(records),
     )
+
+
+def pool_state(pool: Pool, workload: Workload, served: Record | Served, steady: SteadyState) -> State:
+    """How a pool copes; engines in lockstep serve less than each of them could alone."""
+    first, engines = pool.replicas[0], len(pool.replicas)
+
+    def together() -> float:
+        return kept_full(first, workload, lambda requests: serve_pool(pool, requests)[1], engines)
+
+    capacity = together if pool.lockstep else None
+    return find_state(first, workload, served, steady, engines=engines, capacity=capacity)
 
 
 def timer_of(pool: Pool) -> KernelTimer:

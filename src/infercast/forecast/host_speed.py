@@ -1,4 +1,4 @@
-"""A user's own host: a data file like the bundled one, or an idle engine that `infercast measure --host` has watched.
+"""A user's own host: a CPU by its name, a data file, or an idle engine that `infercast measure --host` has watched.
 
 An idle engine with a tiny model shows nothing but its CPU. How many times faster it answers short prompts than the
 bundled host would is taken as the speed of its single thread, and all costs are divided by it.
@@ -7,16 +7,17 @@ bundled host would is taken as the speed of its single thread, and all costs are
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from infercast.engine.host import Host, default_host, read_host
+from infercast.engine.host_presets import named_host, sped_up
 from infercast.engine.settings import EngineSettings
-from infercast.errors import FileFormatError
+from infercast.errors import FileFormatError, InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import replica_of
 from infercast.serve import Request, Workload, simulate
@@ -26,8 +27,21 @@ SHORT = 512
 SETTINGS = EngineSettings(max_model_len=16_384, max_num_batched_tokens=8192, max_num_seqs=256)
 
 
-def host_from(path: Path, gpu: str) -> Host:
-    """The host of a ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows."""
+ADDRESS = re.compile(r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}", re.IGNORECASE)
+"""What vLLM's own ``--host`` takes."""
+
+
+def host_from(source: str | Path, gpu: str) -> Host:
+    """The host of a preset or of a ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows."""
+    name = str(source)
+    if ADDRESS.fullmatch(name):
+        raise InputError(
+            f"--host {name} is an address, as vLLM's --host takes it; here nothing listens, and --host says which CPU "
+            "is beside the GPU: a name from `infercast hosts`, a host.json or a .toml; leave it out"
+        )
+    path = Path(name)
+    if path.suffix not in (".json", ".toml") and not path.exists():
+        return named_host(name)
     if path.suffix != ".json":
         return read_host(path)
     bundled = default_host()
@@ -35,13 +49,7 @@ def host_from(path: Path, gpu: str) -> Host:
     if not ratios:
         raise FileFormatError(path, f"has no first token of a prompt of up to {SHORT} tokens")
     speed = float(np.median(ratios))
-    seconds = {
-        field.name: getattr(bundled, field.name) / speed
-        for field in fields(Host)
-        if field.name not in ("title", "source")
-    }
-    title = f"{bundled.title}, {speed:.2f} times as fast (from {path.name})"
-    return replace(bundled, title=title, source="an idle engine on this machine", **seconds)
+    return sped_up(bundled, speed, f"your host (from {path.name})", "an idle engine on this machine")
 
 
 def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str) -> Iterator[float]:

@@ -17,8 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.forecast.fleet import FleetForecast, busiest, serve_pool
-from infercast.forecast.serving import Forecast, Percentiles, percentiles
-from infercast.forecast.uncertainty import Uncertainty, chance_of, slowed, uncertainty_of
+from infercast.forecast.latency import NAMES, Percentiles
+from infercast.forecast.luck import LENGTHS, LENGTHS_STEP_BY_STEP, luck_of
+from infercast.forecast.results import chance_in, results_of
+from infercast.forecast.serving import Forecast
+from infercast.forecast.uncertainty import Uncertainty, slowed, uncertainty_of
 from infercast.records import dataclass
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.fleet import Pool, same_engines
@@ -74,9 +77,8 @@ def pool_half_widths(
     pool: Pool, workload: Workload, uncertainty: Uncertainty, results: Callable[[Record | Served], Array], chance: Array
 ) -> Array:
     """The same for equal engines behind a router, which are all off alike; ``results`` sums up what clients saw."""
-    first = pool.replicas[0]
-    jumps = first.stages is None and not first.limits.prompts_first and not pool.lockstep
-    workload = replace(workload, requests=workload.requests[: MOST_REQUESTS if jumps else MOST_STEP_BY_STEP])
+    first, most = first_of(pool), MOST_REQUESTS if _jumps(pool) else MOST_STEP_BY_STEP
+    workload = replace(workload, requests=workload.requests[:most])
 
     def run(engine: Replica) -> Array:
         engines = same_engines(engine, len(pool.replicas))
@@ -102,49 +104,42 @@ def responses(replica: Replica, uncertainty: Uncertainty, results: Callable[[Rep
 
 
 def forecast_intervals(forecast: Forecast | FleetForecast) -> Intervals:
-    """80 % intervals of a forecast's latencies and throughput."""
+    """80 % intervals of a forecast's latencies and throughput.
+
+    Where chance made the requests, it may have made others: what that does is told by a few further draws. Of requests
+    that are given only the ranks of percentiles are left to chance.
+    """
     if isinstance(forecast, FleetForecast):
         pool, records = forecast.pool, forecast.records
     else:
         pool, records = Pool((forecast.replica,)), (forecast.record,)
     served = records[0] if len(records) == 1 else Served(records)
     uncertainty = uncertainty_of(forecast.deployment, busiest(records))
-    widths = pool_half_widths(pool, forecast.workload, uncertainty, results_of, chance_in(served))
-    return around(forecast, widths)
+    lengths = LENGTHS if _jumps(pool) else LENGTHS_STEP_BY_STEP
+    luck = luck_of(forecast.workload, served, first_of(pool), lambda other: serve_pool(pool, other)[1], lengths)
+    chance = chance_in(served) if luck is None else luck
+    return around(forecast, pool_half_widths(pool, forecast.workload, uncertainty, results_of, chance))
 
 
-def results_of(served: Record | Served) -> Array:
-    """Mean and percentiles of each latency, and tokens a second; not a number where there is none."""
-    gaps, counts = served.gaps
-    summaries = [
-        percentiles(values, weights) if values.size else None
-        for values, weights in ((served.ttft, None), (served.tpot, None), (gaps, counts), (served.end_to_end, None))
-    ]
-    numbers = [
-        (each.mean, each.p50, each.p90, each.p99) if each else (np.nan, np.nan, np.nan, np.nan) for each in summaries
-    ]
-    duration = float(served.last_token.max() - served.sent_at.min())
-    return np.array([*np.ravel(numbers), served.num_output.sum() / duration])
+def first_of(pool: Pool) -> Replica:
+    """Any engine of a pool: all are equal."""
+    return pool.replicas[0]
 
 
-def chance_in(served: Record | Served) -> Array:
-    """What chance adds to each of these: nothing to means, to the many gaps between tokens and to throughput."""
-    nothing = [0.0] * 4
-    ttft, tpot, end_to_end = (
-        [0.0, *(chance_of(values, fraction) for fraction in (0.5, 0.9, 0.99))] if values.size else nothing
-        for values in (served.ttft, served.tpot, served.end_to_end)
-    )
-    return np.array([*ttft, *tpot, *nothing, *end_to_end, 0.0])
+def _jumps(pool: Pool) -> bool:
+    """Whether stretches of steps can be jumped over."""
+    first = first_of(pool)
+    return first.stages is None and not first.limits.prompts_first and not pool.lockstep
 
 
 def around(forecast: Summary, widths: Array) -> Intervals:
     """Intervals of these widths around a forecast's own numbers."""
-    factors, rate = np.exp(widths[:-1].reshape(4, 4)), exp(widths[-1])
+    factors, rate = np.exp(widths[:-1].reshape(4, len(NAMES))), exp(widths[-1])
 
     def band(values: Percentiles | None, number: int) -> Band | None:
         if values is None:
             return None
-        ends = np.array([values.mean, values.p50, values.p90, values.p99])
+        ends = np.array(values.values)
         low, high = ends / factors[number], ends * factors[number]
         return Band(Percentiles(*low.tolist()), Percentiles(*high.tolist()))
 

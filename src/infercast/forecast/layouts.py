@@ -15,8 +15,9 @@ from infercast.engine.settings import EngineSettings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy, load_model
 from infercast.forecast.fleet import FleetForecast, busiest
+from infercast.forecast.latency import Percentiles
 from infercast.forecast.saturation import Saturation
-from infercast.forecast.serving import Forecast, Percentiles
+from infercast.forecast.serving import Forecast
 from infercast.forecast.simulate import simulate
 from infercast.forecast.uncertainty import uncertainty_of
 from infercast.hardware import Gpu, load_gpu, with_network

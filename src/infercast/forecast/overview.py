@@ -9,6 +9,7 @@ from infercast.forecast.fleet import FleetForecast
 from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.rooflines import StepRoofline, step_rooflines
 from infercast.forecast.serving import Forecast
+from infercast.forecast.steady import mean_in_system
 from infercast.forecast.step_log import Array, EngineRun
 from infercast.forecast.watched import Watched, WatchedRun
 from infercast.records import dataclass
@@ -115,13 +116,13 @@ def _load_curves(run: Watched) -> LoadCurves:
     width = float(edges[1])
     started = np.fmin(np.maximum(started_at, sent_at), first_token) - start
     sent, done = sent_at - start, last_token - start
-    running = _mean_count(started, done, edges)
+    running = mean_in_system(started, done, edges)
     tokens, held = zip(*(_engine_curves(engine, start, edges, running) for engine in engines), strict=True)
     return LoadCurves(
         width=width,
         times=((edges[1:] + edges[:-1]) / 2).tolist(),
         running=running.tolist(),
-        waiting=_mean_count(sent, started, edges).tolist(),
+        waiting=mean_in_system(sent, started, edges).tolist(),
         arrivals=(np.histogram(sent, edges)[0] / width).tolist(),
         output_tokens=(sum(tokens) / width).tolist(),
         kv_usage=np.maximum.reduce(held).tolist(),
@@ -139,19 +140,6 @@ def _engine_curves(engine: EngineRun, start: float, edges: Array, running: Array
     following = np.minimum.accumulate(np.where(seen, np.arange(bins), bins)[::-1])[::-1]
     held = np.where(busy & ~seen & (following < bins), held[np.minimum(following, bins - 1)], held)
     return np.bincount(place, steps.sampled, minlength=bins), held / engine.replica.num_blocks
-
-
-def _mean_count(begin: Array, end: Array, edges: Array) -> Array:
-    """How many of the intervals cover each stretch between two edges, on average."""
-    begins, ends = np.sort(begin), np.sort(end)
-    return np.asarray(np.diff(_covered(begins, edges) - _covered(ends, edges)) / np.diff(edges))
-
-
-def _covered(moments: Array, edges: Array) -> Array:
-    """The sum over all moments (in order) of the time from each to each edge, where it is later."""
-    sums = np.concatenate([[0.0], np.cumsum(moments)])
-    count = np.searchsorted(moments, edges, side="right")
-    return np.asarray(count * edges - sums[count])
 
 
 def _slowest(workload: Workload, record: Record, breakdown: Breakdown) -> tuple[SlowRequest, ...]:

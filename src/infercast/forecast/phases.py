@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepShape
 from infercast.engine.timer import GAPS, KernelTimer
@@ -51,6 +53,12 @@ class Phase:
 def summarise_phases(deployment: Deployment, record: Record, timer: KernelTimer) -> tuple[Phase, ...]:
     """Sum the kernels of all steps up by family."""
     return tuple(_summarise(name, totals, deployment, timer) for name, totals in record.phases.items() if totals.steps)
+
+
+def host_bound_share(phases: Sequence[Phase]) -> float:
+    """The share of step time in which the GPU waits for its host."""
+    seconds = sum(phase.seconds for phase in phases)
+    return sum(phase.host_bound_seconds for phase in phases) / seconds if seconds else 0.0
 
 
 def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer) -> Phase:

@@ -1,18 +1,30 @@
-"""Telling a busy deployment from one that can never keep up."""
+"""Telling a busy deployment from one that can never keep up, in one word.
+
+*stable*: what comes is served as fast as it comes. *backlogged*: a queue built up that takes long to clear, although
+the deployment could keep up with the rate. *overloaded*: requests come faster than they can be served, so the queue
+grows for as long as they do.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import cycle, islice
 
 import numpy as np
 
+from infercast.forecast.capacity import full_rate, num_seats
+from infercast.forecast.steady import SteadyState
 from infercast.records import dataclass
-from infercast.serve import Record, Replica, Workload, simulate
+from infercast.serve import Record, Replica, Workload
 from infercast.serve.served import Served
 
-ROUNDS = 3
-"""A capacity run serves so many times as many requests as the engine can hold at once."""
+STABLE, BACKLOGGED, OVERLOADED = "stable", "backlogged", "overloaded"
+FEW, FEW_OF_ALL = 10, 0.02
+"""Requests that wait: fewer, or so small a share of all, are no backlog."""
+HALF_FULL = 0.5
+FAR_ABOVE, ABOVE = 3.0, 1.5
+"""A queue by chance has a length of three times its mean one time in twenty. In a run that never became steady less
+is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +40,40 @@ class Saturation:
     def sentence(self) -> str:
         """For people."""
         return (
-            f"saturated: {_three_digits(self.offered)} requests/s arrive but only about "
+            f"overloaded: {_three_digits(self.offered)} requests/s arrive but only about "
             f"{_three_digits(self.capacity)} requests/s can be served, so the queue grows without end and latencies "
             "have no steady value"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How a deployment copes with what comes."""
+
+    word: str
+    capacity: float | None = None
+    """Requests a second that can be served; None where the run itself shows that it is more than what comes."""
+    offered: float | None = None
+    """Requests a second that arrive; None without a steady rate."""
+    to_clear: float = 0.0
+    """Seconds from the last arrival until nobody waits any more."""
+
+    @property
+    def saturation(self) -> Saturation | None:
+        """Both rates, of an overloaded deployment whose requests come at a steady rate."""
+        if self.word != OVERLOADED or self.capacity is None or self.offered is None:
+            return None
+        return Saturation(self.offered, self.capacity)
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        if (saturation := self.saturation) is not None:
+            return saturation.sentence
+        most = "" if self.capacity is None else f"; up to about {_three_digits(self.capacity)} requests/s can be served"
+        if self.word == STABLE:
+            return f"stable: requests are served as fast as they come{most}"
+        return f"{self.word}: the queue takes {self.to_clear:,.3g} s to clear after the last request{most}"
 
 
 def _three_digits(rate: float) -> str:
@@ -39,37 +81,94 @@ def _three_digits(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
-def find_saturation(
-    replica: Replica, workload: Workload, record: Record | Served, *, engines: int = 1
-) -> Saturation | None:
-    """Whether a steady stream of requests comes faster than they can ever be served.
+def find_state(
+    replica: Replica,
+    workload: Workload,
+    served: Record | Served,
+    steady: SteadyState,
+    *,
+    engines: int = 1,
+    capacity: Callable[[], float] | None = None,
+) -> State:
+    """How ``engines`` equal ones cope; ``capacity`` tells what they serve together if it is not just their sum.
 
-    A backlog that still grows when the last request arrives is a sign, but a short run of a healthy deployment shows
-    it too. So the sign only raises the question, and the answer is the rate that the deployment reaches when it is
-    kept full, times the number of equal ``engines``. Traces, bursts and closed loops have no steady rate and are never
-    called saturated.
+    A queue that grows is a sign of overload, but a short run of a healthy deployment shows it too, and an engine with
+    room for a thousand sequences takes in far too many requests before anybody waits. So the rate that the deployment
+    reaches when it is kept full decides, and is worked out unless the run proves that there is room: it was steady,
+    next to nobody waited and half of the seats were free at all times.
     """
-    if workload.rate is None or not backlog_grows(record):
-        return None
+    if workload.concurrency is not None:
+        return State(STABLE)
+    to_clear = _seconds_to_clear(served)
+    if workload.rate is None:
+        return _state_of_trace(replica, workload, served, to_clear, engines)
+    if steady.settled and _has_room(replica, workload, served, engines):
+        return State(STABLE, offered=workload.rate)
+    most = engines * full_rate(replica, workload) if capacity is None else capacity()
+    if workload.rate > most:
+        word = OVERLOADED
+    else:
+        share = FAR_ABOVE if steady.settled else ABOVE
+        word = BACKLOGGED if _has_backlog(served, to_clear) and _ends_above(served, share) else STABLE
+    return State(word, most, workload.rate, to_clear)
+
+
+def judged(steady: SteadyState, state: State) -> SteadyState:
+    """The steady part, which an overloaded deployment never has however even it looks for a while."""
+    if state.word != OVERLOADED:
+        return steady
+    return replace(
+        steady, reached=False, settled=False, num_needed=None, obstacle="requests come faster than they can be served"
+    )
+
+
+def _state_of_trace(
+    replica: Replica, workload: Workload, served: Record | Served, to_clear: float, engines: int
+) -> State:
+    """The same where requests come as they came once: what they do to an engine is known, however long they wait.
+
+    A trace whose queue grows to its end, at more than can be served, is overloaded, too. With shared prefixes that is
+    not asked: what is found in the cache depends on the order, and a round would find all of the round before.
+    """
+    if not _has_backlog(served, to_clear):
+        return State(STABLE, to_clear=to_clear)
+    start, end = float(served.sent_at.min()), float(served.sent_at.max())
+    half = (start + end) / 2
+    num_late = int(np.count_nonzero(served.sent_at > half))
+    grows = served.in_system_at(end) - served.in_system_at(half) > 0.1 * num_late > 0
+    if not grows or any(request.prefix for request in workload.requests):
+        return State(BACKLOGGED, to_clear=to_clear)
     capacity = engines * full_rate(replica, workload)
-    return Saturation(workload.rate, capacity) if workload.rate > capacity else None
+    word = OVERLOADED if served.sent_at.size / (end - start) > capacity else BACKLOGGED
+    return State(word, capacity, to_clear=to_clear)
 
 
-def full_rate(replica: Replica, workload: Workload) -> float:
-    """Requests a second that a deployment finishes while every one that ends is replaced by another."""
-    concurrency = replica.limits.max_num_seqs
-    requests = (replace(request, arrival=0.0) for request in islice(cycle(workload.requests), ROUNDS * concurrency))
-    record = simulate(replica, Workload(tuple(requests), concurrency=concurrency))
-    ends = np.sort(record.last_token)
-    # Leave out the common start, in which nobody ends, and the last third, in which nobody follows.
-    first, last = ends.size // 10, (6 * ends.size) // 10
-    return float((last - first) / (ends[last] - ends[first]))
+def _has_room(replica: Replica, workload: Workload, served: Record | Served, engines: int) -> bool:
+    """Whether half of the seats were free at all times and next to nobody had to wait."""
+    sent, started, done = served.sent_at, served.started_at, served.last_token
+    most = engines * num_seats(replica, workload.requests)
+    times = np.concatenate([sent, done])
+    changes = np.repeat([1, -1], sent.size)[np.argsort(times, kind="stable")]
+    waiting, staying = float((started - sent).sum()), float((done - sent).sum())
+    return int(np.cumsum(changes).max()) < HALF_FULL * most and waiting < 0.1 * staying
 
 
-def backlog_grows(record: Record | Served) -> bool:
-    """Whether more than a tenth of the requests of the second half stayed in the system when the last one came."""
-    end = float(record.sent_at.max())
-    half = (float(record.sent_at.min()) + end) / 2
-    num_arrived = int(np.count_nonzero(record.sent_at > half))
-    growth = record.in_system_at(end) - record.in_system_at(half)
-    return record.in_system_at(end) > 30 and growth > 0.1 * num_arrived
+def _seconds_to_clear(served: Record | Served) -> float:
+    """From the last arrival until the last request is started."""
+    return float(served.started_at.max() - served.sent_at.max())
+
+
+def _has_backlog(served: Record | Served, to_clear: float) -> bool:
+    """Whether those that wait when the last request comes take longer to be started than one takes to be served."""
+    end = served.sent_at.max()
+    num_waiting = int(np.count_nonzero(served.started_at > end))
+    enough = max(FEW, FEW_OF_ALL * served.sent_at.size)
+    return num_waiting >= enough and to_clear > float(np.median(served.last_token - served.started_at))
+
+
+def _ends_above(served: Record | Served, share: float) -> bool:
+    """Whether more requests are in the system when the last one comes than there were on average, by far."""
+    start, end = float(served.sent_at.min()), float(served.sent_at.max())
+    stayed = np.minimum(served.last_token, end) - served.sent_at
+    average = float(stayed.sum()) / max(end - start, 1e-9)
+    return served.in_system_at(end) > share * average

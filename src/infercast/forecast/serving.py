@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-
 from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepTimer
 from infercast.engine.timer import KernelTimer
 from infercast.errors import InputError
+from infercast.forecast.latency import Percentiles
+from infercast.forecast.outcome import outcome_of, part_of
 from infercast.forecast.phases import Phase, summarise_phases
-from infercast.forecast.saturation import Saturation, find_saturation
+from infercast.forecast.saturation import Saturation, State, find_state, judged
+from infercast.forecast.steady import SteadyState, find_steady
 from infercast.predict.estimate import SOURCES
 from infercast.predict.power import SETTLE_SECONDS
 from infercast.records import dataclass
@@ -21,16 +19,6 @@ from infercast.serve import simulate as simulate_replica
 from infercast.serve.conditions import LAUNCH_SPREAD
 from infercast.serve.first_use import FirstUses
 from infercast.serve.state import Progress, Watcher
-
-
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """A latency over all requests, or over all tokens, in seconds."""
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +52,19 @@ class Forecast:
     phases: tuple[Phase, ...]
     source: str
     """What the prices of the largest kernels rest on: the weakest of them."""
-    saturation: Saturation | None
-    """Set where requests arrive faster than they can ever be served; latencies then only tell how long the run was."""
+    state: State
+    """Stable, backlogged or overloaded."""
+    steady: SteadyState
+    """Between ramp-up and drain."""
+    steady_only: bool
+    """Whether latencies and rates are those of that part, and not of the whole run."""
     replica: Replica
     """The engine as it was simulated, for those who simulate it again."""
+
+    @property
+    def saturation(self) -> Saturation | None:
+        """Set where requests arrive faster than they can ever be served; latencies then tell how long the run was."""
+        return self.state.saturation
 
 
 def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = True) -> Replica:
@@ -114,21 +111,23 @@ def simulate(
     progress: Progress | None = None,
     timer: KernelTimer | None = None,
     watch: Watcher | None = None,
+    steady: bool = False,
 ) -> Forecast:
     """Simulate a workload on a deployment; ``progress`` is told now and then how many requests were sent, and when.
 
-    ``watch`` is told of every step. A ``timer`` of the deployment that exists already need not be made again.
+    ``watch`` is told of every step. A ``timer`` of the deployment that exists already need not be made again. With
+    ``steady``, latencies and rates leave out ramp-up and drain; it is an error if the run reached no steady state.
     """
     if deployment.layout.data > 1:
         raise InputError(f"one engine is simulated here, not layout {deployment.layout}; use forecast_fleet")
     timer = timer or deployment.timer()
     replica = replica_of(deployment, timer)
     record = simulate_replica(replica, workload, progress=progress, watch=watch)
-    start, end = float(record.sent_at.min()), float(record.last_token.max())
-    duration = end - start
+    steady_state = find_steady(record, workload)
+    state = find_state(replica, workload, record, steady_state)
+    steady_state = judged(steady_state, state)
+    seen = outcome_of(record, part_of(steady_state, state, steady))
     busy = sum(phase.seconds for phase in record.phases.values())
-    tpot = record.tpot
-    gaps, counts = record.gaps
     num_input = sum(request.num_input for request in workload.requests)
     phases = summarise_phases(deployment, record, timer)
     sources = [family.source for phase in phases for family in phase.families if family.share >= 0.05 and family.source]
@@ -136,13 +135,13 @@ def simulate(
         deployment=deployment,
         workload=workload,
         record=record,
-        ttft=percentiles(record.ttft),
-        tpot=percentiles(tpot) if tpot.size else None,
-        inter_token=percentiles(gaps, counts) if gaps.size else None,
-        end_to_end=percentiles(record.end_to_end),
-        duration=duration,
-        output_tokens_per_second=float(record.num_output.sum()) / duration,
-        requests_per_second=len(workload.requests) / duration,
+        ttft=seen.ttft,
+        tpot=seen.tpot,
+        inter_token=seen.inter_token,
+        end_to_end=seen.end_to_end,
+        duration=seen.duration,
+        output_tokens_per_second=seen.output_tokens_per_second,
+        requests_per_second=seen.requests_per_second,
         running=Level(record.running.area / busy, record.running.peak),
         waiting=Level(record.waiting.area / busy, record.waiting.peak),
         kv_usage=Level(record.kv_usage.area / busy, record.kv_usage.peak),
@@ -150,22 +149,8 @@ def simulate(
         num_preemptions=record.num_preemptions,
         phases=phases,
         source=max(sources, key=SOURCES.index),
-        saturation=find_saturation(replica, workload, record),
+        state=state,
+        steady=steady_state,
+        steady_only=steady,
         replica=replica,
     )
-
-
-def percentiles(values: npt.NDArray[Any], counts: npt.NDArray[Any] | None = None) -> Percentiles:
-    """Mean and percentiles, each value counted ``counts`` times."""
-    if counts is None:
-        counts = np.ones(values.size, dtype=np.int64)
-    order = np.argsort(values)
-    values, counts = values[order], counts[order]
-    cumulated = np.cumsum(counts)
-    # The same percentiles as of the values written out: interpolated between the two ranks beside them.
-    positions = np.array([0.5, 0.9, 0.99]) * (cumulated[-1] - 1)
-    ranks = np.floor(positions)
-    below = values[np.searchsorted(cumulated, ranks, side="right")]
-    above = values[np.searchsorted(cumulated, np.ceil(positions), side="right")]
-    p50, p90, p99 = (below + (above - below) * (positions - ranks)).tolist()
-    return Percentiles(float((values * counts).sum() / cumulated[-1]), p50, p90, p99)

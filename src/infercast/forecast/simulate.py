@@ -12,15 +12,21 @@ from infercast.serve.state import Progress
 
 
 def simulate(
-    deployment: Deployment, workload: Workload, *, router: str | None = None, progress: Progress | None = None
+    deployment: Deployment,
+    workload: Workload,
+    *,
+    router: str | None = None,
+    progress: Progress | None = None,
+    steady: bool = False,
 ) -> Forecast | FleetForecast:
     """Simulate a workload on a deployment, with ``data_parallel_size`` replicas on all of them.
 
     ``router`` names the load balancer before several replicas; that of a vLLM API server if none is named.
     ``progress`` is told now and then how many requests have been served, and the simulated seconds.
+    With ``steady``, latencies and rates leave out ramp-up and drain; it is an error if the run reached no steady state.
     """
     if deployment.layout.data > 1:
-        return forecast_fleet(deployment, workload, router or DEFAULT_ROUTER, progress=progress)
+        return forecast_fleet(deployment, workload, router or DEFAULT_ROUTER, progress=progress, steady=steady)
     if router is not None:
         raise InputError(f"router {router!r} has no meaning for one replica; deploy with data_parallel_size=N")
-    return simulate_engine(deployment, workload, progress=progress)
+    return simulate_engine(deployment, workload, progress=progress, steady=steady)

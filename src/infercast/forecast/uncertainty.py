@@ -6,8 +6,9 @@ Three things are taken to be uncertain, and independent of each other:
   a memory that is slower than thought), the rest is each kernel's own and cancels: ``COMMON`` says how much of each
   variance is taken to be common. Steps with prompts and those without are taken to be off in the same direction.
 - *The host.* Everything that its thread does is off by one factor.
-- *Chance.* Which requests meet in a step is luck, and a percentile hangs on a few of them: it may as well have been one
-  a few ranks up or down, as many as a sample of so many requests leaves open.
+- *Chance.* Another draw of arrivals and lengths gives other latencies (`forecast.luck`). Of requests that are given,
+  which of them meet in a step is luck, and a percentile hangs on a few of them: it may as well have been one a few
+  ranks up or down, as many as a sample of so many requests leaves open (`forecast.results`).
 
 The first of ``COMMON`` was chosen on measured runs of five models, ``HOST_SPREAD`` on these and on three engines that
 nothing else was fitted to (benchmarks/accuracy/fit_intervals.py); docs/validation.md tells how often values lie inside.
@@ -22,12 +23,12 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 from math import hypot
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engine.deployment import Deployment
+from infercast.engine.graphs import Launch
+from infercast.engine.launches import launch_work
 from infercast.engine.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
 from infercast.forecast.kernels import StepCost, price_shape
 from infercast.forecast.phases import average_shape
@@ -53,6 +54,15 @@ class Spread:
     host: float = HOST_SPREAD
 
 
+SEEN_IN_ONE = {
+    "latent_layer": "deepseek-v2-lite",
+    "shared_expert_layer": "deepseek-v2-lite",
+    "packed_expert_layer": "gpt-oss-20b",
+}
+"""Host times of layers that were seen in one model only, and the model."""
+SEEN_IN_ONE_SPREAD = 0.3
+"""Standard deviation of the logarithm of such a time in another model: an assumption. Routed experts were off by that
+(52 ms for 72) while they were known from one prompt of one model."""
 MEASURED = Spread()
 ELSEWHERE = Spread(prompts=0.125, decodes=0.08, host=0.20)
 NETWORK_SPREAD = 0.3
@@ -75,11 +85,26 @@ def spread_of(deployment: Deployment) -> Spread:
     return MEASURED if deployment.layout.gpus == 1 and not deployment.over_http else ELSEWHERE
 
 
+def borrowed_share(deployment: Deployment) -> float:
+    """The share of what launching a prompt costs the host that was seen in one other model only."""
+    host, work = deployment.host, launch_work(deployment.model, deployment.layout, deployment.gpu)
+    borrowed = sum(
+        getattr(host, term) * getattr(work, f"{term}s")
+        for term, model in SEEN_IN_ONE.items()
+        if deployment.model.name != model
+    )
+    return borrowed / host.launching(Launch.EAGER, work) if borrowed else 0.0
+
+
 def uncertainty_of(deployment: Deployment, record: Record, spread: Spread | None = None) -> Uncertainty:
     """How far the steps of a run may be off, told by average ones; ``spread`` stands in for that of the deployment."""
     spread = spread or spread_of(deployment)
     prompts, decodes = (_of_phase(deployment, totals) for totals in (record.prefilling, record.decoding))
-    return widened(prompts, decodes, spread)
+    return widened(prompts, decodes, _with_borrowed(spread, borrowed_share(deployment)))
+
+
+def _with_borrowed(spread: Spread, share: float) -> Spread:
+    return replace(spread, host=hypot(spread.host, SEEN_IN_ONE_SPREAD * share)) if share else spread
 
 
 def widened(prompts: float, decodes: float, spread: Spread) -> Uncertainty:
@@ -108,14 +133,6 @@ def step_uncertainty(step: StepCost, *, across_nodes: bool = False) -> float:
         wires = sum(kernel.seconds for kernel in step.kernels if kernel.family == "collective") / seconds.sum()
         own += (EIGHTY * NETWORK_SPREAD * wires) ** 2
     return float(np.sqrt(own + shared))
-
-
-def chance_of(values: npt.NDArray[Any], fraction: float) -> float:
-    """Half the width of the 80 % interval of a percentile of so many values, as a logarithm."""
-    ranked = np.sort(values)
-    off = EIGHTY * np.sqrt(fraction * (1 - fraction) / ranked.size)
-    low, high = (np.clip(ranked.size * level, 0, ranked.size - 1) for level in (fraction - off, fraction + off))
-    return float(np.log(ranked[int(high)] / ranked[int(low)]) / 2)
 
 
 class SlowedTimer:

@@ -47,14 +47,21 @@ Watched = WatchedRun | WatchedFleet
 
 
 def watch_run(
-    deployment: Deployment, workload: Workload, *, router: str | None = None, progress: Progress | None = None
+    deployment: Deployment,
+    workload: Workload,
+    *,
+    router: str | None = None,
+    progress: Progress | None = None,
+    steady: bool = False,
 ) -> Watched:
     """Simulate a workload on a deployment, on all its replicas, and note the steps."""
     if deployment.layout.data > 1:
         logs = tuple(new_log(deployment, len(workload.requests)) for _ in range(deployment.layout.data))
-        fleet = forecast_fleet(deployment, workload, router or DEFAULT_ROUTER, watch=logs, progress=progress)
+        named = router or DEFAULT_ROUTER
+        fleet = forecast_fleet(deployment, workload, named, watch=logs, progress=progress, steady=steady)
         return WatchedFleet(fleet, logs)
     if router is not None:
         raise InputError(f"router {router!r} has no meaning for one replica; deploy with data_parallel_size=N")
     timer, log = deployment.timer(), new_log(deployment, len(workload.requests))
-    return WatchedRun(simulate(deployment, workload, progress=progress, timer=timer, watch=log), timer, log)
+    forecast = simulate(deployment, workload, progress=progress, timer=timer, watch=log, steady=steady)
+    return WatchedRun(forecast, timer, log)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from infercast.engine.host_presets import HostPreset
 from infercast.hardware import Gpu
 from infercast.models.parameters import active_parameter_count, parameter_count, weight_bytes
 from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig, Stack
@@ -34,6 +35,16 @@ def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
     ]
     legend = "16-bit, fp8, fp4: dense TFLOP/s. GiB and TB/s: memory and its bandwidth. link: one way between GPUs."
     return [grid(columns, rows, text_columns=2), styled(legend, style="dim")]
+
+
+def render_hosts(presets: Iterable[HostPreset]) -> list[RenderableType]:
+    """One line a CPU."""
+    rows = [(each.name, f"{each.single_thread_speed:.2f}", each.title) for each in presets]
+    legend = (
+        "speed: of one thread, beside that of the measured machines, by PassMark's single-thread ratings (sources with "
+        "--json). The rating of the measured machines is an assumption. `infercast measure --host` measures yours."
+    )
+    return [grid(("name", "speed", "CPU"), rows, notes_at=(2,)), styled(legend, style="dim")]
 
 
 def render_gpu(gpu: Gpu) -> list[RenderableType]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from infercast.engine.host import default_host
 from infercast.forecast.overview import Overview
-from infercast.forecast.uncertainty import MEASURED, spread_of
+from infercast.forecast.saturation import OVERLOADED
+from infercast.forecast.uncertainty import MEASURED, borrowed_share, spread_of
+from infercast.report.state import BORROWED_TIMES, host_rows
 
 WEAK = {
     "sibling": "borrowed from a GPU of the same generation",
@@ -50,11 +52,15 @@ def caveats(overview: Overview) -> list[str]:
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host` fits them "
             "to yours."
         )
+    waits = [text for _, text in host_rows(deployment, forecast.phases)]
+    if borrowed_share(deployment) > 0 and BORROWED_TIMES not in waits:
+        waits.append(BORROWED_TIMES)
+    sentences += waits
     sentences += [
         NARROW if spread_of(deployment) is MEASURED else WIDE,
         "Every request is taken to produce as many tokens as the workload says; stop strings, failed requests and "
         "speculative decoding are not modelled.",
     ]
-    if forecast.saturation is not None:
+    if forecast.state.word == OVERLOADED:
         sentences.append("The deployment is overloaded: latencies only tell how long the run was.")
     return sentences

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.breakdown import Breakdown
 from infercast.forecast.intervals import Band
+from infercast.forecast.latency import Percentiles
 from infercast.forecast.overview import Histogram, Overview, SlowRequest
-from infercast.forecast.serving import Percentiles
 from infercast.forecast.step_log import KINDS
 from infercast.report.svg import GRID, INK, MUTED, PAPER, SERIES, STYLE, Tips, inline_svg
 from infercast.units import MILLI, format_seconds

@@ -119,7 +119,7 @@ def _headline(before: Forecast | FleetForecast, after: Forecast | FleetForecast)
         ("end to end", before.end_to_end, after.end_to_end),
     ):
         if one is not None and other is not None:
-            for which in ("mean", "p50", "p99"):
+            for which in ("mean", "p50", "p95", "p99"):
                 first, second = getattr(one, which), getattr(other, which)
                 cells = format_seconds(first), format_seconds(second), _signed(second / first - 1.0)
                 rows.append((f"{name} {which}", *cells))

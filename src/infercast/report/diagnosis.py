@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.diagnose import Diagnosis, Finding, Gap, Saving
+from infercast.forecast.latency import NAMES
 from infercast.forecast.tune import experts_of, is_tunable
 from infercast.report.layout import facts, grid, section
 from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds
@@ -27,7 +28,7 @@ def render_diagnosis(diagnosis: Diagnosis) -> list[RenderableType]:
     forecast = diagnosis.forecast
     workload = f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
     latencies = grid(
-        ("", "mean", "p50", "p90", "p99"),
+        ("", *NAMES),
         [
             ("time to first token (TTFT)", *latency_cells(forecast.ttft)),
             ("time per output token (TPOT)", *latency_cells(forecast.tpot)),

@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.fleet import EngineLoad, FleetForecast
 from infercast.forecast.intervals import Intervals
-from infercast.forecast.saturation import Saturation
-from infercast.forecast.serving import Percentiles
+from infercast.forecast.latency import NAMES, Percentiles
+from infercast.forecast.saturation import OVERLOADED
 from infercast.report.intervals import interval_fields, render_intervals
-from infercast.report.layout import facts, grid, section, styled
+from infercast.report.layout import facts, grid, section
 from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds
+from infercast.report.state import host_fields, host_rows, latency_title, overload, state_fields, state_rows
 from infercast.serve import Workload
 from infercast.units import format_percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-LATENCIES = ("", "mean", "p50", "p90", "p99")
+LATENCIES = ("", *NAMES)
 SHOWN_ENGINES = 16
 
 
@@ -36,31 +37,27 @@ def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) ->
         ("end to end", forecast.end_to_end),
     ]
     load = [
+        *state_rows(forecast.state, forecast.steady),
+        *host_rows(forecast.deployment, forecast.phases),
         ("throughput", f"{forecast.output_tokens_per_second:,.0f} output tokens/s"),
         ("", f"{forecast.output_tokens_per_second_a_gpu:,.0f} output tokens/s a GPU"),
         ("", f"{forecast.requests_per_second:,.2f} requests/s"),
     ]
     parts: list[RenderableType] = [
         section("What was simulated", facts(about)),
-        section("Latency", latency_table(latencies)),
+        section(latency_title(forecast.steady_only), latency_table(latencies)),
         section("Load", facts(load)),
         section("Engines", engine_table(forecast.engines)),
     ]
     if intervals is not None:
         parts.insert(2, render_intervals(intervals))
-    if forecast.saturation is not None:
-        parts.insert(1, overload(forecast.saturation))
+    if forecast.state.word == OVERLOADED:
+        parts.insert(1, overload(forecast.state))
     return parts
-
-
-def overload(saturation: Saturation) -> RenderableType:
-    """What a saturated run is told by."""
-    return section("Overload", styled(saturation.sentence, style="bold red"))
 
 
 def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> dict[str, Any]:
     """The same as plain data."""
-    saturation = forecast.saturation
     return {
         "deployment": deployment_dict(forecast.deployment),
         "router": forecast.router,
@@ -74,8 +71,8 @@ def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> d
         "requests_per_s": forecast.requests_per_second,
         "duration_s": forecast.duration,
         "engines": engines_list(forecast.engines),
-        "saturated": saturation is not None,
-        "saturation_requests_per_s": saturation.capacity if saturation else None,
+        **state_fields(forecast.state, forecast.steady, forecast.steady_only),
+        **host_fields(forecast.phases),
         **interval_fields(intervals),
     }
 

@@ -7,15 +7,17 @@ from html import escape
 from importlib import resources
 
 from infercast.forecast.intervals import Band
+from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.overview import Overview, SlowRequest
 from infercast.forecast.phases import Phase
 from infercast.forecast.rooflines import StepRoofline
-from infercast.forecast.serving import Percentiles
+from infercast.forecast.saturation import OVERLOADED
 from infercast.report import charts
 from infercast.report.caveats import caveats
-from infercast.report.intervals import NAMES, format_interval, format_rates
+from infercast.report.intervals import format_interval, format_rates
 from infercast.report.roofline_chart import PHASE_TITLES, roofline_chart
-from infercast.report.serving import TITLES, deployment_facts
+from infercast.report.serving import deployment_facts
+from infercast.report.state import TITLES
 from infercast.units import format_percent, format_rate, format_seconds
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -63,8 +65,8 @@ def _section(name: str, title: str, body: str) -> str:
 
 
 def _warning(overview: Overview) -> str:
-    saturation = overview.forecast.saturation
-    return "" if saturation is None else f'<p class="warning">{escape(saturation.sentence)}</p>'
+    state = overview.forecast.state
+    return f'<p class="warning">{escape(state.sentence)}</p>' if state.word == OVERLOADED else ""
 
 
 def _cards(overview: Overview) -> str:
@@ -117,6 +119,7 @@ def _latency(overview: Overview) -> str:
 def _load(overview: Overview) -> str:
     forecast = overview.forecast
     words = [
+        f"{forecast.state.sentence.capitalize()}. Steady state: {forecast.steady.sentence}.",
         f"{forecast.running.mean:,.1f} sequences run on average, {forecast.running.peak:,.0f} at most; "
         f"{forecast.waiting.mean:,.1f} requests wait on average, {forecast.waiting.peak:,.0f} at most.",
         f"The KV cache is {format_percent(forecast.kv_usage.mean)} full on average, "

@@ -5,26 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.intervals import LEVEL, Band, Intervals
-from infercast.report.layout import grid, section
+from infercast.forecast.latency import NAMES
+from infercast.report.layout import facts, grid, section
 from infercast.units import MILLI, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-NAMES = ("mean", "p50", "p90", "p99")
-TITLE = "80 % intervals, from how far kernels and host may be off"
+TITLE = "80 % intervals, from how far kernels and host may be off, and from chance"
 
 
 def render_intervals(intervals: Intervals) -> RenderableType:
-    """A table for a terminal."""
-    rows = [
-        ("TTFT", *_cells(intervals.ttft)),
-        ("TPOT", *_cells(intervals.tpot)),
-        ("inter-token latency", *_cells(intervals.inter_token)),
-        ("end to end", *_cells(intervals.end_to_end)),
-        ("output tokens/s", format_rates(intervals.output_tokens_per_second), "", "", ""),
-    ]
-    return section(TITLE, grid(("", *NAMES), rows))
+    """A table for a terminal of 80 columns, and what holds for rates in a line below."""
+    from rich.console import Group  # noqa: PLC0415 - JSON needs none of it
+
+    bands = (intervals.ttft, intervals.tpot, intervals.inter_token, intervals.end_to_end)
+    rows = zip(NAMES, *(_cells(band) for band in bands), strict=True)
+    table = grid(("", "TTFT", "TPOT", "inter-token", "end to end"), [list(row) for row in rows])
+    rates = ("output tokens/s", format_rates(intervals.output_tokens_per_second))
+    return section(TITLE, Group(table, facts([rates])))
 
 
 def interval_fields(intervals: Intervals | None) -> dict[str, Any]:

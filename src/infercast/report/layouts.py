@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast.forecast.intervals import LEVEL
+from infercast.forecast.latency import Percentiles
 from infercast.forecast.layouts import LayoutCost, ranked
-from infercast.forecast.serving import Percentiles
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.layout import grid, section, styled
 from infercast.report.serving import milliseconds

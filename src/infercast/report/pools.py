@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 from infercast.engine.deployment import Deployment
 from infercast.forecast.disaggregate import DisaggregatedForecast
 from infercast.forecast.intervals import Intervals
-from infercast.forecast.serving import Percentiles
-from infercast.report.fleet import engine_table, engines_list, latency_table, overload, workload_words
+from infercast.forecast.latency import Percentiles
+from infercast.forecast.saturation import OVERLOADED
+from infercast.report.fleet import engine_table, engines_list, latency_table, workload_words
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section
 from infercast.report.serving import deployment_dict, deployment_facts, milliseconds
+from infercast.report.state import latency_title, overload, state_fields, state_rows
 from infercast.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ def render_disaggregated(forecast: DisaggregatedForecast, intervals: Intervals |
     """Tables for a terminal: both pools, and where the time to the first token goes."""
     tokens = forecast.output_tokens_per_second
     load = [
+        *state_rows(forecast.state, forecast.steady),
         ("throughput", f"{tokens:,.0f} output tokens/s, {tokens / forecast.gpus:,.0f} per GPU"),
         ("", f"{forecast.requests_per_second:,.2f} requests/s"),
         ("link", f"{forecast.link}, {format_percent(forecast.link_use)} of the run in use by its busiest sender"),
@@ -30,8 +33,8 @@ def render_disaggregated(forecast: DisaggregatedForecast, intervals: Intervals |
     return [
         section("Prefill pool", facts(_pool_facts(forecast.prefill, forecast.instances[0]))),
         section("Decode pool", facts(_pool_facts(forecast.decode, forecast.instances[1]))),
-        *([] if forecast.saturation is None else [overload(forecast.saturation)]),
-        section("Latency", latency_table(_latencies(forecast))),
+        *([overload(forecast.state)] if forecast.state.word == OVERLOADED else []),
+        section(latency_title(forecast.steady_only), latency_table(_latencies(forecast))),
         *([] if intervals is None else [render_intervals(intervals)]),
         section("Load", facts(load)),
         section("Engines of the prefill pool", engine_table(forecast.prefill_engines)),
@@ -69,8 +72,7 @@ def disaggregated_dict(forecast: DisaggregatedForecast, intervals: Intervals | N
         "output_tokens_per_s": forecast.output_tokens_per_second,
         "requests_per_s": forecast.requests_per_second,
         "duration_s": forecast.duration,
-        "saturated": forecast.saturation is not None,
-        "saturation_requests_per_s": forecast.saturation.capacity if forecast.saturation else None,
+        **state_fields(forecast.state, forecast.steady, forecast.steady_only),
         **interval_fields(intervals),
     }
 

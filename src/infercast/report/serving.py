@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 from infercast.engine.deployment import Deployment
 from infercast.engine.host import Host, default_host
 from infercast.forecast.intervals import Intervals
+from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.phases import Phase
-from infercast.forecast.serving import Forecast, Level, Percentiles
+from infercast.forecast.saturation import OVERLOADED
+from infercast.forecast.serving import Forecast, Level
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
 from infercast.report.intervals import interval_fields, render_intervals
-from infercast.report.layout import facts, grid, section, styled
+from infercast.report.layout import facts, grid, section
 from infercast.report.memory import block_tokens
+from infercast.report.state import TITLES, host_fields, host_rows, latency_title, overload, state_fields, state_rows
 from infercast.units import MILLI, format_bytes, format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-TITLES = {"prefill": "steps with prompt tokens", "decode": "steps of decoding only"}
 
 
 def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
@@ -79,20 +80,19 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
         section(
             "What was simulated", facts([*deployment_facts(forecast.deployment), ("workload", _workload(forecast))])
         ),
-        section("Latency", _latency_table(forecast)),
+        section(latency_title(forecast.steady_only), _latency_table(forecast)),
         section("Load", facts(_load_rows(forecast))),
     ]
     if intervals is not None:
         parts.insert(2, render_intervals(intervals))
-    if forecast.saturation is not None:
-        parts.insert(1, section("Overload", styled(forecast.saturation.sentence, style="bold red")))
+    if forecast.state.word == OVERLOADED:
+        parts.insert(1, overload(forecast.state))
     parts += [section(_phase_title(phase), _phase_table(phase)) for phase in forecast.phases]
     return parts
 
 
 def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dict[str, Any]:
     """The same as plain data, in milliseconds where a name says so."""
-    saturation = forecast.saturation
     return {
         "deployment": deployment_dict(forecast.deployment),
         "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
@@ -109,8 +109,8 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "prefix_hit_rate": forecast.prefix_hit_rate,
         "preemptions": forecast.num_preemptions,
         "phases": [_phase_dict(phase) for phase in forecast.phases],
-        "saturated": saturation is not None,
-        "saturation_requests_per_s": saturation.capacity if saturation else None,
+        **state_fields(forecast.state, forecast.steady, forecast.steady_only),
+        **host_fields(forecast.phases),
         "source": forecast.source,
         **interval_fields(intervals),
     }
@@ -159,18 +159,20 @@ def _latency_table(forecast: Forecast) -> RenderableType:
         ("inter-token latency", forecast.inter_token),
         ("end to end", forecast.end_to_end),
     ]
-    return grid(("", "mean", "p50", "p90", "p99"), [(name, *latency_cells(values)) for name, values in rows])
+    return grid(("", *NAMES), [(name, *latency_cells(values)) for name, values in rows])
 
 
 def latency_cells(values: Percentiles | None) -> list[str]:
     """Mean and percentiles of a latency, as a row of a table."""
     if values is None:
-        return ["-"] * 4
-    return [format_seconds(value) for value in (values.mean, values.p50, values.p90, values.p99)]
+        return ["-"] * len(NAMES)
+    return [format_seconds(getattr(values, name)) for name in NAMES]
 
 
 def _load_rows(forecast: Forecast) -> list[tuple[str, str]]:
     rows = [
+        *state_rows(forecast.state, forecast.steady),
+        *host_rows(forecast.deployment, forecast.phases),
         ("throughput", f"{forecast.output_tokens_per_second:,.0f} output tokens/s"),
         ("", f"{forecast.requests_per_second:,.2f} requests/s"),
         ("running", f"{forecast.running.mean:,.1f} sequences on average, {forecast.running.peak:,.0f} at most"),
@@ -216,8 +218,7 @@ def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
     """Mean and percentiles of a latency, as plain data."""
     if values is None:
         return None
-    names = ("mean", "p50", "p90", "p99")
-    return {name: getattr(values, name) / MILLI for name in names}
+    return {name: getattr(values, name) / MILLI for name in NAMES}
 
 
 def _level(level: Level) -> dict[str, float]:

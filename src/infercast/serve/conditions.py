@@ -48,7 +48,8 @@ class Conditions:
         host, seconds = estimate.host, estimate.gpu_seconds[0]
         ready = clock + host.plan + host.prepare
         start = ready if ready > gpu_free else gpu_free
-        carried = self._lost * math.exp((self._at - start) / self._settle) if self._lost else 0.0
+        # Stages of a pipeline begin a step while others still work on the one before: nothing recovers in between.
+        carried = self._lost * math.exp(min(0.0, self._at - start) / self._settle) if self._lost else 0.0
         left = math.exp(-seconds / self._settle)
         share = carried * (self._settle / seconds) * (1.0 - left)
         longer = seconds + share * estimate.throttled

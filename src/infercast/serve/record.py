@@ -44,6 +44,7 @@ class Record:
         self._stretches: list[int] = []
         self._written: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
         self._late_gaps: list[float] = []
+        self._late_times: list[float] = []
 
     def sent(self, index: int, time: float) -> None:
         """A client sent its request."""
@@ -68,6 +69,7 @@ class Record:
                 num_steady -= 1
                 if sequence.last_token == sequence.last_token:  # not for those without a token: that is not a number
                     self._late_gaps.append(time - sequence.last_token)
+                    self._late_times.append(time)
                 else:
                     self.first_token[sequence.index] = time
             sequence.last_token = time
@@ -145,6 +147,11 @@ class Record:
     @property
     def gaps(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Times between tokens that follow each other in an answer, and how often each occurred."""
+        return self.timed_gaps[1:]
+
+    @property
+    def timed_gaps(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        """When each of these times ended, and the times and how often each occurred."""
         self._write()
         ends, stretches = (np.concatenate(parts) for parts in zip(*self._written, strict=True))
         num_tokens, counts = (np.repeat(stretches[:, column], stretches[:, 0]) for column in (1, 2))
@@ -152,7 +159,8 @@ class Record:
         follow = np.flatnonzero(counts[1:]) + 1
         late = np.array(self._late_gaps)
         gaps = np.concatenate([times[follow] - times[follow - 1], late])
-        return gaps, np.concatenate([counts[follow], np.ones(late.size, dtype=np.int64)])
+        ended = np.concatenate([times[follow], self._late_times])
+        return ended, gaps, np.concatenate([counts[follow], np.ones(late.size, dtype=np.int64)])
 
     def _write(self) -> None:
         """Write down as arrays what was noted so far, which takes less room."""

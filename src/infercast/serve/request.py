@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infercast.records import dataclass
+from infercast.serve.lengths import LengthDistribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,22 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Draw:
+    """What random requests were drawn from: the arguments of `synthetic_workload`."""
+
+    arrival: str
+    rate: float | None
+    count: int
+    concurrency: int | None
+    input_lengths: LengthDistribution
+    output_lengths: LengthDistribution
+    burstiness: float
+    prefix_length: int
+    prefix_groups: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """Requests in order of arrival, and how many clients send them."""
 
@@ -35,3 +52,5 @@ class Workload:
     rate: float | None = None
     """Offered requests a second where one number describes it; None for traces, bursts and closed loops."""
     description: str = ""
+    drawn: Draw | None = None
+    """Set where chance made the requests, so that it could have made others; see `redrawn`."""

@@ -22,11 +22,12 @@ class Served:
         for number, record in enumerate(records):
             self.engine[~np.isnan(record.last_token)] = number
         self.sent_at = self._pick([record.sent_at for record in records])
+        self.started_at = self._pick([record.started_at for record in records])
         self.first_token = self._pick([record.first_token for record in records])
         self.last_token = self._pick([record.last_token for record in records])
         self.num_output = self._pick([record.num_output for record in records])
         self.num_cached = self._pick([record.num_cached for record in records])
-        self.gaps: tuple[Times, Times] = _join_gaps(records)
+        self.timed_gaps: tuple[Times, Times, Times] = _join_gaps(records)
 
     def _pick(self, arrays: Sequence[Times]) -> Times:
         picked = arrays[0].copy()
@@ -38,6 +39,11 @@ class Served:
     def in_system_at(self, time: float) -> int:
         """Requests that had been sent but not fully answered at that moment."""
         return int(np.count_nonzero(self.sent_at <= time)) - int(np.count_nonzero(self.last_token <= time))
+
+    @property
+    def gaps(self) -> tuple[Times, Times]:
+        """Times between tokens that follow each other in an answer, and how often each occurred."""
+        return self.timed_gaps[1:]
 
     @property
     def ttft(self) -> Times:
@@ -56,7 +62,7 @@ class Served:
         return np.asarray((self.last_token - self.first_token)[several] / (self.num_output[several] - 1))
 
 
-def _join_gaps(records: Sequence[Record]) -> tuple[Times, Times]:
-    """Times between tokens and how often each occurred, over all engines."""
-    pairs = [record.gaps for record in records]
-    return np.concatenate([gaps for gaps, _ in pairs]), np.concatenate([counts for _, counts in pairs])
+def _join_gaps(records: Sequence[Record]) -> tuple[Times, Times, Times]:
+    """Times between tokens, when each ended and how often it occurred, over all engines."""
+    ended, gaps, counts = zip(*(record.timed_gaps for record in records), strict=True)
+    return np.concatenate(ended), np.concatenate(gaps), np.concatenate(counts)

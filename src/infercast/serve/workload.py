@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import fields, replace
 from operator import attrgetter
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from infercast.errors import InputError
 from infercast.serve.arrivals import LATEST, arrival_times, check_arrivals
 from infercast.serve.lengths import LONGEST, LengthDistribution, parse_lengths
-from infercast.serve.request import Request, Segment, Workload
+from infercast.serve.request import Draw, Request, Segment, Workload
 
 
 def synthetic_workload(
@@ -66,7 +67,28 @@ def synthetic_workload(
                 f"output {outputs_from}",
             )
         ),
+        drawn=Draw(
+            arrival=arrival,
+            rate=rate,
+            count=count,
+            concurrency=concurrency,
+            input_lengths=inputs_from,
+            output_lengths=outputs_from,
+            burstiness=burstiness,
+            prefix_length=prefix_length,
+            prefix_groups=prefix_groups,
+            seed=seed,
+        ),
     )
+
+
+def redrawn(workload: Workload, *, seed: int, count: int) -> Workload | None:
+    """The first ``count`` requests that another seed would have drawn; None where chance made none of them."""
+    drawn = workload.drawn
+    if drawn is None or drawn.count != len(workload.requests) or drawn.rate != workload.rate:
+        return None
+    arguments = {field.name: getattr(drawn, field.name) for field in fields(drawn)}
+    return synthetic_workload(**{**arguments, "seed": seed, "count": count})
 
 
 def workload_from_requests(
@@ -102,7 +124,7 @@ def scaled(workload: Workload, *, rate_scale: float = 1.0, limit: int | None = N
     if not requests[-1].arrival < LATEST:
         last = f"the last is {requests[-1].arrival:g} s"
         raise InputError(f"rate_scale {rate_scale!r} gives arrival times too large for a clock: {last}")
-    return Workload(requests, workload.concurrency, rate, description.removeprefix("; "))
+    return replace(workload, requests=requests, rate=rate, description=description.removeprefix("; "))
 
 
 def _as_lengths(lengths: LengthDistribution | str | int, field: str) -> LengthDistribution:

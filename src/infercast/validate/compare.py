@@ -15,8 +15,9 @@ from infercast.engine.deployment import Deployment
 from infercast.engine.settings import EngineSettings
 from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.intervals import half_widths
+from infercast.forecast.results import chance_of
 from infercast.forecast.serving import replica_of
-from infercast.forecast.uncertainty import chance_of, uncertainty_of
+from infercast.forecast.uncertainty import uncertainty_of
 from infercast.hardware import gpu_from_driver_name
 from infercast.records import dataclass
 from infercast.serve import Record, Replica, simulate

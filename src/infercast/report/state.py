@@ -1,0 +1,82 @@
+"""How a deployment copes with its load and what it waits for, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from infercast.engine.deployment import Deployment
+from infercast.forecast.phases import Phase, host_bound_share
+from infercast.forecast.saturation import State
+from infercast.forecast.steady import SteadyState
+from infercast.forecast.uncertainty import borrowed_share
+from infercast.report.layout import section, styled
+from infercast.units import format_percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+HOST_BOUND = 0.3
+"""A GPU that waits for its host for more of its step time than this is bound by it."""
+MATTERS = 0.05
+"""Steps of one kind that take less of all step time than this are not worth a word."""
+BORROWED = 0.1
+TITLES = {"prefill": "steps with prompt tokens", "decode": "steps of decoding only"}
+BORROWED_TIMES = (
+    "What the host spends on latent attention, shared experts or packed 4-bit experts was seen in one other model "
+    "only; intervals are wider for it."
+)
+
+
+def overload(state: State) -> RenderableType:
+    """Why no latency below means much."""
+    return section("Overload", styled(state.sentence, style="bold red"))
+
+
+def latency_title(steady_only: bool) -> str:
+    """Of what latencies are said."""
+    return "Latency, without ramp-up and drain" if steady_only else "Latency"
+
+
+def state_rows(state: State, steady: SteadyState) -> list[tuple[str, str]]:
+    """How the deployment copes, and when it was in a steady state."""
+    return [("state", state.sentence), ("steady state", steady.sentence)]
+
+
+def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "state": state.word,
+        "capacity_requests_per_s": state.capacity,
+        "saturated": state.saturation is not None,
+        "saturation_requests_per_s": state.capacity if state.saturation else None,
+        "steady_state": {
+            "reached": steady.reached,
+            "from_s": steady.begin if steady.reached else None,
+            "to_s": steady.end if steady.reached else None,
+            "requests": steady.num_requests if steady.reached else 0,
+            "requests_needed": steady.num_needed,
+        },
+        "steady_only": steady_only,
+    }
+
+
+def host_rows(deployment: Deployment, phases: Sequence[Phase]) -> list[tuple[str, str]]:
+    """A warning where the GPU waits for its host much of the time; stages of a pipeline wait for each other, too."""
+    whole = sum(phase.seconds for phase in phases)
+    much = [phase for phase in phases if phase.seconds > MATTERS * whole and host_bound_share([phase]) > HOST_BOUND]
+    if not much or deployment.layout.pipeline > 1:
+        return []
+    steps = " and ".join(
+        f"{format_percent(host_bound_share([phase]))} of the time of {TITLES[phase.name]}" for phase in much
+    )
+    words = f"the GPU waits for its CPU in {steps}; a faster CPU would help (--host NAME, see `infercast hosts`)"
+    rows = [("host", f"bound by the host: {words}")]
+    if borrowed_share(deployment) > BORROWED:
+        rows.append(("", BORROWED_TIMES))
+    return rows
+
+
+def host_fields(phases: Sequence[Phase]) -> dict[str, Any]:
+    """The same as plain data."""
+    return {"host_bound_share": host_bound_share(phases)}

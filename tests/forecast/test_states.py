@@ -1,0 +1,97 @@
+"""One word for how a server copes, where mathematics knows the word: a queue with fixed service times."""
+
+import numpy as np
+import pytest
+
+from infercast.engine.step import constant_timer
+from infercast.forecast.capacity import full_rate
+from infercast.forecast.saturation import find_state, judged
+from infercast.forecast.steady import find_steady
+from infercast.serve import Limits, Record, Replica, Request, Workload, simulate
+from infercast.serve.arrivals import arrival_times
+
+SERVICE = 0.5
+"""Seconds of a step. One request of one input and one output token is served at a time."""
+SERVER = Replica(constant_timer(SERVICE), Limits(1, 1), num_blocks=2, steps_under_way=1)
+
+
+def workload(kind: str, utilisation: float, count: int, seed: int = 0) -> Workload:
+    rate = utilisation / SERVICE
+    arrivals = arrival_times(kind, rate, count, np.random.default_rng(seed))
+    return Workload(tuple(Request(arrival, 1, 1) for arrival in arrivals.tolist()), rate=rate)
+
+
+def word(load: Workload) -> str:
+    record = simulate(SERVER, load)
+    return find_state(SERVER, load, record, find_steady(record, load)).word
+
+
+def test_the_capacity_of_a_server_is_one_over_its_service_time() -> None:
+    assert full_rate(SERVER, workload("poisson", 0.5, 50)) == pytest.approx(1 / SERVICE)
+
+
+@pytest.mark.parametrize("count", [300, 3000])
+@pytest.mark.parametrize(
+    ("kind", "utilisation", "expected"),
+    [
+        ("poisson", 0.3, "stable"),
+        ("poisson", 0.8, "stable"),
+        ("poisson", 0.95, "stable"),
+        ("poisson", 1.1, "overloaded"),
+        ("poisson", 3.0, "overloaded"),
+        ("constant", 0.99, "stable"),
+        ("constant", 1.02, "overloaded"),
+    ],
+)
+def test_the_word_is_what_theory_says(kind: str, utilisation: float, count: int, expected: str) -> None:
+    assert word(workload(kind, utilisation, count)) == expected
+
+
+def test_a_rush_at_the_end_is_a_backlog() -> None:
+    calm = workload("constant", 0.5, 300)
+    last = calm.requests[-1].arrival
+    rush = tuple(Request(last + 0.001 * number, 1, 1) for number in range(1, 101))
+    assert word(Workload(calm.requests + rush, rate=400 / (last + 0.1))) == "backlogged"
+
+
+def record_of(sent: list[float], stays: list[float]) -> Record:
+    """A run in which each request stays as long as is said."""
+    record = Record(len(sent), num_blocks=1)
+    record.sent_at[:] = record.started_at[:] = sent
+    record.first_token[:] = record.last_token[:] = np.add(sent, stays)
+    return record
+
+
+def test_ramp_up_and_drain_are_left_out() -> None:
+    """Requests a second apart that stay for ten: the number in the system rises for ten seconds."""
+    load = workload("constant", 0.5, 400)
+    sent = [float(number) for number in range(400)]
+    steady = find_steady(record_of(sent, [10.0] * 400), load)
+    assert steady.reached
+    assert 7 < steady.begin < 20
+    assert steady.end == 399.0
+    assert steady.num_requests == sum(moment >= steady.begin for moment in sent)
+
+
+def test_too_short_a_run_says_how_many_requests_would_do() -> None:
+    load = workload("constant", 0.5, 40)
+    short = find_steady(record_of([float(number) for number in range(40)], [30.0] * 40), load)
+    assert not short.reached
+    assert short.num_needed is not None
+    assert f"about {short.num_needed:,} requests would do" in short.sentence
+    enough = short.num_needed
+    longer = workload("constant", 0.5, enough)
+    assert find_steady(record_of([float(number) for number in range(enough)], [30.0] * enough), longer).reached
+
+
+def test_a_queue_that_grows_has_no_steady_state() -> None:
+    load = workload("poisson", 1.2, 2000)
+    record = simulate(SERVER, load)
+    steady = find_steady(record, load)
+    assert not judged(steady, find_state(SERVER, load, record, steady)).reached
+
+
+def test_all_at_once_has_no_steady_state() -> None:
+    burst = Workload(tuple(Request(0.0, 1, 1) for _ in range(200)))
+    steady = find_steady(simulate(SERVER, burst), burst)
+    assert "do not come at a steady rate" in steady.sentence
