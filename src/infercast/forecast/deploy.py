@@ -28,7 +28,7 @@ MOE_BACKENDS = ("auto", "triton", "cutlass", "trtllm", "marlin")
 ROUTINGS = ("uniform", "balanced", "power_law_1.01", "power_law_1.2")
 # How copies that share experts exchange tokens, by vLLM's names.
 ALL2ALL_BACKENDS = ("allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency")
-FUSING_ARCHITECTURES = ("hopper", "blackwell", "blackwell-ultra")
+FUSING_KERNELS = ("hopper", "blackwell")
 
 # vLLM's names for KV-cache formats; both spellings of fp8 take one byte.
 KV_DTYPES = {
@@ -64,7 +64,7 @@ def load_model(
 
 def fuses_norms(gpu: Gpu) -> bool:
     """Whether vLLM does so by default: norms ride on all-reduces where FlashInfer has the kernel for it."""
-    return gpu.architecture in FUSING_ARCHITECTURES
+    return gpu.kernels in FUSING_KERNELS
 
 
 def deploy(

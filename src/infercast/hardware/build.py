@@ -55,6 +55,7 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
         vendor=chip["vendor"],
         architecture=table["architecture"],
         compute_capability=chip["compute_capability"],
+        kernels=chip["kernels"],
         sms=sms,
         boost_clock=boost_clock,
         sustained_clock=table["sustained_clock_mhz"] * MEGA,
@@ -91,9 +92,11 @@ def _check_complete(table: Mapping[str, Any], architectures: Mapping[str, Any], 
     missing = [key for key in REQUIRED_GPU_FIELDS if key not in table]
     if missing:
         raise FileFormatError(shown, f"missing {', '.join(missing)} (or start from a bundled GPU with 'base')")
-    if table["architecture"] not in architectures:
-        unknown = UnknownNameError("architecture", table["architecture"], architectures)
-        raise FileFormatError(shown, f"field 'architecture': {unknown}; name the nearest and override what differs")
+    own = [name for name, facts in architectures.items() if facts["kernels"] == name]
+    for field, known in (("architecture", architectures), ("kernels", own)):
+        if field in table and table[field] not in known:
+            unknown = UnknownNameError("architecture", table[field], known)
+            raise FileFormatError(shown, f"field {field!r}: {unknown}; name the nearest and override what differs")
 
 
 def _check_sense(gpu: Gpu, table: Mapping[str, Any], shown: object) -> None:

@@ -34,6 +34,8 @@ class Gpu:
     vendor: str
     architecture: str
     compute_capability: str
+    kernels: str
+    """The architecture whose kernels engines run on it: its own, or an earlier one's that it shares them with."""
     sms: int
     """Streaming multiprocessors; compute units on AMD."""
     boost_clock: float

@@ -49,7 +49,7 @@ ON_CHIP_FIELDS: dict[str, Rule] = {
 }
 """Facts of an architecture; a GPU file may replace any of them."""
 
-ARCHITECTURE_FIELDS: dict[str, Rule] = {"vendor": TEXT, "compute_capability": TEXT, **ON_CHIP_FIELDS}
+ARCHITECTURE_FIELDS: dict[str, Rule] = {"vendor": TEXT, "compute_capability": TEXT, "kernels": TEXT, **ON_CHIP_FIELDS}
 
 GPU_FIELDS: dict[str, Rule] = {
     "base": TEXT,

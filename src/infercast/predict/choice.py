@@ -74,6 +74,8 @@ class Choice:
     @property
     def trust(self) -> float:
         """How far the ratio of two siblings' physics is believed, as its exponent."""
+        if self.entry.engine == SWEEP:
+            return 1.0
         by_family = SIBLING_TRUST.get(self.entry.family, 1.0)
         return SIBLING_TRUST.get(f"{self.entry.family} {self.entry.variant}", by_family)
 

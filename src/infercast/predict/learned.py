@@ -7,11 +7,13 @@ several GPUs, for one that nobody measured). A kernel without any model is price
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from infercast.hardware import Gpu, load_gpu
+from infercast.hardware.kernels import by_kernels
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity
@@ -24,7 +26,7 @@ from infercast.predict.physics.attention_kernels import Single
 from infercast.predict.physics.cores import engine_physics, sweep_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
 from infercast.predict.pricer import GemmPricer
-from infercast.predict.profile import KernelProfile, family_of, variants_of
+from infercast.predict.profile import KernelProfile, family_of
 from infercast.predict.roofline import Roofline
 from infercast.predict.single import SinglePricer, kind_of, size_of_one
 
@@ -195,8 +197,8 @@ class Learned:
         """The best model for this kind of operator on this GPU; None where no measured kernel is like it."""
         if isinstance(op, Collective) and op.gpus > gpu.gpus_per_node:
             return None  # no collective between nodes was measured
-        family, variants = family_of(op), variants or variants_of(op, gpu)
-        engines = self._profile.engines(op)
+        family, variants = family_of(op), variants or self._profile.variants(op, gpu)
+        engines = self._profile.engines(op, gpu)
         key = (family, gpu.name, variants, engines)
         if key not in self._choices:
             self._choices[key] = next(self._candidates(family, gpu, variants, engines), None)
@@ -208,17 +210,17 @@ class Learned:
         """Models that could serve, best first."""
         if not any(entry.family == family and entry.variant in variants for entry in self._artifact.entries):
             return  # no GPU has one: none needs to be looked at
-        for tier, names in self._known(gpu):
-            for engine in engines:
-                if engine == SWEEP and self._as_tabled:
-                    continue  # it was not measured under the conditions of a table
-                for variant in variants:
-                    if tier == "sibling" and self._profile.stands_alone(gpu.architecture, family, variant):
+        # One protocol of measuring at a time: a sweep of a sibling comes before the GPU's own rows in published tables,
+        # so that chips of one die are compared by one kind of measurement and differ by what physics says.
+        swept = (SWEEP,) if SWEEP in engines and not self._as_tabled else ()
+        for protocol in (swept, tuple(engine for engine in engines if engine != SWEEP)):
+            for tier, names in self._known(gpu):
+                for engine, variant, name in product(protocol, variants, names):
+                    if tier == "sibling" and self._profile.stands_alone(gpu.kernels, family, variant):
                         continue
-                    for name in names:
-                        found = self._artifact.find(family, name, engine, variant)
-                        if found is not None:
-                            yield Choice(tier, *found, known=load_gpu(name) if tier == "sibling" else None)
+                    found = self._artifact.find(family, name, engine, variant)
+                    if found is not None:
+                        yield Choice(tier, *found, known=load_gpu(name) if tier == "sibling" else None)
 
     def _known(self, gpu: Gpu) -> Iterator[tuple[str, list[str]]]:
         """(tier, GPUs to borrow from), best tier first and nearest GPU first."""
@@ -226,14 +228,10 @@ class Learned:
             yield "measured", [gpu.name]
         if self._tier in (None, "sibling"):
             measured = sorted({entry.gpu for entry in self._artifact.entries} - {POOLED, gpu.name})
-            relatives = [load_gpu(name) for name in measured if load_gpu(name).architecture in self._same(gpu)]
+            relatives = [load_gpu(name) for name in measured if load_gpu(name).kernels in by_kernels(self._profile.generations, gpu)]
             relatives.sort(key=lambda other: abs(np.log(other.dram_bandwidth / gpu.dram_bandwidth)))
             yield "sibling", [other.name for other in relatives]
         yield "unseen", [POOLED]
-
-    def _same(self, gpu: Gpu) -> tuple[str, ...]:
-        """Architectures that count as the same generation."""
-        return self._profile.generations.get(gpu.architecture, (gpu.architecture,))
 
 
 def _bound(physics: Physics) -> Array:

@@ -44,7 +44,7 @@ _TABLE = np.array([(*kernel, STEP_CYCLES[kernel[2]]) for kernel in KERNELS]).T
 
 def is_known(op: Gemm, gpu: Gpu) -> bool:
     """Whether these are the kernels of such products."""
-    return op.dtype == "fp8" and op.weight_dtype in ("", None, "fp8") and gpu.architecture == "hopper"
+    return op.dtype == "fp8" and op.weight_dtype in ("", None, "fp8") and gpu.kernels == "hopper"
 
 
 def fp8_products(
