@@ -56,6 +56,7 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
         architecture=table["architecture"],
         compute_capability=chip["compute_capability"],
         kernels=chip["kernels"],
+        memory=chip["memory"],
         sms=sms,
         boost_clock=boost_clock,
         sustained_clock=table["sustained_clock_mhz"] * MEGA,

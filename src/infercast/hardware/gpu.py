@@ -36,6 +36,8 @@ class Gpu:
     compute_capability: str
     kernels: str
     """The architecture whose kernels engines run on it: its own, or an earlier one's that it shares them with."""
+    memory: str
+    """Its kind: ``hbm`` (stacked) or ``gddr``."""
     sms: int
     """Streaming multiprocessors; compute units on AMD."""
     boost_clock: float

@@ -49,7 +49,15 @@ ON_CHIP_FIELDS: dict[str, Rule] = {
 }
 """Facts of an architecture; a GPU file may replace any of them."""
 
-ARCHITECTURE_FIELDS: dict[str, Rule] = {"vendor": TEXT, "compute_capability": TEXT, "kernels": TEXT, **ON_CHIP_FIELDS}
+MEMORIES = ("hbm", "gddr")
+MEMORY: Rule = ("hbm (stacked) or gddr", lambda value: value in MEMORIES)
+ARCHITECTURE_FIELDS: dict[str, Rule] = {
+    "vendor": TEXT,
+    "compute_capability": TEXT,
+    "kernels": TEXT,
+    "memory": MEMORY,
+    **ON_CHIP_FIELDS,
+}
 
 GPU_FIELDS: dict[str, Rule] = {
     "base": TEXT,

@@ -18,9 +18,10 @@ from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity
 from infercast.predict.artifact import POOLED, Artifact
-from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice
+from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice, borrowed
 from infercast.predict.estimate import Estimate
 from infercast.predict.identity import SWEEP
+from infercast.predict.ordering import at_most, ordering
 from infercast.predict.mixed import join, split_batch, together
 from infercast.predict.physics.attention_kernels import Single
 from infercast.predict.physics.cores import engine_physics, sweep_physics, table_physics
@@ -66,6 +67,9 @@ class Learned:
         self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], Choice | None] = {}
         self._pricers: dict[object, GemmPricer] = {}
         self._singles: dict[object, SinglePricer] = {}
+        self._ordering = ordering()
+        self._bounded = {bound.kernels for bound in self._ordering.bounds}
+        self._lessers: dict[object, tuple[Gpu, Gpu | None]] = {}
 
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
@@ -83,6 +87,10 @@ class Learned:
 
     def price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices. ``variants`` names the kernel, if known."""
+        own, lesser = self._price(op, gpu, variants), self._lesser(op, gpu)
+        return own if lesser is None else at_most(own, self._price(op, lesser, variants))
+
+    def _price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
         if isinstance(op, Gemm) and gpu.vendor == UNDERSTOOD and not self._corrections:
             return self._pricer(op, gpu, variants).price(op)
         size = self._size_of_one(op, gpu)
@@ -90,7 +98,7 @@ class Learned:
             return self._single(op, gpu, size, variants).price(op, size)
         prompts, decodes = split_batch(op)
         if decodes is not None:
-            return join(self.price(prompts, gpu), self.price(decodes, gpu))
+            return join(self._price(prompts, gpu, None), self._price(decodes, gpu, None))
         choice = self.choose(op, gpu, variants)
         if gpu.vendor != UNDERSTOOD:
             return self._fallback.price(op, gpu)
@@ -111,6 +119,10 @@ class Learned:
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who price by the thousand."""
+        own, lesser = self._seconds(op, gpu), self._lesser(op, gpu)
+        return own if lesser is None else np.minimum(own, self._seconds(op, lesser))
+
+    def _seconds(self, op: Op, gpu: Gpu) -> Quantity:
         if isinstance(op, Gemm) and gpu.vendor == UNDERSTOOD and not self._corrections:
             return self._pricer(op, gpu).seconds(op)
         size = self._size_of_one(op, gpu)
@@ -118,12 +130,23 @@ class Learned:
             return np.array([self._single(op, gpu, size).seconds(op, size)])
         prompts, decodes = split_batch(op)
         if decodes is not None:
-            return np.asarray(together(self.seconds(prompts, gpu), self.seconds(decodes, gpu)))
+            return np.asarray(together(self._seconds(prompts, gpu), self._seconds(decodes, gpu)))
         if gpu.vendor != UNDERSTOOD:
             return self._fallback.seconds(op, gpu)
         choice = self.choose(op, gpu)
         physics, factor = self._apply(choice, op, gpu)
         return self._at_least(op, gpu, self._in_engine(choice, physics.seconds * factor))
+
+    def _lesser(self, op: Op, gpu: Gpu) -> Gpu | None:
+        """The GPU whose price is an upper bound of this one's; None for most, and for what a sweep of its own tells."""
+        if gpu.kernels not in self._bounded or self._as_tabled:
+            return None
+        key = (id(gpu), op.family, getattr(op, "dtype", ""))
+        if key not in self._lessers:
+            choice, lesser = self.choose(op, gpu), self._ordering.lesser(op, gpu)
+            own = choice is not None and choice.entry.engine == SWEEP and choice.known is None
+            self._lessers[key] = gpu, None if own else lesser  # it holds the GPU, so that no other one takes its id
+        return self._lessers[key][1]
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
         """The terms of one price: seconds of each pipe, and the learned factor on their soft maximum."""
@@ -168,7 +191,7 @@ class Learned:
             return physics, np.exp(choice.residual(physics) + learned)
         # A sibling answers for the same shape on itself; physics says how the two chips differ.
         known = physics_of(family, op, choice.known)
-        difference = (physics.seconds / known.seconds) ** (choice.trust - 1.0)
+        difference = choice.on_sibling(physics.seconds, known.seconds) * known.seconds / physics.seconds
         return physics, difference * np.exp(choice.residual(known) + learned)
 
     def _pricer(self, op: Gemm, gpu: Gpu, variants: tuple[str, ...] | None = None) -> GemmPricer:
@@ -219,8 +242,9 @@ class Learned:
                     if tier == "sibling" and self._profile.stands_alone(gpu.kernels, family, variant):
                         continue
                     found = self._artifact.find(family, name, engine, variant)
-                    if found is not None:
-                        yield Choice(tier, *found, known=load_gpu(name) if tier == "sibling" else None)
+                    if found is None:
+                        continue
+                    yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else Choice(tier, *found)
 
     def _known(self, gpu: Gpu) -> Iterator[tuple[str, list[str]]]:
         """(tier, GPUs to borrow from), best tier first and nearest GPU first."""

@@ -92,7 +92,8 @@ class SinglePricer:
             known, factor = physics, 1.0
             if choice.known is not None:  # a sibling answers for the same shape on itself
                 known = self._physics(op, choice.known, size)
-                factor = (seconds / known.seconds) ** (choice.trust - 1.0)
+                least, most = choice.bounds
+                factor = min(max((seconds / known.seconds) ** choice.trust, least), most) * known.seconds / seconds
             seconds = seconds * (factor * exp(self._residual(choice, known))) * self._longer + self._added
         if isinstance(op, Attention) and isinstance(size, Single):
             products = 2.0 * op.heads * (op.head_dim + op.value_dim) * size.pairs(op.window)

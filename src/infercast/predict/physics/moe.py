@@ -17,6 +17,7 @@ from infercast.hardware import Gpu
 from infercast.hardware.kernels import by_kernels
 from infercast.ops import MoE
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
+from infercast.predict.physics.formats import as_run
 from infercast.predict.physics.terms import Array, Physics, columns, fill, log2, miss_share, soft_max
 
 Pair = tuple[Array, Array]
@@ -154,6 +155,7 @@ def moe(op: MoE, gpu: Gpu, *, warm: bool = True) -> Physics:
     ``warm`` says that small weights may still be in L2 from the last call, as in the tables; between the other layers
     of a model they never are.
     """
+    op = as_run(op, gpu)
     routed = _route(op, np.atleast_1d(np.asarray(op.tokens, dtype=np.float64)))
     rows, hit, blocks = routed.rows, routed.hit, routed.blocks
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)

@@ -11,6 +11,7 @@ from infercast.hardware.kernels import by_kernels
 from infercast.ops import MoE
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.predict.physics.either import Plain
+from infercast.predict.physics.formats import as_run
 from infercast.predict.physics.moe import (
     BETWEEN_EFFICIENCY,
     CLASSES,
@@ -39,7 +40,7 @@ class Layer:
     """What the experts of one layer on one GPU share, however many tokens there are."""
 
     def __init__(self, op: MoE, gpu: Gpu) -> None:
-        self.gpu = gpu
+        self.gpu, op = gpu, as_run(op, gpu)
         self.activation, self.weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
         self.matrices, self.hidden, self.inter = op.matrices, op.hidden, op.inter
         self.topk, self.experts, self.local = op.topk, op.experts, op.num_local
