@@ -110,7 +110,7 @@ def forecast_intervals(forecast: Forecast | FleetForecast) -> Intervals:
     served = records[0] if len(records) == 1 else Served(records)
     uncertainty = uncertainty_of(forecast.deployment, busiest(records))
     widths = pool_half_widths(pool, forecast.workload, uncertainty, results_of, chance_in(served))
-    return around(forecast, widths)
+    return around(forecast, widths, is_bound=forecast.deployment.predictor.is_bound)
 
 
 def results_of(served: Record | Served) -> Array:
@@ -137,15 +137,15 @@ def chance_in(served: Record | Served) -> Array:
     return np.array([*ttft, *tpot, *nothing, *end_to_end, 0.0])
 
 
-def around(forecast: Summary, widths: Array) -> Intervals:
-    """Intervals of these widths around a forecast's own numbers."""
+def around(forecast: Summary, widths: Array, *, is_bound: bool = False) -> Intervals:
+    """Intervals of these widths around a forecast's own numbers; above them where those are the least there can be."""
     factors, rate = np.exp(widths[:-1].reshape(4, 4)), exp(widths[-1])
 
     def band(values: Percentiles | None, number: int) -> Band | None:
         if values is None:
             return None
         ends = np.array([values.mean, values.p50, values.p90, values.p99])
-        low, high = ends / factors[number], ends * factors[number]
+        low, high = ends if is_bound else ends / factors[number], ends * factors[number]
         return Band(Percentiles(*low.tolist()), Percentiles(*high.tolist()))
 
     ttft, end_to_end = band(forecast.ttft, 0), band(forecast.end_to_end, 3)
@@ -157,6 +157,6 @@ def around(forecast: Summary, widths: Array) -> Intervals:
         tpot=band(forecast.tpot, 1),
         inter_token=band(forecast.inter_token, 2),
         end_to_end=end_to_end,
-        output_tokens_per_second=(tokens / rate, tokens * rate),
-        requests_per_second=(requests / rate, requests * rate),
+        output_tokens_per_second=(tokens / rate, tokens if is_bound else tokens * rate),
+        requests_per_second=(requests / rate, requests if is_bound else requests * rate),
     )

@@ -21,6 +21,7 @@ from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.spec import ExpertFeedForward, ModelConfig
 from infercast.predict.default import make_predictor
+from infercast.predict.estimate import basis_of, kind_of
 from infercast.predict.roofline import Predictor
 from infercast.records import dataclass
 
@@ -66,6 +67,13 @@ class LayoutCost:
     output_tokens_per_second: float = 0.0
     problem: str = ""
     """Why it cannot be done."""
+    source: str = ""
+    """What the weakest of the prices that count rests on: one of `SOURCES`."""
+
+    @property
+    def kind(self) -> str:
+        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
+        return kind_of(self.source)
 
     @property
     def output_tokens_per_second_a_gpu(self) -> float:
@@ -75,18 +83,22 @@ class LayoutCost:
     @property
     def ttft_interval(self) -> tuple[float, float]:
         """80 % interval of one prompt alone."""
-        return self.ttft * exp(-self.ttft_width), self.ttft * exp(self.ttft_width)
+        return self.ttft * self._least(self.ttft_width), self.ttft * exp(self.ttft_width)
 
     @property
     def tpot_interval(self) -> tuple[float, float]:
         """80 % interval under the load."""
-        return self.tpot * exp(-self.tpot_width), self.tpot * exp(self.tpot_width)
+        return self.tpot * self._least(self.tpot_width), self.tpot * exp(self.tpot_width)
 
     @property
     def output_tokens_per_second_interval(self) -> tuple[float, float]:
         """80 % interval of the throughput."""
         rate = self.output_tokens_per_second
-        return rate * exp(-self.tpot_width), rate * exp(self.tpot_width)
+        return rate * exp(-self.tpot_width), rate / self._least(self.tpot_width)
+
+    def _least(self, width: float) -> float:
+        """The lower end of a time's interval, as a factor: nothing is below a bound."""
+        return 1.0 if self.kind == "bound" else exp(-width)
 
 
 def compare_layouts(
@@ -189,6 +201,9 @@ def _price(config: ModelConfig, gpu: Gpu, layout: ParallelLayout, load: Load, pr
         tpot=tpot,
         tpot_width=(waiting * prompt_width + decode.seconds * decode_width) / tpot,
         output_tokens_per_second=layout.data * batch / tpot,
+        source=basis_of(
+            (kernel.estimate.source, kernel.seconds) for step in (decode, *prompts) for kernel in step.kernels
+        ),
     )
 
 
@@ -207,5 +222,7 @@ def _width(step: StepCost, gpu: float, host: float) -> float:
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """Best first: most output tokens a GPU; what does not fit comes last."""
-    return sorted(costs, key=lambda cost: (bool(cost.problem), -cost.output_tokens_per_second_a_gpu))
+    """Best first: most output tokens a GPU. Bounds come after all estimates, and what does not fit last."""
+    return sorted(
+        costs, key=lambda cost: (bool(cost.problem), cost.kind == "bound", -cost.output_tokens_per_second_a_gpu)
+    )

@@ -37,7 +37,9 @@ from infercast.serve.totals import PhaseTotals
 
 EIGHTY = 1.2816
 """Standard deviations on either side that hold 80 % of a normal distribution."""
-COMMON = {"measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "roofline": 1.0}
+COMMON = {
+    "measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "typical": 1.0, "roofline": 1.0,
+}  # fmt: skip
 """The share of a kernel price's variance that all kernels of a step have in common, by what the price rests on. On a
 GPU that was measured kernels err each for itself; on one that was not, its own way of being different is in all."""
 HOST_SPREAD = 0.135

@@ -61,6 +61,7 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
         boost_clock=boost_clock,
         sustained_clock=table["sustained_clock_mhz"] * MEGA,
         tensor_flops={"fp32": fma_flops, **_tensor_flops(table, chip, sms * boost_clock)},
+        whole_tensor_flops=_whole_rate(chip) * sms * boost_clock,
         fma_flops=fma_flops,
         special_rate=float(chip["special_ops_per_sm_clock"] * sms * boost_clock),
         dram_bytes=dram_bytes,
@@ -117,6 +118,12 @@ def _tensor_flops(table: Mapping[str, Any], chip: Mapping[str, Any], sm_clocks: 
     stated = {dtype: rate * TERA for dtype, rate in table.get("tensor_tflops", {}).items()}
     per_clock = chip["tensor_flops_per_sm_clock"] if not stated else table.get("tensor_flops_per_sm_clock", {})
     return {dtype: rate * sm_clocks for dtype, rate in per_clock.items()} | stated
+
+
+def _whole_rate(chip: Mapping[str, Any]) -> float:
+    """16-bit FLOP an SM and clock."""
+    rates = chip["tensor_flops_per_sm_clock"]
+    return float(rates.get("bf16") or rates.get("fp16", 0.0))
 
 
 def _l2_bytes_per_clock(chip: Mapping[str, Any], sms: int) -> float:

@@ -47,6 +47,8 @@ class Gpu:
 
     ``fp32`` is the plain rate outside the tensor cores.
     """
+    whole_tensor_flops: float
+    """16-bit FLOP/s of the tensor cores as the architecture has them; some products are sold with a lower rate."""
     fma_flops: float
     """Plain fp32 multiply-add FLOP/s, a multiply-add counted as two."""
     special_rate: float

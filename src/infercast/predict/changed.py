@@ -34,7 +34,7 @@ class Changed:
     def __init__(self, predictor: Predictor, real: Gpu) -> None:
         """``real`` is the chip that the predictor knows."""
         self._predictor, self._real = predictor, real
-        self.is_cheap = predictor.is_cheap
+        self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
 
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""

@@ -28,20 +28,21 @@ from infercast.predict.physics.cores import engine_physics, sweep_physics, table
 from infercast.predict.physics.terms import Array, Physics
 from infercast.predict.pricer import GemmPricer
 from infercast.predict.profile import KernelProfile, family_of
-from infercast.predict.roofline import Roofline
 from infercast.predict.single import SinglePricer, kind_of, size_of_one
+from infercast.predict.typical import Typical
 
 if TYPE_CHECKING:
     from infercast.predict.anchors import Correction
 
 UNDERSTOOD = "NVIDIA"
-"""The physics speaks of this vendor's multiprocessors and libraries; others are priced by the roofline."""
+"""The physics speaks of this vendor's multiprocessors and libraries; others are priced by what is typical."""
 
 
 class Learned:
-    """Prices operators with an artefact, falling back to the roofline where it has nothing to say."""
+    """Prices operators with an artefact, falling back to what is typical where it has nothing to say."""
 
     is_cheap = False
+    is_bound = False
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Learned:
         self._as_tabled = as_tabled
         self._physics = table_physics if as_tabled else engine_physics
         self._corrections = corrections or {}
-        self._fallback = Roofline()
+        self._fallback = Typical()
         self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], Choice | None] = {}
         self._pricers: dict[object, GemmPricer] = {}
         self._singles: dict[object, SinglePricer] = {}
@@ -74,7 +75,7 @@ class Learned:
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
         if gpu.vendor != UNDERSTOOD:
-            return f"{self._fallback.describe(gpu)} (learned prices are for {UNDERSTOOD} GPUs)"
+            return self._fallback.describe(gpu)
         measured = {entry.gpu for entry in self._artifact.entries}
         for tier, names in self._known(gpu):
             found = [name for name in names if name in measured]
@@ -91,17 +92,17 @@ class Learned:
         return own if lesser is None else at_most(own, self._price(op, lesser, variants))
 
     def _price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
-        if isinstance(op, Gemm) and gpu.vendor == UNDERSTOOD and not self._corrections:
+        if gpu.vendor != UNDERSTOOD:
+            return self._fallback.price(op, gpu)
+        if isinstance(op, Gemm) and not self._corrections:
             return self._pricer(op, gpu, variants).price(op)
-        size = self._size_of_one(op, gpu)
+        size = self._size_of_one(op)
         if size is not None:
             return self._single(op, gpu, size, variants).price(op, size)
         prompts, decodes = split_batch(op)
         if decodes is not None:
             return join(self._price(prompts, gpu, None), self._price(decodes, gpu, None))
         choice = self.choose(op, gpu, variants)
-        if gpu.vendor != UNDERSTOOD:
-            return self._fallback.price(op, gpu)
         physics, factor = self._apply(choice, op, gpu)
         tier, ends = "physics", PHYSICS_INTERVALS.get(family_of(op), PHYSICS_INTERVAL)
         low, high = (np.full(1, end) for end in ends)
@@ -123,16 +124,16 @@ class Learned:
         return own if lesser is None else np.minimum(own, self._seconds(op, lesser))
 
     def _seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        if isinstance(op, Gemm) and gpu.vendor == UNDERSTOOD and not self._corrections:
+        if gpu.vendor != UNDERSTOOD:
+            return self._fallback.seconds(op, gpu)
+        if isinstance(op, Gemm) and not self._corrections:
             return self._pricer(op, gpu).seconds(op)
-        size = self._size_of_one(op, gpu)
+        size = self._size_of_one(op)
         if size is not None:
             return np.array([self._single(op, gpu, size).seconds(op, size)])
         prompts, decodes = split_batch(op)
         if decodes is not None:
             return np.asarray(together(self._seconds(prompts, gpu), self._seconds(decodes, gpu)))
-        if gpu.vendor != UNDERSTOOD:
-            return self._fallback.seconds(op, gpu)
         choice = self.choose(op, gpu)
         physics, factor = self._apply(choice, op, gpu)
         return self._at_least(op, gpu, self._in_engine(choice, physics.seconds * factor))
@@ -203,9 +204,9 @@ class Learned:
             self._pricers[key] = pricer  # it holds the GPU, so that no other one takes its id
         return pricer
 
-    def _size_of_one(self, op: Op, gpu: Gpu) -> Single | float | None:
+    def _size_of_one(self, op: Op) -> Single | float | None:
         """The size of a kernel that is priced in plain floats."""
-        return size_of_one(op) if gpu.vendor == UNDERSTOOD and not self._corrections else None
+        return None if self._corrections else size_of_one(op)
 
     def _single(self, op: Op, gpu: Gpu, size: Single | float, variants: tuple[str, ...] | None = None) -> SinglePricer:
         """What prices one kernel of this kind on this GPU."""
@@ -252,7 +253,11 @@ class Learned:
             yield "measured", [gpu.name]
         if self._tier in (None, "sibling"):
             measured = sorted({entry.gpu for entry in self._artifact.entries} - {POOLED, gpu.name})
-            relatives = [load_gpu(name) for name in measured if load_gpu(name).kernels in by_kernels(self._profile.generations, gpu)]
+            relatives = [
+                load_gpu(name)
+                for name in measured
+                if load_gpu(name).kernels in by_kernels(self._profile.generations, gpu)
+            ]
             relatives.sort(key=lambda other: abs(np.log(other.dram_bandwidth / gpu.dram_bandwidth)))
             yield "sibling", [other.name for other in relatives]
         yield "unseen", [POOLED]

@@ -10,7 +10,8 @@ WEAK = {
     "sibling": "borrowed from a GPU of the same generation",
     "unseen": "learned from other GPUs, because this one was not measured",
     "physics": "physics alone, because nothing like them was measured",
-    "roofline": "the roofline alone, so they come out too short",
+    "typical": "the roofline at what kernels of other vendors' GPUs typically reach, because none of this one was measured",
+    "roofline": "the roofline alone: the least that the hardware allows, so times are lower bounds",
 }
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.intervals import LEVEL
 from infercast.forecast.layouts import LayoutCost, Load, ranked
+from infercast.hardware import Gpu
+from infercast.predict.ordering import ordering
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.layout import grid, section, styled
 from infercast.units import MILLI, format_bytes, format_seconds
@@ -16,8 +18,18 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "layout", "GPUs", "weights a GPU", "KV tokens", "batch",
-    "TTFT alone", "80 %", "TPOT", "80 %", "tokens/s", "80 %", "tokens/s a GPU",
+    "TTFT alone", "80 %", "TPOT", "80 %", "tokens/s", "80 %", "tokens/s a GPU", "basis",
 )  # fmt: skip
+
+BASIS = {
+    "measured": "measured", "few-shot": "few points", "sibling": "sibling", "unseen": "other GPUs", "physics": "physics",
+    "typical": "rough", "roofline": "bound",
+}  # fmt: skip
+"""What the weakest price of a row rests on, in a word or two."""
+ROUGH = {
+    "typical": "rough: no kernel of this vendor was measured; prices are the roofline at typical efficiencies",
+    "roofline": "bound: the least that the hardware allows; real engines take longer, so do not rank it beside estimates",
+}
 
 
 def render_layouts(model: str, load: Load, costs: Sequence[LayoutCost]) -> list[RenderableType]:
@@ -28,15 +40,33 @@ def render_layouts(model: str, load: Load, costs: Sequence[LayoutCost]) -> list[
             "priced by one step with a prompt and one of decoding, not simulated"
         )
     ]
-    for name in dict.fromkeys(cost.gpu.name for cost in costs):
+    by_name = {cost.gpu.name: cost.gpu for cost in estimates_first(costs)}
+    for name in by_name:
         own = ranked(cost for cost in costs if cost.gpu.name == name)
         fitting = [cost for cost in own if not cost.problem]
-        title = own[0].gpu.title
+        title = own[0].gpu.title + (" (lower bounds: the best case)" if _are_bounds(fitting) else "")
         parts.append(section(title, grid(COLUMNS, map(_row, fitting)) if fitting else styled("nothing fits")))
         refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
         if refused:
             parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
+    parts += [styled(note, style="dim") for note in notes(list(by_name.values()), costs)]
     return parts
+
+
+def estimates_first(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
+    """In the order of the question, but GPUs of which only bounds are known come last."""
+    return sorted(costs, key=lambda cost: cost.kind == "bound")
+
+
+def notes(gpus: Sequence[Gpu], costs: Iterable[LayoutCost]) -> list[str]:
+    """What to know before comparing these GPUs."""
+    found = [*ordering().notes(gpus)] if len(gpus) > 1 else []
+    sources = {cost.source for cost in costs if not cost.problem}
+    return [*(text for source, text in ROUGH.items() if source in sources), *found]
+
+
+def _are_bounds(costs: Sequence[LayoutCost]) -> bool:
+    return any(cost.kind == "bound" for cost in costs)
 
 
 def _row(cost: LayoutCost) -> tuple[str, ...]:
@@ -53,6 +83,7 @@ def _row(cost: LayoutCost) -> tuple[str, ...]:
         f"{cost.output_tokens_per_second:,.0f}",
         format_rates(cost.output_tokens_per_second_interval),
         f"{cost.output_tokens_per_second_a_gpu:,.0f}",
+        BASIS[cost.source],
     )
 
 
@@ -68,6 +99,8 @@ def layouts_list(costs: Iterable[LayoutCost]) -> list[dict[str, Any]]:
             "enable_expert_parallel": cost.layout.experts,
             "fits": not cost.problem,
             "problem": cost.problem or None,
+            "kind": None if cost.problem else cost.kind,
+            "source": cost.source or None,
             "weight_bytes": cost.weights or None,
             "kv_tokens": cost.kv_tokens or None,
             "batch": cost.batch or None,

@@ -11,6 +11,7 @@ from infercast.forecast.phases import Phase
 from infercast.forecast.serving import Forecast, Level, Percentiles
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
+from infercast.predict.estimate import kind_of
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
 from infercast.units import MILLI, format_bytes, format_count, format_percent, format_seconds
@@ -107,6 +108,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "saturated": saturation is not None,
         "saturation_requests_per_s": saturation.capacity if saturation else None,
         "source": forecast.source,
+        "kind": kind_of(forecast.source),
         **interval_fields(intervals),
     }
 

@@ -17,7 +17,7 @@ from infercast.hardware import Gpu
 from infercast.hardware.kernels import by_kernels
 from infercast.ops import MoE
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
-from infercast.predict.physics.formats import as_run
+from infercast.predict.physics.formats import as_run, multiplying
 from infercast.predict.physics.terms import Array, Physics, columns, fill, log2, miss_share, soft_max
 
 Pair = tuple[Array, Array]
@@ -112,7 +112,7 @@ def expert_loads(op: MoE, tokens: Array) -> tuple[Array, Array]:
 def _product(op: MoE, gpu: Gpu, blocks: Array, width: int, depth: int, dram: Array) -> _Product:
     """One grouped product, for every tile size."""
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
-    peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype)) * gpu.sustained_fraction**0.5
+    peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5
     rounds = blocks * np.ceil(width / TILE_COLUMNS) / gpu.sms
     waves = rounds + WAVE_ROUNDING * (np.ceil(rounds) - rounds)
     multiply = 2.0 * TILE_ROWS * TILE_COLUMNS * (np.ceil(depth / 64) * 64) / (peak / gpu.sms * TENSOR_EFFICIENCY)

@@ -11,7 +11,7 @@ from infercast.hardware.kernels import by_kernels
 from infercast.ops import MoE
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.predict.physics.either import Plain
-from infercast.predict.physics.formats import as_run
+from infercast.predict.physics.formats import as_run, multiplying
 from infercast.predict.physics.moe import (
     BETWEEN_EFFICIENCY,
     CLASSES,
@@ -127,7 +127,7 @@ def _route(layer: Layer, tokens: float, mean: float) -> tuple[float, float, list
 def _tiles(op: MoE, gpu: Gpu, width: int, depth: int) -> list[Part]:
     """For each tile of a product: tiles across, and seconds to multiply one and to feed it."""
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
-    peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype)) * gpu.sustained_fraction**0.5
+    peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5
     narrow, deep = by_kernels(MISALIGNED, gpu) if op.inter % 16 else 1.0, ceil(depth / 64) * 64
     tiles = []
     for rows, cols in TILES:
