@@ -22,6 +22,7 @@ from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.spec import ExpertFeedForward, ModelConfig
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import basis_of, kind_of
+from infercast.predict.ordering import ordering
 from infercast.predict.roofline import Predictor
 from infercast.records import dataclass
 
@@ -219,6 +220,12 @@ def _width(step: StepCost, gpu: float, host: float) -> float:
     """How far a step may be off, as a logarithm: its GPU or its host at the upper end, whichever takes longer."""
     upper = max(float(step.gpu.seconds) * exp(gpu) + step.gap_seconds, step.host_seconds * exp(host))
     return log(upper / step.seconds)
+
+
+def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:
+    """What to know before comparing these GPUs: kernels that are known to be out of order, or were put in order."""
+    gpus = {cost.gpu.name: cost.gpu for cost in costs}
+    return [*ordering().notes([*gpus.values()])] if len(gpus) > 1 else []
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:

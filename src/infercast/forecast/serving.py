@@ -12,7 +12,7 @@ from infercast.engine.step import StepTimer
 from infercast.engine.timer import KernelTimer
 from infercast.forecast.phases import Phase, summarise_phases
 from infercast.forecast.saturation import Saturation, find_saturation
-from infercast.predict.estimate import SOURCES
+from infercast.predict.estimate import SOURCES, kind_of
 from infercast.records import dataclass
 from infercast.serve import Limits, Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
@@ -65,6 +65,11 @@ class Forecast:
     """Set where requests arrive faster than they can ever be served; latencies then only tell how long the run was."""
     replica: Replica
     """The engine as it was simulated, for those who simulate it again."""
+
+    @property
+    def kind(self) -> str:
+        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
+        return kind_of(self.source)
 
 
 def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = True) -> Replica:

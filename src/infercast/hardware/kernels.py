@@ -1,4 +1,4 @@
-"""Facts by the architecture whose kernels a GPU runs: looked up here, so that a missing one is never taken for another."""
+"""Facts by the architecture whose kernels a GPU runs, looked up so that a missing one is never taken for another."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def has_at_least(gpu: Gpu, other: Gpu) -> bool:
     """
     if gpu.vendor != other.vendor or _capability(gpu) < _capability(other):
         return False
-    if gpu.memory != other.memory and gpu.memory != FAST_MEMORY:
+    if gpu.memory not in (other.memory, FAST_MEMORY):
         return False
     if any(other.supports(dtype) and not gpu.supports(dtype) for dtype in FORMATS[:2]):
         return False

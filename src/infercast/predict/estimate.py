@@ -19,7 +19,8 @@ BOUND = "roofline"
 
 def kind_of(source: str) -> str:
     """What a number is that comes from there: an ``estimate``, or a lower ``bound`` of times that is not to be ranked
-    beside one."""
+    beside one.
+    """
     return "bound" if source == BOUND else "estimate"
 
 

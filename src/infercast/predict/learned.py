@@ -6,23 +6,22 @@ several GPUs, for one that nobody measured). A kernel without any model is price
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infercast.hardware import Gpu, load_gpu
-from infercast.hardware.kernels import by_kernels
-from infercast.ops import Attention, Collective, Gemm, MoE, Op
+from infercast.hardware import Gpu
+from infercast.ops import Attention, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity
 from infercast.predict.artifact import POOLED, Artifact
-from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice, borrowed
+from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice
+from infercast.predict.chooser import Chooser
 from infercast.predict.estimate import Estimate
 from infercast.predict.identity import SWEEP
-from infercast.predict.ordering import at_most, ordering
 from infercast.predict.mixed import join, split_batch, together
+from infercast.predict.ordering import at_most, ordering
 from infercast.predict.physics.attention_kernels import Single
 from infercast.predict.physics.cores import engine_physics, sweep_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
@@ -59,13 +58,12 @@ class Learned:
         ``corrections`` are what anchor points taught, by (family, variant); they hold for the GPU they came from.
         """
         self._artifact = artifact
-        self._profile = profile
-        self._tier = tier
         self._as_tabled = as_tabled
         self._physics = table_physics if as_tabled else engine_physics
         self._corrections = corrections or {}
         self._fallback = Typical()
-        self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], Choice | None] = {}
+        self._chooser = Chooser(artifact, profile, tier=tier, as_tabled=as_tabled)
+        self.choose = self._chooser.choose
         self._pricers: dict[object, GemmPricer] = {}
         self._singles: dict[object, SinglePricer] = {}
         self._ordering = ordering()
@@ -77,7 +75,7 @@ class Learned:
         if gpu.vendor != UNDERSTOOD:
             return self._fallback.describe(gpu)
         measured = {entry.gpu for entry in self._artifact.entries}
-        for tier, names in self._known(gpu):
+        for tier, names in self._chooser.known(gpu):
             found = [name for name in names if name in measured]
             if found and tier == "measured":
                 return "physics times an efficiency learned from measured kernels of this GPU"
@@ -216,51 +214,6 @@ class Learned:
             pricer = SinglePricer(op, gpu, self.choose(op, gpu, variants), engine=not self._as_tabled)
             self._singles[key] = pricer  # it holds the GPU, so that no other one takes its id
         return pricer
-
-    def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Choice | None:
-        """The best model for this kind of operator on this GPU; None where no measured kernel is like it."""
-        if isinstance(op, Collective) and op.gpus > gpu.gpus_per_node:
-            return None  # no collective between nodes was measured
-        family, variants = family_of(op), variants or self._profile.variants(op, gpu)
-        engines = self._profile.engines(op, gpu)
-        key = (family, gpu.name, variants, engines)
-        if key not in self._choices:
-            self._choices[key] = next(self._candidates(family, gpu, variants, engines), None)
-        return self._choices[key]
-
-    def _candidates(
-        self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
-    ) -> Iterator[Choice]:
-        """Models that could serve, best first."""
-        if not any(entry.family == family and entry.variant in variants for entry in self._artifact.entries):
-            return  # no GPU has one: none needs to be looked at
-        # One protocol of measuring at a time: a sweep of a sibling comes before the GPU's own rows in published tables,
-        # so that chips of one die are compared by one kind of measurement and differ by what physics says.
-        swept = (SWEEP,) if SWEEP in engines and not self._as_tabled else ()
-        for protocol in (swept, tuple(engine for engine in engines if engine != SWEEP)):
-            for tier, names in self._known(gpu):
-                for engine, variant, name in product(protocol, variants, names):
-                    if tier == "sibling" and self._profile.stands_alone(gpu.kernels, family, variant):
-                        continue
-                    found = self._artifact.find(family, name, engine, variant)
-                    if found is None:
-                        continue
-                    yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else Choice(tier, *found)
-
-    def _known(self, gpu: Gpu) -> Iterator[tuple[str, list[str]]]:
-        """(tier, GPUs to borrow from), best tier first and nearest GPU first."""
-        if self._tier is None:
-            yield "measured", [gpu.name]
-        if self._tier in (None, "sibling"):
-            measured = sorted({entry.gpu for entry in self._artifact.entries} - {POOLED, gpu.name})
-            relatives = [
-                load_gpu(name)
-                for name in measured
-                if load_gpu(name).kernels in by_kernels(self._profile.generations, gpu)
-            ]
-            relatives.sort(key=lambda other: abs(np.log(other.dram_bandwidth / gpu.dram_bandwidth)))
-            yield "sibling", [other.name for other in relatives]
-        yield "unseen", [POOLED]
 
 
 def _bound(physics: Physics) -> Array:

@@ -74,7 +74,8 @@ class Ordering:
             pairs = [(a, b) for a, b in pairs if a is not b and has_at_least(a, b)]
             if pairs:
                 newer, older = (dict.fromkeys(gpu.name for gpu in side) for side in zip(*pairs, strict=True))
-                yield f"{_listed(each.families)} may be slower on {', '.join(newer)} than on {', '.join(older)}: {each.why}."
+                compared = f"{', '.join(newer)} than on {', '.join(older)}"
+                yield f"{_listed(each.families)} may be slower on {compared}: {each.why}."
 
 
 def at_most(own: Estimate, other: Estimate) -> Estimate:

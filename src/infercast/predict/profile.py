@@ -17,8 +17,8 @@ from infercast.predict.identity import LATENT
 from infercast.records import dataclass
 
 SAME_KERNEL = {"marlin": "int4/marlin"}
-"""A kernel that multiplies all its formats alike, and the format whose tables say most: Marlin's experts were measured in
-ten layouts of experts as int4, as mxfp4 in one that has 896 of them, and in no other format."""
+"""A kernel that multiplies all its formats alike, and the format whose tables say most: Marlin's experts were measured
+in ten layouts of experts as int4, as mxfp4 in one that has 896 of them, and in no other format."""
 
 OTHERWISE = "triton"
 """Whose kernel multiplies experts of a format that an engine has no other for."""

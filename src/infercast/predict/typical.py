@@ -3,8 +3,8 @@
 Of each family two numbers were fitted to the prices of A100, L40S, H100, H200 and B200 over shapes of models from one
 token to 8,192 (benchmarks/accuracy/typical_efficiency.py): how many empty launches it takes, and which share of its
 busiest pipe it reaches. Products on AMD's GPUs have numbers of their own, from published rows of tuned kernels (ROCm's
-aiter, MIT) on MI300X and MI355X; the other families' kernels of other vendors are taken to be as good as NVIDIA's, and the
-upper end of the interval holds what products lose.
+aiter, MIT) on MI300X and MI355X; the other families' kernels of other vendors are taken to be as good as NVIDIA's, and
+the upper end of the interval holds what products lose.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Efficiency(NamedTuple):
     """Logarithms of the ends of the 80 % interval, as kernels and GPUs differ."""
 
 
-# Ends of the intervals: the spread of kernels in the fit, and a vendor's own way of being different (30 % faster to 45 %
-# slower, which is how far AMD's products are from NVIDIA's), as the root of the sum of squares.
+# Ends of the intervals: the spread of kernels in the fit, and a vendor's own way of being different (30 % faster to
+# 45 % slower, which is how far AMD's products are from NVIDIA's), as the root of the sum of squares.
 TYPICAL = {
     "gemm": Efficiency(2.6, 0.70, -0.38, 0.59),
     "attention_prefill": Efficiency(7.3, 0.50, -0.40, 0.54),
@@ -72,8 +72,8 @@ class Typical:
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
         return (
-            f"the roofline at what kernels of measured NVIDIA GPUs typically reach of it; no kernel of a {gpu.vendor} GPU "
-            "in an engine was measured, so intervals are wide"
+            "the roofline at what kernels of measured NVIDIA GPUs typically reach of it; no kernel of a "
+            f"{gpu.vendor} GPU in an engine was measured, so intervals are wide"
         )
 
     def price(self, op: Op, gpu: Gpu) -> Estimate:
@@ -96,10 +96,10 @@ class Typical:
         return typical.launches * launch_floor(gpu) + busiest / typical.share
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one price: seconds of each pipe at its full rate, of launching, and the share that is reached."""
+        """The terms of one price: seconds of each pipe at its full rate and of launching, and the share reached."""
         typical = efficiency_of(op, gpu)
         terms = {name: float(np.ravel(value)[0]) for name, value in pipes_of(op, gpu).items()}
-        return {**terms, "launch": typical.launches * launch_floor(gpu), "efficiency": typical.share}
+        return {**terms, "launch": typical.launches * launch_floor(gpu), "efficiency factor": typical.share}
 
 
 def efficiency_of(op: Op, gpu: Gpu) -> Efficiency:

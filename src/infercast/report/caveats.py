@@ -10,7 +10,7 @@ WEAK = {
     "sibling": "borrowed from a GPU of the same generation",
     "unseen": "learned from other GPUs, because this one was not measured",
     "physics": "physics alone, because nothing like them was measured",
-    "typical": "the roofline at what kernels of other vendors' GPUs typically reach, because none of this one was measured",
+    "typical": "the roofline at what kernels of other vendors' GPUs typically reach, because none was measured here",
     "roofline": "the roofline alone: the least that the hardware allows, so times are lower bounds",
 }
 

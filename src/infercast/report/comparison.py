@@ -9,7 +9,6 @@ from infercast.forecast.breakdown import WatchedRun
 from infercast.forecast.compare import Comparison, Difference, compare_runs, compare_steps
 from infercast.forecast.kernels import StepCost
 from infercast.forecast.serving import Forecast
-from infercast.predict.estimate import kind_of
 from infercast.report.kernels import step_dict
 from infercast.report.layout import facts, grid, section
 from infercast.report.serving import deployment_facts, forecast_dict
@@ -110,13 +109,13 @@ def _headline(before: Forecast, after: Forecast) -> RenderableType:
     rows.append(("output tokens/s", f"{rates[0]:,.0f}", f"{rates[1]:,.0f}", _signed(rates[1] / rates[0] - 1.0)))
     levels = before.kv_usage.peak, after.kv_usage.peak
     rows.append(("KV cache use at most", format_percent(levels[0]), format_percent(levels[1]), ""))
-    rows.append(("prices", *(_basis(each) for each in (before, after)), ""))
+    rows.append(("prices", _basis(before), _basis(after), ""))
     return grid(("", "as asked", "what if", "change"), rows)
 
 
 def _basis(forecast: Forecast) -> str:
     """What prices rest on; a bound says that it is one, so that nobody takes it for the faster."""
-    return f"{forecast.source}{': lower bound' if kind_of(forecast.source) == 'bound' else ''}"
+    return f"{forecast.source}{': lower bound' if forecast.kind == 'bound' else ''}"
 
 
 def _differences(comparison: Comparison) -> RenderableType:

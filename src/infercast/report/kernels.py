@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.engine.deployment import Deployment
 from infercast.forecast.kernels import KernelCost, StepCost
-from infercast.predict.estimate import kind_of
 from infercast.report.layout import facts, grid, section
 from infercast.report.serving import deployment_dict, deployment_facts
 from infercast.units import MICRO, format_percent, format_rate, format_seconds
@@ -63,7 +62,7 @@ def step_dict(deployment: Deployment, cost: StepCost) -> dict[str, Any]:
         "host_us": cost.host_seconds / MICRO,
         "step_us": cost.seconds / MICRO,
         "source": cost.gpu.source,
-        "kind": kind_of(cost.gpu.source),
+        "kind": cost.kind,
         "kernels": [_kernel_dict(kernel) for kernel in _ranked(cost)],
     }
 

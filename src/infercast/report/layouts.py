@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.intervals import LEVEL
-from infercast.forecast.layouts import LayoutCost, Load, ranked
-from infercast.hardware import Gpu
-from infercast.predict.ordering import ordering
+from infercast.forecast.layouts import LayoutCost, Load, comparison_notes, ranked
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.layout import grid, section, styled
 from infercast.units import MILLI, format_bytes, format_seconds
@@ -22,13 +20,13 @@ COLUMNS = (
 )  # fmt: skip
 
 BASIS = {
-    "measured": "measured", "few-shot": "few points", "sibling": "sibling", "unseen": "other GPUs", "physics": "physics",
-    "typical": "rough", "roofline": "bound",
+    "measured": "measured", "few-shot": "few points", "sibling": "sibling", "unseen": "other GPUs",
+    "physics": "physics", "typical": "rough", "roofline": "bound",
 }  # fmt: skip
 """What the weakest price of a row rests on, in a word or two."""
 ROUGH = {
     "typical": "rough: no kernel of this vendor was measured; prices are the roofline at typical efficiencies",
-    "roofline": "bound: the least that the hardware allows; real engines take longer, so do not rank it beside estimates",
+    "roofline": "bound: the least that the hardware allows; engines take longer, so do not rank it beside estimates",
 }
 
 
@@ -40,8 +38,7 @@ def render_layouts(model: str, load: Load, costs: Sequence[LayoutCost]) -> list[
             "priced by one step with a prompt and one of decoding, not simulated"
         )
     ]
-    by_name = {cost.gpu.name: cost.gpu for cost in estimates_first(costs)}
-    for name in by_name:
+    for name in dict.fromkeys(cost.gpu.name for cost in estimates_first(costs)):
         own = ranked(cost for cost in costs if cost.gpu.name == name)
         fitting = [cost for cost in own if not cost.problem]
         title = own[0].gpu.title + (" (lower bounds: the best case)" if _are_bounds(fitting) else "")
@@ -49,7 +46,7 @@ def render_layouts(model: str, load: Load, costs: Sequence[LayoutCost]) -> list[
         refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
         if refused:
             parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
-    parts += [styled(note, style="dim") for note in notes(list(by_name.values()), costs)]
+    parts += [styled(note, style="dim") for note in notes(costs)]
     return parts
 
 
@@ -58,11 +55,10 @@ def estimates_first(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
     return sorted(costs, key=lambda cost: cost.kind == "bound")
 
 
-def notes(gpus: Sequence[Gpu], costs: Iterable[LayoutCost]) -> list[str]:
-    """What to know before comparing these GPUs."""
-    found = [*ordering().notes(gpus)] if len(gpus) > 1 else []
+def notes(costs: Sequence[LayoutCost]) -> list[str]:
+    """What to know before comparing these rows."""
     sources = {cost.source for cost in costs if not cost.problem}
-    return [*(text for source, text in ROUGH.items() if source in sources), *found]
+    return [*(text for source, text in ROUGH.items() if source in sources), *comparison_notes(costs)]
 
 
 def _are_bounds(costs: Sequence[LayoutCost]) -> bool:

@@ -11,7 +11,6 @@ from infercast.forecast.phases import Phase
 from infercast.forecast.serving import Forecast, Level, Percentiles
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
-from infercast.predict.estimate import kind_of
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
 from infercast.units import MILLI, format_bytes, format_count, format_percent, format_seconds
@@ -108,7 +107,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "saturated": saturation is not None,
         "saturation_requests_per_s": saturation.capacity if saturation else None,
         "source": forecast.source,
-        "kind": kind_of(forecast.source),
+        "kind": forecast.kind,
         **interval_fields(intervals),
     }
 

@@ -9,7 +9,7 @@ import numpy as np
 from infercast.hardware import Gpu
 from infercast.hardware.kernels import by_kernels
 from infercast.ops import MoE
-from infercast.ops.dtypes import bytes_of, tensor_rate_of
+from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.either import Plain
 from infercast.predict.physics.formats import as_run, multiplying
 from infercast.predict.physics.moe import (
