@@ -35,6 +35,7 @@ def command(
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
     network: options.NetworkName = None,
+    pcie_topology: options.PcieTopology = None,
     predictor: options.PredictorName = "learned",
     as_json: options.Json = False,
 ) -> None:
@@ -55,6 +56,7 @@ def command(
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         network=network,
+        pcie_topology=pcie_topology,
         predictor=predictor,
     )
     if as_json:

@@ -18,6 +18,7 @@ from infercast.forecast.deploy import GpuSource, ModelSource, deploy, load_model
 from infercast.forecast.kernels import StepCost, decode_shape, prefill_shape, price_shape
 from infercast.forecast.uncertainty import spread_of, step_uncertainty, widened
 from infercast.hardware import Gpu, load_gpu, with_network
+from infercast.hardware.pcie import with_topology
 from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.spec import ExpertFeedForward, ModelConfig
 from infercast.predict.default import make_predictor
@@ -111,6 +112,7 @@ def compare_layouts(
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
     network: str | None = None,
+    pcie_topology: str | None = None,
     predictor: str | Predictor = "learned",
 ) -> tuple[LayoutCost, ...]:
     """Price every layout that the model allows on every kind and number of GPUs, also those that do not fit."""
@@ -128,7 +130,8 @@ def compare_layouts(
             f"of {config.name}; shorten one of them"
         )
     chosen = make_predictor(predictor) if isinstance(predictor, str) else predictor
-    devices = [with_network(each if isinstance(each, Gpu) else load_gpu(each), network) for each in gpus]
+    loaded = [each if isinstance(each, Gpu) else load_gpu(each) for each in gpus]
+    devices = [with_topology(with_network(each, network), pcie_topology) for each in loaded]
     return tuple(
         _price(config, device, layout, load, chosen)
         for device in devices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infercast.engine.deployment import check_nodes
+from infercast.engine.deployment import check_capability, check_nodes
 from infercast.engine.memory import Memory, plan_memory, require_fit
 from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.errors import DoesNotFitError, InputError
@@ -53,6 +53,7 @@ def fit_memory(
     layout = ParallelLayout(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
     )
+    check_capability(device)
     check_layout(config, layout)
     check_nodes(layout, device)
     resolved = resolve(settings or EngineSettings(), device, config.max_positions, config.architecture)

@@ -73,6 +73,7 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
         registers_per_sm=chip["registers_per_sm"],
         nvlink_bandwidth=table.get("nvlink_gb_per_s", 0) * GIGA,
         pcie_bandwidth=table["pcie_gb_per_s"] * GIGA,
+        pcie_topology=table.get("pcie_topology", ""),
         gpus_per_node=table.get("gpus_per_node", 1),
         tdp=float(table["tdp_w"]),
         nvlink_gpus=_linked(table),

@@ -73,6 +73,8 @@ class Gpu:
     tdp: float
     nvlink_gpus: int = 0
     """GPUs that the direct links join: a whole node behind a switch, two or four cards under a bridge; 0: none."""
+    pcie_topology: str = ""
+    """How GPUs without direct links are joined, one of `TOPOLOGIES`; empty where nobody says."""
     network_bandwidth: float = 0.0
     """To other nodes, one direction, the share of one GPU; 0: there is no network."""
     network_latency: float = 0.0

@@ -9,6 +9,7 @@ import numpy as np
 
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.kernels import by_kernels
+from infercast.hardware.pcie import MEASURED
 from infercast.ops import Collective, Op
 from infercast.predict.artifact import POOLED, Artifact
 from infercast.predict.choice import Choice, borrowed
@@ -28,6 +29,8 @@ class Chooser:
         """The best model for this kind of operator on this GPU; None where no measured kernel is like it."""
         if isinstance(op, Collective) and op.gpus > gpu.gpus_per_node:
             return None  # no collective between nodes was measured
+        if isinstance(op, Collective) and not gpu.is_linked(op.gpus) and gpu.pcie_topology not in ("", MEASURED):
+            return None  # nor one in a server of this kind
         family, variants = family_of(op), variants or self._profile.variants(op, gpu)
         engines = self._profile.engines(op, gpu)
         key = (family, gpu.name, variants, engines)

@@ -68,7 +68,9 @@ class KernelProfile:
         if isinstance(op, Gemm):
             return (op.dtype,) if gpu.supports(tensor_rate_of(op.dtype)) and op.dtype != "fp16" else ("bf16",)
         if isinstance(op, Collective):
-            return ("vLLM_custom_graph", "NCCL") if op.kind == "all_reduce" else ("NCCL",)
+            # Without direct links, engines give their own kernel up beyond two GPUs.
+            has_own = op.kind == "all_reduce" and (gpu.is_linked(op.gpus) or op.gpus <= 2)
+            return ("vLLM_custom_graph", "NCCL") if has_own else ("NCCL",)
         if isinstance(op, Elementwise):
             return ("",) if op.family == "quantise" and not op.kind else (op.kind or op.family,)
         # Published tables have no attention over a latent.

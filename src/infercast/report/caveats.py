@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infercast.engine.host import default_host
+from infercast.forecast.notes import price_notes
 from infercast.forecast.overview import Overview
 from infercast.forecast.uncertainty import MEASURED, spread_of
 
@@ -46,6 +47,7 @@ def caveats(overview: Overview) -> list[str]:
         for source, words in WEAK.items()
         if families.get(source)
     ]
+    sentences += price_notes(deployment)
     if deployment.host == default_host():
         sentences.append(
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host` fits them "

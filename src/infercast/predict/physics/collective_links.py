@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from infercast.hardware import Gpu
 from infercast.hardware.kernels import by_kernels
+from infercast.hardware.pcie import ring_rate
 from infercast.predict.physics.either import Kit, Number, Plain
 
 WITHOUT_SWITCH = ("pascal", "volta", "turing", "ampere", "ampere-ga10x", "ada", "blackwell-rtx")
@@ -16,8 +17,6 @@ FLAG_DELAY = {**dict.fromkeys(WITHOUT_SWITCH, 1.0), "hopper": 1.0, "blackwell": 
 """How much longer a flag takes to a peer and back than between GPUs of Hopper at the same clock: a chip of two dies
 behind faster, error-corrected links. NCCL's smallest all-reduce over symmetric memory, tuned alike, takes 3 us among
 eight B200 and 2.3 us among eight H200 or H800 (github.com/NVIDIA/nccl/issues/1940)."""
-# Without a switch, PCIe traffic of more pairs shares the bridges and crosses between sockets.
-PCIE_EFFICIENCY, PCIE_SHARING = 0.64, 1.86
 REFERENCE_CLOCK = 1.83e9
 """Latencies are of a GPU of Hopper at this clock."""
 
@@ -47,7 +46,7 @@ def link_rate(gpu: Gpu, gpus: int) -> float:
     """Bytes a second of each GPU's links, were all of them payload."""
     if gpu.is_linked(gpus):
         return gpu.nvlink_bandwidth
-    return float(gpu.pcie_bandwidth * PCIE_EFFICIENCY / (gpus / 2) ** PCIE_SHARING)
+    return ring_rate(gpu, gpus)
 
 
 def delay(gpu: Gpu, clock_power: float) -> float:
