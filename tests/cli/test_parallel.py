@@ -49,10 +49,39 @@ def test_layouts(infercast: Any) -> None:
     for row in rows:
         for name in ("ttft_alone_ms", "tpot_ms", "output_tokens_per_s"):
             ends = row[f"{name}_interval"]
-            assert ends is None if row["problem"] else ends[0] < row[name] < ends[1]
+            assert ends is None if row["problem"] else ends[0] <= row[name] <= ends[1]
+        # The roofline is a bound: nothing is faster, and no row passes for an estimate.
+        if row["fits"]:
+            assert (row["kind"], row["source"]) == ("bound", "roofline")
+            assert row["tpot_ms_interval"][0] == row["tpot_ms"] < row["tpot_ms_interval"][1]
+            assert row["output_tokens_per_s_interval"][1] == row["output_tokens_per_s"]
     text = infercast(*words).out
     assert "tokens/s a GPU" in text
     assert "TP2" in text
+    assert "lower bounds: the best case" in text
+
+
+def test_layouts_of_several_vendors(infercast: Any) -> None:
+    words = ("layouts", "qwen2.5-7b", "--gpu", "mi300x,b200-sxm,h200-sxm", "--gpus", "2")
+    rows = infercast(*words, "--json").json
+    kinds = {row["gpu"]: (row["kind"], row["source"]) for row in rows}
+    assert kinds["mi300x"] == ("estimate", "typical")
+    assert kinds["h200-sxm"][0] == "estimate"
+    text = " ".join(infercast(*words).out.split())
+    assert "rough: no kernel of this vendor was measured" in text
+    assert "Collectives may be slower on b200-sxm than on h200-sxm" in text
+
+
+def test_pcie_topologies(infercast: Any) -> None:
+    words = ("kernels", "llama-3.1-8b", "--gpu", "l40s", "-tp", 4, "--prefill", 2048)
+    left_open = infercast(*words, "--json").json
+    assert "talk over PCIe" in left_open["notes"][0]
+    switch = infercast(*words, "--pcie-topology", "switch", "--json").json
+    assert switch["gpu_us"] < left_open["gpu_us"] / 2
+    assert switch["notes"] == []
+    refused = infercast(*words, "--pcie-topology", "ring")
+    assert refused.code == 2
+    assert "unknown PCIe topology 'ring'; known: host, sockets, switch" in refused.err
 
 
 def test_two_pools(infercast: Any) -> None:

@@ -51,6 +51,13 @@ def is_same_die(gpu: Gpu, other: Gpu) -> bool:
     return (gpu.kernels, gpu.sms) == (other.kernels, other.sms) and gpu.tensor_flops == other.tensor_flops
 
 
+def trust_in(entry: Entry, *, same_die: bool) -> float:
+    """How far the ratio of physics between two chips is believed for a model's kernels, as its exponent."""
+    if entry.engine == SWEEP or not same_die:
+        return 1.0
+    return SIBLING_TRUST.get(f"{entry.family} {entry.variant}", SIBLING_TRUST.get(entry.family, 1.0))
+
+
 def base_seconds(family: str, engine: str, physics: Physics) -> Array:
     """What a model's answer is a factor of: for attention of a sweep what its kernel's schedule takes, else physics."""
     if engine != SWEEP or family not in SCHEDULED:
@@ -89,10 +96,7 @@ class Choice:
     @property
     def trust(self) -> float:
         """How far the ratio of two siblings' physics is believed, as its exponent."""
-        if self.entry.engine == SWEEP or not self.is_same_die:
-            return 1.0
-        by_family = SIBLING_TRUST.get(self.entry.family, 1.0)
-        return SIBLING_TRUST.get(f"{self.entry.family} {self.entry.variant}", by_family)
+        return trust_in(self.entry, same_die=self.is_same_die)
 
     def on_sibling(self, here: Array, there: Array) -> Array:
         """How many times as long a kernel takes as on the sibling, by physics here and there."""

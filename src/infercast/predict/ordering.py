@@ -102,6 +102,7 @@ def ordering(name: str = "vllm") -> Ordering:
 WORDS = {
     "gemm/fp8": "fp8 products",
     "gemm/fp8_block": "block-scaled products",
+    "gemm/nvfp4": "nvfp4 products",
     "moe": "experts",
     "collective": "collectives",
     "attention_prefill": "attention over short prompts",
