@@ -1,12 +1,12 @@
 """A GPU with at least as much of everything as another does not take longer, or the reason is stated.
 
-Three rules. Prices of one model on chips of one generation differ by physics alone: at most `OF_ONE_MODEL` apart. Prices
-of different models each have an error of their own: the lower end of the one's interval may not lie above the upper end
-of the other's. Whole steps, in which such errors cancel: at most `OF_STEPS`. What is slower for a stated reason
-(data/engines/vllm_ordering.toml) may be so by as much as it says.
+Three rules. Prices of one model on chips of one generation differ by physics alone: at most `OF_ONE_MODEL` apart.
+Prices of different models each have an error of their own: the lower end of the one's interval may not lie above the
+upper end of the other's. Whole steps, in which such errors cancel: at most `OF_STEPS`. What is slower for a reason
+that is stated (data/engines/vllm_ordering.toml) may be so by as much as it says.
 """
 
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -125,7 +125,7 @@ def test_steps_do_not_get_longer_from_generation_to_generation(model, shape):
         deployment = deploy(model, name, predictor=PREDICTOR, **MODELS[model])
         seconds[name] = float(price_shape(deployment, shape).gpu.seconds)
     known = list(seconds)
-    for older, newer in zip(known, known[1:], strict=False):
+    for older, newer in pairwise(known):
         assert seconds[newer] <= OF_STEPS * seconds[older], (older, newer)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infercast.engine.deployment import Deployment
-from infercast.hardware.pcie import TOPOLOGIES
+from infercast.hardware.pcie import TOPOLOGIES, is_left_open
 from infercast.predict.learned import UNDERSTOOD
 from infercast.predict.ordering import ordering
 from infercast.predict.typical import Typical
@@ -22,7 +22,7 @@ def price_notes(deployment: Deployment) -> list[str]:
 def _of_pcie(deployment: Deployment) -> list[str]:
     """Collectives over PCIe, where it is not said how the cards are joined."""
     gpu, joined = deployment.gpu, deployment.layout.tensor
-    if joined == 1 or gpu.is_linked(joined) or gpu.pcie_topology or joined > gpu.gpus_per_node:
+    if joined == 1 or not is_left_open(gpu, joined):
         return []
     known = "; ".join(f"{name}: {each.title}" for name, each in TOPOLOGIES.items())
     return [

@@ -47,3 +47,13 @@ def ring_rate(gpu: Gpu, gpus: int) -> float:
     """Bytes a second that a ring over so many GPUs without direct links carries."""
     topology = TOPOLOGIES[gpu.pcie_topology or MEASURED]
     return float(gpu.pcie_bandwidth * topology.share / (gpus / 2) ** topology.sharing)
+
+
+def is_left_open(gpu: Gpu, gpus: int) -> bool:
+    """Whether so many of them talk over PCIe of a server that nobody has described."""
+    return not gpu.pcie_topology and gpus <= gpu.gpus_per_node and not gpu.is_linked(gpus)
+
+
+def servers(gpu: Gpu) -> list[Gpu]:
+    """The same GPU in a server of each kind."""
+    return [with_topology(gpu, name) for name in TOPOLOGIES]

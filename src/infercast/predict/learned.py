@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from infercast.hardware import Gpu
-from infercast.ops import Attention, Gemm, MoE, Op
+from infercast.hardware.pcie import is_left_open, servers
+from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity
 from infercast.predict.artifact import POOLED, Artifact
@@ -110,6 +111,9 @@ class Learned:
             if correction is not None:
                 tier, high = "few-shot", correction.spread(physics.features)
                 low = -high
+        if isinstance(op, Collective) and is_left_open(gpu, op.gpus):
+            others = [np.log(self._physics("collective", op, each).seconds / physics.seconds) for each in servers(gpu)]
+            low, high = np.minimum(low, np.min(others, axis=0)), np.maximum(high, np.max(others, axis=0))
         seconds = self._at_least(op, gpu, self._in_engine(choice, physics.seconds * factor))
         bound, low, high = _bound(physics), seconds * np.exp(low), seconds * np.exp(high)
         if seconds.size == 1:

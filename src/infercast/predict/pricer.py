@@ -79,7 +79,8 @@ class GemmPricer:
 
     def _one(self, m: float, n: float, k: float) -> tuple[float, tuple[float, ...]]:
         """Seconds of one product, and their terms before what was learned."""
-        (seconds, terms), values = self._products(m, n, k, self._machine, Floats, engine=self._engine)
+        own = self._known is None
+        (seconds, terms), values = self._products(m, n, k, self._machine, Floats, engine=self._engine, featured=own)
         if self._forest is not None:
             if self._known is not None:
                 (known, _), values = self._products(m, n, k, self._known, Floats, engine=self._engine)

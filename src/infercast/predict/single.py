@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from infercast.hardware import Gpu
-from infercast.hardware.pcie import TOPOLOGIES, with_topology
+from infercast.hardware.pcie import is_left_open, servers
 from infercast.ops import Attention, Collective, Elementwise, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity, Size
@@ -82,19 +82,10 @@ class SinglePricer:
         seconds, terms = self._seconds(op, size, physics), physics.terms
         bound = max(terms, key=terms.__getitem__)
         low, high = self._low, self._high
-        if isinstance(op, Collective) and op.gpus <= self._gpu.gpus_per_node and not self._gpu.is_linked(op.gpus):
-            low, high = self._of_servers(op, size, physics, low, high)
+        if isinstance(op, Collective) and is_left_open(self._gpu, op.gpus):
+            ratios = [self._physics(op, server, size).seconds / physics.seconds for server in servers(self._gpu)]
+            low, high = min(low, *ratios), max(high, *ratios)
         return Estimate(seconds, seconds * low, seconds * high, self._tier, bound)
-
-    def _of_servers(
-        self, op: Op, size: Single | float, physics: OnePhysics, low: float, high: float
-    ) -> tuple[float, float]:
-        """Ends of the interval, as factors, that hold what servers of other kinds take where nobody says which."""
-        if self._gpu.pcie_topology:
-            return low, high
-        others = [self._physics(op, with_topology(self._gpu, name), size).seconds for name in TOPOLOGIES]
-        ratios = [seconds / physics.seconds for seconds in others]
-        return min(low, *ratios), max(high, *ratios)
 
     def seconds(self, op: Op, size: Single | float) -> float:
         """The same without interval and reason."""
