@@ -40,21 +40,21 @@ class Efficiency(NamedTuple):
 # Ends of the intervals: the spread of kernels in the fit, and a vendor's own way of being different (30 % faster to
 # 45 % slower, which is how far AMD's products are from NVIDIA's), as the root of the sum of squares.
 TYPICAL = {
-    "gemm": Efficiency(2.6, 0.70, -0.38, 0.59),
-    "attention_prefill": Efficiency(7.3, 0.50, -0.40, 0.54),
-    "attention_decode": Efficiency(6.2, 0.83, -0.34, 0.49),
-    "latent": Efficiency(9.1, 0.70, -0.38, 0.52),
-    "moe": Efficiency(6.4, 0.70, -0.38, 0.69),
-    "moe narrow": Efficiency(8.5, 0.49, -0.56, 0.85),
-    "norm": Efficiency(0.94, 1.0, -0.40, 0.50),
+    "gemm": Efficiency(2.6, 0.69, -0.38, 0.59),
+    "attention_prefill": Efficiency(6.9, 0.52, -0.39, 0.52),
+    "attention_decode": Efficiency(6.0, 0.82, -0.34, 0.49),
+    "latent": Efficiency(8.2, 0.84, -0.32, 0.5),
+    "moe": Efficiency(6.7, 0.72, -0.37, 0.72),
+    "moe narrow": Efficiency(8.7, 0.5, -0.54, 0.87),
+    "norm": Efficiency(0.94, 1.0, -0.4, 0.51),
     "activation": Efficiency(0.57, 1.0, -0.48, 0.48),
-    "rope": Efficiency(0.72, 0.72, -0.50, 0.54),
-    "quantise": Efficiency(1.2, 0.67, -0.57, 0.61),
+    "rope": Efficiency(0.72, 0.72, -0.5, 0.54),
+    "quantise": Efficiency(0.93, 0.64, -0.68, 0.56),
     "kv_write": Efficiency(1.1, 0.39, -0.52, 0.64),
     "sampling": Efficiency(21.7, 0.92, -0.34, 0.46),
-    "embedding": Efficiency(0.97, 1.0, -0.42, 0.50),
+    "embedding": Efficiency(0.97, 1.0, -0.42, 0.51),
     "routing": Efficiency(2.3, 0.13, -0.31, 0.47),
-    "collective": Efficiency(6.4, 0.58, -0.54, 0.60),
+    "collective": Efficiency(6.2, 0.55, -0.54, 0.58),
 }
 OF_VENDOR = {
     "AMD": {"gemm": Efficiency(3.6, 0.48, -0.46, 0.45), "gemm/fp8_block": Efficiency(4.5, 0.28, -0.20, 0.20)},
@@ -72,8 +72,8 @@ class Typical:
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
         return (
-            "the roofline at what kernels of measured NVIDIA GPUs typically reach of it; no kernel of a "
-            f"{gpu.vendor} GPU in an engine was measured, so intervals are wide"
+            "the roofline at what kernels of measured NVIDIA GPUs typically reach of it; no kernel of "
+            f"{gpu.vendor}'s GPUs in an engine was measured, so intervals are wide"
         )
 
     def price(self, op: Op, gpu: Gpu) -> Estimate:
