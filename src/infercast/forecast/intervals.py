@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import exp
+from math import exp, inf
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from infercast.forecast.fleet import FleetForecast, busiest, serve_pool
 from infercast.forecast.serving import Forecast, Percentiles, percentiles
-from infercast.forecast.uncertainty import Uncertainty, chance_of, slowed, uncertainty_of
+from infercast.forecast.uncertainty import Uncertainty, chance_of, gain_of, slowed, uncertainty_of
 from infercast.records import dataclass
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.fleet import Pool, same_engines
@@ -110,7 +110,7 @@ def forecast_intervals(forecast: Forecast | FleetForecast) -> Intervals:
     served = records[0] if len(records) == 1 else Served(records)
     uncertainty = uncertainty_of(forecast.deployment, busiest(records))
     widths = pool_half_widths(pool, forecast.workload, uncertainty, results_of, chance_in(served))
-    return around(forecast, widths, is_bound=forecast.deployment.predictor.is_bound)
+    return around(forecast, widths, gain_of(forecast.deployment, busiest(records)))
 
 
 def results_of(served: Record | Served) -> Array:
@@ -137,15 +137,16 @@ def chance_in(served: Record | Served) -> Array:
     return np.array([*ttft, *tpot, *nothing, *end_to_end, 0.0])
 
 
-def around(forecast: Summary, widths: Array, *, is_bound: bool = False) -> Intervals:
-    """Intervals of these widths around a forecast's own numbers; above them where those are the least there can be."""
+def around(forecast: Summary, widths: Array, gain: float = inf) -> Intervals:
+    """Intervals of these widths around a forecast's own numbers; no time is shorter by more than ``gain`` says."""
     factors, rate = np.exp(widths[:-1].reshape(4, 4)), exp(widths[-1])
+    gains, faster = np.minimum(factors, exp(gain)), min(rate, exp(gain))
 
     def band(values: Percentiles | None, number: int) -> Band | None:
         if values is None:
             return None
         ends = np.array([values.mean, values.p50, values.p90, values.p99])
-        low, high = ends if is_bound else ends / factors[number], ends * factors[number]
+        low, high = ends / gains[number], ends * factors[number]
         return Band(Percentiles(*low.tolist()), Percentiles(*high.tolist()))
 
     ttft, end_to_end = band(forecast.ttft, 0), band(forecast.end_to_end, 3)
@@ -157,6 +158,6 @@ def around(forecast: Summary, widths: Array, *, is_bound: bool = False) -> Inter
         tpot=band(forecast.tpot, 1),
         inter_token=band(forecast.inter_token, 2),
         end_to_end=end_to_end,
-        output_tokens_per_second=(tokens / rate, tokens if is_bound else tokens * rate),
-        requests_per_second=(requests / rate, requests if is_bound else requests * rate),
+        output_tokens_per_second=(tokens / rate, tokens * faster),
+        requests_per_second=(requests / rate, requests * faster),
     )

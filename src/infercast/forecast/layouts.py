@@ -9,14 +9,14 @@ may be off by, and what an engine that was not measured may be.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import exp, log
+from math import exp, inf, log
 
 from infercast.engine.deployment import Deployment, check_nodes
 from infercast.engine.settings import EngineSettings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy, load_model
 from infercast.forecast.kernels import StepCost, decode_shape, prefill_shape, price_shape
-from infercast.forecast.uncertainty import spread_of, step_uncertainty, widened
+from infercast.forecast.uncertainty import most_gain, spread_of, step_uncertainty, widened
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology
 from infercast.models.layout import ParallelLayout, check_layout
@@ -69,6 +69,8 @@ class LayoutCost:
     output_tokens_per_second: float = 0.0
     problem: str = ""
     """Why it cannot be done."""
+    gain: float = inf
+    """Logarithm of how many times shorter times can be."""
     source: str = ""
     """What the weakest of the prices that count rests on: one of `SOURCES`."""
 
@@ -99,8 +101,8 @@ class LayoutCost:
         return rate * exp(-self.tpot_width), rate / self._least(self.tpot_width)
 
     def _least(self, width: float) -> float:
-        """The lower end of a time's interval, as a factor: nothing is below a bound."""
-        return 1.0 if self.kind == "bound" else exp(-width)
+        """The lower end of a time's interval, as a factor: nothing is below what the hardware allows."""
+        return exp(-min(width, self.gain))
 
 
 def compare_layouts(
@@ -205,6 +207,7 @@ def _price(config: ModelConfig, gpu: Gpu, layout: ParallelLayout, load: Load, pr
         tpot=tpot,
         tpot_width=(waiting * prompt_width + decode.seconds * decode_width) / tpot,
         output_tokens_per_second=layout.data * batch / tpot,
+        gain=most_gain(deployment, (decode, *prompts)),
         source=basis_of(
             (kernel.estimate.source, kernel.seconds) for step in (decode, *prompts) for kernel in step.kernels
         ),

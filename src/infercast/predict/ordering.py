@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -79,11 +80,14 @@ class Ordering:
 
 
 def at_most(own: Estimate, other: Estimate) -> Estimate:
-    """The first, brought down to the second where that is less; its interval moves along."""
+    """The first, brought down to the second where that is less. Its interval moves along, but still holds the first."""
     ratio = np.minimum(1.0, other.seconds / own.seconds)
     if np.ndim(own.seconds) == 0:
-        return own.scaled(float(ratio))
-    return Estimate(own.seconds * ratio, own.low * ratio, own.high * ratio, own.source, own.bound)
+        factor = float(ratio)
+        high = max(own.high * factor, own.seconds) if factor < 1.0 else own.high
+        return replace(own.scaled(factor), high=high)
+    high = np.where(ratio < 1.0, np.maximum(own.high * ratio, own.seconds), own.high)
+    return replace(own, seconds=own.seconds * ratio, low=own.low * ratio, high=high)
 
 
 @lru_cache
