@@ -48,7 +48,7 @@ class Chooser:
         # so that chips of one die are compared by one kind of measurement and differ by what physics says.
         swept = (SWEEP,) if SWEEP in engines and not self._as_tabled else ()
         for protocol in (swept, tuple(engine for engine in engines if engine != SWEEP)):
-            for tier, names in self.known(gpu):
+            for tier, names in self.known(gpu, family):
                 for engine, variant, name in product(protocol, variants, names):
                     if tier == "sibling" and self._profile.stands_alone(gpu.kernels, family, variant):
                         continue
@@ -57,17 +57,18 @@ class Chooser:
                         continue
                     yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else Choice(tier, *found)
 
-    def known(self, gpu: Gpu) -> Iterator[tuple[str, list[str]]]:
-        """(tier, GPUs to borrow from), best tier first and nearest GPU first."""
+    def known(self, gpu: Gpu, family: str = "") -> Iterator[tuple[str, list[str]]]:
+        """(tier, GPUs to borrow from), best tier first and nearest GPU first.
+
+        Kernels that an engine's compiler writes are the same on every chip, so every measured one is a sibling.
+        """
         if self._tier is None:
             yield "measured", [gpu.name]
         if self._tier in (None, "sibling"):
             measured = sorted({entry.gpu for entry in self._artifact.entries} - {POOLED, gpu.name})
-            relatives = [
-                load_gpu(name)
-                for name in measured
-                if load_gpu(name).kernels in by_kernels(self._profile.generations, gpu)
-            ]
+            same = by_kernels(self._profile.generations, gpu)
+            everywhere = family in self._profile.everywhere
+            relatives = [each for each in map(load_gpu, measured) if everywhere or each.kernels in same]
             relatives.sort(key=lambda other: abs(np.log(other.dram_bandwidth / gpu.dram_bandwidth)))
             yield "sibling", [other.name for other in relatives]
         yield "unseen", [POOLED]

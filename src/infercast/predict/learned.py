@@ -69,7 +69,7 @@ class Learned:
         self._singles: dict[object, SinglePricer] = {}
         self._ordering = ordering()
         self._bounded = {bound.kernels for bound in self._ordering.bounds}
-        self._lessers: dict[object, tuple[Gpu, Gpu | None]] = {}
+        self._lessers: dict[object, tuple[Gpu, tuple[Gpu, float] | None]] = {}
 
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
@@ -88,7 +88,7 @@ class Learned:
     def price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices. ``variants`` names the kernel, if known."""
         own, lesser = self._price(op, gpu, variants), self._lesser(op, gpu)
-        return own if lesser is None else at_most(own, self._price(op, lesser, variants))
+        return own if lesser is None else at_most(own, self._price(op, lesser[0], variants).seconds * lesser[1])
 
     def _price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
         if gpu.vendor != UNDERSTOOD:
@@ -123,7 +123,7 @@ class Learned:
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who price by the thousand."""
         own, lesser = self._seconds(op, gpu), self._lesser(op, gpu)
-        return own if lesser is None else np.minimum(own, self._seconds(op, lesser))
+        return own if lesser is None else np.minimum(own, self._seconds(op, lesser[0]) * lesser[1])
 
     def _seconds(self, op: Op, gpu: Gpu) -> Quantity:
         if gpu.vendor != UNDERSTOOD:
@@ -140,8 +140,8 @@ class Learned:
         physics, factor = self._apply(choice, op, gpu)
         return self._at_least(op, gpu, self._in_engine(choice, physics.seconds * factor))
 
-    def _lesser(self, op: Op, gpu: Gpu) -> Gpu | None:
-        """The GPU whose price is an upper bound of this one's; None for most, and for what a sweep of its own tells."""
+    def _lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
+        """The GPU of whose price a share bounds this one's; None for most, and for what a sweep of its own tells."""
         if gpu.kernels not in self._bounded or self._as_tabled:
             return None
         key = (id(gpu), op.family, getattr(op, "dtype", ""))

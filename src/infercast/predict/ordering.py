@@ -13,18 +13,20 @@ from infercast.bundled import DATA
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.ordering import has_at_least
 from infercast.ops import Gemm, MoE, Op
+from infercast.ops.op import Quantity
 from infercast.predict.estimate import Estimate
 from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Kernels of an architecture that take at most as long as on a GPU with less of everything."""
+    """Kernels of an architecture that take at most a share of what they take on a GPU with less of everything."""
 
     kernels: str
     of: tuple[str, ...]
     """Families, or family/format."""
     gpu: str
+    share: float
     why: str
 
 
@@ -50,14 +52,14 @@ class Ordering:
     bounds: tuple[Bound, ...]
     slower: tuple[Slower, ...]
 
-    def lesser(self, op: Op, gpu: Gpu) -> Gpu | None:
-        """The GPU whose price is an upper bound of this operator's on ``gpu``, if there is one."""
+    def lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
+        """The GPU of whose price a share is an upper bound of this operator's on ``gpu``, if there is one."""
         for bound in self.bounds:
             if bound.kernels == gpu.kernels and isinstance(op, Gemm | MoE):
                 family = "moe" if isinstance(op, MoE) else "gemm"
                 other = load_gpu(bound.gpu)
                 if not {family, f"{family}/{op.dtype}"}.isdisjoint(bound.of) and has_at_least(gpu, other):
-                    return other
+                    return other, bound.share
         return None
 
     def excuse(self, gpu: Gpu, other: Gpu, family: str) -> float:
@@ -69,7 +71,8 @@ class Ordering:
         for bound in self.bounds:
             names = [gpu.name for gpu in gpus if gpu.kernels == bound.kernels]
             if names:
-                yield f"{_listed(bound.of)} on {', '.join(names)} are priced at most as on {bound.gpu}: {bound.why}."
+                most = f"priced at most at {bound.share:g} of {bound.gpu}"
+                yield f"{_listed(bound.of)} on {', '.join(names)} are {most}: {bound.why}."
         for each in self.slower:
             pairs = [(a, b) for a in gpus for b in gpus if any(each.speaks_of(a, b, name) for name in each.families)]
             pairs = [(a, b) for a, b in pairs if a is not b and has_at_least(a, b)]
@@ -79,9 +82,9 @@ class Ordering:
                 yield f"{_listed(each.families)} may be slower on {compared}: {each.why}."
 
 
-def at_most(own: Estimate, other: Estimate) -> Estimate:
-    """The first, brought down to the second where that is less. Its interval moves along, but still holds the first."""
-    ratio = np.minimum(1.0, other.seconds / own.seconds)
+def at_most(own: Estimate, seconds: Quantity) -> Estimate:
+    """The same, brought down to ``seconds`` where that is less. Its interval moves along, but still holds the first."""
+    ratio = np.minimum(1.0, seconds / own.seconds)
     if np.ndim(own.seconds) == 0:
         factor = float(ratio)
         high = max(own.high * factor, own.seconds) if factor < 1.0 else own.high

@@ -35,6 +35,8 @@ class KernelProfile:
     """For each architecture, those whose GPUs run the same kernels at the same efficiency."""
     experts: dict[str, dict[str, str]]
     """For each architecture and format of weights, whose kernel multiplies routed experts."""
+    everywhere: tuple[str, ...] = ()
+    """Families whose kernels are the same on every architecture."""
     exceptions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """For an architecture, kernels (family or family/variant) that all measured GPUs stand for better than those."""
 
@@ -94,6 +96,7 @@ def kernel_profile(name: str = "vllm") -> KernelProfile:
         tables={family: tuple(engines) for family, engines in values["tables"].items()},
         generations={name: tuple(others) for name, others in values["generations"].items()},
         experts=values["experts"],
+        everywhere=tuple(values["everywhere"]),
         exceptions={name: tuple(kernels) for name, kernels in values["exceptions"].items()},
     )
 
