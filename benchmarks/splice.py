@@ -12,9 +12,10 @@ import tempfile
 from pathlib import Path
 
 from infercast.errors import InputError
-from infercast.fit.provenance import data_hash
+from infercast.fit.provenance import data_hash, origin_of
 from infercast.fit.train import fit_artifact, read_samples
 from infercast.predict.artifact import load_artifact, save_artifact
+from infercast.predict.manifest import read_manifest
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
     parser.add_argument("--artifact", type=Path, required=True)
     asked = parser.parse_args()
     families = asked.families.split(",")
-    artifact = load_artifact(asked.artifact)
+    artifact = load_artifact(asked.artifact, checked=False)  # its physics is about to be what it was fitted to
     for name, found in data_hash(asked.data, families).items():
         if artifact.header["data"].get(name) != found:
             raise InputError(f"{asked.artifact} was not fitted on {asked.data / name}; fit all of it anew")
@@ -37,7 +38,8 @@ def main() -> None:
         if new:
             raise InputError(f"{asked.artifact} has no models of {', '.join(map(str, new))}; fit all of it anew")
         provenance = {name: value for name, value in artifact.header.items() if name not in ("schema", "models")}
-        save_artifact(asked.artifact, models, provenance, artifact.fitted_groups())
+        origin = origin_of(read_manifest(asked.artifact)["tables"])
+        save_artifact(asked.artifact, models, provenance, artifact.fitted_groups(), origin=origin)
     print(f"{asked.artifact}: {len(fitted.entries)} of {len(models)} models replaced")
 
 

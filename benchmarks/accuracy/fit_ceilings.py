@@ -7,33 +7,29 @@ tenth; then for each GPU the same with the whole GPU left out, and the share of 
 reaches. With OUT it writes the ceilings there: src/infercast/data/fitted/ceilings.npz comes from it.
 """
 
-import hashlib
 import sys
 import tempfile
 from pathlib import Path
 
 from infercast.fit.ceilings import QUANTILE, fit_ceilings, leave_out, read_measured
-from infercast.fit.provenance import data_hash
+from infercast.fit.provenance import origin_of, sweep_hashes, table_hashes
 from infercast.fit.tables import FILES
 
 
 def main() -> None:
     tables, sweeps = Path(sys.argv[1]), Path(sys.argv[2])
     measured = read_measured(tables, sweeps)
-    own = {
-        f"{path.parent.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        for path in sorted(sweeps.glob("*/*.parquet"))
-    }
+    tabled = {**table_hashes(tables, list(FILES)), **sweep_hashes(sweeps)}
     provenance = {
         "what": f"quantile {QUANTILE} of log(measured / (hard limit + launch floor)) over GPUs and engines",
         "held_out_error": "the share of hidden kernels that beat the ceiling",
-        "data": {**data_hash(tables, list(FILES)), **own},
+        "data": {name: found[:16] for name, found in tabled.items()},
         "gpus": sorted({str(gpu) for rows in measured.values() for gpu in rows.gpu}),
     }
     with tempfile.TemporaryDirectory() as folder:
         out = Path(sys.argv[3]) if len(sys.argv) > 3 else Path(folder) / "ceilings.npz"
         print("| family | rows | beaten by, % |\n| --- | --: | --: |")
-        for entry in fit_ceilings(measured, out, provenance):
+        for entry in fit_ceilings(measured, out, provenance, origin_of(tabled)):
             print(f"| {entry.family} {entry.variant} | {entry.rows:,} | {100 * entry.held_out_error:.0f} |", flush=True)
     gpus = provenance["gpus"]
     print(f"\n| | {' | '.join(gpus)} |\n| --- |{' --: |' * len(gpus)}")

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from infercast.forecast.layouts import compare_layouts
     from infercast.forecast.memory import Fit, fit_memory
     from infercast.forecast.price import price
-    from infercast.forecast.serving import Forecast, simulate
+    from infercast.forecast.serving import Forecast
+    from infercast.forecast.simulate import simulate
     from infercast.forecast.variants import Variants, price_variants
     from infercast.hardware import Gpu, gpu_names, load_gpu
     from infercast.models.library import model_names
@@ -89,7 +90,7 @@ _HOMES = {
     "price_step": "forecast.kernels",
     "price_variants": "forecast.variants",
     "read_trace": "serve.traces",
-    "simulate": "forecast.serving",
+    "simulate": "forecast.simulate",
     "synthetic_workload": "serve.workload",
     "workload_from_requests": "serve.workload",
 }

@@ -166,19 +166,25 @@ def test_json_does_not_change_how_errors_are_said(infercast: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "sentence"),
     [
-        ("memory", "qwen3-0.6b"),
-        ("memory", "qwen3-0.6b", "--gpu", "l4", "--tensor-parralel", 2),
-        ("simulate", "qwen3-0.6b", "--gpu", "l4", "--rate", "fast"),
-        ("memory",),
-        ("guess",),
-        ("validate",),
+        (("memory", "qwen3-0.6b"), "missing option '--gpu'; see infercast memory --help"),
+        (("memory", "qwen3-0.6b", "--gpu", "l4", "--tensor-parralel", 2), "no such option: --tensor-parralel"),
+        (("memory", "qwen3-0.6b", "--gpu"), "option '--gpu' requires an argument; see infercast --help"),
+        (("simulate", "qwen3-0.6b", "--gpu", "l4", "--rate", "fast"), "'--rate' / '-r': 'fast' is not a valid float"),
+        (("memory",), "missing argument 'MODEL'; see infercast memory --help"),
+        (("memory", "qwen3-0.6b", "l4", "--gpu", "l4"), "got unexpected extra argument"),
+        (("guess",), "no such command 'guess'; did you mean 'gpus'? see infercast --help"),
     ],
 )
-def test_usage_errors(infercast: Any, words: tuple[object, ...]) -> None:
-    result = infercast(*words)
-    assert result.code == 2
-    assert result.out == ""
-    assert "Usage: infercast" in result.err
-    assert "Traceback" not in result.err
+def test_usage_errors(infercast: Any, words: tuple[object, ...], sentence: str) -> None:
+    assert sentence in problem(infercast(*words))
+
+
+def test_what_spans_lines_is_quoted_in_one(infercast: Any) -> None:
+    assert "unknown GPU" in problem(infercast("memory", "qwen3-0.6b", "--gpu", "a\nb"))
+    assert "no table" in problem(infercast(*KERNELS, "--decode", 1, "--measurements", "a\nb"))
+
+
+def test_what_the_machine_refuses_is_one_sentence(infercast: Any) -> None:
+    assert "name too long" in problem(infercast(*KERNELS, "--decode", 1, "--measurements", "a" * 3000)).lower()

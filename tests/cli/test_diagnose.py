@@ -58,12 +58,28 @@ def test_what_if_side_by_side(infercast: Any, words: tuple[object, ...]) -> None
     assert (found["before"]["deployment"]["gpu"], found["after"]["deployment"]["gpu"]) == ("l40s", "h200-sxm")
 
 
+@pytest.mark.parametrize("layout", [("-dp", 2), ("-pp", 2), ("-dp", 2, "-pp", 2, "--router", "least_loaded")])
+def test_replicas_and_stages_are_explained_and_compared(infercast: Any, layout: tuple[object, ...]) -> None:
+    words = ("simulate", *SMALL, *RUN, *layout, "--breakdown")
+    parts = infercast(*words, "--json").json["breakdown"]
+    kernels = sum(sum(kernel["seconds"].values()) for kernel in parts["kernels"])
+    together = kernels + sum(parts["host_seconds"].values()) + parts["idle_seconds"]
+    assert together == pytest.approx(parts["side_by_side"] * parts["duration_s"])
+    assert "on 2 replicas and stages" in infercast(*words).out or len(layout) > 2
+    both = infercast(*words, "--what-if", "data_parallel_size=3", "--json").json
+    assert both["after"]["deployment"]["data_parallel_size"] == 3
+    assert both["after"]["breakdown"]["side_by_side"] == 3 * (2 if "-pp" in layout else 1)
+    text = infercast(*words, "--what-if", "data_parallel_size=3").out
+    assert text.count("Where every second") == 2
+    assert "output tokens/s per GPU" in text
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("simulate", *SMALL, *RUN, "--what-if", "sms=160", "--breakdown"), "side by side"),
+        (("simulate", *SMALL, *RUN, "--what-if", "sms=160", "--trace-out", "run.json"), "side by side"),
         (("simulate", *SMALL, *RUN, "--what-if", "ssm=160"), "sms"),
-        (("simulate", *SMALL, *RUN, "--breakdown", "-dp", 2), "one copy"),
+        (("simulate", *SMALL, *RUN, "--what-if", "dram_bandwidth=1.5"), "say 1.5x"),
         (("diagnose", *SMALL, "--rate", 100_000), "saturated"),
         (("diagnose", *SMALL, "--trace", "none.csv", "--rate", 1), "its own arrivals"),
     ],

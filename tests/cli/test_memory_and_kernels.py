@@ -6,8 +6,9 @@ import pytest
 
 MEMORY_KEYS = {
     "model", "gpu", "tensor_parallel_size", "weights", "kv_cache_dtype", "parameters", "bytes", "total_bytes",
-    "kv_bytes_per_token", "num_gpu_blocks", "block_size", "block_bytes", "windows", "longest_sequence",
-    "most_sequences", "context", "max_model_len", "fits", "problem", "notes",
+    "kv_bytes_per_token", "kv_bytes_per_token_beyond_windows", "num_gpu_blocks", "block_size", "block_sizes",
+    "block_bytes", "windows", "longest_sequence", "most_sequences", "context", "max_model_len", "fits", "problem",
+    "notes",
 }  # fmt: skip
 STEP_KEYS = {
     "deployment", "num_tokens", "padded_tokens", "launch", "gpu_us", "gpu_low_us", "gpu_high_us", "gap_us", "host_us",
@@ -25,6 +26,36 @@ def test_memory_in_tables(infercast: Any) -> None:
     assert result.code == 0
     assert f"{blocks:,} of 16 tokens" in result.out
     assert "fits; max_model_len 131,072" in result.out
+
+
+def test_a_model_whose_every_layer_has_a_window_says_when_it_stops_growing(infercast: Any) -> None:
+    out = infercast("memory", "phi-3-mini", "--gpu", "h200-sxm").out
+    assert "384.00 KiB a GPU up to 2,047 tokens, nothing more from there on" in out
+    fit = infercast("memory", "phi-3-mini", "--gpu", "h200-sxm", "--json").json
+    assert (fit["kv_bytes_per_token"], fit["kv_bytes_per_token_beyond_windows"]) == (2 * 32 * 96 * 2 * 32, 0)
+
+
+def test_groups_with_blocks_of_their_own_size_say_so(infercast: Any) -> None:
+    out = infercast("memory", "gemma-4-26b-a4b", "--gpu", "h200-sxm").out
+    assert "6: 5 x last 1,024 in blocks of 16, all tokens in blocks of 32" in out
+
+
+def test_the_encoder_of_images_can_be_left_out(infercast: Any) -> None:
+    words = ("memory", "qwen3-vl-2b", "--gpu", "l4", "--max-model-len", 8192, "--json")
+    whole, text = infercast(*words).json, infercast(*words, "--language-model-only").json
+    assert whole["bytes"]["weights"] - text["bytes"]["weights"] == 2 * 406_957_056
+
+
+def test_a_block_size_that_no_kernel_takes(infercast: Any) -> None:
+    result = infercast("memory", *ON_H200, "--block-size", 7)
+    assert result.code == 2
+    assert "block_size 7 fits no attention kernel" in result.err
+
+
+def test_a_step_that_does_not_fit_in_the_cache(infercast: Any) -> None:
+    result = infercast("kernels", *ON_H200, "--decode", 256, "--context", 40_000)
+    assert result.code == 2
+    assert "256 sequences with 10,240,256 tokens in all does not fit in the KV cache" in " ".join(result.err.split())
 
 
 def test_memory_as_json(infercast: Any) -> None:

@@ -74,8 +74,6 @@ def test_a_window_and_a_cut(infercast: Any, tmp_path: Path, monkeypatch: pytest.
         (("--trace-window", "0:5"), "--trace-window needs --trace-out FILE"),
         (("--trace-out", "run.json", "--trace-window", "5"), "two numbers of seconds like 0:60, not '5'"),
         (("--trace-out", "run.json", "--trace-window", "5:1"), "begin at 0 or later and end after that, not '5:1'"),
-        (("--trace-out", "run.json", "--breakdown", "-dp", 2), "follows one engine"),
-        (("--report", "run.html", "--breakdown", "-pp", 2), "follows one engine"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -1,5 +1,8 @@
 """More than one GPU, from the command line."""
 
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,30 +42,40 @@ def test_memory_of_a_layout(infercast: Any) -> None:
 
 
 def test_layouts(infercast: Any) -> None:
-    words = ("layouts", "qwen2.5-7b", "--gpu", "l4,a100-sxm", "--gpus", "1,2", "--predictor", "roofline")
+    words = ("layouts", "qwen2.5-7b", "--gpu", "l4,a100-sxm", "--gpus", "1,2", *LOAD)
     rows = infercast(*words, "--json").json
-    apart = ("layouts", "qwen2.5-7b", "--gpu", "l4", "--gpu", "a100-sxm", "--gpus", 1, "--gpus", 2, *words[-2:])
+    apart = ("layouts", "qwen2.5-7b", "--gpu", "l4", "--gpu", "a100-sxm", "--gpus", 1, "--gpus", 2, *LOAD)
     assert infercast(*apart, "--json").json == rows
     assert {row["gpu"] for row in rows} == {"l4", "a100-sxm"}
     assert {row["gpus"] for row in rows} == {1, 2}
     assert all(row["fits"] == (row["problem"] is None) for row in rows)
     for row in rows:
-        for name in ("ttft_alone_ms", "tpot_ms", "output_tokens_per_s"):
-            ends = row[f"{name}_interval"]
-            assert ends is None if row["problem"] else ends[0] <= row[name] <= ends[1]
-        # The roofline is a bound: nothing is faster, and no row passes for an estimate.
-        if row["fits"]:
-            assert (row["kind"], row["source"]) == ("bound", "roofline")
-            assert row["tpot_ms_interval"][0] == row["tpot_ms"] < row["tpot_ms_interval"][1]
-            assert row["output_tokens_per_s_interval"][1] == row["output_tokens_per_s"]
+        if row["problem"] is None:
+            for name in ("ttft_ms", "tpot_ms"):
+                low, high = row[f"{name}_mean_interval"]
+                assert low <= row[name]["mean"] < high
+            simulated = infercast(
+                "simulate", "qwen2.5-7b", "--gpu", row["gpu"], "-tp", row["tensor_parallel_size"],
+                "-pp", row["pipeline_parallel_size"], "-dp", row["data_parallel_size"], *LOAD, "--json",
+            ).json  # fmt: skip
+            for name in ("ttft_ms", "tpot_ms", "output_tokens_per_s"):
+                assert row[name] == simulated[name]
     text = infercast(*words).out
-    assert "tokens/s a GPU" in text
+    assert "per GPU" in text
     assert "TP2" in text
-    assert "lower bounds: the best case" in text
+
+
+def test_layouts_by_the_roofline_are_bounds(infercast: Any) -> None:
+    words = ("layouts", "qwen2.5-7b", "--gpu", "a100-sxm", "--gpus", "1", "--predictor", "roofline", *LOAD[:6])
+    (row,) = infercast(*words, "--json").json
+    assert (row["kind"], row["source"]) == ("bound", "roofline")
+    assert row["tpot_ms_mean_interval"][0] == pytest.approx(row["tpot_ms"]["mean"])
+    assert row["output_tokens_per_s_interval"][1] == pytest.approx(row["output_tokens_per_s"])
+    assert "lower bounds: the best case" in infercast(*words).out
 
 
 def test_layouts_of_several_vendors(infercast: Any) -> None:
-    words = ("layouts", "qwen2.5-7b", "--gpu", "mi300x,b200-sxm,h200-sxm", "--gpus", "2")
+    words = ("layouts", "qwen2.5-7b", "--gpu", "mi300x,b200-sxm,h200-sxm", "--gpus", "2", "--concurrency", 4)
     rows = infercast(*words, "--json").json
     kinds = {row["gpu"]: (row["kind"], row["source"]) for row in rows}
     assert kinds["mi300x"] == ("estimate", "typical")
@@ -84,6 +97,41 @@ def test_pcie_topologies(infercast: Any) -> None:
     assert "unknown PCIe topology 'ring'; known: host, sockets, switch" in refused.err
 
 
+def test_layouts_that_cannot_keep_up_are_not_ranked(infercast: Any) -> None:
+    load = ("--rate", 300, "-n", 400, "--input-len", 800, "--output-len", 20, "--predictor", "roofline")
+    words = ("layouts", "qwen2.5-7b", "--gpu", "l4", "--gpus", "1", "--max-model-len", 1024, *load)
+    (row,) = infercast(*words, "--json").json
+    assert row["saturated"]
+    assert row["saturation_requests_per_s"] < 300
+    text = infercast(*words).out
+    assert "cannot keep up with the arrivals: TP1" in text
+    assert "nothing can serve this" in text
+
+
+def test_layouts_fit_a_narrow_terminal(infercast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("layouts", "qwen3-30b-a3b", "--gpu", "h200-sxm", "--gpus", "8", *LOAD)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", infercast(*words).out).splitlines()[2:]
+    assert any("TP2+PP2+DP2+EP" in line and "to" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+    monkeypatch.setenv("COLUMNS", "140")
+    assert any("KV tokens" in line for line in infercast(*words).out.splitlines())
+
+
+@pytest.mark.parametrize("words", [
+    ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "-dp", 100_000, "--predictor", "roofline", "--rate", 5),
+    ("layouts", "qwen2.5-0.5b", "--gpu", "l4", "--gpus", 100_000, "--predictor", "roofline"),
+    ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--prefill-engines", 100_000,
+     "--predictor", "roofline", "--rate", 5),
+])  # fmt: skip
+def test_absurd_numbers_of_replicas_are_refused_at_once(infercast: Any, words: tuple[object, ...]) -> None:
+    result = infercast(*words)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "1,024" in result.err
+
+
 def test_two_pools(infercast: Any) -> None:
     words = ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "a10", "--decode-engines", 2, *LOAD)
     result = infercast(*words, "--json").json
@@ -93,8 +141,37 @@ def test_two_pools(infercast: Any) -> None:
     for name in ("ttft_ms", "tpot_ms", "end_to_end_ms"):
         low, high = result[f"{name}_interval"]["mean"]
         assert low < result[name]["mean"] < high
-    text = infercast(*words).out
-    assert "waiting for the link" in text
+    assert "waiting for the link" in infercast(*words).out
+
+
+def test_two_pools_with_every_kind_of_parallelism(infercast: Any, tmp_path: Path) -> None:
+    words = ("disaggregate", "qwen3-30b-a3b", "--prefill-gpu", "h100-sxm", "--decode-gpu", "h200-sxm", *LOAD)
+    sizes = ("--prefill-engines", 2, "--prefill-tp", 2, "--prefill-pp", 2, "--decode-dp", 2, "--enable-expert-parallel")
+    result = infercast(*words, *sizes, "--network", "infiniband-ndr", "--json").json
+    assert result["gpus"] == 10
+    assert [engine["requests"] for engine in result["prefill"]["engines"]] == [6, 6]
+    assert len(result["decode"]["engines"]) == 2
+    assert "2 of these" in infercast(*words, *sizes).out
+    faster = infercast(*words, "--what-if", "dram_bandwidth=2x", "--json").json
+    assert faster["after"]["tpot_ms"]["mean"] < faster["before"]["tpot_ms"]["mean"]
+    assert "waiting for the link" in infercast(*words, "--what-if", "dram_bandwidth=2x").out
+
+
+def test_two_pools_replay_a_trace(infercast: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival,input_tokens,output_tokens\n" + "".join(f"{i / 4},300,10\n" for i in range(8)))
+    pools = ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--predictor", "roofline")
+    result = infercast(*pools, "--trace", trace, "--rate-scale", 2, "-n", 6, "--json").json
+    assert result["workload"]["requests"] == 6
+    refused = infercast(*pools, "--trace", trace, "--rate", 3)
+    assert refused.code == 2
+    assert "--rate has no meaning with --trace" in refused.err
+
+
+def test_many_replicas_are_summed_up(infercast: Any) -> None:
+    words = ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "-dp", 30, *LOAD)
+    assert len(infercast(*words, "--json").json["engines"]) == 30
+    assert "15 others" in infercast(*words).out
 
 
 BAD = {
@@ -125,9 +202,9 @@ BAD = {
          "--input-len", 2000, "--output-len", 20, "--predictor", "roofline"),
         "saturated: 5,000 requests/s arrive but only about",
     ),
-    "load": (("layouts", "llama-3.1-8b", "--gpu", "l4", "--concurrency", 0), "concurrency must be at least 1, not 0"),
+    "load": (("layouts", "llama-3.1-8b", "--gpu", "l4", "--concurrency", 0), "at least 1 client, not 0"),
     "names": (("layouts", "llama-3.1-8b", "--gpu", "l4,,a10"), "--gpu must be names with commas between them"),
-    "arrivals": (("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4"), "--rate R or"),
+    "arrivals": (("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4"), "--rate R, --conc"),
 }  # fmt: skip
 
 

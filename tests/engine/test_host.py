@@ -1,3 +1,4 @@
+import re
 from dataclasses import fields
 
 import pytest
@@ -88,9 +89,11 @@ def test_a_faster_cpu_divides_everything(tmp_path):
     ("text", "expected"),
     [
         ("title =", "is not TOML"),
-        (TEXT.replace("wake_ms = 1.5", "wake_ms = -1"), "wake_ms must be a number of at least 0, not -1"),
-        (TEXT.replace("wake_ms = 1.5", "wake_ms = true"), "wake_ms must be a number of at least 0, not True"),
-        (TEXT + "\nsingle_thread_speed = 0", "single_thread_speed must be above 0"),
+        (TEXT.replace("wake_ms = 1.5", "wake_ms = -1"), "wake_ms must be a number from 0 to 1,000,000, not -1"),
+        (TEXT.replace("wake_ms = 1.5", "wake_ms = true"), "wake_ms must be a number from 0 to 1,000,000, not True"),
+        (TEXT + "\nsingle_thread_speed = 0", "single_thread_speed must lie in 0.001 to 1000, not 0"),
+        (TEXT.replace("wake_ms = 1.5", "wake_ms = 1e308"), "wake_ms must be a number from 0 to 1,000,000, not 1e.308"),
+        (re.sub("title = .*", "title = 3", TEXT), "title must be text, not 3"),
         (TEXT.replace("wake_ms = 1.5", ""), "must hold exactly these"),
         (TEXT + "\nnonsense_ms = 1", "must hold exactly these"),
     ],

@@ -36,13 +36,14 @@ def refusal(*args, **options):
 @pytest.mark.parametrize(("model", "quantization", "blocks"), MEASURED)
 def test_blocks_are_those_of_a_real_engine(model, quantization, blocks):
     options = {"max_num_batched_tokens": 8192, "max_num_seqs": 256, "max_model_len": 16384}
+    options["gpu_memory_utilization"] = 0.9
     memory = plan_memory(*arguments(model, "h200-sxm", quantization=quantization, **options))
-    assert memory.num_blocks == pytest.approx(blocks, rel=0.03)
+    assert memory.num_blocks == pytest.approx(blocks, rel=0.012)
 
 
 def test_the_parts_fill_the_usable_memory():
     memory = plan_memory(*arguments("llama-3.1-8b", "h200-sxm"))
-    assert memory.usable == 0.9 * memory.total
+    assert memory.usable == 0.92 * memory.total
     left = memory.usable - memory.needed - memory.kv_bytes
     assert 0 <= left < memory.kv.block_bytes
     assert memory.weights == 2 * 8_030_261_248
@@ -88,7 +89,7 @@ def test_windows_stop_growing_so_longer_sequences_fit():
 def test_weights_that_do_not_fit_name_the_smallest_split_that_does():
     assert re.fullmatch(
         r"llama-3.1-70b \(bf16\) does not fit on 1 x h100-sxm: weights, activations and graphs need 13\d\.\d\d GiB of "
-        r"71\.\d\d GiB usable a GPU; tensor_parallel_size=4 fits",
+        r"72\.\d\d GiB usable a GPU; tensor_parallel_size=4 fits",
         refusal("llama-3.1-70b", "h100-sxm"),
     )
 
@@ -122,3 +123,44 @@ def test_a_fuller_gpu_fits_more():
     config, layout, gpu, settings = arguments("llama-3.1-8b", "h200-sxm")
     fuller = replace(settings, gpu_memory_utilization=0.95)
     assert plan_memory(config, layout, gpu, fuller).num_blocks > plan_memory(config, layout, gpu, settings).num_blocks
+
+
+def test_all_stages_have_as_many_blocks_as_the_one_with_least_room():
+    config, _, gpu, settings = arguments("deepseek-v2-lite", "h200-sxm", max_num_seqs=256)
+    memory = plan_memory(config, ParallelLayout(pipeline=4), gpu, settings)
+    # Stages of 7, 7, 7 and 6 layers: the second and third have seven with experts.
+    assert memory.kv.block_bytes == 7 * 576 * 2 * 16
+    assert memory.weights == pytest.approx(8.19e9, rel=0.001)
+
+
+def test_groups_of_layers_are_shared_out_over_stages():
+    config, _, gpu, settings = arguments("gemma-3-27b", "h200-sxm")
+    memory = plan_memory(config, ParallelLayout(pipeline=2), gpu, settings)
+    # Six groups of windowed layers and one of ten others; no stage has more than five of any group.
+    assert memory.kv.block_bytes == 5 * 2 * 16 * 128 * 2 * 16
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tensor", "gigabytes"), [("b200-sxm", 1, 73.65), ("h200-sxm", 1, 65.25), ("h200-sxm", 4, 17.37)]
+)
+def test_packed_experts_are_padded_as_their_kernels_need(gpu, tensor, gigabytes):
+    assert plan_memory(*arguments("gpt-oss-120b", gpu, tensor)).weights / 1e9 == pytest.approx(gigabytes, abs=0.03)
+
+
+def test_a_named_kernel_pads_by_its_own_rule():
+    config, layout, gpu, settings = arguments("gpt-oss-120b", "h200-sxm")
+    marlin = replace(config, weights=replace(config.weights, experts_kernel="marlin"))
+    # 2,880 x 2,880 becomes 3,072 x 2,944.
+    ratio = 3072 * 2944 / 2880**2
+    experts = 36 * 128 * 3 * 2880**2 * (0.5 + 1 / 32)
+    more = plan_memory(marlin, layout, gpu, settings).weights - plan_memory(config, layout, gpu, settings).weights
+    assert more == pytest.approx(experts * (ratio - 1), rel=0.01)
+
+
+def test_no_pipeline_of_more_stages_than_layers_is_tried():
+    config = read_model("qwen3-0.6b")
+    one_layer = replace(config, stacks=(replace(config.stacks[0], layers=1),), vocabulary=10**12)
+    gpu = replace(load_gpu("h200-sxm"), gpus_per_node=10**12)
+    settings = resolve(EngineSettings(), gpu, config.max_positions)
+    with pytest.raises(DoesNotFitError, match="does not fit"):
+        require_fit(one_layer, ParallelLayout(), gpu, settings)

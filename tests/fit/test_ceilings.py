@@ -10,6 +10,7 @@ from infercast.fit.tables import Rows
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
 from infercast.predict.artifact import load_artifact
+from infercast.predict.ceiling import CEILINGS
 from infercast.predict.identity import SWEEP
 
 SWEEPS = Path(__file__).parents[2] / "measurements"
@@ -28,7 +29,7 @@ def test_one_in_ten_beats_a_ceiling(tmp_path: Path) -> None:
     rows = measured(("h200-sxm", "l40s"))
     (entry,) = fit_ceilings({("gemm", "bf16"): rows}, tmp_path / "ceilings.npz", {"what": "a test"})
     assert entry.held_out_error == pytest.approx(QUANTILE, abs=0.06)
-    found = load_artifact(tmp_path / "ceilings.npz").find("gemm", "*", "*", "bf16")
+    found = load_artifact(tmp_path / "ceilings.npz", CEILINGS).find("gemm", "*", "*", "bf16")
     assert found is not None
     small, large = found[1].predict(np.array([[0.5, 1, 1], [1.5, 1, 1]]))
     assert np.exp(small) == pytest.approx(1.1, abs=0.1)

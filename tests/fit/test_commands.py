@@ -1,11 +1,13 @@
 """``infercast fit`` and ``infercast evaluate`` as users call them."""
 
+import hashlib
 import json
 import sys
 
 import pytest
 
 from infercast.cli.main import run
+from infercast.predict.manifest import read_manifest
 
 
 @pytest.fixture
@@ -30,6 +32,10 @@ def fitted(tables, tmp_path_factory):
 def test_fit_then_evaluate_then_price(infercast, tables, fitted):
     code, out, _ = infercast("fit", tables, "--out", fitted, "--gpus", "a100-sxm,h100-sxm", "--families", "gemm")
     assert (code, "3 models of 686 rows" in out) == (0, True)
+    manifest = read_manifest(fitted)
+    assert manifest["tables"] == {"gemm.parquet": hashlib.sha256((tables / "gemm.parquet").read_bytes()).hexdigest()}
+    assert manifest["versions"]["catboost"][0].isdigit()
+    assert manifest["models"]["gemm * sglang bf16"] == "gemm"
     code, out, _ = infercast(
         "evaluate", tables, "--artifact", fitted, "--gpus", "h200-sxm", "--families", "gemm", "--json"
     )

@@ -97,8 +97,54 @@ def test_composition_counts_every_later_token() -> None:
     assert mean == pytest.approx(forecast.record.tpot.mean(), rel=0.1)
 
 
-def test_several_copies_are_refused() -> None:
+LAYOUTS = {
+    "stages": ("llama-3.1-8b", {"pipeline_parallel_size": 2}, 2),
+    "replicas": ("llama-3.1-8b", {"data_parallel_size": 3}, 3),
+    "stages of replicas": ("llama-3.1-8b", {"data_parallel_size": 2, "pipeline_parallel_size": 4}, 8),
+    "shared experts": ("qwen3-30b-a3b", {"data_parallel_size": 2, "enable_expert_parallel": True}, 2),
+    "idle replicas": ("qwen3-0.6b", {"data_parallel_size": 40}, 40),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_parts_of_replicas_and_stages_add_up(name: str) -> None:
+    model, sizes, side_by_side = LAYOUTS[name]
+    deployment = infercast.deploy(model, "h200-sxm", predictor="roofline", **sizes)
+    lengths = {"input_lengths": "lognormal:700:0.9", "output_lengths": "lognormal:30:0.5"}
+    workload = infercast.synthetic_workload(rate=20, count=30, **lengths)
+    forecast, breakdown = explain_run(deployment, workload)
+    assert breakdown.side_by_side == side_by_side
+    assert breakdown.parts_sum == pytest.approx(side_by_side * forecast.duration, rel=1e-9)
+    assert min(part.total for part in (*breakdown.kernels, breakdown.host)) >= 0
+    assert breakdown.idle_seconds >= 0
+    first, later = breakdown.first_tokens, breakdown.later_tokens
+    assert first.requests.tolist() == list(range(30))
+    np.testing.assert_allclose(sum(first.parts.values()), first.total, rtol=1e-9)
+    assert first.total.mean() == pytest.approx(forecast.ttft.mean)
+    assert later is not None
+    np.testing.assert_allclose(sum(later.parts.values()), later.total, rtol=1e-9)
+    assert min(part.min() for parts in (first, later) for part in parts.parts.values()) > -1e-9
+    assert (breakdown.composition is None) == ("pipeline_parallel_size" in sizes)
+    if breakdown.composition is not None:
+        tokens = sum(each.tokens for each in breakdown.composition.ranges)
+        assert tokens == sum(request.num_output - 1 for request in workload.requests)
+
+
+def test_replicas_that_share_experts_wait_for_each_other() -> None:
+    sizes = {"data_parallel_size": 2, "enable_expert_parallel": True}
+    deployment = infercast.deploy("qwen3-30b-a3b", "h200-sxm", predictor="roofline", **sizes)
+    # One long prompt, and a few that decode beside it on the other replica.
+    requests = [infercast.Request(0.0, 100, 200), infercast.Request(0.3, 8000, 2)]
+    _, breakdown = explain_run(deployment, infercast.workload_from_requests(requests))
+    waiting = [part for part in breakdown.kernels if part.name == "waits for other replicas"]
+    assert waiting
+    assert waiting[0].total > 0
+
+
+def test_a_lone_request_in_a_pipeline_is_explained_by_its_kernels() -> None:
     deployment = infercast.deploy("llama-3.1-8b", "h200-sxm", pipeline_parallel_size=2, predictor="roofline")
-    workload = infercast.synthetic_workload(rate=1, count=2, input_lengths=10, output_lengths=2)
-    with pytest.raises(infercast.InputError, match="one copy and one stage"):
-        explain_run(deployment, workload)
+    workload = infercast.synthetic_workload(rate=1, count=1, input_lengths=4000, output_lengths=20)
+    _, breakdown = explain_run(deployment, workload)
+    assert breakdown.first_tokens.parts["own prompt"][0] > 0.9 * breakdown.first_tokens.total[0]
+    assert breakdown.later_tokens is not None
+    assert breakdown.later_tokens.parts["decoding"][0] > 0.6 * breakdown.later_tokens.total[0]

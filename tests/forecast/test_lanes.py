@@ -7,8 +7,8 @@ import pytest
 
 import infercast
 from infercast.forecast import lanes as module
-from infercast.forecast.breakdown import WatchedRun, watch_run
 from infercast.forecast.lanes import lanes_of
+from infercast.forecast.watched import WatchedRun, watch_run
 from infercast.serve import simulate, state
 from infercast.serve.timeline import Span, Timeline
 

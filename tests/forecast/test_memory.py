@@ -43,3 +43,10 @@ def test_an_empty_context_is_refused(context):
 def test_a_split_that_does_not_divide_is_wrong_input_not_an_answer():
     with pytest.raises(InputError, match="valid: 1, 2, 4"):
         fit_memory("llama-3.1-8b", "h200-sxm", tensor_parallel_size=3)
+
+
+def test_the_stage_with_least_room_is_not_always_the_one_with_most_weights():
+    fit = fit_memory("gemma-2-2b", "h200-sxm", pipeline_parallel_size=4)
+    # Stages of 6, 7, 7 and 6 layers; the outer ones hold the table of 256,000 rows, the inner ones more layers.
+    assert fit.memory.kv.block_bytes == 4 * 2 * 4 * 256 * 2 * 16
+    assert fit.most_weights > fit.memory.weights + 1e9

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import infercast
-from infercast.forecast.breakdown import watch_run
 from infercast.forecast.overview import MOST_BINS, Overview, look_over
-from infercast.forecast.watched_fleet import watch_fleet
+from infercast.forecast.watched import watch_run
 
 LENGTHS = {"input_lengths": "uniform:50:900", "output_lengths": "uniform:2:60"}
 
@@ -79,7 +78,7 @@ def test_one_token_each_and_one_request() -> None:
 def test_several_engines_and_stages_are_shown_together() -> None:
     deployment = infercast.deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2, pipeline_parallel_size=2)
     workload = infercast.synthetic_workload(rate=5, count=12, **LENGTHS)
-    run = watch_fleet(deployment, workload)
+    run = watch_run(deployment, workload)
     overview = look_over(run)
     assert overview.breakdown is None
     assert overview.slowest == ()
@@ -87,5 +86,3 @@ def test_several_engines_and_stages_are_shown_together() -> None:
     tokens = sum(overview.load.output_tokens) * overview.load.width
     assert tokens == pytest.approx(sum(request.num_output for request in workload.requests))
     assert sum(overview.load.arrivals) * overview.load.width == pytest.approx(12)
-    with pytest.raises(infercast.InputError, match="follows one engine"):
-        watch_run(deployment, workload)

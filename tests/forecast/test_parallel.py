@@ -5,7 +5,9 @@ import pytest
 import infercast
 from infercast.errors import InputError
 from infercast.forecast.disaggregate import link_between
-from infercast.forecast.layouts import Load, ranked
+from infercast.forecast.fleet import pool_of
+from infercast.forecast.layouts import ranked, usual_workload
+from infercast.forecast.serving import simulate as simulate_engine
 
 CHEAP = {"predictor": "roofline"}
 
@@ -33,14 +35,24 @@ def test_three_copies_carry_three_times_the_rate():
     assert together.capacity == pytest.approx(3 * alone.capacity)
 
 
-def test_copies_that_share_experts_hold_more_keys_and_values():
+@pytest.mark.parametrize("spread", [False, True])
+def test_copies_share_their_experts_and_hold_more_keys_and_values(spread):
     alone, shared = (
-        infercast.deploy("qwen3-30b-a3b", "h200-sxm", data_parallel_size=4, enable_expert_parallel=on, **CHEAP)
-        for on in (False, True)
+        infercast.deploy("qwen3-30b-a3b", "h200-sxm", data_parallel_size=size, enable_expert_parallel=spread, **CHEAP)
+        for size in (1, 4)
     )
     assert shared.memory.weights < alone.memory.weights / 2
     assert shared.memory.num_blocks > alone.memory.num_blocks
+    assert shared.shares_experts
+    assert not alone.shares_experts
     assert infercast.forecast_fleet(shared, workload()).ttft.mean > 0
+
+
+def test_copies_that_share_experts_wait_for_each_other():
+    deployment = infercast.deploy("qwen3-30b-a3b", "h200-sxm", data_parallel_size=2, **CHEAP)
+    dense = infercast.deploy("qwen2.5-7b", "h200-sxm", data_parallel_size=2, **CHEAP)
+    assert pool_of(deployment).lockstep
+    assert not pool_of(dense).lockstep
 
 
 def test_stages_hold_more_and_answer_one_request_no_sooner():
@@ -86,34 +98,82 @@ def test_more_gpus_than_a_node_need_a_network():
 
 
 def test_layouts_side_by_side():
-    costs = infercast.compare_layouts("llama-3.3-70b", ["h100-sxm", "l40s"], num_gpus=(4,), **CHEAP)
+    load = usual_workload(8)
+    costs = infercast.compare_layouts("llama-3.3-70b", ["h100-sxm", "l40s"], num_gpus=(4,), workload=load, **CHEAP)
     by_name = {(cost.gpu.name, str(cost.layout)): cost for cost in costs}
     assert {str(cost.layout) for cost in costs} == {
         "TP4", "TP2+PP2", "TP2+DP2", "TP1+PP4", "TP1+PP2+DP2", "TP1+DP4",
     }  # fmt: skip
     assert "does not fit" in by_name["h100-sxm", "TP1+DP4"].problem
-    split = by_name["h100-sxm", "TP4"]
-    assert split.tpot > 0
-    assert split.ttft < by_name["h100-sxm", "TP1+PP4"].ttft
+    assert by_name["h100-sxm", "TP4"].tpot.mean > 0
     best = ranked(costs)
     assert not best[0].problem
     assert best[-1].problem
 
 
-def test_a_load_that_cannot_be():
-    with pytest.raises(InputError, match="must be at least 1"):
-        infercast.compare_layouts("llama-3.1-8b", ["l4"], load=Load(concurrency=0), **CHEAP)
-    with pytest.raises(InputError, match="num_input 139744 \\+ num_output 256 are above the 131072 positions"):
-        infercast.compare_layouts("llama-3.1-8b", ["l4"], load=Load(num_input=139_744), **CHEAP)
+@pytest.mark.parametrize(("model", "gpu", "load"), [
+    ("qwen2.5-7b", "a100-sxm", {"concurrency": 12, "count": 24}),
+    ("qwen3-30b-a3b", "h200-sxm", {"concurrency": 12, "count": 24}),
+    ("qwen2.5-7b", "l40s", {"concurrency": None, "rate": 30.0, "count": 40}),
+])  # fmt: skip
+def test_every_row_is_what_simulate_says_of_it(model: str, gpu: str, load: dict[str, object]) -> None:
+    asked = workload(**load, output_lengths="lognormal:20:0.5")
+    told = []
+    costs = infercast.compare_layouts(model, [gpu], num_gpus=(1, 4), workload=asked, tell=told.append, **CHEAP)
+    assert len(told) == len(costs) > 6
+    for cost in costs:
+        layout = cost.layout
+        deployment = infercast.deploy(
+            model,
+            gpu,
+            tensor_parallel_size=layout.tensor,
+            pipeline_parallel_size=layout.pipeline,
+            data_parallel_size=layout.data,
+            enable_expert_parallel=layout.experts,
+            **CHEAP,
+        )
+        forecast = infercast.simulate(deployment, asked)
+        assert (cost.ttft, cost.tpot) == (forecast.ttft, forecast.tpot)
+        assert cost.output_tokens_per_second == forecast.output_tokens_per_second
+        assert cost.weights == deployment.memory.weights
 
 
-@pytest.mark.parametrize("gpu", ["l4", "h200-sxm"])
-def test_more_sequences_than_a_step_has_tokens_fill_the_cache(gpu: str) -> None:
-    loads = [Load(concurrency=count, num_input=8, num_output=8) for count in (8192, 100_000)]
-    few, many = (infercast.compare_layouts("smollm2-135m", [gpu], num_gpus=(1,), load=load, **CHEAP) for load in loads)
-    assert not few[0].problem
-    assert many == few
-    assert many[0].batch <= 8192
+def test_intervals_of_rows_are_about_those_of_simulations():
+    asked = workload(concurrency=16, count=32)
+    for cost in infercast.compare_layouts("qwen2.5-7b", ["a100-sxm"], num_gpus=(1, 2), workload=asked):
+        layout = cost.layout
+        sizes = {"tensor_parallel_size": layout.tensor, "data_parallel_size": layout.data}
+        deployment = infercast.deploy("qwen2.5-7b", "a100-sxm", pipeline_parallel_size=layout.pipeline, **sizes)
+        band = infercast.forecast_intervals(infercast.simulate(deployment, asked)).tpot
+        low, high = cost.tpot_interval
+        assert high / low - 1 == pytest.approx(band.high.mean / band.low.mean - 1, rel=0.3)
+
+
+def test_numbers_of_gpus_that_cannot_be():
+    with pytest.raises(InputError, match="numbers of GPUs must be from 1 to 1,024"):
+        infercast.compare_layouts("llama-3.1-8b", ["l4"], num_gpus=(0,), **CHEAP)
+    with pytest.raises(InputError, match="numbers of GPUs must be from 1 to 1,024"):
+        infercast.compare_layouts("llama-3.1-8b", ["l4"], num_gpus=(100_000,), **CHEAP)
+
+
+def test_simulate_serves_every_replica():
+    one, four = (infercast.deploy("qwen2.5-0.5b", "l4", data_parallel_size=size, **CHEAP) for size in (1, 4))
+    full = workload(concurrency=64, count=256)
+    forecast = infercast.simulate(four, full)
+    assert len(forecast.engines) == 4
+    assert forecast.ttft == infercast.forecast_fleet(four, full).ttft
+    assert forecast.output_tokens_per_second > 1.8 * infercast.simulate(one, full).output_tokens_per_second
+    assert infercast.simulate(four, full, router="round_robin").router == "round_robin"
+    with pytest.raises(InputError, match="router 'round_robin' has no meaning for one replica"):
+        infercast.simulate(one, full, router="round_robin")
+    with pytest.raises(InputError, match="one engine is simulated here"):
+        simulate_engine(four, full)
+
+
+def test_more_replicas_than_can_be_simulated():
+    deployment = infercast.deploy("qwen2.5-0.5b", "l4", data_parallel_size=100_000, **CHEAP)
+    with pytest.raises(InputError, match=r"data_parallel_size 100,000 is more replicas .*; use 1 to 1,024"):
+        infercast.simulate(deployment, workload())
 
 
 def test_named_expert_kernels_change_prices_and_unknown_ones_are_refused():

@@ -63,3 +63,14 @@ def test_an_average_step_may_be_larger_than_any_planned_one():
     (prefill,) = forecast.phases
     assert (prefill.steps, prefill.tokens) == (2, 16_000)
     assert prefill.families[0].bound == "tensor"
+
+
+@pytest.mark.parametrize("stages", [2, 8])
+def test_shares_of_a_pipeline_are_of_the_time_of_all_stages(stages):
+    workload = synthetic_workload(concurrency=64, count=96, input_lengths=600, output_lengths=20)
+    deployment = deploy("llama-3.1-8b", "h200-sxm", pipeline_parallel_size=stages, predictor="roofline")
+    for phase in simulate(deployment, workload).phases:
+        shares = [family.seconds / phase.whole for family in phase.families]
+        assert sum(shares) + phase.host_bound_seconds / phase.whole == pytest.approx(1)
+        assert phase.whole >= phase.gpu_seconds
+        assert phase.waits_for == "host, other stages"

@@ -8,10 +8,10 @@ import pytest
 import infercast
 from infercast.engine.deployment import Deployment
 from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.breakdown import watch_run
 from infercast.forecast.compare import compare_runs, compare_steps
 from infercast.forecast.deploy import deploy
 from infercast.forecast.kernels import decode_shape, price_step
+from infercast.forecast.watched import watch_run
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.hardware import load_gpu
 from infercast.hardware.changed import PROPERTIES, changed_gpu
@@ -78,6 +78,35 @@ def test_differences_add_up_to_the_latencies() -> None:
     assert min(each.before for each in explained["TPOT"].differences) > -1e-12
 
 
+LAYOUTS = {
+    "replicas": ("llama-3.1-8b", {"data_parallel_size": 3}),
+    "stages": ("llama-3.1-8b", {"pipeline_parallel_size": 2}),
+    "both": ("llama-3.1-8b", {"data_parallel_size": 2, "pipeline_parallel_size": 2}),
+    "shared experts": ("qwen3-30b-a3b", {"data_parallel_size": 2, "enable_expert_parallel": True}),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_differences_add_up_with_replicas_and_stages(name: str) -> None:
+    model, sizes = LAYOUTS[name]
+    before = watch_run(deploy(model, "h200-sxm", SETTINGS, predictor="roofline"), WORKLOAD)
+    after = watch_run(deploy(model, "h200-sxm", SETTINGS, predictor="roofline", **sizes), WORKLOAD)
+    explained = compare_runs(before, after)
+    assert explained["TTFT"].after == pytest.approx(after.forecast.ttft.mean)
+    assert after.forecast.tpot is not None
+    assert explained["TPOT"].after == pytest.approx(after.forecast.tpot.mean)
+    for comparison in explained.values():
+        assert min(each.after for each in comparison.differences) > -1e-9
+        kernels = sum(each.after for each in comparison.differences if each.family != "host")
+        assert kernels > 0.3 * comparison.after
+
+
+def test_replicas_and_their_load_balancer_can_be_changed() -> None:
+    changes = parse_changes("data_parallel_size=2,router=round_robin")
+    assert deploy_changed(asked(), changes).layout.data == 2
+    assert changes.router == "round_robin"
+
+
 def test_differences_add_up_to_the_step() -> None:
     shape = decode_shape(8, 100)
     before, after = (price_step(each, shape) for each in (asked()(), asked(quantization="fp8")()))
@@ -99,6 +128,8 @@ def test_settings_and_gpu_can_be_changed() -> None:
         ("dram_bandwidth", "name=value"),
         ("dram_bandwidth=fast", "1.5x"),
         ("sms=0", "above 0"),
+        ("dram_bandwidth=1.5", r"is 1.5 where this GPU has 4.8e\+12; say 1.5x for so many .* units \(4.8T\)"),
+        ("dram_bytes=141", "say 141x"),
         ("max_num_seqs=many", "whole number"),
         ("enforce_eager=perhaps", "on or off"),
         ("", "changes nothing"),

@@ -73,3 +73,43 @@ def test_spread_experts_need_not_be_divided():
     odd = tuple(replace(stack, feed_forward=replace(stack.feed_forward, inter=769)) for stack in config.stacks)
     assert not divides(replace(config, stacks=odd), 4)
     assert divides(replace(config, stacks=odd), 4, split_experts=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "width", "remedy"),
+    [
+        ("qwen3-235b-a22b-fp8", 8, 192, "tensor_parallel_size 1 or 2 or 4, or enable_expert_parallel"),
+        ("qwen3-30b-a3b-fp8", 4, 192, "tensor_parallel_size 1 or 2, or enable_expert_parallel"),
+        ("minimax-m2.5", 8, 192, "tensor_parallel_size 1 or 2 or 4, or enable_expert_parallel"),
+        ("qwen3-coder-480b-a35b-fp8", 8, 320, "tensor_parallel_size 1 or 2 or 4, or enable_expert_parallel"),
+    ],
+)
+def test_blocks_of_fp8_weights_are_not_cut(model, tensor, width, remedy):
+    config = read_model(model)
+    with pytest.raises(InputError, match=f"experts of {model} to {width} a GPU.* blocks of 128; what works: {remedy}$"):
+        check_layout(config, ParallelLayout(tensor))
+    check_layout(config, ParallelLayout(tensor, experts=True))
+    check_layout(config, ParallelLayout(tensor // 2))
+
+
+def test_copies_cut_blocks_too():
+    config = read_model("qwen3-30b-a3b-fp8")
+    with pytest.raises(InputError, match=r"layout TP1\+DP4 cuts the 768 .* what works: enable_expert_parallel$"):
+        check_layout(config, ParallelLayout(data=4))
+
+
+def test_dense_products_that_are_split_by_their_inputs_keep_whole_blocks():
+    # 12,288 columns in 96 blocks; joined products (gate and up, queries with keys and values) may be cut anywhere.
+    config = read_model("qwen3-8b", quantization="fp8_block")
+    for size in (1, 2, 4, 8, 16, 32):
+        check_layout(config, ParallelLayout(size))
+    narrow = read_model("qwen2.5-0.5b", quantization="fp8_block")  # 14 heads of 64: 448 columns on each of two GPUs
+    with pytest.raises(InputError, match=r"cuts the 896 columns of the attention output of .* to 448 a GPU"):
+        check_layout(narrow, ParallelLayout(2))
+
+
+def test_experts_must_divide_over_all_copies():
+    sentence = r"data_parallel_size 5 splits the experts of qwen3-30b-a3b over 5 GPUs .* enable_expert_parallel$"
+    with pytest.raises(InputError, match=sentence):
+        check_layout(read_model("qwen3-30b-a3b"), ParallelLayout(data=5))
+    check_layout(read_model("llama-3.1-8b"), ParallelLayout(data=5))

@@ -69,7 +69,7 @@ def test_llama_flops_are_two_a_parameter_and_token():
 def test_a_decode_step_of_a_dense_model_reads_its_weights_once(model):
     config = read_model(model)
     stored = weight_bytes(config)
-    multiplied = stored.total - stored.other - (0 if config.tied_embedding else stored.embedding)
+    multiplied = stored.total - stored.vision - stored.other - (0 if config.tied_embedding else stored.embedding)
     assert weights_read(config, batch=1) == pytest.approx(multiplied, rel=1e-9)
 
 
@@ -256,7 +256,9 @@ def test_arrays_of_token_counts_equal_them_one_by_one(lower, model, quantity):
         apart = lower(config, PAIR, count)
         assert [(call.name, call.count) for call in together] == [(call.name, call.count) for call in apart]
         for array, single in zip(together, apart, strict=True):
-            assert np.broadcast_to(getattr(array.op, quantity), 3)[position] == getattr(single.op, quantity)
+            value = np.broadcast_to(getattr(array.op, quantity), 3)[position]
+            # Powers of arrays and of numbers may differ in the last bit.
+            assert value == pytest.approx(getattr(single.op, quantity), rel=1e-12)
 
 
 def test_merging_keeps_launches_and_totals():

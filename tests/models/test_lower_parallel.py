@@ -66,6 +66,16 @@ def test_copies_that_share_experts_exchange_tokens():
         assert calls[name].op.gpus == 4
 
 
+def test_copies_that_split_experts_bring_all_tokens_to_each():
+    calls = step("qwen3-30b-a3b", ParallelLayout(2, data=4))
+    experts = calls["experts"].op
+    assert (experts.inter, experts.num_local, experts.tokens) == (768 // 8, 128, 4 * 8)
+    # One GPU of each copy gathers the tokens of all; what it scatters is still to be added up within a copy.
+    for name in ("experts_dispatch", "experts_combine"):
+        assert (calls[name].op.message_bytes, calls[name].op.gpus) == (4 * 8 * 2048 * 2, 4)
+    assert calls["all_reduce"].count == 2 * 48
+
+
 def test_tokens_may_go_to_their_experts_alone():
     layout = ParallelLayout(2, data=8, experts=True, all_to_all=True)
     sent = step("qwen3-30b-a3b", layout)["experts_dispatch"].op

@@ -11,9 +11,9 @@ pytest.importorskip("matplotlib")
 
 from PIL import Image  # matplotlib brings it along
 
-from infercast.forecast.breakdown import watch_run
 from infercast.forecast.deploy import deploy
 from infercast.forecast.overview import look_over
+from infercast.forecast.watched import watch_run
 from infercast.report.html import report_page
 from infercast.serve.workload import synthetic_workload
 

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from infercast.forecast.breakdown import watch_run
 from infercast.forecast.deploy import deploy
 from infercast.forecast.overview import Overview, look_over
 from infercast.forecast.saturation import Saturation
+from infercast.forecast.watched import watch_run
 from infercast.report.files import check_writable, write_whole
 from infercast.report.html import report_page
 from infercast.report.intervals import format_interval

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import infercast
-from infercast.forecast.breakdown import watch_run
 from infercast.forecast.lanes import lanes_of
+from infercast.forecast.watched import watch_run
 from infercast.report.trace import ENGINE, GPU, HOST, QUEUE, REQUESTS, trace_pieces
 
 

@@ -69,3 +69,46 @@ def test_a_closed_loop_waits_for_the_second_pool() -> None:
     assert max(np.count_nonzero((sent <= time) & (ended > time)) for time in sent) == 3
     assert (ended > done.received).all()
     assert Served(done.decode).num_output.tolist() == [request.num_output for request in requests]
+
+
+def random_run(use: float, *, prefill: int = 4, decode: int = 4, prompt: int = 100) -> tuple[Handover, float]:
+    """Poisson arrivals that keep each sender's link, or all receivers, busy for that share; and one transfer's time."""
+    count, transfer = 3000, 0.01
+    bytes_per_second = 10.0 * prompt / transfer
+    slowest = min(prefill, decode)
+    arrivals = np.cumsum(np.random.default_rng(3).exponential(transfer / (use * slowest), count))
+    requests = tuple(Request(float(arrival), prompt, 1) for arrival in arrivals)
+    replica = Replica(constant_timer(1e-5), Limits(4096, 64), num_blocks=40_000, steps_under_way=1)
+    pools = (Pool(same_engines(replica, engines), "round_robin") for engines in (prefill, decode))
+    link = Link(bytes_per_second, decode * bytes_per_second)
+    return simulate_disaggregated(*pools, link, lambda tokens: 10.0 * tokens, Workload(requests)), transfer
+
+
+def test_a_link_that_is_hardly_used_is_not_waited_for() -> None:
+    done, transfer = random_run(0.004)
+    assert (done.began - done.ready).mean() < 0.01 * transfer
+    assert (np.diff(done.began[np.argsort(done.ready, kind="stable")]) >= 0).all()
+
+
+@pytest.mark.parametrize("use", [0.3, 0.6])
+def test_waiting_for_one_sender_is_that_of_an_m_d_1_queue(use: float) -> None:
+    done, transfer = random_run(use, prefill=1, decode=1)
+    theory = use / (2 * (1 - use)) * transfer
+    assert (done.began - done.ready).mean() == pytest.approx(theory, rel=0.2)
+    free = 0.0
+    for ready, began in zip(done.ready.tolist(), done.began.tolist(), strict=True):  # Lindley's recursion
+        assert began == pytest.approx(max(ready, free))
+        free = began + transfer
+
+
+def test_waiting_for_shared_receivers_is_that_of_an_m_d_1_queue() -> None:
+    # Many senders, each hardly used, into one receiver.
+    done, transfer = random_run(0.5, prefill=16, decode=1)
+    assert (done.began - done.ready).mean() == pytest.approx(0.5 * transfer, rel=0.2)
+
+
+def test_a_slow_prompt_does_not_hold_up_the_link() -> None:
+    # The second engine's long prompt is ready late; what the first computes meanwhile leaves at once.
+    requests = (Request(0.0, 5, 2), Request(0.0, 500, 2), *(Request(0.05 * i, 5, 2) for i in range(1, 9)))
+    done = run(requests, prefill=2, rate=1e6)
+    assert (done.began - done.ready).max() < 1e-3

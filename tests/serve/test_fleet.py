@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infercast.engine.step import StepEstimate, StepShape, StepTimer, constant_timer
+from infercast.errors import InputError
 from infercast.serve.fleet import Pool, same_engines, simulate_fleet
 from infercast.serve.request import Request, Segment, Workload
 from infercast.serve.scheduler import Limits
 from infercast.serve.served import Served
 from infercast.serve.simulation import Replica, simulate
 
-POLICIES = ("round_robin", "least_loaded", "prefix_aware")
+POLICIES = ("vllm", "round_robin", "least_loaded", "prefix_aware")
 
 
 def replica_of(timer: StepTimer, **changes: Any) -> Replica:
@@ -104,3 +105,19 @@ def test_a_long_run_tells_how_many_were_answered(timer: StepTimer) -> None:
     )
     assert [count for count, _ in told] == [1024, 2048]
     assert 0 < told[0][1] < told[1][1]
+
+
+def test_hundreds_of_engines() -> None:
+    workload = Workload(tuple(Request(0.001 * index, 5, 4) for index in range(300)))
+    served = serve(replica_of(constant_timer(0.01)), workload, 200)
+    assert len(set(served.engine.tolist())) == 200
+    assert served.ttft.max() < 0.1
+
+
+def test_too_many_engines_or_requests_are_refused() -> None:
+    replica, workload = replica_of(constant_timer(0.01)), Workload((Request(0.0, 5, 4),))
+    with pytest.raises(InputError, match="100,000 replicas are too many to simulate together; use 1 to 1,024"):
+        serve(replica, workload, 100_000)
+    many = Workload(workload.requests * 100_000)
+    with pytest.raises(InputError, match="use at most 50,000 requests or 500 replicas"):
+        serve(replica, many, 1000)

@@ -1,52 +1,124 @@
 """Which engine a request goes to."""
 
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from infercast.errors import UnknownNameError
+from infercast.serve.prefix_index import PrefixIndex
 from infercast.serve.request import Request, Segment
-from infercast.serve.router import Loads, make_policy
+from infercast.serve.router import POLICIES, Engines, Loads, make_policy
+from infercast.serve.source import Delivery
 
 PLAIN = Request(0.0, 10, 10)
 
 
-def choices(policy: str, requests: list[Request], num_engines: int = 3) -> list[int]:
+def unanswered(num_engines: int, num_requests: int = 100) -> list[SimpleNamespace]:
+    """Engines that have said nothing of any request."""
+    names = ("started_at", "first_token", "last_token")
+    return [SimpleNamespace(**{name: np.full(num_requests, np.nan) for name in names}) for _ in range(num_engines)]
+
+
+def choices(policy: str, requests: list[Request], num_engines: int = 3, **engines: int) -> list[int]:
     """Where requests go that are never answered."""
-    loads, choose = Loads(num_engines), make_policy(policy, num_engines)
+    loads = Loads(num_engines, unanswered(num_engines))
+    choose = make_policy(policy, Engines(num_engines, **engines))
     chosen = []
-    for request in requests:
-        chosen.append(choose(request, loads))
-        loads.sent(chosen[-1])
+    for number, request in enumerate(requests):
+        chosen.append(choose(Delivery(request.arrival, number, request.arrival, request), loads))
+        loads.sent(chosen[-1], request)
     return chosen
 
 
-@pytest.mark.parametrize("policy", ["round_robin", "least_loaded", "prefix_aware"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_equal_requests_go_round(policy: str) -> None:
     assert choices(policy, [PLAIN] * 7) == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_the_emptiest_engine_is_chosen() -> None:
-    loads, choose = Loads(2), make_policy("least_loaded", 2)
-    loads.sent(0)
-    loads.sent(0)
-    loads.sent(1)
-    assert choose(PLAIN, loads) == 1
-    loads.answered(0, 5.0)
-    loads.answered(0, 6.0)
+    loads, choose = Loads(2), make_policy("least_loaded", Engines(2))
+    for engine in (0, 0, 1):
+        loads.sent(engine, PLAIN)
+    delivery = Delivery(0.0, 3, 0.0, PLAIN)
+    assert choose(delivery, loads) == 1
+    loads.answered(0, 5.0, PLAIN)
+    loads.answered(0, 6.0, PLAIN)
     loads.move_to(5.5)
     assert loads.counts == [1, 1]
+    assert loads.prompt_tokens == [10, 10]
     loads.move_to(6.0)
-    assert choose(PLAIN, loads) == 0
+    assert choose(delivery, loads) == 0
 
 
-def test_a_prefix_is_followed_until_its_engine_is_too_full() -> None:
-    shared = Request(0.0, 10, 10, (Segment("a", 8),))
-    other = Request(0.0, 10, 10, (Segment("b", 8),))
-    assert choices("prefix_aware", [shared, other, shared, other, shared]) == [0, 1, 0, 1, 0]
-    assert 0 < choices("prefix_aware", [shared] * 60, 2).count(1) < 60
+def prompt(*contents: int, own: int = 10, length: int = 160) -> Request:
+    """A prompt of segments of ten blocks each, and some tokens of its own."""
+    prefix = tuple(Segment(content, length) for content in contents)
+    return Request(0.0, length * len(contents) + own, 10, prefix)
+
+
+def test_the_longest_match_is_followed() -> None:
+    # Both begin alike, and differ only in their second segment: the first alone cannot tell them apart.
+    first, second = prompt(1, 2), prompt(1, 3)
+    chosen = choices("prefix_aware", [first, prompt(7, 8, 9), second, prompt(1, 2, 4), prompt(1, 3, 4)], 3)
+    assert chosen[:3] == [0, 1, 2]
+    assert chosen[3:] == [chosen[0], chosen[2]]
+
+
+def test_a_match_does_not_outweigh_a_long_queue() -> None:
+    chosen = choices("prefix_aware", [prompt(1)] * 60, 2)
+    assert 20 < chosen.count(1) < 40
+
+
+def test_prompts_that_no_longer_fit_in_the_cache_are_forgotten() -> None:
+    requests = [prompt(1, 2), prompt(3, 4), prompt(5, 6), prompt(1, 2)]
+    assert choices("prefix_aware", requests, 3)[3] == 0
+    # A cache of one prompt has given up the first when it is sent another.
+    again = [prompt(1, 2), prompt(3, 4), prompt(5, 6), prompt(1, 2)]
+    assert choices("prefix_aware", again, 2, cache_tokens=330) == [0, 1, 0, 1]
+
+
+def test_a_part_of_a_segment_is_a_match_of_that_part() -> None:
+    short, long = Request(0.0, 70, 10, (Segment(1, 64), Segment(2, 6))), Request(0.0, 2010, 10, (Segment(1, 2000),))
+    index = PrefixIndex(2, cache_tokens=10_000, block_size=16)
+    index.add(0, 0, short)
+    assert index.cached_tokens(long) == {0: 64}
+    index.add(1, 1, long)
+    assert index.cached_tokens(long) == {0: 64, 1: 2000}
+    assert index.cached_tokens(short) == {0: 64, 1: 64}  # whole blocks, and never the whole prompt
+    assert index.cached_tokens(PLAIN) == {}
+
+
+def test_vllm_weighs_waiting_four_times_and_knows_it_late() -> None:
+    times = unanswered(2)
+    loads, choose = Loads(2, times), make_policy("vllm", Engines(2))
+
+    def send(number: int, arrival: float) -> int:
+        return choose(Delivery(arrival, number, arrival, PLAIN), loads)
+
+    assert [send(number, 0.01 * number) for number in range(4)] == [0, 1, 0, 1]
+    # Engine 0 runs both of its requests at 0.05 s, engine 1 one of them; the picture before 0.1 s does not show it.
+    times[0].started_at[[0, 2]] = times[1].started_at[1] = 0.05
+    assert send(4, 0.09) == 0
+    # At 0.1 s: engine 0 has 2 running and 1 waiting (6), engine 1 has 1 running and 1 waiting (5).
+    assert send(5, 0.11) == 1
+    times[1].last_token[1] = 0.15
+    assert send(6, 0.19) == 0  # the end of request 1 is not known yet: 6 against 9
+    # At 0.2 s: 2 running and 2 waiting (10) against 2 waiting (8).
+    assert send(7, 0.21) == 1
+
+
+def test_without_published_counts_vllm_takes_turns() -> None:
+    times = unanswered(2)
+    choose, loads = make_policy("vllm", Engines(2, publish_counts=False)), Loads(2, times)
+    times[1].last_token[:] = 0.0  # whatever engines say
+    assert [choose(Delivery(0.2 * n, n, 0.2 * n, PLAIN), loads) for n in range(4)] == [0, 1, 0, 1]
 
 
 def test_an_unknown_router_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        UnknownNameError, match="unknown router 'random'; known: least_loaded, prefix_aware, round_robin"
+        UnknownNameError, match="unknown router 'random'; known: least_loaded, prefix_aware, round_robin, vllm"
     ):
-        make_policy("random", 2)
+        make_policy("random", Engines(2))

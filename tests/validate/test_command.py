@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from infercast.cli import main
+from infercast.cli import validate as validate_command
+from infercast.models.library import model_names
+from infercast.validate.measured import read_measured, shipped_runs
 
 PAIR = {"measured", "predicted", "ape"}
 RUN = {
@@ -135,3 +138,26 @@ def test_an_unknown_driver_name_is_refused(validate: Any, document: Any, write: 
     assert (code, out) == (2, "")
     assert err.startswith("infercast: unknown GPU driver name 'NVIDIA Z9'")
     assert err.count("\n") == 1
+
+
+def test_without_a_file_the_runs_that_come_with_infercast_are_validated(validate: Any, monkeypatch: Any) -> None:
+    shipped = shipped_runs()
+    assert len(shipped) == 5
+    smallest = [path for path in shipped if path.name == "qwen3-0.6b.json.gz"]
+    monkeypatch.setattr(validate_command, "shipped_runs", lambda: smallest)
+    code, out, err = validate("--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert {run["kind"] for run in result["runs"]} == {"static", "poisson", "prefix"}
+    assert result["summary"]["runs"] == 6
+    assert result["summary"]["ttft_p50_ape_median"] < 0.2
+    assert result["summary"]["throughput_ape_median"] < 0.2
+    code, out, _ = validate()
+    assert "Median absolute error" in out
+
+
+def test_all_runs_that_come_with_infercast_can_be_read() -> None:
+    files = [read_measured(path) for path in shipped_runs()]
+    assert sum(len(file.runs) for file in files) == 53
+    assert sum(file.num_stalled for file in files) == 4
+    assert {file.model for file in files} <= set(model_names())

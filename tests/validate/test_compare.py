@@ -14,7 +14,7 @@ from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import simulate
 from infercast.serve.workload import synthetic_workload
 from infercast.validate.compare import Comparison, Validation, deployment_of, quantile, validate
-from infercast.validate.measured import read_measured
+from infercast.validate.measured import read_measured, shipped_runs
 
 
 def run_of_our_own(deployment: Any, **workload: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def run_of_our_own(deployment: Any, **workload: Any) -> dict[str, Any]:
 
 
 def test_our_own_run_has_no_error(document: Any, write: Any) -> None:
-    settings = EngineSettings(max_num_batched_tokens=8192, max_num_seqs=256, max_model_len=8192)
+    settings = EngineSettings(8192, max_num_seqs=256, max_model_len=8192, gpu_memory_utilization=0.9)
     deployment = deploy("qwen3-0.6b", "h200-sxm", settings)
     plain = run_of_our_own(deployment, rate=20)
     shared = run_of_our_own(deployment, rate=20, prefix_length=640, prefix_groups=3, seed=1)
@@ -142,11 +142,8 @@ def test_quantiles_are_values_that_occurred() -> None:
     assert [quantile(values, fraction) for fraction in (0.0, 0.5, 0.99, 1.0)] == [1.0, 3.0, 4.0, 4.0]
 
 
-def test_real_measurements_where_they_are_at_hand() -> None:
-    folder = Path(__file__).parents[2] / ".." / "shared" / "serving" / "h200-vllm-0.25"
-    path = folder / "qwen3-0.6b.json.gz"
-    if not path.is_file():
-        pytest.skip("no measured runs beside this repository")
+def test_runs_that_come_with_infercast() -> None:
+    path = next(path for path in shipped_runs() if path.name == "qwen3-0.6b.json.gz")
     result = validate([read_measured(path)])
     assert result.runs
     assert max(pair.ape for _, pair in result.kv_blocks) < 0.05

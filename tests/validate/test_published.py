@@ -123,6 +123,12 @@ def test_runs_are_compared_and_refused_ones_kept(table: Any) -> None:
     assert summarise([second], "tpot") is None
 
 
+def test_runs_of_one_token_have_no_time_per_token(table: Any) -> None:
+    (run,) = compare_published(read_published(table({**ROW, "osl": "1"})), predictor="roofline")
+    assert run.ttft is not None
+    assert run.tpot is None
+
+
 def test_the_command(table: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = table(ROW)
 

@@ -3,19 +3,48 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from infercast import __version__
 from infercast.cli.commands import COMMANDS
+from infercast.errors import InputError
+
+
+class OneSentence(TyperGroup):
+    """The commands; what a command line gets wrong is one sentence, like everything else that is refused."""
+
+    def main(self, *args: Any, **others: Any) -> Any:
+        """Run, and leave with the exit code."""
+        try:
+            code = super().main(*args, **{"prog_name": "infercast", **others, "standalone_mode": False})
+        except Exception as problem:
+            # Depending on its version, typer raises the errors of click or a copy of them.
+            if not hasattr(problem, "format_message"):
+                raise
+            if type(problem).__name__ == "NoArgsIsHelpError":
+                sys.exit(2)  # the help is on the screen
+            raise InputError(usage_sentence(problem)) from None
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def usage_sentence(problem: Any) -> str:
+    """What is wrong with a command line, and where it is explained."""
+    said = " ".join(problem.format_message().split()).rstrip(".").replace(". Did you", "; did you")
+    context = getattr(problem, "ctx", None)
+    asked = f" {context.info_name}" if context is not None and context.parent is not None else ""
+    return f"{said[:1].lower()}{said[1:]}{'' if said.endswith('?') else ';'} see infercast{asked} --help"
 
 
 def make_app(asked: str | None) -> typer.Typer:
     """The command line with the command that is asked for, or with the names of all where none is."""
     app = typer.Typer(
         name="infercast",
+        cls=OneSentence,
         help="Forecast LLM inference on GPUs before anyone rents them.",
         epilog="Every command takes --json. A model is a bundled name, a Hugging Face config.json or a folder with "
         "one; a GPU is a bundled name or your own TOML file.",

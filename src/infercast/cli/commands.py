@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "layouts": (
         "layouts.command",
-        "Compare tensor, pipeline, data and expert parallelism: what fits, TTFT, TPOT and throughput by the GPU.",
+        "Compare tensor, pipeline, data and expert parallelism: what fits, TTFT, TPOT and throughput per GPU.",
     ),
     "disaggregate": (
         "disaggregate.command",

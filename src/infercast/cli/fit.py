@@ -37,6 +37,8 @@ def fit(
 ) -> None:
     """Fit kernel efficiencies to measured latencies and write an artefact that every command can use.
 
+    A manifest (.toml) beside it says what it was fitted on. Keep the two together.
+
     For example:
 
       infercast fit ./tables --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
@@ -52,7 +54,8 @@ def fit(
         samples = read_samples(data, chosen, _gpus(gpus))
         if measurements is not None:
             samples |= sweep_samples(measurements, chosen)
-        fitted = fit_artifact(samples, out, _provenance(data, chosen, samples), tell)
+        origin = _origin(data, chosen, measurements)
+        fitted = fit_artifact(samples, out, _provenance(data, chosen, samples), tell, origin)
     rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
     size = out.stat().st_size
     if as_json:
@@ -152,6 +155,14 @@ def _provenance(
         "engines": sorted({key[2] for key in samples}),
         "licence": "facts and figures; see docs/predict.md",
     }
+
+
+def _origin(data: Path, families: tuple[str, ...], measurements: Path | None) -> dict[str, object]:
+    """What the manifest says of this fit."""
+    from infercast.fit.provenance import origin_of, sweep_hashes, table_hashes  # noqa: PLC0415 - as above
+
+    sweeps = {} if measurements is None else sweep_hashes(measurements, families)
+    return origin_of({**table_hashes(data, families), **sweeps})
 
 
 @contextmanager

@@ -6,15 +6,18 @@ from typing import Annotated
 
 import typer
 
-from infercast.cli import options
-from infercast.cli.options import WORKLOAD
+from infercast.cli import options, workload
+from infercast.cli.progress import runs_bar
+from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError
-from infercast.forecast.layouts import Load, compare_layouts
+from infercast.forecast.fleet import DEFAULT_ROUTER
+from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, ROUNDS, compare_layouts, count_layouts
 from infercast.report.layout import show
 from infercast.report.layouts import layouts_list, render_layouts
 
 
 def command(
+    context: typer.Context,
     model: options.Model,
     gpu: Annotated[
         list[str],
@@ -27,19 +30,39 @@ def command(
     gpus: Annotated[
         list[str], typer.Option("--gpus", metavar="N,N", help="Numbers of GPUs to fill, with commas between them.")
     ] = ["1,2,4,8"],  # noqa: B006 - read only
+    rate: workload.Rate = None,
+    arrival: workload.Arrival = "poisson",
+    burstiness: workload.Burstiness = 1.0,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", help="Sequences at once on all GPUs together.", rich_help_panel=WORKLOAD)
-    ] = 64,
-    input_len: Annotated[int, typer.Option("--input-len", help="Prompt tokens.", rich_help_panel=WORKLOAD)] = 1024,
-    output_len: Annotated[int, typer.Option("--output-len", help="Output tokens.", rich_help_panel=WORKLOAD)] = 256,
+        int | None,
+        typer.Option(
+            "--concurrency",
+            help=f"Closed loop: clients of all GPUs together; default {CONCURRENCY}.",
+            rich_help_panel=workload.WORKLOAD,
+        ),
+    ] = None,
+    num_requests: workload.NumRequests = None,
+    input_len: workload.InputLen = f"{NUM_INPUT}",
+    output_len: workload.OutputLen = f"{NUM_OUTPUT}",
+    prefix_len: workload.PrefixLen = 0,
+    prefix_groups: workload.PrefixGroups = 1,
+    trace: workload.Trace = None,
+    rate_scale: workload.RateScale = 1.0,
+    seed: workload.Seed = 0,
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
+    max_num_batched_tokens: options.MaxBatchedTokens = None,
+    max_num_seqs: options.MaxSeqs = None,
+    max_model_len: options.MaxModelLen = None,
     network: options.NetworkName = None,
     pcie_topology: options.PcieTopology = None,
+    router: options.RouterName = DEFAULT_ROUTER,
     predictor: options.PredictorName = "learned",
     as_json: options.Json = False,
 ) -> None:
-    """Compare tensor, pipeline, data and expert parallelism: what fits, TTFT, TPOT and throughput by the GPU.
+    """Compare tensor, pipeline, data and expert parallelism: what fits, TTFT, TPOT and throughput per GPU.
+
+    Each row is what `infercast simulate` says of that layout with the same workload.
 
     For example:
 
@@ -47,18 +70,28 @@ def command(
 
       infercast layouts deepseek-v3 --gpu h200-sxm --gpus 8,16 --network infiniband-ndr
     """
-    load = Load(concurrency, input_len, output_len)
-    costs = compare_layouts(
-        model,
-        options.comma_list("--gpu", gpu),
-        num_gpus=_counts(gpus),
-        load=load,
-        quantization=quantization,
-        kv_cache_dtype=kv_cache_dtype,
-        network=network,
-        pcie_topology=pcie_topology,
-        predictor=predictor,
-    )
+    if rate is None and concurrency is None and arrival == "poisson" and trace is None:
+        concurrency = context.params["concurrency"] = CONCURRENCY
+    load = workload.workload_of(context, ROUNDS * concurrency if concurrency else workload.DEFAULT_COUNT)
+    names, counts = options.comma_list("--gpu", gpu), _counts(gpus)
+    total = count_layouts(model, names, counts, network)
+    with runs_bar("layouts", total) as tell:
+        costs = compare_layouts(
+            model,
+            names,
+            num_gpus=counts,
+            workload=load,
+            settings=EngineSettings(
+                max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs, max_model_len=max_model_len
+            ),
+            router=router,
+            quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype,
+            network=network,
+            pcie_topology=pcie_topology,
+            predictor=predictor,
+            tell=tell,
+        )
     if as_json:
         options.print_json(layouts_list(costs))
     else:

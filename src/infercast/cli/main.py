@@ -29,7 +29,7 @@ def run() -> None:
         gc.enable()
         app()
     except InfercastError as problem:
-        print(f"infercast: {problem}", file=sys.stderr)
+        print(f"infercast: {one_line(problem)}", file=sys.stderr)
         sys.exit(2)
     except MemoryError as problem:
         print(f"infercast: not enough memory for this: {problem or 'ask for less'}", file=sys.stderr)
@@ -37,3 +37,13 @@ def run() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has gone; nothing is left to say
         sys.exit(1)
+    except OSError as problem:
+        # A full disk, a name too long, a folder that may not be read: the machine's no, not a bug.
+        where = "" if problem.filename is None else f"{problem.filename}: "
+        print(f"infercast: {one_line(f'{where}{problem.strerror or problem}')}", file=sys.stderr)
+        sys.exit(2)
+
+
+def one_line(problem: object) -> str:
+    """A sentence, also where it quotes what spans several lines."""
+    return str(problem).replace("\r", " ").replace("\n", " ")

@@ -87,6 +87,12 @@ MoeBackend = Annotated[
         rich_help_panel=ENGINE,
     ),
 ]  # fmt: skip
+LanguageModelOnly = Annotated[
+    bool,
+    typer.Option(
+        "--language-model-only", metavar="", help="Leave the encoder of images out of memory.", rich_help_panel=ENGINE
+    ),
+]
 NetworkName = Annotated[
     str | None,
     typer.Option("--network", metavar="NAME", help="Between nodes: infiniband-ndr, roce-400, ...; none by default."),
@@ -101,7 +107,9 @@ PcieTopology = Annotated[
 ]
 RouterName = Annotated[
     str,
-    typer.Option("--router", metavar="NAME", help="Before several copies: round_robin, least_loaded, prefix_aware."),
+    typer.Option(
+        "--router", metavar="NAME", help="Before several replicas: vllm, round_robin, least_loaded, prefix_aware."
+    ),
 ]
 ApiServer = Annotated[
     bool,
@@ -136,8 +144,12 @@ MemoryUtilization = Annotated[
     ),
 ]
 BlockSize = Annotated[
-    int, typer.Option("--block-size", metavar="N", help="Tokens in a KV block.", rich_help_panel=ENGINE)
-]
+    int | None,
+    typer.Option(
+        "--block-size", metavar="N", help="Tokens in a KV block; default: 16, or what MLA's kernels need.",
+        rich_help_panel=ENGINE,
+    ),
+]  # fmt: skip
 EnforceEager = Annotated[
     bool, typer.Option("--enforce-eager", metavar="", help="No CUDA graphs.", rich_help_panel=ENGINE)
 ]

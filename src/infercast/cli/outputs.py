@@ -16,7 +16,7 @@ from infercast.records import dataclass
 from infercast.report.files import check_writable, write_whole
 
 if TYPE_CHECKING:
-    from infercast.forecast.watched_fleet import Watched
+    from infercast.forecast.watched import Watched
 
 FILES = "Files"
 WINDOW = "0:60"

@@ -94,6 +94,7 @@ def command(
     enable_expert_parallel: options.ExpertParallel = False,
     all2all_backend: options.All2AllBackend = ALL2ALL_BACKENDS[0],
     moe_backend: options.MoeBackend = "auto",
+    language_model_only: options.LanguageModelOnly = False,
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
     pcie_topology: options.PcieTopology = None,
@@ -102,8 +103,8 @@ def command(
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
-    gpu_memory_utilization: options.MemoryUtilization = 0.9,
-    block_size: options.BlockSize = 16,
+    gpu_memory_utilization: options.MemoryUtilization = 0.92,
+    block_size: options.BlockSize = None,
     enable_prefix_caching: Annotated[
         bool,
         typer.Option(
@@ -201,6 +202,7 @@ def command(
         enable_expert_parallel=enable_expert_parallel,
         all2all_backend=all2all_backend,
         moe_backend=moe_backend,
+        language_model_only=language_model_only,
         expert_routing=expert_routing,
         network=network,
         pcie_topology=pcie_topology,
@@ -208,21 +210,22 @@ def command(
         predictor=options.choose_predictor(predictor, anchors, gpu, measurements),
         host=named_host,
     )
+    source = context.get_parameter_source("router")
+    named_router = router if source is not None and source.name == "COMMANDLINE" else None
     if what_if is not None:
-        if breakdown or files:
-            raise InputError(
-                "--what-if shows two runs side by side; ask for --breakdown, --report or --trace-out of one"
-            )
-        compare_runs(asked, what_if, workload, allow_overload, as_json)
+        if files:
+            raise InputError("--what-if shows two runs side by side; ask for --report or --trace-out of one")
+        compare_runs(asked, what_if, workload, named_router, allow_overload, as_json, breakdown)
         return
     deployment = asked()
-    if data_parallel_size > 1 and not breakdown:
-        show_fleet(deployment, workload, router, allow_overload, as_json, files)
-        return
+    if named_router is not None and data_parallel_size == 1:
+        raise InputError("--router has no meaning for one copy; add --data-parallel-size N")
     if breakdown or files:
-        explain_run(deployment, workload, allow_overload, as_json, files, breakdown)
+        explain_run(deployment, workload, named_router, allow_overload, as_json, files, breakdown)
         return
-    _refuse_idle_router(context)
+    if data_parallel_size > 1:
+        show_fleet(deployment, workload, named_router, allow_overload, as_json)
+        return
     with simulation_bar(len(workload.requests)) as progress:
         forecast = simulate(deployment, workload, progress=progress)
     refuse_overload(forecast.saturation, allow_overload)
@@ -231,12 +234,6 @@ def command(
         options.print_json(forecast_dict(forecast, intervals))
     else:
         show(*render_forecast(forecast, intervals))
-
-
-def _refuse_idle_router(context: typer.Context) -> None:
-    source = context.get_parameter_source("router")
-    if source is not None and source.name == "COMMANDLINE":
-        raise InputError("--router has no meaning for one copy; add --data-parallel-size N")
 
 
 def _refuse_idle_options(context: typer.Context, names: tuple[str, ...], replays: bool) -> None:

@@ -16,11 +16,14 @@ from infercast.report.profiles import profiles_list, render_profiles
 from infercast.report.validation import render_validation, validation_dict
 from infercast.validate.compare import validate
 from infercast.validate.kernels import compare_profiles, summarise
-from infercast.validate.measured import read_measured
+from infercast.validate.measured import read_measured, shipped_runs
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Measured runs, (gzipped) JSON, or a .csv.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Measured runs, (gzipped) JSON, or a .csv; default: ours of an H200."),
+    ] = None,
     model_config: Annotated[
         Path | None,
         typer.Option("--model-config", metavar="DIR", help="Folder of <model name>.json; bundled models otherwise."),
@@ -44,6 +47,8 @@ def command(
 ) -> None:
     """Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.
 
+    Without a file, the runs of vLLM 0.25 on one H200 that come with infercast: five engines, 53 runs, a few seconds.
+
     Files say how the engine was set up and how many KV blocks it had.
 
     A .csv table holds published runs, one a row, with means only.
@@ -52,12 +57,15 @@ def command(
 
     For example:
 
+      infercast validate
+
       infercast validate runs.json.gz --kernels
 
       infercast validate published.csv --json
     """
     if model_config is not None and not model_config.is_dir():
         raise InputError(f"--model-config {model_config} is not a folder")
+    files = files or shipped_runs()
     tables = [path for path in files if path.suffix == ".csv"]
     if tables:
         _refuse_for_tables(files, tables, model_config, gpu, warmed_up or real_weights or kernels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from infercast.engine.block_size import default_block_size
 from infercast.engine.graphs import Graphs
 from infercast.engine.host import Host, HostModel
 from infercast.engine.launches import launch_work
@@ -13,7 +14,7 @@ from infercast.engine.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.hardware.network import networks
-from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.layout import ParallelLayout, check_layout, copies_sharing_experts, talking_gpus
 from infercast.models.spec import ModelConfig
 from infercast.predict.roofline import Predictor
 from infercast.records import dataclass
@@ -41,7 +42,12 @@ class Deployment:
     @property
     def crosses_nodes(self) -> bool:
         """Whether its GPUs talk to each other over a network."""
-        return self.layout.talking_gpus > self.gpu.gpus_per_node
+        return talking_gpus(self.model, self.layout) > self.gpu.gpus_per_node
+
+    @property
+    def shares_experts(self) -> bool:
+        """Whether its copies meet in layers of experts and so step together."""
+        return copies_sharing_experts(self.model, self.layout) > 1
 
     @property
     def stages(self) -> tuple[float, ...] | None:
@@ -90,9 +96,9 @@ def check_capability(gpu: Gpu) -> None:
         )
 
 
-def check_nodes(layout: ParallelLayout, gpu: Gpu) -> None:
+def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
     """Refuse a layout whose GPUs have nothing to talk over."""
-    talking = layout.talking_gpus
+    talking = talking_gpus(model, layout)
     if talking > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
         raise InputError(
             f"layout {layout} needs {talking} GPUs that talk to each other, above the {gpu.gpus_per_node} of a node of "
@@ -113,8 +119,9 @@ def deploy(
     """Put a model on GPUs, or say why it cannot be done."""
     check_capability(gpu)
     check_layout(model, layout)
-    check_nodes(layout, gpu)
-    resolved = resolve(settings, gpu, model.max_positions, model.architecture)
+    check_nodes(model, layout, gpu)
+    block_size = default_block_size(model, gpu)
+    resolved = resolve(settings, gpu, model.max_positions, model.architecture, block_size=block_size)
     memory = require_fit(model, layout, gpu, resolved)
     machine = host.behind_server() if over_http else host
     return Deployment(model, gpu, layout, resolved, predictor, machine, memory, over_http)

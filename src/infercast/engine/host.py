@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,6 +15,8 @@ from infercast.errors import FileFormatError
 from infercast.records import dataclass
 from infercast.units import MICRO, MILLI
 
+LONGEST, FASTEST = 1e6, 1e3
+"""No time of a host is longer than that, in ms or us, and no thread so many times as fast as the one measured."""
 UNITS = {"_ms": MILLI, "_us": MICRO}
 
 
@@ -110,10 +111,13 @@ def read_host(path: Path) -> Host:
         raise FileFormatError(path, f"is not TOML: {problem}") from None
     for name, value in values.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name not in ("title", "source") and not (number and 0 <= value < math.inf):
-            raise FileFormatError(path, f"{name} must be a number of at least 0, not {value!r}")
-    if not values.get("single_thread_speed", 1.0) > 0:
-        raise FileFormatError(path, "single_thread_speed must be above 0")
+        if name in ("title", "source"):
+            if not isinstance(value, str):
+                raise FileFormatError(path, f"{name} must be text, not {value!r}")
+        elif not (number and 0 <= value <= LONGEST):
+            raise FileFormatError(path, f"{name} must be a number from 0 to {LONGEST:,.0f}, not {value!r}")
+    if not 1 / FASTEST <= (speed := values.get("single_thread_speed", 1.0)) <= FASTEST:
+        raise FileFormatError(path, f"single_thread_speed must lie in {1 / FASTEST:g} to {FASTEST:g}, not {speed}")
     try:
         return _host_of(values)
     except (KeyError, TypeError):

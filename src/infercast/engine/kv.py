@@ -1,34 +1,23 @@
-"""How the KV cache of a model is organised: equal blocks that groups of layers share."""
+"""How the KV cache of a model is organised: equal blocks that groups of layers share.
+
+The rules are vLLM 0.25's (``v1/core/kv_cache_utils.py``, ``get_kv_cache_groups``).
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from infercast.engine.kv_shape import KvShape
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import LatentAttention, ModelConfig, Stack
+from infercast.models.stages import stage_range
 from infercast.ops.dtypes import bytes_of
 from infercast.records import dataclass
 
+__all__ = ["SMALLEST_BLOCK", "KvLayout", "KvShape", "kv_layout", "sequence_bytes"]
 
-@dataclass(frozen=True, slots=True)
-class KvShape:
-    """Blocks of ``block_size`` tokens; ``windows`` has one entry a group of layers, 0 for full attention."""
-
-    block_size: int = 16
-    windows: tuple[int, ...] = (0,)
-
-    def blocks_for(self, num_tokens: int) -> int:
-        """Blocks one group needs for that many tokens."""
-        return -(-num_tokens // self.block_size)
-
-    def first_in_window(self, group: int, computed: int) -> int:
-        """The first block that the token after ``computed`` ones still looks at."""
-        window = self.windows[group]
-        return max(0, computed - window + 1) // self.block_size if window else 0
-
-    def most_blocks(self, num_tokens: int, chunk: int) -> int:
-        """Blocks that a sequence of ``num_tokens`` holds at its largest, computed at most ``chunk`` tokens a step."""
-        whole = self.blocks_for(num_tokens)
-        # A window seldom starts at a block's edge, so it can touch one block more than its length says.
-        return sum(min(whole, self.blocks_for(window - 1 + chunk) + 1) if window else whole for window in self.windows)
+SMALLEST_BLOCK = 16
+"""Tokens in a block of windowed layers, whatever block size was asked for: the least that attention kernels take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +26,62 @@ class KvLayout:
 
     shape: KvShape
     block_bytes: int
+
+    @property
+    def token_bytes(self) -> float:
+        """Bytes that one more token of a long sequence costs: layers with windows have stopped growing by then."""
+        pairs = zip(self.shape.sizes, self.shape.windows, strict=True)
+        return sum(self.block_bytes / size for size, window in pairs if not window)
+
+    @property
+    def first_token_bytes(self) -> float:
+        """Bytes that one more token costs while no window is full."""
+        return sum(self.block_bytes / size for size in self.shape.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Layers whose blocks are alike."""
+
+    window: int
+    chunked: bool
     token_bytes: float
-    """Bytes that one more token of a long sequence costs: layers with windows have stopped growing by then."""
+    block_size: int
+    padded_bytes: int = 0
+
+    @property
+    def page_bytes(self) -> int:
+        """One block of one layer."""
+        return self.padded_bytes or round(self.token_bytes * self.block_size)
 
 
-def kv_layout(config: ModelConfig, layout: ParallelLayout, block_size: int) -> KvLayout:
-    """Blocks and groups of a model's KV cache.
+def kv_layout(config: ModelConfig, layout: ParallelLayout, block_size: int, stage: int | None = None) -> KvLayout:
+    """Blocks and groups of a model's KV cache; with ``stage``, what a block costs in that stage of a pipeline.
 
-    Layers with the same window form one kind. Where a model has several kinds, vLLM cuts each into groups of as many
-    layers as the smallest kind has (or as the largest, where they are nearly as many), one block serves one group,
-    and all blocks are as large as the widest layers need.
+    Layers that keep the same tokens in the same width form one kind. Where a model has several, blocks of the narrower
+    ones hold more tokens until all are as large; then each kind is cut into groups of as many layers as the smallest
+    kind has (or as the largest, where they are nearly as many), and one block serves one group.
     """
-    kinds: dict[int, list[tuple[int, float]]] = {}
-    for stack in config.stacks:
-        kinds.setdefault(_window(stack), []).append((stack.layers, _token_bytes(config, stack, layout)))
-    token_bytes = sum(count * width for count, width in kinds.get(0, []))
-    if len(kinds) == 1:
-        ((window, parts),) = kinds.items()
-        all_layers = sum(count * width for count, width in parts)
-        return KvLayout(KvShape(block_size, (window,)), round(all_layers * block_size), token_bytes)
-    layers = {window: sum(count for count, _ in parts) for window, parts in kinds.items()}
-    fewest, most = min(layers.values()), max(layers.values())
-    group_layers = most if most < 1.5 * fewest else fewest
-    widest = max(width for parts in kinds.values() for _, width in parts)
-    windows = tuple(window for window, count in layers.items() for _ in range(-(-count // group_layers)))
-    return KvLayout(KvShape(block_size, windows), round(group_layers * widest * block_size), token_bytes)
+    kinds = [_kind(config, stack, layout, block_size) for stack in config.stacks]
+    layers = [kinds[number] for number in config.layer_stacks]
+    held = range(len(layers)) if stage is None else stage_range(len(layers), layout.pipeline, stage)
+    spans = {(kind.window, kind.chunked) for kind in layers}
+    if len(spans) == 1:
+        # All layers keep the same tokens: one group, in which every layer has blocks of its own width.
+        first = layers[0]
+        block_bytes = sum(layers[position].page_bytes for position in held)
+        return KvLayout(KvShape(first.block_size, (first.window,), chunked=first.chunked), block_bytes)
+    alike = _alike([_equal_pages(kind, max(each.page_bytes for each in layers)) for kind in layers])
+    groups = _groups(alike)
+    most = max(sum(position in held for position in members) for _, members in groups)
+    sizes = tuple(kind.block_size for kind, _ in groups)
+    shape = KvShape(
+        min(sizes),
+        tuple(kind.window for kind, _ in groups),
+        block_sizes=sizes if len(set(sizes)) > 1 else (),
+        chunked=any(kind.chunked for kind, _ in groups),
+    )
+    return KvLayout(shape, most * groups[0][0].page_bytes)
 
 
 def sequence_bytes(config: ModelConfig, num_tokens: int) -> float:
@@ -71,6 +91,39 @@ def sequence_bytes(config: ModelConfig, num_tokens: int) -> float:
         stack.layers * min(num_tokens, _window(stack) or num_tokens) * _token_bytes(config, stack, alone)
         for stack in config.stacks
     )
+
+
+def _alike(layers: list[_Kind]) -> dict[_Kind, list[int]]:
+    """The layers of each kind, in the order in which kinds first appear."""
+    alike: dict[_Kind, list[int]] = {}
+    for position, kind in enumerate(layers):
+        alike.setdefault(kind, []).append(position)
+    return alike
+
+
+def _groups(alike: dict[_Kind, list[int]]) -> list[tuple[_Kind, list[int]]]:
+    """Each kind in groups of equal size; a group has layers from all over the model, so stages have equal parts."""
+    counts = [len(members) for members in alike.values()]
+    size = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
+    groups = []
+    for kind, members in alike.items():
+        number = -(-len(members) // size)
+        groups += [(kind, members[start::number]) for start in range(number)]
+    return groups
+
+
+def _equal_pages(kind: _Kind, page_bytes: int) -> _Kind:
+    """The kind with as many tokens in a block as make it ``page_bytes`` large, or with room to spare in it."""
+    if page_bytes % kind.page_bytes:
+        return replace(kind, padded_bytes=page_bytes)
+    return replace(kind, block_size=kind.block_size * (page_bytes // kind.page_bytes))
+
+
+def _kind(config: ModelConfig, stack: Stack, layout: ParallelLayout, block_size: int) -> _Kind:
+    window, attention = _window(stack), stack.attention
+    chunked = not isinstance(attention, LatentAttention) and attention.chunked
+    size = SMALLEST_BLOCK if window and not chunked else block_size
+    return _Kind(window, chunked, _token_bytes(config, stack, layout), size)
 
 
 def _window(stack: Stack) -> int:

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from infercast.engine.expert_padding import expert_multiples
 from infercast.engine.kv import KvLayout, kv_layout
 from infercast.engine.settings import ResolvedSettings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.lower import step_calls
-from infercast.models.rank import fullest_stage, rank_weight_bytes
+from infercast.models.rank import stage_weight_bytes
 from infercast.models.spec import DenseFeedForward, ModelConfig, Stack
 from infercast.ops.dtypes import bytes_of
 from infercast.records import dataclass
@@ -22,6 +23,8 @@ from infercast.units import KIB, MIB, format_bytes
 # block counts of vLLM 0.25 on an H200 for five models: see docs/engine.md.
 GRAPH_BYTES_A_KERNEL = 16 * KIB
 LIBRARY_BYTES = 100 * MIB
+MOST_GPUS = 1024
+"""As many of a node are tried where a model does not fit on fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +50,55 @@ class Memory:
         """What must fit before the first KV block does."""
         return self.weights + self.activations + self.graphs + self.libraries
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that all blocks hold, of sequences that no window has cut anything off."""
+        shape = self.kv.shape.even
+        return self.num_blocks * shape.block_size // len(shape.windows)
+
     def most_sequences(self, num_tokens: int, chunk: int) -> int:
         """Sequences of that many tokens that fit at once; the engine sets one block aside."""
         return max(0, self.num_blocks - 1) // self.kv.shape.most_blocks(num_tokens, chunk)
 
     def longest_sequence(self, chunk: int) -> int:
         """Tokens of the longest sequence that fits alone."""
-        blocks, low, high = max(0, self.num_blocks - 1), 0, max(0, self.num_blocks - 1)
+        shape, blocks = self.kv.shape, max(0, self.num_blocks - 1)
+        low, high = 0, blocks * max(shape.sizes) // shape.block_size
         while low < high:
             middle = (low + high + 1) // 2
-            fits = self.kv.shape.most_blocks(middle * self.kv.shape.block_size, chunk) <= blocks
+            fits = shape.most_blocks(middle * shape.block_size, chunk) <= blocks
             low, high = (middle, high) if fits else (low, middle - 1)
-        return low * self.kv.shape.block_size
+        return low * shape.block_size
 
 
 def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> Memory:
-    """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may come out as 0."""
-    kv = kv_layout(fullest_stage(config, layout), layout, settings.block_size)
+    """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may come out as 0.
+
+    All stages of a pipeline have as many blocks as the one with least room; the plan is that one's.
+    """
     usable = gpu.driver_bytes * settings.gpu_memory_utilization
-    weights = rank_weight_bytes(config, layout)
     activations = peak_activation_bytes(config, layout, settings)
     graphs = graph_bytes(config, layout, settings)
-    left = usable - weights - activations - graphs - LIBRARY_BYTES
-    num_blocks = settings.num_gpu_blocks_override or max(0, int(left // kv.block_bytes))
-    return Memory(gpu.driver_bytes, usable, weights, activations, graphs, LIBRARY_BYTES, kv, num_blocks)
+    multiples = expert_multiples(config, gpu)
+    plans = []
+    for stage in range(layout.pipeline):
+        weights = stage_weight_bytes(config, layout, stage, multiples)
+        kv = kv_layout(config, layout, settings.block_size, stage)
+        left = usable - weights - activations - graphs - LIBRARY_BYTES
+        plans.append(
+            Memory(
+                total=gpu.driver_bytes,
+                usable=usable,
+                weights=weights,
+                activations=activations,
+                graphs=graphs,
+                libraries=LIBRARY_BYTES,
+                kv=kv,
+                num_blocks=max(0, int(left // kv.block_bytes)),
+            )
+        )
+    plan = min(plans, key=lambda memory: (memory.num_blocks, -memory.weights))
+    return replace(plan, num_blocks=settings.num_gpu_blocks_override or plan.num_blocks)
 
 
 def require_fit(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> Memory:
@@ -120,13 +148,14 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
 
 def _remedy(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> str:
     """The smallest tensor parallelism within a node that the model allows and that fits, or pipeline parallelism."""
-    within = gpu.gpus_per_node // layout.pipeline
-    for size in range(layout.tensor + 1, within + 1):
+    in_node = min(gpu.gpus_per_node, MOST_GPUS)
+    for size in range(layout.tensor + 1, in_node // layout.pipeline + 1):
         wider = replace(layout, tensor=size)
         if _is_valid(config, wider) and _fits(config, wider, gpu, settings):
             return f"tensor_parallel_size={size} fits"
-    for size in range(layout.pipeline + 1, gpu.gpus_per_node // layout.tensor + 1):
-        if _fits(config, replace(layout, pipeline=size), gpu, settings):
+    for size in range(layout.pipeline + 1, in_node // layout.tensor + 1):
+        deeper = replace(layout, pipeline=size)
+        if _is_valid(config, deeper) and _fits(config, deeper, gpu, settings):
             return f"pipeline_parallel_size={size} fits"
     return f"no layout within the {gpu.gpus_per_node} GPUs of a node fits"
 
@@ -150,9 +179,9 @@ def _feed_forward_values(config: ModelConfig, stack: Stack, layout: ParallelLayo
     spec = stack.feed_forward
     if isinstance(spec, DenseFeedForward):
         return 3 * layout.share(spec.inter)
-    inter = spec.inter if layout.experts else layout.share(spec.inter)
+    inter = layout.share_expert_width(spec.inter)
     # The fused experts keep one buffer for both products' outputs and one for the activation between them.
     routed = spec.topk * (max(2 * inter, config.hidden) + inter)
     beside = 3 * layout.share(spec.shared_inter + spec.dense_inter)
     # Where copies share experts, every GPU sees the tokens of all copies.
-    return (routed + config.hidden) * layout.copies_sharing_experts + beside
+    return (routed + config.hidden) * layout.data + beside

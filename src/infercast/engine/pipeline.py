@@ -8,19 +8,12 @@ from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import head_calls, step_calls
 from infercast.models.spec import ModelConfig
+from infercast.models.stages import stage_layers
 from infercast.ops import Call
 from infercast.predict.roofline import Predictor
 
 TYPICAL_BATCH, TYPICAL_CONTEXT = 32, 1024
 """The decoding batch at which the head is weighed against the layers."""
-
-
-def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage: equal numbers, what is left over one each from the last stage but one backwards."""
-    counts = [layers // stages] * stages
-    for position in range(layers % stages):
-        counts[-2 - position] += 1
-    return tuple(counts)
 
 
 def stage_shares(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor: Predictor) -> tuple[float, ...]:

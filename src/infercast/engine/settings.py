@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from infercast.engine.block_size import UNIT, check_block_size
 from infercast.engine.graphs import MODES, capture_sizes
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
@@ -30,8 +31,8 @@ class EngineSettings:
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     max_model_len: int | None = None
-    gpu_memory_utilization: float = 0.9
-    block_size: int = 16
+    gpu_memory_utilization: float = 0.92
+    block_size: int | None = None
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
@@ -71,8 +72,13 @@ class ResolvedSettings:
         return capture_sizes(self.max_num_seqs, self.max_cudagraph_capture_size)
 
 
-def resolve(settings: EngineSettings, gpu: Gpu, max_positions: int, architecture: str = "") -> ResolvedSettings:
-    """Fill in what vLLM would choose on this GPU for this model, and refuse what it would refuse."""
+def resolve(
+    settings: EngineSettings, gpu: Gpu, max_positions: int, architecture: str = "", *, block_size: int = UNIT
+) -> ResolvedSettings:
+    """Fill in what vLLM would choose on this GPU for this model, and refuse what it would refuse.
+
+    ``block_size`` is the engine's choice where the settings name none.
+    """
     _check(settings, max_positions)
     large = gpu.driver_bytes >= LARGE_GPU_BYTES and "a100" not in gpu.name
     max_model_len = settings.max_model_len or max_positions
@@ -98,6 +104,7 @@ def resolve(settings: EngineSettings, gpu: Gpu, max_positions: int, architecture
         "max_num_batched_tokens": tokens,
         "max_num_seqs": max_num_seqs,
         "max_model_len": max_model_len,
+        "block_size": settings.block_size or block_size,
         "max_cudagraph_capture_size": settings.max_cudagraph_capture_size or LARGEST_GRAPHS.get(architecture),
     }
     return ResolvedSettings(**{**asdict(settings), **filled_in})
@@ -109,6 +116,8 @@ def _check(settings: EngineSettings, max_positions: int) -> None:
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise InputError(f"{name} must be at least 1, not {value}")
+    if settings.block_size is not None:
+        check_block_size(settings.block_size)
     if settings.cudagraph_mode not in MODES:
         raise UnknownNameError("cudagraph_mode", settings.cudagraph_mode, MODES)
     if not 0 < settings.gpu_memory_utilization <= 1:

@@ -124,6 +124,10 @@ class StepEstimate(NamedTuple):
     """Where the timer keeps the other kernels, the same in all of the steps: a row in each of its tables."""
     slowed: float = 0.0
     """By which share products take longer in this one step than the tables say, because the clock went down."""
+    target: float = 0.0
+    """The share by which they would if such steps went on and on ..."""
+    throttled: float = 0.0
+    """... and the seconds of a step with prompts that it applies to, at the full clock."""
 
 
 class StepTimer(Protocol):

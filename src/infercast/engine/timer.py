@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,11 @@ from infercast.models.spec import ModelConfig
 from infercast.ops import Call
 from infercast.predict.mixed import ADDED_SHARE, SHARED_SECONDS
 from infercast.predict.power import (
-    FREE_SECONDS,
     THROTTLED,
+    felt,
+    heaviness,
     longest_limited,
     most_lost,
-    slowed,
     throttle_decoding,
     weight_of,
 )
@@ -108,7 +107,6 @@ class KernelTimer:
         self._prompting: dict[int, tuple[int, Launch]] = {}
         self._products, self._limited_below = products.tolist(), longest_limited(gpu, products).tolist()
         self._limit = gpu.dense_flops("bf16"), most_lost(gpu)
-        self._attention_throttled = self._throttled[-len(by_sequence) :]
         self._throttled_seconds = (tabled * self._throttled[: len(by_tokens)]).sum(axis=1).tolist()
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
@@ -159,13 +157,17 @@ class KernelTimer:
         """A step with prompts, whose attention kernels are priced."""
         padded, launch = self._prompting.get(tokens) or self._look_at_prompts(tokens)
         seconds = self._token_seconds[padded] + self._row_seconds[sampled] + sum(attention)
-        host, share = self._host.cost(launch, sequences, tokens), 0.0
-        if FREE_SECONDS < seconds < self._limited_below[padded]:
-            share = slowed(*self._limit, self._products[padded], seconds)
-            longer = [each * share * part for each, part in zip(attention, self._attention_throttled, strict=True)]
-            attention = [*map(add, attention, longer)]
-            seconds = seconds + self._throttled_seconds[padded] * share + sum(longer)
-        return StepEstimate([seconds], [[each] for each in attention], host, (padded, sampled), share)
+        host = self._host.cost(launch, sequences, tokens)
+        target = share = 0.0
+        throttled = self._throttled_seconds[padded] + sum(attention)
+        if seconds < self._limited_below[padded]:
+            peak, most = self._limit
+            target = most * heaviness(peak, self._products[padded], seconds)
+            share = target * felt(seconds)
+            attention = [(1.0 + share) * each for each in attention]
+            seconds += share * throttled
+        kernels = [[each] for each in attention]
+        return StepEstimate([seconds], kernels, host, (padded, sampled), share, target, throttled)
 
     def kernel_seconds(
         self, rows: Sequence[Mapping[int, float]], varying: Sequence[float], slowed: Mapping[int, float]

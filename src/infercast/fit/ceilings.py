@@ -8,7 +8,7 @@ is added to theirs. Every GPU and engine weighs the same, however many rows it h
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from infercast.ops import Attention, Gemm, MoE
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.elementwise import quantise
 from infercast.predict.artifact import POOLED, Entry, save_artifact
-from infercast.predict.ceiling import features_of, variant_of
+from infercast.predict.ceiling import CEILINGS, features_of, variant_of
 from infercast.predict.identity import SWEEP
 from infercast.predict.limits import limit_seconds, limits_of
 from infercast.predict.profile import family_of
@@ -88,7 +88,9 @@ def read_measured(tables: Path, sweeps: Path) -> dict[Key, Measured]:
     return {key: _joined(samples) for key, samples in sorted(found.items())}
 
 
-def fit_ceilings(measured: dict[Key, Measured], out: Path, provenance: dict[str, Any]) -> list[Entry]:
+def fit_ceilings(
+    measured: dict[Key, Measured], out: Path, provenance: dict[str, Any], origin: Mapping[str, Any] | None = None
+) -> list[Entry]:
     """Fit every ceiling and write them down; an entry's error is the share of hidden kernels that beat it."""
     models = []
     for (family, variant), rows in measured.items():
@@ -99,7 +101,7 @@ def fit_ceilings(measured: dict[Key, Measured], out: Path, provenance: dict[str,
         entry = Entry(family, POOLED, POOLED, variant, rows.excess.size, 0.0, 1.0, 0.0, 0.0, share)
         models.append((entry, boost(rows.features, rows.excess, SETTINGS, rows.weight)))
     groups = np.unique(np.concatenate([rows.group for rows in measured.values()]))[:0]
-    save_artifact(out, models, provenance, groups)
+    save_artifact(out, models, provenance, groups, inputs=CEILINGS, origin=origin)
     return [entry for entry, _ in models]
 
 

@@ -7,21 +7,11 @@ unseen tier. docs/predict.md has the numbers.
 from __future__ import annotations
 
 from infercast.fit.boost import Settings
+from infercast.predict.features import FEATURES
 from infercast.predict.identity import SWEEP
-from infercast.predict.physics import collective, gemm, memory_bound, moe
-from infercast.predict.physics.attention_decode import DECODE_FEATURES
-from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES
 from infercast.records import dataclass
 
-FEATURES: dict[str, tuple[str, ...]] = {
-    "gemm": gemm.FEATURES,
-    "attention_prefill": PREFILL_FEATURES,
-    "attention_decode": DECODE_FEATURES,
-    "moe": moe.FEATURES,
-    "memory_bound": memory_bound.FEATURES,
-    "collective": collective.FEATURES,
-}
 # What tells one GPU from another rather than one kernel from another.
 _GEMM_DROP = ("log_flops_per_sm_clock", "sustained", "log_dram_per_clock", "log_bytes_x", "log_bytes_w", "scaled")
 

@@ -33,10 +33,18 @@ def read_sweep(folder: Path, families: Sequence[str] | None = None) -> Iterator[
     """All rows of one GPU's folder."""
     if not (folder / "meta.toml").exists():
         raise InputError(f"{folder} is not a table of `infercast measure`: it has no meta.toml")
-    for family, read in _READERS.items():
-        path = folder / f"{family}.parquet"
-        if path.exists() and (families is None or not {family, PUBLISHED.get(family)}.isdisjoint(families)):
-            yield from read(_checked(path))
+    for family in read_families(folder, families):
+        yield from _READERS[family](_checked(folder / f"{family}.parquet"))
+
+
+def read_families(folder: Path, families: Sequence[str] | None = None) -> list[str]:
+    """Tables of a GPU's folder that are read when these families are asked for."""
+    return [
+        family
+        for family in _READERS
+        if (folder / f"{family}.parquet").exists()
+        and (families is None or not {family, PUBLISHED.get(family)}.isdisjoint(families))
+    ]
 
 
 def sweep_folders(folder: Path) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -132,8 +132,9 @@ def fit_artifact(
     out: Path,
     provenance: dict[str, Any],
     progress: Callable[[str], None] | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
-    """Fit every model and write the artefact; returns what was fitted."""
+    """Fit every model and write the artefact and its manifest; returns what was fitted. ``origin``: see there."""
     jobs: list[tuple[str, Callable[[], tuple[Entry, Forest]]]] = [
         (" ".join(part for part in key if part), partial(fit_measured, key, sample))
         for key, sample in sorted(samples.items(), key=lambda item: item[0])
@@ -151,7 +152,7 @@ def fit_artifact(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         models = list(pool.map(run, jobs))
     groups = np.unique(np.concatenate([sample.group for sample in samples.values()]))
-    save_artifact(out, models, provenance, groups)
+    save_artifact(out, models, provenance, groups, origin=origin)
     return [entry for entry, _ in models]
 
 

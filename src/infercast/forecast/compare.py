@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from infercast.forecast.breakdown import WatchedRun
 from infercast.forecast.kernels import StepCost
-from infercast.forecast.step_log import Array
+from infercast.forecast.step_log import Array, EngineRun, kernels_of
+from infercast.forecast.watched import Watched
 from infercast.records import dataclass
 
 HOST = "GPU waits for host"
@@ -49,10 +49,11 @@ class Comparison:
         return sum(each.after for each in self.differences)
 
 
-def compare_runs(before: WatchedRun, after: WatchedRun) -> dict[str, Comparison]:
+def compare_runs(before: Watched, after: Watched) -> dict[str, Comparison]:
     """Mean TTFT and, where requests have several tokens, mean TPOT of two runs of one workload, kernel by kernel.
 
-    A latency holds the kernels that the GPU ran for anybody while a request waited; the rest is the host's.
+    A latency holds the kernels that the GPU of its replica ran for anybody while a request waited; the rest is the
+    host's. In a pipeline a moment is divided among the stages that are at work.
     """
     first, second = _latencies(before), _latencies(after)
     return {name: _compare(parts, second[name]) for name, parts in first.items() if name in second}
@@ -63,25 +64,35 @@ def compare_steps(before: StepCost, after: StepCost) -> Comparison:
     return _compare(_a_step(before), _a_step(after))
 
 
-def _latencies(run: WatchedRun) -> dict[str, Parts]:
-    record = run.forecast.record
-    found = {"TTFT": _window(run, record.sent_at, record.first_token, np.ones(record.sent_at.size))}
-    several = record.num_output > 1
-    if several.any():
-        tokens = record.num_output[several] - 1
-        found["TPOT"] = _window(run, record.first_token[several], record.last_token[several], tokens)
-    return found
+def _latencies(run: Watched) -> dict[str, Parts]:
+    sums: dict[str, Parts] = {}
+    counts = {"TTFT": 0, "TPOT": 0}
+    for engine in run.engines:
+        record = engine.record
+        served = np.flatnonzero(~np.isnan(record.last_token))
+        several = np.flatnonzero(record.num_output > 1)
+        for name, chosen, start, end, tokens in (
+            ("TTFT", served, record.sent_at, record.first_token, np.ones(served.size)),
+            ("TPOT", several, record.first_token, record.last_token, record.num_output[several] - 1),
+        ):
+            if chosen.size:
+                counts[name] += chosen.size
+                found = sums.setdefault(name, {})
+                for key, seconds in _window(engine, start[chosen], end[chosen], tokens).items():
+                    found[key] = found.get(key, 0.0) + seconds
+    return {name: {key: seconds / counts[name] for key, seconds in found.items()} for name, found in sums.items()}
 
 
-def _window(run: WatchedRun, start: Array, end: Array, tokens: Array) -> Parts:
-    """What the GPU did between two moments of each request, a token, on average over requests."""
-    steps = run.log.steps
-    kernels = np.concatenate([seconds for _, seconds in steps.kernels(run.timer)])
+def _window(engine: EngineRun, start: Array, end: Array, tokens: Array) -> Parts:
+    """What the GPU did between two moments of each request, a token, added up over requests."""
+    steps = engine.log.steps
+    kernels = np.concatenate([seconds for _, seconds in steps.kernels(engine.timer)])
     found: Parts = {}
-    for key, seconds in zip(run.timer.kernels, kernels.T, strict=True):
-        spent = float(((steps.until(end, seconds) - steps.until(start, seconds)) / tokens).mean())
-        found[key] = found.get(key, 0.0) + spent
-    found[ON_THE_WAY, "host"] = float(((end - start) / tokens).mean()) - sum(found.values())
+    for key, seconds in zip(kernels_of(engine.timer), kernels.T, strict=True):
+        if seconds.any():
+            spent = float(((steps.until(end, seconds) - steps.until(start, seconds)) / tokens).sum())
+            found[key] = found.get(key, 0.0) + spent
+    found[ON_THE_WAY, "host"] = float(((end - start) / tokens).sum()) - sum(found.values())
     return found
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from infercast.engine.timer import KernelTimer
-from infercast.forecast.step_log import Array, StepLog
+from infercast.forecast.step_log import Array, StepLog, kernels_of
 from infercast.records import dataclass
 from infercast.serve import Record
 
@@ -75,9 +76,26 @@ def compose(record: Record, log: StepLog, timer: KernelTimer) -> Composition | N
 def _cumulated(log: StepLog, timer: KernelTimer) -> tuple[list[str], Array]:
     """Families, and their seconds in all steps up to and with each one; the wait before a step is the host's."""
     steps = log.steps
-    names = [*dict.fromkeys(family for _, family in timer.kernels), HOST]
-    belongs = np.array([[family == name for name in names] for _, family in timer.kernels], dtype=np.float64)
+    kernels_in = kernels_of(timer)
+    names = [*dict.fromkeys(family for _, family in kernels_in), HOST]
+    belongs = np.array([[family == name for name in names] for _, family in kernels_in], dtype=np.float64)
     seconds = np.concatenate([kernels @ belongs for _, kernels in steps.kernels(timer)])
     waits = np.maximum(np.diff(steps.ends, prepend=steps.ends[0] - steps.gpu_seconds[0]) - steps.gpu_seconds, 0.0)
     seconds[:, -1] = waits
     return names, np.cumsum(seconds, axis=0)
+
+
+def pooled(several: Sequence[Composition]) -> Composition:
+    """Ranges of several engines as those of one: every token counts as much as any other."""
+    ranges = []
+    for first in sorted({each.first for composition in several for each in composition.ranges}):
+        same = [each for composition in several for each in composition.ranges if each.first == first]
+        tokens = sum(each.tokens for each in same)
+
+        def mean(values: Iterable[float], counted: int = tokens, weights: Sequence[Range] = same) -> float:
+            return sum(value * each.tokens for value, each in zip(values, weights, strict=True)) / counted
+
+        families = {name: mean(each.families[name] for each in same) for name in same[0].families}
+        requests, last = sum(each.requests for each in same), max(each.last for each in same)
+        ranges.append(Range(first, last, requests, tokens, mean(each.seconds for each in same), families))
+    return Composition(tuple(ranges))

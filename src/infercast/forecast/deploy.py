@@ -45,11 +45,14 @@ def load_model(
     kv_cache_dtype: str = "auto",
     moe_backend: str = "auto",
     expert_routing: str = ROUTINGS[0],
+    language_model_only: bool = False,
 ) -> ModelConfig:
     """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict."""
     if isinstance(source, ModelConfig) and quantization not in (None, "none"):
         raise InputError(f"quantization {quantization!r} needs a config to read; give it when {source.name} is loaded")
     model = source if isinstance(source, ModelConfig) else read_model(source, quantization=quantization)
+    if language_model_only:
+        model = replace(model, vision=None)
     if kv_cache_dtype not in KV_DTYPES:
         raise InputError(f"unknown kv_cache_dtype {kv_cache_dtype!r}; known: {', '.join(KV_DTYPES)}")
     if kv_cache_dtype != "auto":
@@ -83,6 +86,7 @@ def deploy(
     all2all_backend: str = ALL2ALL_BACKENDS[0],
     moe_backend: str = "auto",
     expert_routing: str = ROUTINGS[0],
+    language_model_only: bool = False,
     network: str | None = None,
     pcie_topology: str | None = None,
     api_server: bool = False,
@@ -121,6 +125,7 @@ def deploy(
             kv_cache_dtype=kv_cache_dtype,
             moe_backend=moe_backend,
             expert_routing=expert_routing,
+            language_model_only=language_model_only,
         ),
         device,
         settings or EngineSettings(),

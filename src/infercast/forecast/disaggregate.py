@@ -13,7 +13,7 @@ import numpy.typing as npt
 from infercast.engine.deployment import Deployment
 from infercast.engine.kv import sequence_bytes
 from infercast.errors import InputError
-from infercast.forecast.fleet import DEFAULT_ROUTER, EngineLoad, busiest, engine_loads, pool_of
+from infercast.forecast.fleet import EngineLoad, busiest, engine_loads, pool_of
 from infercast.forecast.intervals import MOST_REQUESTS, Intervals, around, chance_in, results_of
 from infercast.forecast.saturation import Saturation, backlog_grows, full_rate
 from infercast.forecast.serving import Percentiles, percentiles
@@ -25,9 +25,12 @@ from infercast.serve import Replica, Workload
 from infercast.serve.disaggregate import Handover, Link, receiving, simulate_disaggregated
 from infercast.serve.fleet import Pool, same_engines
 from infercast.serve.served import Served
+from infercast.serve.state import Progress
 
 Array = npt.NDArray[Any]
 
+PROXY_ROUTER = "least_loaded"
+"""How a proxy before both pools chooses engines, if nothing else is said."""
 NVLINK = "nvlink"
 NVLINK_LATENCY = 5e-6
 LINK_SPREAD = 0.2
@@ -66,11 +69,13 @@ class DisaggregatedForecast:
     """The engines as they were simulated, for those who simulate them again ..."""
     handover: Handover
     """... and what each of them did."""
+    instances: tuple[int, int] = (1, 1)
+    """So many of each deployment."""
 
     @property
     def gpus(self) -> int:
         """GPUs of both pools."""
-        return self.prefill.layout.gpus + self.decode.layout.gpus
+        return self.instances[0] * self.prefill.layout.gpus + self.instances[1] * self.decode.layout.gpus
 
 
 def forecast_disaggregated(
@@ -78,18 +83,32 @@ def forecast_disaggregated(
     decode: Deployment,
     workload: Workload,
     *,
+    prefill_instances: int = 1,
+    decode_instances: int = 1,
     link: str = "infiniband-ndr",
-    router: str = DEFAULT_ROUTER,
+    router: str = PROXY_ROUTER,
+    progress: Progress | None = None,
 ) -> DisaggregatedForecast:
-    """Simulate a workload on two pools of the same model, joined by a network or by NVLink within a node."""
+    """Simulate a workload on two pools of the same model, joined by a network or by NVLink within a node.
+
+    A pool is so many instances of its deployment, each for itself, behind one load balancer.
+    """
     if prefill.model.name != decode.model.name or prefill.model.cache_dtype != decode.model.cache_dtype:
         raise InputError(
             f"both pools must serve one model with one KV-cache format, not {prefill.model.name} "
             f"({prefill.model.cache_dtype}) and {decode.model.name} ({decode.model.cache_dtype})"
         )
-    wire, pools = link_between(prefill, decode, link), (pool_of(prefill, router), pool_of(decode, router))
+    for name, count in (("prefill_instances", prefill_instances), ("decode_instances", decode_instances)):
+        if count < 1:
+            raise InputError(f"{name} must be at least 1, not {count}")
+    instances = prefill_instances, decode_instances
+    wire = link_between(prefill, decode, link, instances)
+    pools = (
+        pool_of(prefill, router, instances=prefill_instances),
+        pool_of(decode, router, instances=decode_instances),
+    )
     size = partial(sequence_bytes, decode.model)
-    done = simulate_disaggregated(*pools, wire, size, workload)
+    done = simulate_disaggregated(*pools, wire, size, workload, progress)
     prompts, served = Served(done.prefill), clients_of(done)
     tpot, (gaps, counts) = served.tpot, served.gaps
     duration = float(served.last_token.max() - served.sent_at.min())
@@ -116,6 +135,7 @@ def forecast_disaggregated(
         saturation=_find_saturation(pools, wire, float(sizes.mean()), workload, served),
         pools=pools,
         handover=done,
+        instances=instances,
     )
 
 
@@ -148,7 +168,10 @@ def disaggregated_intervals(forecast: DisaggregatedForecast) -> Intervals:
     records = (busiest(forecast.handover.prefill), busiest(forecast.handover.decode))
     abouts = [uncertainty_of(*each, ELSEWHERE) for each in zip(deployments, records, strict=True)]
     workload = replace(forecast.workload, requests=forecast.workload.requests[:MOST_REQUESTS])
-    wire, size = link_between(*deployments, forecast.link), partial(sequence_bytes, forecast.decode.model)
+    wire, size = (
+        link_between(*deployments, forecast.link, forecast.instances),
+        partial(sequence_bytes, forecast.decode.model),
+    )
 
     def results(gpu: bool = False, host: bool = False, slower: float = 1.0) -> Array:
         first, second = (
@@ -174,11 +197,11 @@ def _longer(replica: Replica, about: Uncertainty, gpu: bool, host: bool) -> Repl
     )
 
 
-def link_between(prefill: Deployment, decode: Deployment, name: str) -> Link:
+def link_between(prefill: Deployment, decode: Deployment, name: str, instances: tuple[int, int] = (1, 1)) -> Link:
     """What the GPUs of an engine of the first pool can send, and all of the second can take in."""
-    senders, receivers = prefill.layout.replica_gpus, decode.layout.gpus
+    senders, receivers = prefill.layout.replica_gpus, instances[1] * decode.layout.gpus
     if name == NVLINK:
-        together = prefill.layout.gpus + receivers
+        together = instances[0] * prefill.layout.gpus + receivers
         if prefill.gpu.name != decode.gpu.name or not prefill.gpu.is_linked(together):
             raise InputError(
                 f"link nvlink needs both pools in one node of equal GPUs with direct links, and {together} GPUs of "

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from infercast.engine.deployment import Deployment
 from infercast.engine.sharing import shared_seconds
 from infercast.engine.timer import KernelTimer
-from infercast.forecast.phases import Phase, summarise_phases
+from infercast.errors import InputError
+from infercast.forecast.phases import Phase, summarise_phases, weakest_source
 from infercast.forecast.saturation import Saturation, find_saturation
 from infercast.forecast.serving import Level, Percentiles, percentiles, replica_of
+from infercast.predict.estimate import kind_of
 from infercast.records import dataclass
 from infercast.serve import Record, Workload, simulate
-from infercast.serve.fleet import Pool, same_engines, simulate_fleet
+from infercast.serve.fleet import MOST_ENGINES, Pool, same_engines, simulate_fleet
 from infercast.serve.served import Served
 from infercast.serve.state import Progress, Watcher
 
-DEFAULT_ROUTER = "least_loaded"
+DEFAULT_ROUTER = "vllm"
+"""The balancer inside an API server of vLLM, which ``--data-parallel-size`` starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +68,43 @@ class FleetForecast:
     """... and what each of them did."""
 
     @property
+    def source(self) -> str:
+        """What the prices of the largest kernels rest on: the weakest of them."""
+        return weakest_source(self.phases)
+
+    @property
+    def kind(self) -> str:
+        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
+        return kind_of(self.source)
+
+    @property
     def output_tokens_per_second_a_gpu(self) -> float:
         """What one GPU of all contributes."""
         return self.output_tokens_per_second / self.deployment.layout.gpus
 
 
-def pool_of(deployment: Deployment, router: str = DEFAULT_ROUTER) -> Pool:
-    """The engines of a deployment as the simulation sees them; all of them share one step timer."""
-    layout = deployment.layout
+def pool_of(deployment: Deployment, router: str = DEFAULT_ROUTER, *, instances: int = 1) -> Pool:
+    """The engines of a deployment as the simulation sees them; all of them share one step timer.
+
+    ``instances``: so many of the deployment, each for itself.
+    """
+    layout, lockstep = deployment.layout, is_in_lockstep(deployment)
+    count = instances * layout.data
+    if count > MOST_ENGINES:
+        name = "data_parallel_size" if instances == 1 else "the number of engines"
+        raise InputError(f"{name} {count:,} is more replicas than can be simulated together; use 1 to {MOST_ENGINES:,}")
+    if lockstep and instances > 1:
+        raise InputError(
+            f"{instances} instances of layout {layout}, whose replicas share experts, cannot be simulated; use one "
+            "instance, or instances without data parallelism"
+        )
     replica = replica_of(deployment, deployment.timer())
-    lockstep = layout.copies_sharing_experts > 1
-    return Pool(same_engines(replica, layout.data), router, lockstep, shared_seconds(deployment) if lockstep else None)
+    return Pool(same_engines(replica, count), router, lockstep, shared_seconds(deployment) if lockstep else None)
+
+
+def is_in_lockstep(deployment: Deployment) -> bool:
+    """Whether its replicas share experts, so that they step together."""
+    return deployment.shares_experts
 
 
 def serve_pool(pool: Pool, workload: Workload) -> tuple[list[Record], Record | Served]:

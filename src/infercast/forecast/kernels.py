@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from infercast.engine.deployment import Deployment
@@ -13,6 +14,8 @@ from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.estimate import Estimate, kind_of, total
 from infercast.predict.power import THROTTLED, throttle, throttle_decoding, weight_of
 from infercast.records import dataclass
+
+MOST_SEQUENCES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,8 @@ def prefill_shape(num_tokens: int, cached: int = 0) -> StepShape:
 
 def decode_shape(batch: int, context: int) -> StepShape:
     """``batch`` sequences that each compute one token after ``context`` earlier ones."""
+    if batch > MOST_SEQUENCES:
+        raise InputError(f"a step of {batch} sequences is above the {MOST_SEQUENCES} that any engine could hold")
     return StepShape([1] * batch, [context] * batch, batch)
 
 
@@ -141,6 +146,23 @@ def _check_shape(deployment: Deployment, shape: StepShape) -> None:
     longest = max(new + old for new, old in zip(shape.new_tokens, shape.computed, strict=True))
     if longest > settings.max_model_len:
         raise InputError(f"a sequence of {longest} tokens is above max_model_len {settings.max_model_len}")
+    _check_cache(deployment, shape)
+
+
+def _check_cache(deployment: Deployment, shape: StepShape) -> None:
+    """Refuse a step whose sequences do not fit in the KV cache together."""
+    memory = deployment.memory
+    pairs = Counter(zip(shape.new_tokens, shape.computed, strict=True))
+    needed = sum(memory.kv.shape.most_blocks(new + old, new) * count for (new, old), count in pairs.items())
+    if needed < memory.num_blocks:
+        return
+    tokens = sum((new + old) * count for (new, old), count in pairs.items())
+    longest = max(new + old for new, old in pairs)
+    raise InputError(
+        f"a step over {len(shape.new_tokens):,} sequences with {tokens:,} tokens in all does not fit in the KV cache, "
+        f"whose {memory.num_blocks - 1:,} blocks hold {memory.most_sequences(longest, 1):,} sequences of {longest:,} "
+        "tokens; take fewer or shorter ones, or more GPUs"
+    )
 
 
 def _price_call(deployment: Deployment, call: Call, explain: bool) -> KernelCost:

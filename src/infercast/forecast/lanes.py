@@ -10,8 +10,8 @@ import numpy as np
 from infercast.engine.step import HostCost
 from infercast.errors import InputError
 from infercast.forecast.request_lanes import RequestSlice, request_counts, request_slices
-from infercast.forecast.step_log import KINDS, Array, EngineRun, StagedLog
-from infercast.forecast.watched_fleet import Watched
+from infercast.forecast.step_log import EXACT, KINDS, Array, EngineRun, StagedLog, kernels_of
+from infercast.forecast.watched import Watched
 from infercast.records import dataclass
 from infercast.serve import Workload
 
@@ -19,9 +19,6 @@ LAST = ("lm_head", "sampling")
 """Families that end a step."""
 MOST_SLICES = 400_000
 """A window is cut where it would hold more of them: some 45 MB of a trace."""
-EXACT = 1e-7
-"""Seconds below which two moments are the same but for rounding."""
-WAITING = "waits for other copies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +122,9 @@ def _steps(engine: EngineRun, start: float, chosen: Array) -> list[StepSlice]:
     """Steps with their kernels, those of the head last."""
     steps, timer = engine.log.steps, engine.timer
     order = sorted(range(len(timer.kernels)), key=lambda column: timer.kernels[column][1] in LAST)
-    names = [*(timer.kernels[column][0] for column in order), WAITING]
-    rows = [of_table[chosen] for of_table in steps.rows]
-    table = timer.step_kernels(rows, steps.varying[chosen], steps.slowed[chosen])[:, order]
-    # Copies that share experts wait for each other inside a step, and have fewer tokens of others than was priced.
-    gpu, priced = steps.gpu_seconds[chosen], table.sum(axis=1)
-    waits = np.where(gpu - priced > EXACT, gpu - priced, 0.0)
-    table = np.column_stack([table * np.where(priced - gpu > EXACT, gpu / priced, 1.0)[:, None], waits])
+    order.append(len(timer.kernels))  # waiting for other replicas comes last
+    names = [kernels_of(timer)[column][0] for column in order]
+    table = steps.kernels_at(timer, chosen)[:, order]
     begins = (steps.ends - steps.gpu_seconds)[chosen] - start
     stops = begins[:, None] + np.cumsum(table, axis=1)
     found = []

@@ -1,22 +1,24 @@
-"""Every way to put a model on so many GPUs, compared by the price of two steps.
+"""Every way to put a model on so many GPUs, side by side.
 
-No run is simulated. A layout is judged by one step that computes a prompt and one that decodes a full batch: while a
-sequence produces its ``output`` tokens, every other sequence of the batch is replaced once on average, so each of its
-tokens waits for ``batch / output`` prompts on top of its own step. Intervals are of these sums: what prices and host
-may be off by, and what an engine that was not measured may be.
+Each layout is simulated with the same workload and the same settings, as `infercast simulate` does it: a row says what
+a simulation of that layout alone says. Intervals are told from the run's own steps, not by simulating it again with
+slower ones: kernels and host may be off by so much, each in its share of the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from math import exp, inf, log
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import exp, inf
 
-from infercast.engine.deployment import Deployment, check_nodes
+from infercast.engine.deployment import check_nodes
 from infercast.engine.settings import EngineSettings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy, load_model
-from infercast.forecast.kernels import StepCost, decode_shape, prefill_shape, price_shape
-from infercast.forecast.uncertainty import most_gain, spread_of, step_uncertainty, widened
+from infercast.forecast.fleet import FleetForecast, busiest
+from infercast.forecast.saturation import Saturation
+from infercast.forecast.serving import Forecast, Percentiles
+from infercast.forecast.simulate import simulate
+from infercast.forecast.uncertainty import gain_of, uncertainty_of
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology
 from infercast.models.layout import ParallelLayout, check_layout
@@ -26,24 +28,17 @@ from infercast.predict.estimate import basis_of, kind_of
 from infercast.predict.ordering import ordering
 from infercast.predict.roofline import Predictor
 from infercast.records import dataclass
+from infercast.serve import Record, Workload
+from infercast.serve.fleet import MOST_ENGINES
+from infercast.serve.workload import synthetic_workload
 
-USUAL_BUDGET, SMALL_BUDGET = 8192, 2048
-"""Most tokens in a step by default, and the same on small GPUs."""
+CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256
+"""The usual load: so many clients, and the tokens of their requests."""
+ROUNDS = 2
+"""Requests of each client by default: all of a length, they start and end together, and rounds are alike."""
 
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What a layout is judged by."""
-
-    concurrency: int = 64
-    """Sequences that run at once on all GPUs together."""
-    num_input: int = 1024
-    num_output: int = 256
-
-    @property
-    def longest(self) -> int:
-        """Tokens of a whole sequence."""
-        return self.num_input + self.num_output
+Tell = Callable[[str], None]
+"""Told of each layout before it is simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +50,18 @@ class LayoutCost:
     weights: float = 0.0
     """Bytes a GPU."""
     kv_tokens: int = 0
-    """Tokens that the caches of all copies hold together."""
-    batch: int = 0
-    """Sequences of one copy: its share of the load, or what its cache or a step holds."""
-    ttft: float = 0.0
-    """One prompt alone."""
-    ttft_width: float = 0.0
-    """Logarithm of the upper end of its 80 % interval, as a factor."""
-    tpot: float = 0.0
-    """Under the load."""
-    tpot_width: float = 0.0
-    """The same of this and, upside down, of throughput."""
+    """Tokens that the caches of all replicas hold together."""
+    running: float = 0.0
+    """Sequences that run at once on all replicas, on average."""
+    ttft: Percentiles | None = None
+    tpot: Percentiles | None = None
+    """None where no request has a second token, or nothing was simulated."""
     output_tokens_per_second: float = 0.0
+    saturation: Saturation | None = None
+    ttft_width: float = 0.0
+    """Logarithm of the upper end of its 80 % interval, as a factor of the mean ..."""
+    tpot_width: float = 0.0
+    """... and the same of TPOT and, upside down, of throughput."""
     problem: str = ""
     """Why it cannot be done."""
     gain: float = inf
@@ -85,24 +80,34 @@ class LayoutCost:
         return self.output_tokens_per_second / self.layout.gpus
 
     @property
-    def ttft_interval(self) -> tuple[float, float]:
-        """80 % interval of one prompt alone."""
-        return self.ttft * self._least(self.ttft_width), self.ttft * exp(self.ttft_width)
+    def ttft_interval(self) -> tuple[float, float] | None:
+        """80 % interval of the mean TTFT."""
+        return None if self.ttft is None else self._around(self.ttft.mean, self.ttft_width)
 
     @property
-    def tpot_interval(self) -> tuple[float, float]:
-        """80 % interval under the load."""
-        return self.tpot * self._least(self.tpot_width), self.tpot * exp(self.tpot_width)
+    def tpot_interval(self) -> tuple[float, float] | None:
+        """80 % interval of the mean TPOT."""
+        return None if self.tpot is None else self._around(self.tpot.mean, self.tpot_width)
 
     @property
     def output_tokens_per_second_interval(self) -> tuple[float, float]:
         """80 % interval of the throughput."""
         rate = self.output_tokens_per_second
-        return rate * exp(-self.tpot_width), rate / self._least(self.tpot_width)
+        return rate * exp(-self.tpot_width), rate * exp(min(self.tpot_width, self.gain))
 
-    def _least(self, width: float) -> float:
-        """The lower end of a time's interval, as a factor: nothing is below what the hardware allows."""
-        return exp(-min(width, self.gain))
+    def _around(self, seconds: float, width: float) -> tuple[float, float]:
+        """The interval of a time: nothing is below what the hardware allows."""
+        return seconds * exp(-min(width, self.gain)), seconds * exp(width)
+
+
+def usual_workload(concurrency: int = CONCURRENCY, count: int | None = None) -> Workload:
+    """A closed loop of equal requests."""
+    return synthetic_workload(
+        concurrency=concurrency,
+        count=ROUNDS * concurrency if count is None else count,
+        input_lengths=NUM_INPUT,
+        output_lengths=NUM_OUTPUT,
+    )
 
 
 def compare_layouts(
@@ -110,36 +115,52 @@ def compare_layouts(
     gpus: Sequence[GpuSource],
     *,
     num_gpus: Iterable[int] = (1, 2, 4, 8),
-    load: Load | None = None,
+    workload: Workload | None = None,
+    settings: EngineSettings | None = None,
+    router: str | None = None,
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
     network: str | None = None,
     pcie_topology: str | None = None,
     predictor: str | Predictor = "learned",
+    tell: Tell | None = None,
 ) -> tuple[LayoutCost, ...]:
-    """Price every layout that the model allows on every kind and number of GPUs, also those that do not fit."""
-    load = load or Load()
-    for name in ("concurrency", "num_input", "num_output"):
-        if getattr(load, name) < 1:
-            raise InputError(f"{name} must be at least 1, not {getattr(load, name)}")
-    counts = sorted(set(num_gpus))
-    if not counts or counts[0] < 1:
-        raise InputError(f"numbers of GPUs must be at least 1, not {counts}")
+    """Simulate every layout that the model allows on every kind and number of GPUs; some do not fit, and say so.
+
+    ``router`` is the load balancer of layouts with several replicas. ``tell`` is told of each layout as it begins.
+    """
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
-    if load.longest > config.max_positions:
-        raise InputError(
-            f"num_input {load.num_input} + num_output {load.num_output} are above the {config.max_positions} positions "
-            f"of {config.name}; shorten one of them"
-        )
-    chosen = make_predictor(predictor) if isinstance(predictor, str) else predictor
     loaded = [each if isinstance(each, Gpu) else load_gpu(each) for each in gpus]
     devices = [with_topology(with_network(each, network), pcie_topology) for each in loaded]
-    return tuple(
-        _price(config, device, layout, load, chosen)
-        for device in devices
-        for count in counts
-        for layout in valid_layouts(config, count, device)
-    )
+    chosen = make_predictor(predictor) if isinstance(predictor, str) else predictor
+    wanted, load = settings or EngineSettings(), workload or usual_workload()
+    costs = []
+    for device, layout in layouts_of(config, devices, num_gpus):
+        if tell is not None:
+            tell(f"{layout} on {device.name}")
+        costs.append(_simulate(config, device, layout, wanted, load, router, chosen))
+    return tuple(costs)
+
+
+def count_layouts(
+    model: ModelSource, gpus: Sequence[GpuSource], num_gpus: Iterable[int], network: str | None = None
+) -> int:
+    """How many layouts `compare_layouts` will look at."""
+    devices = [with_network(each if isinstance(each, Gpu) else load_gpu(each), network) for each in gpus]
+    return len(list(layouts_of(load_model(model), devices, num_gpus)))
+
+
+def layouts_of(
+    config: ModelConfig, devices: Sequence[Gpu], num_gpus: Iterable[int]
+) -> Iterator[tuple[Gpu, ParallelLayout]]:
+    """All that is to be compared."""
+    counts = sorted(set(num_gpus))
+    if not counts or counts[0] < 1 or counts[-1] > MOST_ENGINES:
+        raise InputError(f"numbers of GPUs must be from 1 to {MOST_ENGINES:,}, not {counts}")
+    for device in devices:
+        for count in counts:
+            for layout in valid_layouts(config, count, device):
+                yield device, layout
 
 
 def valid_layouts(config: ModelConfig, num_gpus: int, gpu: Gpu) -> Iterator[ParallelLayout]:
@@ -147,11 +168,13 @@ def valid_layouts(config: ModelConfig, num_gpus: int, gpu: Gpu) -> Iterator[Para
     has_experts = any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in config.stacks)
     for tensor in _divisors(num_gpus):
         for pipeline in _divisors(num_gpus // tensor):
-            for experts in (False, True) if has_experts and num_gpus > 1 else (False,):
-                layout = ParallelLayout(tensor, pipeline, num_gpus // tensor // pipeline, experts=experts)
+            data = num_gpus // tensor // pipeline
+            # Experts are spread over the GPUs of a stage; a single one has all of them anyway.
+            for experts in (False, True) if has_experts and tensor * data > 1 else (False,):
+                layout = ParallelLayout(tensor, pipeline, data, experts=experts)
                 try:
                     check_layout(config, layout)
-                    check_nodes(layout, gpu)
+                    check_nodes(config, layout, gpu)
                 except InputError:
                     continue
                 yield layout
@@ -161,16 +184,21 @@ def _divisors(number: int) -> list[int]:
     return [size for size in range(number, 0, -1) if number % size == 0]
 
 
-def _price(config: ModelConfig, gpu: Gpu, layout: ParallelLayout, load: Load, predictor: Predictor) -> LayoutCost:
-    """One layout: its memory, and its two steps."""
-    # Every running sequence needs a token of a step, so no more run than a step has.
-    share = min(-(-load.concurrency // layout.data), USUAL_BUDGET)
-    budget = None if share <= SMALL_BUDGET else USUAL_BUDGET
+def _simulate(
+    config: ModelConfig,
+    gpu: Gpu,
+    layout: ParallelLayout,
+    settings: EngineSettings,
+    workload: Workload,
+    router: str | None,
+    predictor: Predictor,
+) -> LayoutCost:
+    """One layout: its memory, and its run."""
     try:
         deployment = deploy(
             config,
             gpu,
-            EngineSettings(budget, max_num_seqs=share, max_model_len=load.longest),
+            settings,
             tensor_parallel_size=layout.tensor,
             pipeline_parallel_size=layout.pipeline,
             data_parallel_size=layout.data,
@@ -179,53 +207,44 @@ def _price(config: ModelConfig, gpu: Gpu, layout: ParallelLayout, load: Load, pr
         )
     except DoesNotFitError as problem:
         return LayoutCost(gpu, layout, problem=str(problem))
-    memory = deployment.memory
-    batch = min(share, memory.most_sequences(load.longest, chunk=1))
-    # Stages work on different parts of the batch; a token passes through all of them.
-    part = -(-batch // layout.pipeline)
-    decode = price_shape(deployment, decode_shape(part, load.num_input + load.num_output // 2))
-    prompts = _prompt_steps(deployment, load.num_input)
-    ttft = sum(step.seconds for step in prompts)
-    waiting = batch / load.num_output * ttft / min(batch, layout.pipeline)
-    tpot = decode.seconds + waiting
-    prompt_end, decode_end = (
-        step_uncertainty(step, across_nodes=deployment.crosses_nodes) for step in (prompts[0], decode)
-    )
-    about = widened(prompt_end, decode_end, spread_of(deployment))
-    prompt_width, decode_width = (
-        _width(prompts[0], about.prompts, about.host),
-        _width(decode, about.decodes, about.host),
-    )
+    forecast = simulate(deployment, workload, router=router if layout.data > 1 else None)
+    memory, (prompts, all_steps) = deployment.memory, _widths(forecast)
     return LayoutCost(
         gpu=gpu,
         layout=layout,
         weights=memory.weights,
-        kv_tokens=layout.data * memory.num_blocks * memory.kv.shape.block_size // len(memory.kv.shape.windows),
-        batch=batch,
-        ttft=ttft,
-        ttft_width=prompt_width,
-        tpot=tpot,
-        tpot_width=(waiting * prompt_width + decode.seconds * decode_width) / tpot,
-        output_tokens_per_second=layout.data * batch / tpot,
-        gain=most_gain(deployment, (decode, *prompts)),
+        kv_tokens=layout.data * memory.num_tokens,
+        running=forecast.running.mean,
+        ttft=forecast.ttft,
+        tpot=forecast.tpot,
+        output_tokens_per_second=forecast.output_tokens_per_second,
+        saturation=forecast.saturation,
+        ttft_width=prompts,
+        tpot_width=all_steps,
+        gain=gain_of(deployment, _record(forecast)),
         source=basis_of(
-            (kernel.estimate.source, kernel.seconds) for step in (decode, *prompts) for kernel in step.kernels
+            (family.source, family.seconds) for phase in forecast.phases for family in phase.families if family.source
         ),
     )
 
 
-def _prompt_steps(deployment: Deployment, num_input: int) -> list[StepCost]:
-    """One prompt alone, in as many steps as the engine cuts it into."""
-    most = deployment.settings.max_num_batched_tokens
-    return [
-        price_shape(deployment, prefill_shape(min(most, num_input - done), done)) for done in range(0, num_input, most)
-    ]
+def _record(forecast: Forecast | FleetForecast) -> Record:
+    """What happened on the busiest engine."""
+    return forecast.record if isinstance(forecast, Forecast) else busiest(forecast.records)
 
 
-def _width(step: StepCost, gpu: float, host: float) -> float:
-    """How far a step may be off, as a logarithm: its GPU or its host at the upper end, whichever takes longer."""
-    upper = max(float(step.gpu.seconds) * exp(gpu) + step.gap_seconds, step.host_seconds * exp(host))
-    return log(upper / step.seconds)
+def _widths(forecast: Forecast | FleetForecast) -> tuple[float, float]:
+    """How far steps with prompts may be off, and all steps together, as logarithms."""
+    about = uncertainty_of(forecast.deployment, _record(forecast))
+    kernels = {"prefill": about.prompts, "decode": about.decodes}
+    # Stages of a pipeline wait for each other most of all.
+    waits = {name: about.host if forecast.deployment.layout.pipeline == 1 else off for name, off in kernels.items()}
+    off = {
+        phase.name: kernels[phase.name] * phase.gpu_seconds + waits[phase.name] * phase.host_bound_seconds
+        for phase in forecast.phases
+    }
+    seconds = {phase.name: phase.whole for phase in forecast.phases}
+    return off["prefill"] / seconds["prefill"], sum(off.values()) / sum(seconds.values())
 
 
 def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:
@@ -235,7 +254,10 @@ def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """Best first: most output tokens a GPU. Bounds come after all estimates, and what does not fit last."""
-    return sorted(
-        costs, key=lambda cost: (bool(cost.problem), cost.kind == "bound", -cost.output_tokens_per_second_a_gpu)
-    )
+    """Best first: most output tokens a GPU. Bounds come after estimates, then what cannot keep up or does not fit."""
+
+    def place(cost: LayoutCost) -> tuple[bool, bool, bool, float]:
+        worst = bool(cost.problem), bool(cost.saturation), cost.kind == "bound"
+        return *worst, -cost.output_tokens_per_second_a_gpu
+
+    return sorted(costs, key=place)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from infercast.engine.block_size import default_block_size
 from infercast.engine.deployment import check_capability, check_nodes
+from infercast.engine.expert_padding import expert_multiples
 from infercast.engine.memory import Memory, plan_memory, require_fit
 from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, load_model
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.rank import rank_weight_bytes
 from infercast.models.spec import ModelConfig
 from infercast.records import dataclass
 
@@ -29,6 +32,8 @@ class Fit:
     context: int
     problem: str
     """Why an engine would refuse to start; empty if it starts."""
+    most_weights: float
+    """Bytes of weights on the GPU that holds most of them, which may be of another stage than ``memory``."""
 
 
 def fit_memory(
@@ -38,25 +43,36 @@ def fit_memory(
     *,
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
+    moe_backend: str = "auto",
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
+    language_model_only: bool = False,
     network: str | None = None,
     context: int = 2048,
 ) -> Fit:
     """Weights, activations and KV blocks of a model on a GPU, whether they fit or not."""
     if context < 1:
         raise InputError(f"context must be at least 1 token, not {context}")
-    config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
+    config = load_model(
+        model,
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        moe_backend=moe_backend,
+        language_model_only=language_model_only,
+    )
     device = with_network(gpu if isinstance(gpu, Gpu) else load_gpu(gpu), network)
     layout = ParallelLayout(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
     )
     check_capability(device)
     check_layout(config, layout)
-    check_nodes(layout, device)
-    resolved = resolve(settings or EngineSettings(), device, config.max_positions, config.architecture)
+    check_nodes(config, layout, device)
+    block_size = default_block_size(config, device)
+    resolved = resolve(
+        settings or EngineSettings(), device, config.max_positions, config.architecture, block_size=block_size
+    )
     memory = plan_memory(config, layout, device, resolved)
     chunk = resolved.max_num_batched_tokens
     return Fit(
@@ -69,6 +85,7 @@ def fit_memory(
         most_sequences=memory.most_sequences(context, chunk=1),
         context=context,
         problem=_problem(config, layout, device, resolved),
+        most_weights=rank_weight_bytes(config, layout, expert_multiples(config, device)),
     )
 
 

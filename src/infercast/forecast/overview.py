@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from infercast.forecast.breakdown import Breakdown, WatchedRun, break_down
+from infercast.forecast.breakdown import Breakdown, break_down
 from infercast.forecast.fleet import FleetForecast
 from infercast.forecast.intervals import Intervals, forecast_intervals
 from infercast.forecast.rooflines import StepRoofline, step_rooflines
 from infercast.forecast.serving import Forecast
 from infercast.forecast.step_log import Array, EngineRun
-from infercast.forecast.watched_fleet import Watched
+from infercast.forecast.watched import Watched, WatchedRun
 from infercast.records import dataclass
 from infercast.serve import Record, Workload
 from infercast.serve.served import Served

@@ -6,6 +6,7 @@ from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepShape
 from infercast.engine.timer import GAPS, KernelTimer
 from infercast.forecast.kernels import price_shape
+from infercast.predict.estimate import SOURCES
 from infercast.records import dataclass
 from infercast.serve import Record
 from infercast.serve.totals import PhaseTotals
@@ -37,8 +38,25 @@ class Phase:
     seconds: float
     gpu_seconds: float
     host_bound_seconds: float
-    """Time in which the GPU waited for the host within steps."""
+    """Time in which the GPU waited for the host within steps; of a pipeline, in which stages waited, added up."""
     families: tuple[FamilyShare, ...]
+    waits_for: str = "host"
+    """What holds a GPU that waits within steps."""
+
+    @property
+    def whole(self) -> float:
+        """What the families and waiting are shares of: the steps' time, of a pipeline that of all stages together."""
+        return self.gpu_seconds + self.host_bound_seconds
+
+
+COUNTS = 0.05
+"""Share of a phase from which on a family's source counts."""
+
+
+def weakest_source(phases: tuple[Phase, ...]) -> str:
+    """What the prices of the largest families rest on: the weakest of them."""
+    families = [family for phase in phases for family in phase.families if family.share >= COUNTS and family.source]
+    return max((family.source for family in families), key=SOURCES.index)
 
 
 def summarise_phases(deployment: Deployment, record: Record, timer: KernelTimer) -> tuple[Phase, ...]:
@@ -69,8 +87,9 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: Ke
         tokens=totals.tokens,
         seconds=totals.seconds,
         gpu_seconds=gpu_seconds,
-        host_bound_seconds=max(0.0, totals.seconds - gpu_seconds),
+        host_bound_seconds=max(0.0, deployment.layout.pipeline * totals.seconds - gpu_seconds),
         families=tuple(families),
+        waits_for="host" if deployment.layout.pipeline == 1 else "host, other stages",
     )
 
 

@@ -6,6 +6,8 @@ Whatever else the GPU did meanwhile was work for others, and the rest of the tim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from infercast.engine.deployment import Deployment
@@ -23,6 +25,8 @@ class RequestParts:
 
     requests: Array
     """Which requests."""
+    sent_at: Array
+    """When they were sent."""
     total: Array
     parts: dict[str, Array]
 
@@ -38,16 +42,20 @@ class RequestParts:
 
 
 def first_token_parts(deployment: Deployment, workload: Workload, record: Record, log: StepLog) -> RequestParts:
-    """From sending a request to its first token: on its way, queued, computed, on its way back."""
-    host = deployment.host
-    num_input = np.array([request.num_input for request in workload.requests])
-    queued_at = record.sent_at + host.request_path + host.request_token * num_input
-    started_at, prompt_end = np.maximum(record.started_at, queued_at), log.prompt_end
+    """From sending a request to its first token: on its way, queued, computed, on its way back.
+
+    Of those requests that the engine of this record has served.
+    """
+    host, served = deployment.host, np.flatnonzero(~np.isnan(record.last_token))
+    num_input = np.array([request.num_input for request in workload.requests])[served]
+    sent_at, first_token, prompt_end = record.sent_at[served], record.first_token[served], log.prompt_end[served]
+    queued_at = sent_at + host.request_path + host.request_token * num_input
+    started_at = np.maximum(record.started_at[served], queued_at)
     queued = _window(log, queued_at, started_at)
     computed = _window(log, started_at, prompt_end)
-    own = np.minimum(log.own_seconds, computed["prompts"])
+    own = np.minimum(log.own_seconds[served], computed["prompts"])
     parts = {
-        "way in": queued_at - record.sent_at,
+        "way in": queued_at - sent_at,
         "queue: prompts of others": queued["prompts"],
         "queue: decoding of others": queued["decoding"],
         "queue: host": queued["host"],
@@ -55,9 +63,9 @@ def first_token_parts(deployment: Deployment, workload: Workload, record: Record
         "beside it: prompts of others": computed["prompts"] - own,
         "beside it: decoding of others": computed["decoding"],
         "beside it: host": computed["host"],
-        "way out": record.first_token - prompt_end,
+        "way out": first_token - prompt_end,
     }
-    return RequestParts(np.arange(num_input.size), record.ttft, parts)
+    return RequestParts(served, sent_at, first_token - sent_at, parts)
 
 
 def later_token_parts(record: Record, log: StepLog) -> RequestParts | None:
@@ -70,7 +78,7 @@ def later_token_parts(record: Record, log: StepLog) -> RequestParts | None:
     window = _window(log, first, last)
     names = {"decoding": "decoding", "prompts": "prompts of others", "host": "host"}
     parts = {shown: window[name] / tokens for name, shown in names.items()}
-    return RequestParts(several, (last - first) / tokens, parts)
+    return RequestParts(several, record.sent_at[several], (last - first) / tokens, parts)
 
 
 def _window(log: StepLog, start: Array, end: Array) -> dict[str, Array]:
@@ -79,3 +87,20 @@ def _window(log: StepLog, start: Array, end: Array) -> dict[str, Array]:
     busy = steps.until(end, steps.gpu_seconds) - steps.until(start, steps.gpu_seconds)
     prompts = steps.until(end, steps.prompt_seconds) - steps.until(start, steps.prompt_seconds)
     return {"prompts": prompts, "decoding": busy - prompts, "host": (end - start) - busy}
+
+
+def joined(several: Sequence[RequestParts]) -> RequestParts:
+    """Requests of several engines as those of one, in order."""
+    if len(several) == 1:
+        return several[0]
+    order = np.argsort(np.concatenate([each.requests for each in several]), kind="stable")
+
+    def ordered(arrays: Sequence[Array]) -> Array:
+        return np.concatenate(arrays)[order]
+
+    return RequestParts(
+        ordered([each.requests for each in several]),
+        ordered([each.sent_at for each in several]),
+        ordered([each.total for each in several]),
+        {name: ordered([each.parts[name] for each in several]) for name in several[0].parts},
+    )

@@ -10,12 +10,15 @@ import numpy.typing as npt
 from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepTimer
 from infercast.engine.timer import KernelTimer
-from infercast.forecast.phases import Phase, summarise_phases
+from infercast.errors import InputError
+from infercast.forecast.phases import Phase, summarise_phases, weakest_source
 from infercast.forecast.saturation import Saturation, find_saturation
-from infercast.predict.estimate import SOURCES, kind_of
+from infercast.predict.estimate import kind_of
+from infercast.predict.power import SETTLE_SECONDS
 from infercast.records import dataclass
 from infercast.serve import Limits, Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
+from infercast.serve.conditions import LAUNCH_SPREAD
 from infercast.serve.first_use import FirstUses
 from infercast.serve.state import Progress, Watcher
 
@@ -92,7 +95,7 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         limits=limits,
         # The engine keeps one block aside as the empty block.
         num_blocks=deployment.memory.num_blocks - 1,
-        kv_shape=deployment.memory.kv.shape,
+        kv_shape=deployment.memory.kv.shape.even,
         prefix_caching=settings.enable_prefix_caching,
         # A pipeline has as many batches under way as stages, each sequence in one of them.
         steps_under_way=max(2 if settings.async_scheduling else 1, deployment.layout.pipeline),
@@ -104,6 +107,8 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         first_uses=first_uses,
         max_model_len=settings.max_model_len,
         stages=deployment.stages,
+        launch_spread=LAUNCH_SPREAD,
+        settle_seconds=SETTLE_SECONDS,
     )
 
 
@@ -119,6 +124,8 @@ def simulate(
 
     ``watch`` is told of every step. A ``timer`` of the deployment that exists already need not be made again.
     """
+    if deployment.layout.data > 1:
+        raise InputError(f"one engine is simulated here, not layout {deployment.layout}; use forecast_fleet")
     timer = timer or deployment.timer()
     replica = replica_of(deployment, timer)
     record = simulate_replica(replica, workload, progress=progress, watch=watch)
@@ -129,7 +136,6 @@ def simulate(
     gaps, counts = record.gaps
     num_input = sum(request.num_input for request in workload.requests)
     phases = summarise_phases(deployment, record, timer)
-    sources = [family.source for phase in phases for family in phase.families if family.share >= 0.05 and family.source]
     return Forecast(
         deployment=deployment,
         workload=workload,
@@ -147,7 +153,7 @@ def simulate(
         prefix_hit_rate=float(record.num_cached.sum()) / num_input,
         num_preemptions=record.num_preemptions,
         phases=phases,
-        source=max(sources, key=SOURCES.index),
+        source=weakest_source(phases),
         saturation=find_saturation(replica, workload, record),
         replica=replica,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +23,10 @@ Array = npt.NDArray[Any]
 
 CHUNK = 65_536
 """Steps whose kernels are written out at once."""
+EXACT = 1e-7
+"""Seconds below which two times are the same but for rounding."""
+WAITING = ("waits for other replicas", "other replicas")
+"""Name and family of the time in which replicas that share experts wait for each other."""
 KINDS = ("prefill", "mixed", "decode")
 """Steps of prompts alone, of prompts beside decoding sequences, and of decoding alone."""
 
@@ -82,23 +87,26 @@ class StepLog:
     @cached_property
     def steps(self) -> Steps:
         """The steps as arrays, once the run is over."""
+        return Steps(**self._columns())
+
+    def _columns(self) -> dict[str, Any]:
         stretches = np.array(self._stretches, dtype=np.int64)
         columns = np.repeat(stretches[:, 1:], stretches[:, 0], axis=0).T
         tokens, prompt_tokens, sampled, *rows = columns
         slowed = np.zeros(tokens.size)
         slowed[[*self._slowed]] = [*self._slowed.values()]
-        return Steps(
-            ends=np.array(self._ends),
-            gpu_seconds=np.array(self._gpu_seconds),
-            tokens=tokens,
-            prompt_tokens=prompt_tokens,
-            sampled=sampled,
-            held_blocks=np.array(self._held),
-            host=np.repeat(np.array(self._hosts), stretches[:, 0], axis=0),
-            rows=tuple(rows),
-            varying=np.array(self._varying).T,
-            slowed=slowed,
-        )
+        return {
+            "ends": np.array(self._ends),
+            "gpu_seconds": np.array(self._gpu_seconds),
+            "tokens": tokens,
+            "prompt_tokens": prompt_tokens,
+            "sampled": sampled,
+            "held_blocks": np.array(self._held),
+            "host": np.repeat(np.array(self._hosts), stretches[:, 0], axis=0),
+            "rows": tuple(rows),
+            "varying": np.array(self._varying).T,
+            "slowed": slowed,
+        }
 
 
 class StagedLog(StepLog):
@@ -114,6 +122,16 @@ class StagedLog(StepLog):
         super().step(plan, shape, estimate, span, held)
         assert isinstance(span, StagedSpan)
         self.spans.append(span)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps as arrays, with when they were on each stage."""
+        return StagedSteps(**self._columns(), stages=np.array([span.stages for span in self.spans]))
+
+
+def kernels_of(timer: KernelTimer) -> list[tuple[str, str]]:
+    """(name, family) of what a step's time consists of: the timer's kernels, and waiting for other replicas."""
+    return [*timer.kernels, WAITING]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +170,8 @@ class Steps:
     rows: tuple[Array, ...]
     varying: Array
     slowed: Array
+    stages: Array = field(default_factory=lambda: np.empty(0))
+    """(steps, stages, 2): when each step began and ended on each stage of a pipeline; empty without one."""
 
     @cached_property
     def kind(self) -> Array:
@@ -163,12 +183,26 @@ class Steps:
         """The part of each step's GPU time that goes to prompts, by their share of its tokens."""
         return np.asarray(self.gpu_seconds * self.prompt_tokens / self.tokens)
 
+    @property
+    def by_stage(self) -> Array:
+        """(steps, stages, 2): when each step began and ended on each stage; without a pipeline on one."""
+        return np.stack([self.ends - self.gpu_seconds, self.ends], axis=1)[:, None, :]
+
     def kernels(self, timer: KernelTimer) -> Iterator[tuple[slice, Array]]:
-        """Some steps after the other: which, and the seconds of each of the timer's kernels (columns) in them."""
+        """Some steps after the other: which, and the seconds of each of `kernels_of` the timer (columns) in them."""
         for start in range(0, self.ends.size, CHUNK):
             part = slice(start, start + CHUNK)
-            rows = [of_table[part] for of_table in self.rows]
-            yield part, timer.step_kernels(rows, self.varying[part], self.slowed[part])
+            yield part, self.kernels_at(timer, np.arange(self.ends.size)[part])
+
+    def kernels_at(self, timer: KernelTimer, chosen: Array) -> Array:
+        """The same of some steps; replicas that share experts wait for each other inside a step."""
+        rows = [of_table[chosen] for of_table in self.rows]
+        table = timer.step_kernels(rows, self.varying[chosen], self.slowed[chosen])
+        gpu, priced = self.gpu_seconds[chosen], table.sum(axis=1)
+        waits = np.where(gpu - priced > EXACT, gpu - priced, 0.0)
+        # Where others bring fewer tokens than was priced, all kernels are taken to be as much shorter.
+        scale = np.where(priced - gpu > EXACT, gpu / priced, 1.0)
+        return np.column_stack([table * scale[:, None], waits])
 
     def until(self, times: Array, seconds: Array) -> Array:
         """How much of ``seconds`` (of each step) the GPU had done by each of the times."""
@@ -179,3 +213,35 @@ class Steps:
         share = (times - begins[under_way]) / np.maximum(self.gpu_seconds[under_way], 1e-12)
         running = np.where(position < self.ends.size, np.clip(share, 0.0, 1.0), 0.0)
         return np.asarray(done + running * seconds[under_way])
+
+
+class StagedSteps(Steps):
+    """The same of a pipeline, whose steps overlap."""
+
+    @property
+    def by_stage(self) -> Array:
+        """When each step was on each stage."""
+        return self.stages
+
+    def until(self, times: Array, seconds: Array) -> Array:
+        """How much of ``seconds`` was done by each of the times, where a moment is divided among the stages at work.
+
+        So a step that is alone in the pipeline counts for all of its time, and steps that fill it share theirs.
+        """
+        edges, busy = self._moments
+        each = seconds / np.maximum((self.stages[:, :, 1] - self.stages[:, :, 0]).sum(axis=1), 1e-12)
+        rates = np.where(busy >= 0, each[np.maximum(busy, 0)], 0.0).sum(axis=0)
+        shared = rates / np.maximum((busy >= 0).sum(axis=0), 1)
+        done = np.concatenate([[0.0], np.cumsum(shared * np.diff(edges))])
+        return np.asarray(np.interp(times, edges, done))
+
+    @cached_property
+    def _moments(self) -> tuple[Array, Array]:
+        """Every moment at which a stage begins or ends a step, and (stages, stretches) which step it has in between."""
+        edges = np.unique(self.stages)
+        middles = (edges[1:] + edges[:-1]) / 2
+        busy = []
+        for begins, ends in zip(self.stages[:, :, 0].T, self.stages[:, :, 1].T, strict=True):
+            step = np.searchsorted(begins, middles, side="right") - 1
+            busy.append(np.where((step >= 0) & (ends[np.maximum(step, 0)] > middles), step, -1))
+        return edges, np.array(busy)

@@ -161,7 +161,10 @@ class SlowedTimer:
 
     def _slow(self, estimate: StepEstimate, factor: float) -> StepEstimate:
         if factor != 1.0:
-            estimate = estimate._replace(gpu_seconds=[factor * seconds for seconds in estimate.gpu_seconds])
+            estimate = estimate._replace(
+                gpu_seconds=[factor * seconds for seconds in estimate.gpu_seconds],
+                throttled=factor * estimate.throttled,
+            )
         if self._host != 1.0:
             estimate = estimate._replace(host=HostCost(*[self._host * seconds for seconds in estimate.host]))
         return estimate

@@ -23,15 +23,15 @@ from infercast.records import dataclass
 
 OPTIONS: dict[str, type] = {
     "quantization": str, "kv_cache_dtype": str, "tensor_parallel_size": int, "pipeline_parallel_size": int,
-    "enable_expert_parallel": bool, "moe_backend": str, "expert_routing": str, "network": str, "pcie_topology": str,
-    "api_server": bool,
+    "data_parallel_size": int, "enable_expert_parallel": bool, "all2all_backend": str, "moe_backend": str,
+    "expert_routing": str, "network": str, "pcie_topology": str, "api_server": bool,
 }  # fmt: skip
 SETTINGS: dict[str, type] = {
     "max_num_batched_tokens": int, "max_num_seqs": int, "max_model_len": int, "gpu_memory_utilization": float,
     "block_size": int, "enable_prefix_caching": bool, "async_scheduling": bool, "enforce_eager": bool,
 }  # fmt: skip
 TRUTHS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
-KNOWN = ("gpu", *PROPERTIES, "host_speed", *OPTIONS, *SETTINGS)
+KNOWN = ("gpu", *PROPERTIES, "host_speed", "router", *OPTIONS, *SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,13 @@ class Changes:
     host_speed: float
     options: dict[str, Any]
     settings: dict[str, Any]
+    router: str | None = None
+    """Another load balancer before several replicas."""
 
 
 def parse_changes(text: str) -> Changes:
     """Read ``name=value,name=value``."""
-    gpu, host_speed = None, 1.0
+    gpu, router, host_speed = None, None, 1.0
     properties: dict[str, str] = {}
     options: dict[str, Any] = {}
     settings: dict[str, Any] = {}
@@ -63,6 +65,8 @@ def parse_changes(text: str) -> Changes:
         seen.add(name)
         if name == "gpu":
             gpu = value
+        elif name == "router":
+            router = value
         elif name == "host_speed":
             host_speed = factor_of(name, value, 1.0)
         elif name in PROPERTIES:
@@ -73,9 +77,9 @@ def parse_changes(text: str) -> Changes:
             settings[name] = _value(name, value, SETTINGS[name])
         else:
             raise UnknownNameError("what-if", name, KNOWN)
-    if not (gpu or properties or options or settings or host_speed != 1.0):
+    if not (gpu or router or properties or options or settings or host_speed != 1.0):
         raise InputError("what-if changes nothing; say for example dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm")
-    return Changes(text, gpu, properties, host_speed, options, settings)
+    return Changes(text, gpu, properties, host_speed, options, settings, router)
 
 
 def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:

@@ -11,6 +11,8 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.hardware.gpu import Gpu
 
 SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+LEAST_SHARE = 1e-3
+"""A number below this share of what a chip has is taken for a slip: 1.5 for 1.5x, or 4800 for 4800G."""
 ON_CHIP = ("fma_flops", "special_rate", "l2_bandwidth")
 """Rates that grow with the number of multiprocessors and with their clock, as tensor rates do."""
 PROPERTIES = (
@@ -47,7 +49,18 @@ def factor_of(name: str, text: str, now: float) -> float:
         raise InputError(f"{name}={text} must be above 0 and finite")
     if not relative and now <= 0:
         raise InputError(f"{name}={text}: this GPU has none to begin with")
+    if not relative and value < LEAST_SHARE * now:
+        raise InputError(
+            f"{name}={text} is {value:g} where this GPU has {now:g}; say {number}x for so many times as much, or use "
+            f"units ({_with_unit(now)})"
+        )
     return value if relative else value / now
+
+
+def _with_unit(value: float) -> str:
+    """A number as it could have been written."""
+    suffix = max((each for each in SUFFIXES if SUFFIXES[each] <= value), key=SUFFIXES.__getitem__, default="")
+    return f"{value / SUFFIXES.get(suffix, 1.0):.3g}{suffix}"
 
 
 def _changed(gpu: Gpu, name: str, factor: float) -> Gpu:

@@ -59,7 +59,7 @@ def _expert_calls(
         op = quantise(tokens, config.hidden, weights.base, weights.activation_experts)
         calls.append(Call("experts_quantise", op, layers))
     chosen = spec.reached or spec.experts
-    hidden, inter = _padded(config, spec.inter if layout.experts else layout.share(spec.inter))
+    hidden, inter = _padded(config, layout.share_expert_width(spec.inter))
     experts = MoE(
         hottest_load(tokens, spec, layout),
         hidden=hidden,
@@ -73,7 +73,7 @@ def _expert_calls(
         routing=spec.routing,
     )
     calls.append(Call("experts", experts, layers))
-    if layout.copies_sharing_experts > 1:
+    if layout.data > 1:
         calls += _exchange_calls(config, spec, layout, tokens, layers)
     return calls
 
@@ -81,13 +81,13 @@ def _expert_calls(
 def hottest_load(tokens: Size, spec: ExpertFeedForward, layout: ParallelLayout) -> Size:
     """Tokens that would load every GPU as the hottest one is loaded.
 
-    Copies that share experts bring as many tokens each. With uniform routing the rows of a GPU are close to a Poisson
-    count; the largest of n such counts lies about sqrt(2 ln n) deviations above their mean, and no GPU gets more than
-    all rows.
+    Copies bring as many tokens each. Where every GPU holds a share of each expert, all are loaded alike. With spread
+    experts and uniform routing the rows of a GPU are close to a Poisson count; the largest of n such counts lies about
+    sqrt(2 ln n) deviations above their mean, and no GPU gets more than all rows.
     """
+    together = tokens * layout.data if layout.data > 1 else tokens
     if layout.expert_gpus == 1:
-        return tokens
-    together = tokens * layout.copies_sharing_experts
+        return together
     gpus = layout.expert_gpus
     rows = together * spec.topk / gpus
     above = np.sqrt(2 * np.log(gpus) * (1 - 1 / gpus) / np.maximum(rows, 1e-9))
@@ -103,8 +103,8 @@ def _padded(config: ModelConfig, inter: int) -> tuple[int, int]:
 
 
 def combines_experts(stack: Stack, layout: ParallelLayout) -> bool:
-    """Whether the results of a layer's experts are gathered from the GPUs of several copies."""
-    return layout.copies_sharing_experts > 1 and isinstance(stack.feed_forward, ExpertFeedForward)
+    """Whether what brings results back to several copies also adds up what the GPUs of one copy have computed."""
+    return layout.experts and layout.data > 1 and isinstance(stack.feed_forward, ExpertFeedForward)
 
 
 def _exchange_calls(
@@ -115,7 +115,7 @@ def _exchange_calls(
     By default an engine gathers all tokens everywhere and scatters the sums. Otherwise each GPU sends its tokens to the
     GPUs that hold one of their ``topk`` experts, fewer than ``topk`` where several lie on the same.
     """
-    gpus = layout.expert_gpus
+    gpus = layout.exchanging_gpus
     sent, returned = (
         int(config.hidden * bytes_of(dtype)) for dtype in (config.weights.activation_experts, config.weights.base)
     )
@@ -125,7 +125,7 @@ def _exchange_calls(
         dispatch = Collective("all_to_all", copies * sent, gpus)
         combine = Collective("all_to_all", copies * returned, gpus)
     else:
-        together = tokens * layout.copies_sharing_experts
+        together = tokens * layout.data
         dispatch = Collective("all_gather", together * sent, gpus)
         combine = Collective("reduce_scatter", together * returned, gpus)
     return [Call("experts_dispatch", dispatch, layers), Call("experts_combine", combine, layers)]

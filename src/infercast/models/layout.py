@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infercast.errors import InputError
+from infercast.models.blocks import BLOCK, cut_block
 from infercast.models.spec import ExpertFeedForward, GroupedAttention, ModelConfig
 from infercast.records import dataclass
 
@@ -14,9 +15,9 @@ MOST_TENSOR = 64
 class ParallelLayout:
     """``tensor`` GPUs share every layer: heads, feed-forward columns and vocabulary are split over them.
 
-    ``pipeline`` such groups hold one stage of the layers each, and there are ``data`` copies of the whole. With
-    ``experts`` (expert parallelism) routed experts are not split but spread, over the GPUs of all copies: copies then
-    share their experts and have only their attention to themselves.
+    ``pipeline`` such groups hold one stage of the layers each, and there are ``data`` copies of the whole. Copies of a
+    model with routed experts share these and have the rest to themselves: the width of every expert is split over the
+    GPUs of all copies, or with ``experts`` (expert parallelism) whole experts are spread over them.
     """
 
     tensor: int = 1
@@ -44,9 +45,21 @@ class ParallelLayout:
         return self.tensor * self.data if self.experts else 1
 
     @property
-    def copies_sharing_experts(self) -> int:
-        """Copies whose tokens meet in one layer of experts."""
-        return self.data if self.experts else 1
+    def exchanging_gpus(self) -> int:
+        """GPUs of several copies that bring their tokens together before the experts.
+
+        With spread experts all of them do, a share of a copy's tokens each; otherwise one GPU of every copy.
+        """
+        return self.tensor * self.data if self.experts else self.data
+
+    @property
+    def gpus_per_expert(self) -> int:
+        """GPUs that the width of each routed expert is split over."""
+        return 1 if self.experts else self.tensor * self.data
+
+    def share_expert_width(self, inter: int) -> int:
+        """Columns of each routed expert that a GPU holds."""
+        return -(-inter // self.gpus_per_expert)
 
     def share(self, size: int) -> int:
         """What one GPU holds of a dimension that is split, rounded up as engines pad it."""
@@ -55,15 +68,6 @@ class ParallelLayout:
     def share_kv_heads(self, kv_heads: int) -> int:
         """Key-value heads one GPU holds: with fewer heads than GPUs each is kept more than once."""
         return max(1, kv_heads // self.tensor)
-
-    def share_layers(self, layers: int) -> int:
-        """Layers of the fullest stage."""
-        return -(-layers // self.pipeline)
-
-    @property
-    def talking_gpus(self) -> int:
-        """GPUs that exchange something in every layer or between stages."""
-        return self.replica_gpus * self.copies_sharing_experts
 
     @property
     def fuses_norms(self) -> bool:
@@ -75,6 +79,16 @@ class ParallelLayout:
         parts += [f"PP{self.pipeline}"] if self.pipeline > 1 else []
         parts += [f"DP{self.data}"] if self.data > 1 else []
         return "+".join([*parts, "EP"] if self.experts else parts)
+
+
+def copies_sharing_experts(config: ModelConfig, layout: ParallelLayout) -> int:
+    """Copies whose tokens meet in each layer of experts, so that they step together: all, if the model has experts."""
+    return layout.data if config.has_experts else 1
+
+
+def talking_gpus(config: ModelConfig, layout: ParallelLayout) -> int:
+    """GPUs that exchange something in every layer or between stages."""
+    return layout.replica_gpus * copies_sharing_experts(config, layout)
 
 
 def check_layout(config: ModelConfig, layout: ParallelLayout) -> None:
@@ -89,6 +103,13 @@ def check_layout(config: ModelConfig, layout: ParallelLayout) -> None:
             f"tensor_parallel_size {layout.tensor} does not divide the heads and widths of {config.name}; "
             f"valid: {', '.join(map(str, valid))}"
         )
+    if not divides(config, layout.tensor, split_experts=not layout.experts, copies=layout.data):
+        raise InputError(
+            f"data_parallel_size {layout.data} splits the experts of {config.name} over "
+            f"{layout.tensor * layout.data} GPUs (tensor x data parallel size), which does not divide their width; use "
+            "another, or enable_expert_parallel"
+        )
+    _check_blocks(config, layout)
     if layout.pipeline > config.layers:
         raise InputError(
             f"pipeline_parallel_size {layout.pipeline} is more than the {config.layers} layers of {config.name}; use "
@@ -96,6 +117,27 @@ def check_layout(config: ModelConfig, layout: ParallelLayout) -> None:
         )
     if layout.experts:
         _check_experts(config, layout)
+
+
+def _check_blocks(config: ModelConfig, layout: ParallelLayout) -> None:
+    """Weights in blocks are cut between blocks only."""
+    cut = cut_block(config, layout.tensor, layout.gpus_per_expert)
+    if cut is None:
+        return
+    valid = [
+        size
+        for size in range(1, MOST_TENSOR + 1)
+        if divides(config, size, split_experts=not layout.experts, copies=layout.data)
+        and cut_block(config, size, 1 if layout.experts else size * layout.data) is None
+    ]
+    remedies = [f"tensor_parallel_size {' or '.join(map(str, valid))}"] if valid else []
+    if cut.what == "experts" and not layout.experts and cut_block(config, layout.tensor, 1) is None:
+        remedies.append("enable_expert_parallel")
+    raise InputError(
+        f"layout {layout} cuts the {cut.size:,} columns of the {cut.what} of {config.name} to {cut.width:g} a GPU, and "
+        f"an engine does not cut fp8 weights inside their blocks of {BLOCK}; what works: "
+        f"{', or '.join(remedies) or 'nothing'}"
+    )
 
 
 def _check_experts(config: ModelConfig, layout: ParallelLayout) -> None:
@@ -113,8 +155,11 @@ def _check_experts(config: ModelConfig, layout: ParallelLayout) -> None:
         )
 
 
-def divides(config: ModelConfig, tensor: int, *, split_experts: bool = True) -> bool:
-    """Whether heads, key-value heads and feed-forward widths split evenly over ``tensor`` GPUs."""
+def divides(config: ModelConfig, tensor: int, *, split_experts: bool = True, copies: int = 1) -> bool:
+    """Whether heads, key-value heads and feed-forward widths split evenly over ``tensor`` GPUs.
+
+    The width of routed experts is split over those of all ``copies``, unless whole experts are spread.
+    """
     for stack in config.stacks:
         attention = stack.attention
         if attention.heads % tensor:
@@ -124,7 +169,9 @@ def divides(config: ModelConfig, tensor: int, *, split_experts: bool = True) -> 
         feed_forward = stack.feed_forward
         widths = [feed_forward.inter]
         if isinstance(feed_forward, ExpertFeedForward):
-            widths = [*(widths if split_experts else []), feed_forward.shared_inter, feed_forward.dense_inter]
+            if split_experts and feed_forward.inter % (tensor * copies):
+                return False
+            widths = [feed_forward.shared_inter, feed_forward.dense_inter]
         if any(width % tensor for width in widths):
             return False
     return True

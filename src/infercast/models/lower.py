@@ -36,7 +36,7 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
         calls += attention_token_calls(config, stack, layout, tokens)
         calls += feed_forward_calls(config, stack, layout, tokens)
         if layout.tensor > 1:
-            # Where copies share experts, what gathers the experts' results takes the place of the second all-reduce.
+            # Where copies share spread experts, what scatters their results takes the place of the second all-reduce.
             halves = 1 if combines_experts(stack, layout) else 2
             calls.append(Call("all_reduce", Collective("all_reduce", message, layout.tensor), halves * stack.layers))
     if layout.pipeline > 1:

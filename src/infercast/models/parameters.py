@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import fields
 
 from infercast.models.spec import DenseFeedForward, ExpertFeedForward, LatentAttention, ModelConfig, Stack
-from infercast.ops.dtypes import bytes_of
 from infercast.records import dataclass
 
 
@@ -23,6 +22,7 @@ class WeightBytes:
     """0 where the head shares the embedding's memory."""
     other: float
     """Norms, routers, biases and sinks."""
+    vision: float = 0.0
 
     @property
     def total(self) -> float:
@@ -31,7 +31,7 @@ class WeightBytes:
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """All stored parameters of the text model; a tied head counts once, with the embedding."""
+    """All stored parameters of the language model; a tied head counts once, with the embedding."""
     tables = config.vocabulary * config.hidden * (1 if config.tied_embedding else 2)
     return tables + config.hidden + sum(stack.layers * _layer(stack, config.hidden) for stack in config.stacks)
 
@@ -46,8 +46,9 @@ def active_parameter_count(config: ModelConfig) -> int:
 
 
 def weight_bytes(config: ModelConfig) -> WeightBytes:
-    """Memory of all weights, quantised parts with their scales."""
+    """Memory of all weights on one GPU, quantised parts with their scales."""
     weights, hidden = config.weights, config.hidden
+    bytes_of = weights.stored_bytes
     table = config.vocabulary * hidden
 
     def over_layers(count: Callable[[Stack, int], int]) -> int:
@@ -60,6 +61,7 @@ def weight_bytes(config: ModelConfig) -> WeightBytes:
         experts=over_layers(_expert_matrices) * bytes_of(weights.experts),
         head=0.0 if config.tied_embedding else table * bytes_of(weights.head),
         other=(over_layers(_vectors) + hidden) * bytes_of(weights.base),
+        vision=config.vision.parameters * bytes_of(weights.base) if config.vision else 0.0,
     )
 
 
@@ -111,13 +113,14 @@ def _vectors(stack: Stack, hidden: int) -> int:
     """Norms, routers, biases and sinks: what stays in the base format."""
     return (
         stack.norms * hidden
-        + _attention_vectors(stack, hidden)
-        + _feed_forward_vectors(stack, hidden)
+        + attention_vectors(stack, hidden)
+        + feed_forward_vectors(stack, hidden)
         + _expert_biases(stack, hidden)
     )
 
 
-def _attention_vectors(stack: Stack, hidden: int) -> int:
+def attention_vectors(stack: Stack, hidden: int) -> int:
+    """Norms, biases and sinks of a layer's attention."""
     attention = stack.attention
     if isinstance(attention, LatentAttention):
         return attention.q_lora_rank + attention.kv_lora_rank
@@ -131,7 +134,8 @@ def _attention_vectors(stack: Stack, hidden: int) -> int:
     )
 
 
-def _feed_forward_vectors(stack: Stack, hidden: int) -> int:
+def feed_forward_vectors(stack: Stack, hidden: int) -> int:
+    """Routers, gates and biases of a layer's feed-forward, those of its experts left out."""
     feed_forward = stack.feed_forward
     if isinstance(feed_forward, DenseFeedForward):
         wide = 2 if feed_forward.gated else 1

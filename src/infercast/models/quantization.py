@@ -23,6 +23,7 @@ class Scheme:
     weights: str
     activations: str = ""
     experts_only: bool = False
+    int4_scale_bytes: float = 2 / 128
 
 
 FP8, FP8_BLOCK = Scheme("fp8", "fp8"), Scheme("fp8_block", "fp8_block")
@@ -125,7 +126,9 @@ def _assemble(base: str, parts: dict[str, Scheme], head: Scheme | None) -> Weigh
     multiplied = {f"activation_{part}": scheme.activations or base for part, scheme in parts.items()}
     # Named after what holds most of the weights.
     name = next(stored[part] for part in ("experts", "feed_forward", "attention") if part in stored)
-    return replace(plain, **stored, **multiplied, head=head.weights if head else base, name=name)
+    scales = next((scheme.int4_scale_bytes for scheme in parts.values() if scheme.weights == "int4"), 2 / 128)
+    head_format = head.weights if head else base
+    return replace(plain, **stored, **multiplied, head=head_format, name=name, int4_scale_bytes=scales)
 
 
 def _settings(fields: Fields) -> Fields | None:
@@ -160,7 +163,7 @@ def _named(settings: Fields, method: str) -> Scheme:
     if method in ("awq", "gptq", "awq_marlin", "gptq_marlin", "auto-round"):
         bits = settings.positive("bits", "w_bit", default=4)
         if bits in (4, 8):
-            return INT4 if bits == 4 else Scheme("int8")
+            return _int4(INT4, settings, zero_point=settings.flag("zero_point")) if bits == 4 else Scheme("int8")
         raise settings.wrong("bits", "4 or 8")
     raise UnsupportedModelError(
         f"{settings.where}: quant_method {method!r} is not modelled; known: fp8, fbgemm_fp8, mxfp4, awq, gptq, "
@@ -216,8 +219,18 @@ def _group_scheme(group: Fields) -> Scheme:
         return INT8 if quantised_inputs else Scheme("int8")
     if (kind, bits) == ("int", 4):
         eight_bit_float = quantised_inputs and inputs.word("type") == "float" and inputs.raw("num_bits") == 8
-        return INT4_FP8 if eight_bit_float else INT4
+        return _int4(INT4_FP8 if eight_bit_float else INT4, weights, zero_point=not weights.flag("symmetric", True))
     raise UnsupportedModelError(f"{weights.where}: {bits}-bit {kind} weights are not modelled; known: 4 and 8 bits")
+
+
+def _int4(scheme: Scheme, settings: Fields, *, zero_point: bool) -> Scheme:
+    """With the checkpoint's own groups: a bf16 scale for each, and 4 bits more where zero is not in the middle."""
+    group = settings.raw("group_size", "q_group_size")
+    if group is None:
+        group = 128
+    if isinstance(group, bool) or not isinstance(group, int) or (group < 1 and group != -1):
+        raise settings.wrong("group_size", "a whole number above zero, or -1 for one group a column")
+    return replace(scheme, int4_scale_bytes=0.0 if group == -1 else (2.5 if zero_point else 2) / group)
 
 
 def _fp8_cache(settings: Fields) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from infercast.errors import FileFormatError, UnknownNameError, UnsupportedModelError
 from infercast.models.architectures import FAMILIES, MODEL_TYPES, PREDICTION, REFUSED, VISION, Fields, gather
+from infercast.models.architectures.vision import read_vision
 from infercast.models.library import HINT, bundled_config, bundled_name, model_names
 from infercast.models.quantization import override_format, read_format
 from infercast.models.spec import ModelConfig
@@ -18,6 +19,8 @@ from infercast.records import dataclass
 TEXT_KEYS = ("text_config", "llm_config", "language_config")
 PREDICTION_KEYS = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers")
 LARGEST_FILE = 64 * 2**20
+SEEN = "the encoder of images takes memory; images themselves are not modelled"
+UNSEEN = "vision part left out: there is no vision_config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +50,24 @@ def read_model(
     weights, kv_dtype = read_format(fields, layers)
     if quantization not in (None, "none"):
         weights = override_format(str(quantization).lower(), weights, layers)
-    notes = ["vision part left out"] if architecture in VISION else []
+    hidden = fields.positive("hidden_size")
+    vision = read_vision(architecture, Fields(found.values, found.where), hidden)
+    notes = [SEEN if vision else UNSEEN] if architecture in VISION else []
     if family.note or any(fields.raw(key) for key in PREDICTION_KEYS):
         notes.append(family.note or PREDICTION)
+    stacks, order = gather(layers)
     return ModelConfig(
         name=name or found.name,
         architecture=architecture,
-        hidden=fields.positive("hidden_size"),
+        hidden=hidden,
         vocabulary=fields.positive("vocab_size"),
         max_positions=fields.positive("max_position_embeddings"),
-        stacks=gather(layers),
+        stacks=stacks,
         weights=weights,
         kv_dtype=kv_dtype,
         tied_embedding=fields.flag("tie_word_embeddings", family.tied),
+        order=order,
+        vision=vision,
         notes=tuple(notes),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 
+from infercast.ops.dtypes import bytes_of
 from infercast.records import dataclass
 
 
@@ -32,6 +33,8 @@ class GroupedAttention:
     """A learned sink logit for each head (gpt-oss)."""
     shared_key_value: bool = False
     """Values are the keys: one projection serves both (Gemma 4 global layers); the cache still holds both."""
+    chunked: bool = False
+    """``window`` is a chunk (Llama 4): a query sees its own chunk from its first token on, not the last tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,27 @@ class WeightFormat:
     """Whose kernels multiply the experts, where it is not the engine's own choice: ``marlin``, ``triton``, ..."""
     name: str = "bf16"
     """What people call it: ``bf16``, ``fp8``, ``int4``, ``nvfp4``, ..."""
+    int4_scale_bytes: float = 2 / 128
+    """Bytes of scale and zero point for each 4-bit integer: by default one bf16 scale for 128 of them."""
+
+    def stored_bytes(self, dtype: str) -> float:
+        """Bytes that a weight takes in memory in one of these formats, its share of the scales included."""
+        return 0.5 + self.int4_scale_bytes if dtype == "int4" else bytes_of(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class VisionPart:
+    """The encoder of images beside a language model: what it takes in memory. Its time is not modelled."""
+
+    split: int
+    """Parameters that the GPUs of a tensor-parallel group share."""
+    whole: int
+    """Parameters that every GPU holds."""
+
+    @property
+    def parameters(self) -> int:
+        """All of them, each counted once."""
+        return self.split + self.whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +162,9 @@ class ModelConfig:
     """KV-cache format that the checkpoint or the user asks for; ``auto``: that of the activations."""
     tied_embedding: bool = False
     """The head reuses the embedding table."""
+    order: tuple[int, ...] = ()
+    """The stack of each layer, first layer first; empty: one stack after the other."""
+    vision: VisionPart | None = None
     notes: tuple[str, ...] = ()
     """What was left out, in words: ``vision tower left out``."""
 
@@ -150,6 +177,16 @@ class ModelConfig:
     def layers(self) -> int:
         """Layers in all."""
         return sum(stack.layers for stack in self.stacks)
+
+    @property
+    def layer_stacks(self) -> tuple[int, ...]:
+        """The stack of each layer, first layer first."""
+        return self.order or tuple(number for number, stack in enumerate(self.stacks) for _ in range(stack.layers))
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any layer has routed experts."""
+        return any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in self.stacks)
 
 
 def with_routing(config: ModelConfig, routing: str) -> ModelConfig:

@@ -29,6 +29,11 @@ class Archive:
         size, self._start = struct.unpack_from("<II", content, end + 12)
         self._end, self._content = self._start + size, content
 
+    @property
+    def listed(self) -> bytes:
+        """The zip's own list of its files: names, sizes and checksums."""
+        return self._content[self._start : self._end]
+
     def __getitem__(self, name: str) -> Array:
         """One array; nothing is ever unpickled."""
         return np.asarray(np.lib.format.read_array(io.BytesIO(self._read(f"{name}.npy")), allow_pickle=False))

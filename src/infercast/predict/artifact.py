@@ -10,7 +10,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ import numpy as np
 
 from infercast.errors import FileFormatError
 from infercast.predict.archive import Archive
+from infercast.predict.features import KERNELS, Inputs
 from infercast.predict.forest import Array, Forest
+from infercast.predict.manifest import check_manifest, write_manifest
 from infercast.records import dataclass
 
 SCHEMA = 2
@@ -126,8 +128,8 @@ class Artifact:
             raise FileFormatError(self.path, f"is damaged: model {number} cannot be read ({problem})") from None
 
 
-def load_artifact(path: Path) -> Artifact:
-    """Open an artefact and read its header."""
+def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True) -> Artifact:
+    """Open an artefact and read its header; ``checked`` against its manifest and what this code computes."""
     try:
         arrays = Archive(path.read_bytes())
         header = json.loads(arrays["header"].tobytes().decode("utf-8"))
@@ -141,13 +143,21 @@ def load_artifact(path: Path) -> Artifact:
         if isinstance(problem, FileFormatError):
             raise
         raise FileFormatError(path, f"is not an infercast artefact or is damaged: {problem}") from None
+    if checked:
+        check_manifest(path, arrays.listed, inputs)
     return Artifact(path, arrays, header, {entry.key: (number, entry) for number, entry in enumerate(listed)})
 
 
 def save_artifact(
-    path: Path, models: Sequence[tuple[Entry, Forest]], provenance: dict[str, Any], groups: Array
+    path: Path,
+    models: Sequence[tuple[Entry, Forest]],
+    provenance: dict[str, Any],
+    groups: Array,
+    *,
+    inputs: Inputs = KERNELS,
+    origin: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write an artefact under a temporary name and move it into place.
+    """Write an artefact under a temporary name and move it into place, then its manifest with its ``origin``.
 
     ``groups`` are the hashes of all groups of rows that were fitted on, so that nobody scores it on them unawares.
     """
@@ -165,3 +175,4 @@ def save_artifact(
     temporary = path.with_name(f"{path.name}.part.npz")
     np.savez_compressed(temporary, **arrays)
     os.replace(temporary, path)
+    write_manifest(path, Archive(path.read_bytes()).listed, inputs, [entry for entry, _ in models], origin)

@@ -19,6 +19,7 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.ops import Attention, Collective, Elementwise, Gemm, MoE, Op
 from infercast.predict.artifact import POOLED, Artifact, load_artifact
+from infercast.predict.features import Inputs
 from infercast.predict.limits import limit_seconds, limits_of
 from infercast.predict.mixed import split_batch, together
 from infercast.predict.profile import family_of
@@ -32,6 +33,17 @@ LONGEST = 1 << 40
 NOT_STREAMED = ("sampling", "moe")
 """Families of memory-bound operators that are several kernels: what was measured of single ones does not hold."""
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+_COMMON = ("log_launches", "log_tensor_per_dram")
+_OF_ATTENTION = ("log_rounds", "log_queries", "log_keys", "log_group", "head_dim", "window", "latent", "kv_dtype")
+FEATURES: dict[str, tuple[str, ...]] = {
+    "gemm": (*_COMMON, "log_m", "log_k", "log_rounds", "aligned"),
+    "attention_prefill": (*_COMMON, *_OF_ATTENTION),
+    "attention_decode": (*_COMMON, *_OF_ATTENTION),
+    "moe": (*_COMMON, "log_rows", "log_experts", "log_inter", "log_hidden", "log_rounds"),
+    "collective": (*_COMMON, "kind", "gpus", "linked"),
+    "memory_bound": _COMMON,
+}
+CEILINGS = Inputs("ceilings", FEATURES, lambda family, *_: family, ("ceiling.py", "limits.py"))
 
 
 class Ceilings:
@@ -66,7 +78,7 @@ class Ceilings:
 @lru_cache
 def default_ceilings() -> Ceilings:
     """Those that come with infercast."""
-    return Ceilings(load_artifact(DATA / "fitted/ceilings.npz"))
+    return Ceilings(load_artifact(DATA / "fitted/ceilings.npz", CEILINGS))
 
 
 def variant_of(op: Op) -> str:
@@ -79,7 +91,7 @@ def variant_of(op: Op) -> str:
 
 
 def features_of(op: Op, gpu: Gpu) -> Array:
-    """One row a kernel: its size and balance in units of the GPU, then what its family has."""
+    """One row a kernel: its size and balance in units of the GPU, then what its family has, as in ``FEATURES``."""
     pipes = limits_of(op, gpu)
     limit = limit_seconds(op, gpu)
     busy = np.maximum(pipes.get("tensor", limit), 1e-12)

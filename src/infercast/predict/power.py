@@ -18,8 +18,8 @@ from infercast.hardware import Gpu
 
 FREE_SHARE, FULL_SHARE = 0.30, 0.75
 """Shares of the tensor cores' peak: up to the first the board stays within its limit, at the second it is far above."""
-FREE_SECONDS, FULL_SECONDS = 0.002, 0.20
-"""How long a step may run before the limit is felt, and until it is felt fully."""
+SETTLE_SECONDS = 0.08
+"""How fast the clock follows what is drawn, down and up again: in so long it goes 63 % of the way."""
 LOST = 0.60
 """Exponent of the sustained share of the boost clock: kernels wait for memory too, so they lose less than the clock."""
 NARROW = 0.65
@@ -30,7 +30,8 @@ THROTTLED = ("gemm", "attention", "moe")
 
 def throttle(gpu: Gpu, products: float, seconds: float) -> float:
     """How many times longer the products of a step take, given the operations of all (narrow formats count less)."""
-    return 1.0 + slowed(gpu.dense_flops("bf16"), most_lost(gpu), products, seconds)
+    lost = most_lost(gpu) * heaviness(gpu.dense_flops("bf16"), products, seconds)
+    return 1.0 + lost * felt(seconds)
 
 
 def most_lost(gpu: Gpu) -> float:
@@ -38,13 +39,16 @@ def most_lost(gpu: Gpu) -> float:
     return float(gpu.sustained_fraction**-LOST) - 1.0
 
 
-def slowed(peak: float, most: float, products: float, seconds: float) -> float:
-    """The share by which they do: the same, for those who ask at every step."""
-    heavy = (products / max(seconds, 1e-12) / peak - FREE_SHARE) / (FULL_SHARE - FREE_SHARE)
-    long = (seconds - FREE_SECONDS) / (FULL_SECONDS - FREE_SECONDS)
-    if heavy <= 0.0 or long <= 0.0:
-        return 0.0
-    return most * min(heavy, 1.0) * math.sqrt(min(long, 1.0))
+def heaviness(peak: float, products: float, seconds: float) -> float:
+    """How much of that steps of so many operations come to feel if they go on and on, from 0 to 1."""
+    share = (products / max(seconds, 1e-12) / peak - FREE_SHARE) / (FULL_SHARE - FREE_SHARE)
+    return min(max(share, 0.0), 1.0)
+
+
+def felt(seconds: float) -> float:
+    """How much of what it would come to feel one such step feels, whose GPU was cool before it."""
+    turns = seconds / SETTLE_SECONDS
+    return 1.0 - (1.0 - math.exp(-turns)) / turns
 
 
 def throttle_decoding(gpu: Gpu, products: Any, seconds: Any) -> Any:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.breakdown import Breakdown, KernelPart
 from infercast.forecast.composition import Composition
 from infercast.forecast.request_parts import RequestParts
-from infercast.forecast.serving import Forecast
 from infercast.forecast.step_log import KINDS
 from infercast.report.layout import grid, section
+from infercast.serve import Workload
 from infercast.units import MILLI, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -22,12 +22,14 @@ SHOWN_SHARE = 0.0005
 """Parts below this share are left out of tables, never out of JSON."""
 
 
-def render_breakdown(forecast: Forecast, breakdown: Breakdown) -> list[RenderableType]:
+def render_breakdown(workload: Workload, breakdown: Breakdown) -> list[RenderableType]:
     """Tables for a terminal."""
+    several = f", on {breakdown.side_by_side:,} replicas and stages" if breakdown.side_by_side > 1 else ""
+    title = f"Where every second of the {format_seconds(breakdown.duration)} goes{several}"
     parts = [
-        section(f"Where every second of the {format_seconds(breakdown.duration)} goes", _run_table(breakdown)),
+        section(title, _run_table(breakdown)),
         section("Where the time to first token goes, a request", _parts_table(breakdown.first_tokens)),
-        section("The slowest first tokens", _slowest_table(forecast, breakdown.first_tokens)),
+        section("The slowest first tokens", _slowest_table(workload, breakdown.first_tokens)),
     ]
     if breakdown.later_tokens is not None:
         parts.append(section("Where the time per output token goes", _parts_table(breakdown.later_tokens)))
@@ -48,24 +50,24 @@ def _run_table(breakdown: Breakdown) -> RenderableType:
     rows = []
     for family, kernels in by_family(breakdown):
         seconds = {kind: sum(kernel.seconds[kind] for kernel in kernels) for kind in KINDS}
-        rows.append(_run_row(family, seconds, breakdown.duration))
+        rows.append(_run_row(family, seconds, breakdown.whole))
         if len(kernels) > 1 or kernels[0].name != family:
-            rows += [_run_row(f"  {kernel.name}", kernel.seconds, breakdown.duration) for kernel in kernels]
-    rows.append(_run_row(breakdown.host.name, breakdown.host.seconds, breakdown.duration))
+            rows += [_run_row(f"  {kernel.name}", kernel.seconds, breakdown.whole) for kernel in kernels]
+    rows.append(_run_row(breakdown.host.name, breakdown.host.seconds, breakdown.whole))
     idle = breakdown.idle_seconds
-    rows.append(("no request in the system", "", "", "", *_total(idle, breakdown.duration)))
+    rows.append(("no request in the system", "", "", "", *_total(idle, breakdown.whole)))
     steps = [f"{breakdown.steps[kind]:,} {kind} step{'' if breakdown.steps[kind] == 1 else 's'}" for kind in KINDS]
     shown = [row for row in rows if not row[0].startswith("  ") or row[-1] != format_percent(0.0)]
     return grid(("", *steps, "all", "share"), shown)
 
 
-def _run_row(name: str, seconds: dict[str, float], duration: float) -> tuple[str, ...]:
+def _run_row(name: str, seconds: dict[str, float], whole: float) -> tuple[str, ...]:
     cells = (format_seconds(seconds[kind]) if seconds[kind] > 0 else "-" for kind in KINDS)
-    return (name, *cells, *_total(sum(seconds.values()), duration))
+    return (name, *cells, *_total(sum(seconds.values()), whole))
 
 
-def _total(seconds: float, duration: float) -> tuple[str, str]:
-    return (format_seconds(seconds) if seconds > 0 else "-"), format_percent(seconds / duration)
+def _total(seconds: float, whole: float) -> tuple[str, str]:
+    return (format_seconds(seconds) if seconds > 0 else "-"), format_percent(seconds / whole)
 
 
 def _parts_table(parts: RequestParts) -> RenderableType:
@@ -87,14 +89,14 @@ def _parts_table(parts: RequestParts) -> RenderableType:
     return grid(("", f"all {parts.total.size:,}", "share", slowest, "share"), rows)
 
 
-def _slowest_table(forecast: Forecast, parts: RequestParts) -> RenderableType:
+def _slowest_table(workload: Workload, parts: RequestParts) -> RenderableType:
     rows = []
     for position in parts.total.argsort(kind="stable")[::-1][:SHOWN_REQUESTS].tolist():
-        request = forecast.workload.requests[int(parts.requests[position])]
+        request = workload.requests[int(parts.requests[position])]
         total = float(parts.total[position])
         shares = sorted(((float(part[position]) / total, name) for name, part in parts.parts.items()), reverse=True)
         words = ", ".join(f"{name} {share:.0%}".replace("%", " %") for share, name in shares[:4] if share >= 0.01)
-        sent = format_seconds(float(forecast.record.sent_at[int(parts.requests[position])]))
+        sent = format_seconds(float(parts.sent_at[position]))
         rows.append(
             (f"{int(parts.requests[position]):,}", sent, f"{request.num_input:,}", format_seconds(total), words)
         )
@@ -119,6 +121,7 @@ def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:
     """The same as plain data."""
     return {
         "duration_s": breakdown.duration,
+        "side_by_side": breakdown.side_by_side,
         "steps": breakdown.steps,
         "kernels": [
             {"kernel": part.name, "family": part.family, "seconds": part.seconds} for part in breakdown.kernels

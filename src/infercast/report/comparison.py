@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from infercast.engine.deployment import Deployment
-from infercast.forecast.breakdown import WatchedRun
+from infercast.forecast.breakdown import break_down
 from infercast.forecast.compare import Comparison, Difference, compare_runs, compare_steps
+from infercast.forecast.fleet import FleetForecast
 from infercast.forecast.kernels import StepCost
 from infercast.forecast.serving import Forecast
+from infercast.forecast.watched import Watched
+from infercast.report.breakdown import breakdown_dict, render_breakdown
+from infercast.report.fleet import fleet_dict
 from infercast.report.kernels import step_dict
-from infercast.report.layout import facts, grid, section
+from infercast.report.layout import facts, grid, section, styled
 from infercast.report.serving import deployment_facts, forecast_dict
 from infercast.units import MICRO, format_percent, format_seconds
 
@@ -20,8 +25,8 @@ if TYPE_CHECKING:
 SHOWN = 10
 
 
-def render_runs(runs: tuple[WatchedRun, WatchedRun], changes: str) -> list[RenderableType]:
-    """Tables for a terminal."""
+def render_runs(runs: tuple[Watched, Watched], changes: str, *, breakdown: bool = False) -> list[RenderableType]:
+    """Tables for a terminal; with ``breakdown``, where every second of each run goes, too."""
     before, after = (run.forecast for run in runs)
     workload = f"{before.workload.description}; {before.duration:,.1f} s simulated"
     return [
@@ -32,7 +37,14 @@ def render_runs(runs: tuple[WatchedRun, WatchedRun], changes: str) -> list[Rende
             section(f"What explains the mean {name}", _differences(comparison))
             for name, comparison in compare_runs(*runs).items()
         ),
+        *(_breakdowns(runs, changes) if breakdown else ()),
     ]
+
+
+def _breakdowns(runs: tuple[Watched, Watched], changes: str) -> Iterator[RenderableType]:
+    for title, run in zip(("As asked for", f"With {changes}"), runs, strict=True):
+        yield styled(title, style="bold")
+        yield from render_breakdown(run.forecast.workload, break_down(run))
 
 
 def render_steps(
@@ -46,15 +58,21 @@ def render_steps(
     ]
 
 
-def runs_dict(runs: tuple[WatchedRun, WatchedRun], changes: str) -> dict[str, Any]:
+def runs_dict(runs: tuple[Watched, Watched], changes: str, *, breakdown: bool = False) -> dict[str, Any]:
     """The same as plain data."""
-    before, after = (run.forecast for run in runs)
+    before, after = (_run_dict(run, breakdown) for run in runs)
     return {
         "what_if": changes,
-        "before": forecast_dict(before),
-        "after": forecast_dict(after),
+        "before": before,
+        "after": after,
         "explained": {name.lower(): comparison_list(comparison) for name, comparison in compare_runs(*runs).items()},
     }
+
+
+def _run_dict(run: Watched, breakdown: bool) -> dict[str, Any]:
+    forecast = run.forecast
+    facts_of_run = fleet_dict(forecast) if isinstance(forecast, FleetForecast) else forecast_dict(forecast)
+    return {**facts_of_run, **({"breakdown": breakdown_dict(break_down(run))} if breakdown else {})}
 
 
 def steps_dict(before: tuple[Deployment, StepCost], after: tuple[Deployment, StepCost], changes: str) -> dict[str, Any]:
@@ -93,7 +111,7 @@ def _differing(before: Deployment, after: Deployment) -> list[tuple[str, str]]:
     return [fact for fact in deployment_facts(after) if fact not in known] or [("", "nothing that shows here")]
 
 
-def _headline(before: Forecast, after: Forecast) -> RenderableType:
+def _headline(before: Forecast | FleetForecast, after: Forecast | FleetForecast) -> RenderableType:
     rows = []
     for name, one, other in (
         ("TTFT", before.ttft, after.ttft),
@@ -107,13 +125,17 @@ def _headline(before: Forecast, after: Forecast) -> RenderableType:
                 rows.append((f"{name} {which}", *cells))
     rates = before.output_tokens_per_second, after.output_tokens_per_second
     rows.append(("output tokens/s", f"{rates[0]:,.0f}", f"{rates[1]:,.0f}", _signed(rates[1] / rates[0] - 1.0)))
+    gpus = before.deployment.layout.gpus, after.deployment.layout.gpus
+    if gpus != (1, 1):
+        each = [rate / count for rate, count in zip(rates, gpus, strict=True)]
+        rows.append(("output tokens/s per GPU", f"{each[0]:,.0f}", f"{each[1]:,.0f}", _signed(each[1] / each[0] - 1.0)))
     levels = before.kv_usage.peak, after.kv_usage.peak
     rows.append(("KV cache use at most", format_percent(levels[0]), format_percent(levels[1]), ""))
     rows.append(("prices", _basis(before), _basis(after), ""))
     return grid(("", "as asked", "what if", "change"), rows)
 
 
-def _basis(forecast: Forecast) -> str:
+def _basis(forecast: Forecast | FleetForecast) -> str:
     """What prices rest on; a bound says that it is one, so that nobody takes it for the faster."""
     return f"{forecast.source}{': lower bound' if forecast.kind == 'bound' else ''}"
 

@@ -1,12 +1,10 @@
-"""A simulated run on several engines, or on two pools of them, for people and for programs."""
+"""A simulated run on several replicas, for people and for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from infercast.engine.deployment import Deployment
-from infercast.forecast.disaggregate import DisaggregatedForecast
 from infercast.forecast.fleet import EngineLoad, FleetForecast
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.saturation import Saturation
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LATENCIES = ("", "mean", "p50", "p90", "p99")
+SHOWN_ENGINES = 16
 
 
 def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) -> list[RenderableType]:
@@ -28,7 +27,7 @@ def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) ->
     about = [
         *deployment_facts(forecast.deployment),
         ("router", forecast.router),
-        ("workload", _workload(forecast.workload, forecast.duration)),
+        ("workload", workload_words(forecast.workload, forecast.duration)),
     ]
     latencies = [
         ("time to first token (TTFT)", forecast.ttft),
@@ -43,18 +42,19 @@ def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) ->
     ]
     parts: list[RenderableType] = [
         section("What was simulated", facts(about)),
-        section("Latency", _latencies(latencies)),
+        section("Latency", latency_table(latencies)),
         section("Load", facts(load)),
-        section("Engines", _engines(forecast.engines)),
+        section("Engines", engine_table(forecast.engines)),
     ]
     if intervals is not None:
         parts.insert(2, render_intervals(intervals))
     if forecast.saturation is not None:
-        parts.insert(1, _overload(forecast.saturation))
+        parts.insert(1, overload(forecast.saturation))
     return parts
 
 
-def _overload(saturation: Saturation) -> RenderableType:
+def overload(saturation: Saturation) -> RenderableType:
+    """What a saturated run is told by."""
     return section("Overload", styled(saturation.sentence, style="bold red"))
 
 
@@ -73,109 +73,53 @@ def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> d
         "output_tokens_per_s_a_gpu": forecast.output_tokens_per_second_a_gpu,
         "requests_per_s": forecast.requests_per_second,
         "duration_s": forecast.duration,
-        "engines": _engines_list(forecast.engines),
+        "engines": engines_list(forecast.engines),
         "saturated": saturation is not None,
         "saturation_requests_per_s": saturation.capacity if saturation else None,
         **interval_fields(intervals),
     }
 
 
-def render_disaggregated(forecast: DisaggregatedForecast, intervals: Intervals | None = None) -> list[RenderableType]:
-    """Tables for a terminal: both pools, and where the time to the first token goes."""
-    latencies = [
-        ("time to first token (TTFT)", forecast.ttft),
-        ("  prompt on its pool", forecast.prompt),
-        ("  waiting for the link", forecast.transfer_wait),
-        ("  on the link", forecast.transfer),
-        ("  to the first token", forecast.first_step),
-        ("time per output token (TPOT)", forecast.tpot),
-        ("inter-token latency", forecast.inter_token),
-        ("end to end", forecast.end_to_end),
-    ]
-    tokens = forecast.output_tokens_per_second
-    load = [
-        ("throughput", f"{tokens:,.0f} output tokens/s, {tokens / forecast.gpus:,.0f} a GPU"),
-        ("", f"{forecast.requests_per_second:,.2f} requests/s"),
-        ("link", f"{forecast.link}, {format_percent(forecast.link_use)} of the run in use by its busiest sender"),
-        ("workload", _workload(forecast.workload, forecast.duration)),
-    ]
-    return [
-        section("Pool for prompts", facts(_pool_facts(forecast.prefill))),
-        section("Pool for decoding", facts(_pool_facts(forecast.decode))),
-        *([] if forecast.saturation is None else [_overload(forecast.saturation)]),
-        section("Latency", _latencies(latencies)),
-        *([] if intervals is None else [render_intervals(intervals)]),
-        section("Load", facts(load)),
-        section("Engines for prompts", _engines(forecast.prefill_engines)),
-        section("Engines for decoding", _engines(forecast.decode_engines)),
-    ]
-
-
-def disaggregated_dict(forecast: DisaggregatedForecast, intervals: Intervals | None = None) -> dict[str, Any]:
-    """The same as plain data."""
-    return {
-        "prefill": {
-            "deployment": deployment_dict(forecast.prefill),
-            "prompt_ms": milliseconds(forecast.prompt),
-            "engines": _engines_list(forecast.prefill_engines),
-        },
-        "decode": {
-            "deployment": deployment_dict(forecast.decode),
-            "first_step_ms": milliseconds(forecast.first_step),
-            "engines": _engines_list(forecast.decode_engines),
-        },
-        "link": {
-            "name": forecast.link,
-            "wait_ms": milliseconds(forecast.transfer_wait),
-            "transfer_ms": milliseconds(forecast.transfer),
-            "use": forecast.link_use,
-        },
-        "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
-        "gpus": forecast.gpus,
-        "ttft_ms": milliseconds(forecast.ttft),
-        "tpot_ms": milliseconds(forecast.tpot),
-        "inter_token_ms": milliseconds(forecast.inter_token),
-        "end_to_end_ms": milliseconds(forecast.end_to_end),
-        "output_tokens_per_s": forecast.output_tokens_per_second,
-        "requests_per_s": forecast.requests_per_second,
-        "duration_s": forecast.duration,
-        "saturated": forecast.saturation is not None,
-        "saturation_requests_per_s": forecast.saturation.capacity if forecast.saturation else None,
-        **interval_fields(intervals),
-    }
-
-
-def _pool_facts(deployment: Deployment) -> list[tuple[str, str]]:
-    """What both pools may differ in; the host and prices are said once for each."""
-    return [row for row in deployment_facts(deployment) if row[0] not in ("host", "note")]
-
-
-def _workload(workload: Workload, duration: float) -> str:
+def workload_words(workload: Workload, duration: float) -> str:
+    """What was served, and for how long."""
     return f"{workload.description}; {duration:,.1f} s simulated"
 
 
-def _latencies(rows: Sequence[tuple[str, Percentiles | None]]) -> RenderableType:
+def latency_table(rows: Sequence[tuple[str, Percentiles | None]]) -> RenderableType:
+    """Means and percentiles."""
     return grid(LATENCIES, [(name, *latency_cells(values)) for name, values in rows])
 
 
-def _engines(engines: Sequence[EngineLoad]) -> RenderableType:
+def engine_table(engines: Sequence[EngineLoad]) -> RenderableType:
+    """What each did; of many only the first, and the range of the others."""
     columns = ("engine", "requests", "busy", "running", "KV cache at most", "found in cache", "preemptions")
-    rows = [
-        (
-            f"{number}",
-            f"{each.requests:,}",
-            format_percent(each.busy),
-            f"{each.running:,.1f}",
-            format_percent(each.kv_peak),
-            format_percent(each.prefix_hit_rate),
-            f"{each.num_preemptions:,}",
-        )
-        for number, each in enumerate(engines)
-    ]
+    shown = len(engines) if len(engines) <= SHOWN_ENGINES else SHOWN_ENGINES - 1
+    rows = [(f"{number}", *_cells([each])) for number, each in enumerate(engines[:shown])]
+    if others := engines[shown:]:
+        rows.append((f"{len(others):,} others", *_cells(others)))
     return grid(columns, rows)
 
 
-def _engines_list(engines: Sequence[EngineLoad]) -> list[dict[str, Any]]:
+def _cells(engines: Sequence[EngineLoad]) -> tuple[str, ...]:
+    """One engine, or the least and the most of several."""
+
+    def ends(name: str, form: Callable[[float], str]) -> str:
+        values = [getattr(each, name) for each in engines]
+        low, high = form(min(values)), form(max(values))
+        return low if low == high else f"{low.removesuffix(' %')} to {high}"
+
+    return (
+        ends("requests", "{:,}".format),
+        ends("busy", format_percent),
+        ends("running", "{:,.1f}".format),
+        ends("kv_peak", format_percent),
+        ends("prefix_hit_rate", format_percent),
+        ends("num_preemptions", "{:,}".format),
+    )
+
+
+def engines_list(engines: Sequence[EngineLoad]) -> list[dict[str, Any]]:
+    """The same as plain data, of all."""
     return [
         {
             "requests": each.requests,

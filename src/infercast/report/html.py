@@ -137,10 +137,11 @@ def _kernels(overview: Overview) -> str:
 
 def _note_on_engines(overview: Overview) -> str:
     """Whose steps are shown where there are several engines or stages."""
-    layout = overview.forecast.deployment.layout
+    deployment = overview.forecast.deployment
+    layout = deployment.layout
     engine = "the copy that took most steps" if layout.data > 1 else "the pipeline"
     stages = "; times are those of all stages together, which overlap" if layout.pipeline > 1 else ""
-    waits = "; an idle GPU may wait for the other copies, too" if layout.copies_sharing_experts > 1 else ""
+    waits = "; an idle GPU may wait for the other copies, too" if deployment.shares_experts else ""
     return f'<p class="note">{escape(f"Steps of {engine}{stages}{waits}.")}</p>'
 
 
@@ -148,18 +149,25 @@ def _phase(phase: Phase) -> str:
     rows = [
         [
             escape(family.family),
-            format_percent(family.seconds / phase.seconds),
+            format_percent(family.seconds / phase.whole),
             format_seconds(family.seconds / phase.steps),
             escape(family.bound),
             escape(family.source),
             escape(", ".join(name for name, _ in family.kernels[:4])),
         ]
         for family in phase.families
-        if family.seconds >= LEAST_SHARE * phase.seconds
+        if family.seconds >= LEAST_SHARE * phase.whole
     ]
-    if (idle := phase.host_bound_seconds) >= LEAST_SHARE * phase.seconds:
+    if (idle := phase.host_bound_seconds) >= LEAST_SHARE * phase.whole:
         rows.append(
-            ["GPU idle", format_percent(idle / phase.seconds), format_seconds(idle / phase.steps), "host", "", ""]
+            [
+                "GPU idle",
+                format_percent(idle / phase.whole),
+                format_seconds(idle / phase.steps),
+                phase.waits_for,
+                "",
+                "",
+            ]
         )
     title = f"{phase.steps:,} {TITLES[phase.name]}, {format_seconds(phase.seconds / phase.steps)} each"
     columns = ["family", "share", "a step", "bound by", "source", "largest kernels"]

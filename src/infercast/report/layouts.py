@@ -2,47 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast.forecast.intervals import LEVEL
-from infercast.forecast.layouts import LayoutCost, Load, comparison_notes, ranked
+from infercast.forecast.layouts import LayoutCost, comparison_notes, ranked
+from infercast.forecast.serving import Percentiles
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.layout import grid, section, styled
+from infercast.report.serving import milliseconds
+from infercast.serve import Workload
 from infercast.units import MILLI, format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.measure import Measurement
+    from rich.table import Table
 
-COLUMNS = (
-    "layout", "GPUs", "weights a GPU", "KV tokens", "batch",
-    "TTFT alone", "80 %", "TPOT", "80 %", "tokens/s", "80 %", "tokens/s a GPU", "basis",
-)  # fmt: skip
+
+class Column(NamedTuple):
+    """One column of the table."""
+
+    title: str
+    cell: Callable[[LayoutCost], str]
+    rank: int = 0
+    """Where a terminal is too narrow, columns of the highest rank are left out first; 0: never."""
+
 
 BASIS = {
     "measured": "measured", "few-shot": "few points", "sibling": "sibling", "unseen": "other GPUs",
     "physics": "physics", "typical": "rough", "roofline": "bound",
 }  # fmt: skip
 """What the weakest price of a row rests on, in a word or two."""
+COLUMNS = (
+    Column("layout", lambda cost: str(cost.layout)),
+    Column("GPUs", lambda cost: f"{cost.layout.gpus}"),
+    Column("weights/GPU", lambda cost: format_bytes(cost.weights), 3),
+    Column("KV tokens", lambda cost: f"{cost.kv_tokens:,}", 2),
+    Column("running", lambda cost: f"{cost.running:,.1f}", 4),
+    Column("TTFT", lambda cost: _mean(cost.ttft)),
+    Column("80 %", lambda cost: _interval(cost.ttft_interval), 6),
+    Column("TPOT", lambda cost: _mean(cost.tpot)),
+    Column("80 %", lambda cost: _interval(cost.tpot_interval), 5),
+    Column("tokens/s", lambda cost: f"{cost.output_tokens_per_second:,.0f}"),
+    Column("80 %", lambda cost: format_rates(cost.output_tokens_per_second_interval), 1),
+    Column("per GPU", lambda cost: f"{cost.output_tokens_per_second_a_gpu:,.0f}"),
+    Column("basis", lambda cost: BASIS[cost.source], 1),
+)
 ROUGH = {
     "typical": "rough: no kernel of this vendor was measured; prices are the roofline at typical efficiencies",
     "roofline": "bound: the least that the hardware allows; engines take longer, so do not rank it beside estimates",
 }
+INDENT = 2
+UNBOUNDED = 10_000
 
 
-def render_layouts(model: str, load: Load, costs: Sequence[LayoutCost]) -> list[RenderableType]:
-    """A table for each kind of GPU, best layouts first, and what does not fit in one line each."""
-    parts: list[RenderableType] = [
-        styled(
-            f"{model}: {load.concurrency:,} sequences at once of {load.num_input:,} + {load.num_output:,} tokens; "
-            "priced by one step with a prompt and one of decoding, not simulated"
-        )
-    ]
+class LayoutTable:
+    """The rows with as many columns as the terminal has room for."""
+
+    def __init__(self, costs: Sequence[LayoutCost]) -> None:
+        self._costs = costs
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Called by rich when the width is known."""
+        yield self._fitting(console, options)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Called by rich for what is put around it."""
+        return console.measure(self._fitting(console, options), options=options)
+
+    def _fitting(self, console: Console, options: ConsoleOptions) -> Table:
+        """As many columns as there is room for."""
+        from rich.console import Console as AnyConsole  # noqa: PLC0415 - loaded already
+
+        # What is printed to a narrow terminal may be wider than it; this table is not.
+        room = min(options.max_width, AnyConsole().width - INDENT) if console.is_terminal else options.max_width
+        unbounded = options.update(max_width=UNBOUNDED)
+        for most in range(max(column.rank for column in COLUMNS), 0, -1):
+            table = self._table([column for column in COLUMNS if column.rank <= most])
+            if console.measure(table, options=unbounded).maximum <= room:
+                return table
+        return self._table([column for column in COLUMNS if not column.rank])
+
+    def _table(self, columns: Sequence[Column]) -> Table:
+        rows = [[column.cell(cost) for column in columns] for cost in self._costs]
+        return grid([column.title for column in columns], rows)
+
+
+def render_layouts(model: str, workload: Workload, costs: Sequence[LayoutCost]) -> list[RenderableType]:
+    """A table for each kind of GPU, best layouts first, and what cannot be used in one line each."""
+    parts: list[RenderableType] = [styled(f"{model}: {workload.description}; latencies are means")]
     for name in dict.fromkeys(cost.gpu.name for cost in estimates_first(costs)):
         own = ranked(cost for cost in costs if cost.gpu.name == name)
-        fitting = [cost for cost in own if not cost.problem]
-        title = own[0].gpu.title + (" (lower bounds: the best case)" if _are_bounds(fitting) else "")
-        parts.append(section(title, grid(COLUMNS, map(_row, fitting)) if fitting else styled("nothing fits")))
+        shown = [cost for cost in own if not cost.problem and cost.saturation is None]
+        title = own[0].gpu.title + (" (lower bounds: the best case)" if _are_bounds(shown) else "")
+        parts.append(section(title, LayoutTable(shown) if shown else styled("nothing can serve this")))
+        saturated = [
+            f"{cost.layout} ({cost.layout.gpus}, {cost.saturation.capacity:,.1f}/s)" for cost in own if cost.saturation
+        ]
+        if saturated:
+            parts.append(styled(f"  cannot keep up with the arrivals: {', '.join(saturated)}", style="dim"))
         refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
         if refused:
             parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
@@ -65,22 +124,12 @@ def _are_bounds(costs: Sequence[LayoutCost]) -> bool:
     return any(cost.kind == "bound" for cost in costs)
 
 
-def _row(cost: LayoutCost) -> tuple[str, ...]:
-    return (
-        str(cost.layout),
-        f"{cost.layout.gpus}",
-        format_bytes(cost.weights),
-        f"{cost.kv_tokens:,}",
-        f"{cost.batch:,}",
-        format_seconds(cost.ttft),
-        format_interval(*cost.ttft_interval),
-        format_seconds(cost.tpot),
-        format_interval(*cost.tpot_interval),
-        f"{cost.output_tokens_per_second:,.0f}",
-        format_rates(cost.output_tokens_per_second_interval),
-        f"{cost.output_tokens_per_second_a_gpu:,.0f}",
-        BASIS[cost.source],
-    )
+def _mean(latency: Percentiles | None) -> str:
+    return "-" if latency is None else format_seconds(latency.mean)
+
+
+def _interval(ends: tuple[float, float] | None) -> str:
+    return "-" if ends is None else format_interval(*ends)
 
 
 def layouts_list(costs: Iterable[LayoutCost]) -> list[dict[str, Any]]:
@@ -97,22 +146,26 @@ def layouts_list(costs: Iterable[LayoutCost]) -> list[dict[str, Any]]:
             "problem": cost.problem or None,
             "kind": None if cost.problem else cost.kind,
             "source": cost.source or None,
+            "saturated": cost.saturation is not None,
+            "saturation_requests_per_s": cost.saturation.capacity if cost.saturation else None,
             "weight_bytes": cost.weights or None,
             "kv_tokens": cost.kv_tokens or None,
-            "batch": cost.batch or None,
+            "running": cost.running or None,
             "interval_level": LEVEL,
-            "ttft_alone_ms": cost.ttft / MILLI or None,
-            "ttft_alone_ms_interval": _ends(cost, cost.ttft_interval, MILLI),
-            "tpot_ms": cost.tpot / MILLI or None,
-            "tpot_ms_interval": _ends(cost, cost.tpot_interval, MILLI),
+            "ttft_ms": milliseconds(cost.ttft),
+            "ttft_ms_mean_interval": _ends(cost.ttft_interval, MILLI),
+            "tpot_ms": milliseconds(cost.tpot),
+            "tpot_ms_mean_interval": _ends(cost.tpot_interval, MILLI),
             "output_tokens_per_s": cost.output_tokens_per_second or None,
-            "output_tokens_per_s_interval": _ends(cost, cost.output_tokens_per_second_interval, 1.0),
+            "output_tokens_per_s_interval": (
+                None if cost.problem else _ends(cost.output_tokens_per_second_interval, 1.0)
+            ),
             "output_tokens_per_s_a_gpu": cost.output_tokens_per_second_a_gpu or None,
         }
         for cost in costs
     ]
 
 
-def _ends(cost: LayoutCost, interval: tuple[float, float], scale: float) -> list[float] | None:
-    """[low, high], or nothing where nothing fits."""
-    return None if cost.problem else [end / scale for end in interval]
+def _ends(interval: tuple[float, float] | None, scale: float) -> list[float] | None:
+    """[low, high], or nothing where there is nothing."""
+    return None if interval is None else [end / scale for end in interval]

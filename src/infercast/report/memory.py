@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from infercast.engine.kv import KvLayout, KvShape
 from infercast.forecast.memory import Fit
 from infercast.models.parameters import parameter_count
 from infercast.report.layout import facts, grid, section
@@ -21,19 +23,21 @@ def render_fit(fit: Fit) -> list[RenderableType]:
         title += f", {fit.layout}"
     rows = [(name, format_bytes(size), format_percent(size / memory.total)) for name, size in _parts(fit)]
     shape = memory.kv.shape
-    windows = ", ".join("all tokens" if window == 0 else f"last {window:,}" for window in shape.windows)
     answers = [
         ("parameters", format_count(parameter_count(model))),
-        ("KV cache of a token", f"{format_bytes(memory.kv.token_bytes)} a GPU ({model.cache_dtype})"),
+        ("KV cache of a token", f"{_token_cost(memory.kv)} ({model.cache_dtype})"),
         (
             "KV blocks",
-            f"{memory.num_blocks:,} of {shape.block_size} tokens, {format_bytes(memory.kv.block_bytes)} each",
+            f"{memory.num_blocks:,} of {block_tokens(shape)} tokens, {format_bytes(memory.kv.block_bytes)} each",
         ),
         ("longest sequence", f"{fit.longest_sequence:,} tokens"),
         ("most sequences", f"{fit.most_sequences:,} of {fit.context:,} tokens"),
     ]
     if len(shape.windows) > 1:
-        answers.insert(3, ("groups of layers", f"{len(shape.windows)}: {windows}"))
+        answers.insert(3, ("groups of layers", f"{len(shape.windows)}: {_groups(shape)}"))
+    if fit.layout.pipeline > 1:
+        answers.append(("stage", f"the one of {fit.layout.pipeline} with least room; all have as many blocks"))
+        answers.append(("most weights", f"{format_bytes(fit.most_weights)} a GPU, of all stages"))
     answers += [("note", note) for note in model.notes]
     answers.append(("verdict", fit.problem or f"fits; max_model_len {fit.settings.max_model_len:,}"))
     return [
@@ -55,9 +59,11 @@ def fit_dict(fit: Fit) -> dict[str, Any]:
         "parameters": parameter_count(fit.model),
         "bytes": {name.replace(" ", "_"): size for name, size in _parts(fit)},
         "total_bytes": memory.total,
-        "kv_bytes_per_token": memory.kv.token_bytes,
+        "kv_bytes_per_token": memory.kv.first_token_bytes,
+        "kv_bytes_per_token_beyond_windows": memory.kv.token_bytes,
         "num_gpu_blocks": memory.num_blocks,
         "block_size": memory.kv.shape.block_size,
+        "block_sizes": list(memory.kv.shape.sizes),
         "block_bytes": memory.kv.block_bytes,
         "windows": list(memory.kv.shape.windows),
         "longest_sequence": fit.longest_sequence,
@@ -74,9 +80,36 @@ def _layout(fit: Fit) -> dict[str, Any]:
     """What tensor parallelism alone does not say."""
     return {
         "pipeline_parallel_size": fit.layout.pipeline,
+        "weights_of_fullest_stage": fit.most_weights,
         "data_parallel_size": fit.layout.data,
         "enable_expert_parallel": fit.layout.experts,
     }
+
+
+def block_tokens(shape: KvShape) -> str:
+    """Tokens in a block, of all sizes there are."""
+    return " or ".join(map(str, sorted(set(shape.sizes))))
+
+
+def _token_cost(kv: KvLayout) -> str:
+    """Bytes of a token, and what becomes of that once windows are full."""
+    windows = sorted({window for window in kv.shape.windows if window})
+    cost = f"{format_bytes(kv.first_token_bytes)} a GPU"
+    if not windows:
+        return cost
+    ends = " and ".join(f"{window:,}" for window in windows)
+    rest = f"{format_bytes(kv.token_bytes)} from there on" if kv.token_bytes else "nothing more from there on"
+    return f"{cost} up to {ends} tokens, {rest}"
+
+
+def _groups(shape: KvShape) -> str:
+    """Which tokens each group of layers keeps, and in what blocks where they differ."""
+    words = []
+    for (window, size), count in Counter(zip(shape.windows, shape.sizes, strict=True)).items():
+        kept = "all tokens" if window == 0 else f"chunks of {window:,}" if shape.chunked else f"last {window:,}"
+        times = f"{count} x " if count > 1 else ""
+        words.append(f"{times}{kept}" + (f" in blocks of {size}" if shape.block_sizes else ""))
+    return ", ".join(words)
 
 
 def _parts(fit: Fit) -> list[tuple[str, float]]:

@@ -13,6 +13,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
+from infercast.report.memory import block_tokens
 from infercast.units import MILLI, format_bytes, format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ("GPU", f"{deployment.layout.gpus} x {gpu.title} ({gpu.name})"),
         (
             "KV cache",
-            f"{memory.num_blocks:,} blocks of {shape.block_size} tokens, {format_bytes(memory.kv_bytes)}, "
+            f"{memory.num_blocks:,} blocks of {block_tokens(shape)} tokens, {format_bytes(memory.kv_bytes)}, "
             f"{model.cache_dtype}",
         ),
         (
@@ -44,7 +45,7 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ("kernel prices", deployment.predictor.describe(gpu)),
     ]
     if not _is_plain(deployment.layout):
-        rows.insert(3, ("layout", _layout(deployment.layout)))
+        rows.insert(3, ("layout", _layout(deployment)))
     rows += [("note", note) for note in model.notes]
     return rows
 
@@ -54,12 +55,16 @@ def _is_plain(layout: ParallelLayout) -> bool:
     return layout.pipeline == layout.data == 1 and not layout.experts
 
 
-def _layout(layout: ParallelLayout) -> str:
+def _layout(deployment: Deployment) -> str:
     """For people: what the GPUs share."""
+    layout = deployment.layout
     parts = [f"{layout.tensor} GPUs share every layer"] if layout.tensor > 1 else []
     parts += [f"{layout.pipeline} stages"] if layout.pipeline > 1 else []
     parts += [f"{layout.data} copies"] if layout.data > 1 else []
-    parts += [f"experts spread over {layout.expert_gpus} GPUs"] if layout.experts else []
+    if layout.experts:
+        parts.append(f"experts spread over {layout.expert_gpus} GPUs")
+    elif deployment.shares_experts:
+        parts.append(f"every expert split over {layout.gpus_per_expert} GPUs")
     return f"{layout}: {', '.join(parts)}"
 
 
@@ -192,18 +197,18 @@ def _phase_table(phase: Phase) -> RenderableType:
     """Kernel families, and the time in which the GPU waited for its host: together the whole step."""
     parts = [(each.family, each.seconds, each.bound, each.source, each.kernels) for each in phase.families]
     if phase.host_bound_seconds > 0:
-        parts.append(("GPU idle", phase.host_bound_seconds, "host", "", ()))
+        parts.append(("GPU idle", phase.host_bound_seconds, phase.waits_for, "", ()))
     rows = [
         (
             name,
-            format_percent(seconds / phase.seconds),
+            format_percent(seconds / phase.whole),
             format_seconds(seconds / phase.steps),
             bound,
             source,
             ", ".join(kernel for kernel, _ in kernels[:4]),
         )
         for name, seconds, bound, source, kernels in parts
-        if seconds >= 0.0005 * phase.seconds
+        if seconds >= 0.0005 * phase.whole
     ]
     return grid(("family", "share", "a step", "bound by", "source", "largest kernels"), rows, notes_at=(3, 4, 5))
 

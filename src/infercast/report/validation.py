@@ -83,11 +83,13 @@ def _signed_percent(error: float | None) -> str:
     return "-" if error is None else f"{100 * error:+,.1f} %"
 
 
-def _render_file(validation: Validation, name: str, blocks: Comparison) -> RenderableType:
+def _render_file(validation: Validation, name: str, blocks: Comparison | None) -> RenderableType:
     """One file: its KV blocks, and each run as measured and as forecast, with the error."""
     columns = ("run", *(column for title in UNITS for column in (title, "error")))
     rows = [_run_row(run) for run in validation.runs if run.file == name]
-    counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {_signed(blocks)}"
+    counted = "as the engine was told"
+    if blocks is not None:
+        counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {_signed(blocks)}"
     heading = Text(f"KV blocks: {counted}\nRuns: measured > predicted\n")
     return section(name, Group(heading, grid(columns, rows, notes_at=(0,))))
 
@@ -98,7 +100,7 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
     idle = [abs(each.idle_ttft) for each in files if each.idle_ttft is not None]
     return {
         "runs": [_run_dict(run) for run in validation.runs],
-        "kv_blocks": [{"file": name, **_pair(pair, 1.0)} for name, pair in validation.kv_blocks],
+        "kv_blocks": [{"file": name, **_pair(pair, 1.0)} for name, pair in validation.kv_blocks if pair],
         "files": [
             {
                 "file": each.file,
@@ -119,7 +121,7 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
             "loaded_ttft_p99_ape_median": validation.median_loaded("ttft_p99"),
             "decode_step_ape_median": validation.median_part("decode_step"),
             "prompts_ape_median": validation.median_part("prompts"),
-            "kv_blocks_ape_max": max((pair.ape for _, pair in validation.kv_blocks), default=None),
+            "kv_blocks_ape_max": max((pair.ape for _, pair in validation.kv_blocks if pair), default=None),
             "interval_coverage": validation.coverage(*QUANTITIES),
             **{f"{quantity}_interval_coverage": validation.coverage(quantity) for quantity in QUANTITIES},
             "runs": len(validation.runs),

@@ -143,13 +143,15 @@ class Cruise(IndexedConvoy):
         if not count and not beside:
             return False
         estimate = self.timer.compute(beside, len(caught_up), count, self.computed, self.contexts)
-        start, seconds = self._launch(estimate)
-        for index in started:
-            state.record.started_at[index] = start
         tokens, context, sampled = count, self.computed, count + len(caught_up)
         for new_tokens, computed in beside:
             tokens, context = tokens + new_tokens, context + computed
         sequences = count + len(beside)
+        if tokens > sequences:
+            estimate = state.conditions.meet(estimate, self.clock, self.gpu_free)
+        start, seconds = self._launch(estimate)
+        for index in started:
+            state.record.started_at[index] = start
         phase = state.record.prefilling if tokens > sequences else state.record.decoding
         phase.note((sequences, len(self.waiting), tokens, context, sampled), estimate, (seconds,), (cache.num_held,))
         leaving = self.advance(1)

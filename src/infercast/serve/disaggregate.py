@@ -2,12 +2,14 @@
 
 A request computes its prompt on an engine of the first pool, its keys and values cross the link, and an engine of the
 second pool takes them in and produces every token, the first among them (as vLLM's proxy does it). Each engine of the
-first pool sends one sequence at a time, and all of them share what the second pool can take in.
+first pool sends one sequence at a time, and all of them share what the second pool can take in. Whoever is ready first
+is sent first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import heapq
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -17,10 +19,11 @@ import numpy.typing as npt
 
 from infercast.engine.step import StepEstimate, StepShape, StepTimer
 from infercast.records import dataclass
-from infercast.serve.fleet import Engine, Gate, Pool, Senders, next_engine
+from infercast.serve.fleet import Gate, Pool, Senders, next_gate
 from infercast.serve.record import Record
 from infercast.serve.request import Workload
-from infercast.serve.simulation import Replica, check_workload
+from infercast.serve.simulation import Replica, check_workload, no_garbage
+from infercast.serve.state import TELL_EVERY, Progress
 
 WHOLE_PROMPT = 1 << 40
 """Tokens that an engine may take in at once where it does not compute them."""
@@ -71,61 +74,84 @@ def receiving(replica: Replica) -> Replica:
 
 
 class _Wire:
-    """The link while the simulation runs."""
+    """The link while the simulation runs: transfers begin in the order in which they are ready."""
 
     def __init__(self, link: Link, num_senders: int, sizes: npt.NDArray[Any]) -> None:
         self._link, self._sizes = link, sizes
         self._sender_free = [0.0] * num_senders
         self._receivers_free = 0.0
+        self._waiting: list[tuple[float, int, int]] = []
         self.ready, self.began, self.received = (np.full(sizes.size, np.nan) for _ in range(3))
 
-    def send(self, sender: int, index: int, ready: float) -> float:
-        """Keys and values of a request leave; returns when they have arrived."""
+    @property
+    def next_ready(self) -> float:
+        """When the next transfer could begin."""
+        return self._waiting[0][0] if self._waiting else inf
+
+    def put(self, sender: int, index: int, ready: float) -> None:
+        """The prompt of a request is computed, and its keys and values can leave."""
+        heapq.heappush(self._waiting, (ready, index, sender))
+
+    def send(self) -> tuple[int, float]:
+        """The transfer that was ready first; returns whose it is and when it has arrived."""
+        ready, index, sender = heapq.heappop(self._waiting)
         size, link = self._sizes[index], self._link
         began = max(ready, self._sender_free[sender], self._receivers_free)
         self._sender_free[sender] = began + size / link.sending
         self._receivers_free = began + size / link.receiving
         received = float(began + link.latency + size / min(link.sending, link.receiving))
         self.ready[index], self.began[index], self.received[index] = ready, began, received
-        return received
+        return index, received
 
 
 def simulate_disaggregated(
-    prefill: Pool, decode: Pool, link: Link, sequence_bytes: Callable[[int], float], workload: Workload
+    prefill: Pool,
+    decode: Pool,
+    link: Link,
+    sequence_bytes: Callable[[int], float],
+    workload: Workload,
+    progress: Progress | None = None,
 ) -> Handover:
-    """Serve a workload; ``sequence_bytes`` says what the keys and values of so many tokens take."""
+    """Serve a workload; ``sequence_bytes`` says what the keys and values of so many tokens take.
+
+    ``progress`` is told of answers now and then.
+    """
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)
-    num_requests = len(workload.requests)
+    num_requests, answered = len(workload.requests), 0
     first, second = Gate(prefill, num_requests), Gate(decode, num_requests, turned_into=receiving)
     sizes = np.array([sequence_bytes(request.num_input) for request in workload.requests])
     wire = _Wire(link, len(first.engines), sizes)
     prompts = tuple(replace(request, num_output=1) for request in workload.requests)
     senders = Senders(replace(workload, requests=prompts))
-    senders.begin(first)
-    while (engine := next_engine([first, second])) is not None:
-        of_first = engine in first.engines
-        causes = _causes(engine, of_first, first, second, is_closed=senders.is_closed)
-        engine.inbox.look_ahead(min(causes), engine.clock)
-        for index in engine.take_turn():
-            if of_first:
-                ready = first.answered(engine, index)
-                received = wire.send(first.engines.index(engine), index, ready)
+    with no_garbage():
+        senders.begin(first)
+        while (gate := next_gate([first, second])) is not None or wire.next_ready < inf:
+            # A transfer begins when every engine has said by then what else could have been ready before.
+            if gate is None or wire.next_ready <= gate.furthest_behind:
+                index, received = wire.send()
                 second.send(index, workload.requests[index], received, path=False)
-            else:
-                senders.answer(first, second.answered(engine, index))
-    first.close()
-    second.close()
-    prompts_by, tokens_by = ([engine.record for engine in gate.engines] for gate in (first, second))
+                continue
+            engine = gate.next_engine()
+            horizon = _horizon(gate, first, second, wire, is_closed=senders.is_closed)
+            engine.inbox.look_ahead(horizon, engine.clock)
+            for index, time in gate.take_turn(engine):
+                if gate is first:
+                    wire.put(engine.number, index, time)
+                    continue
+                senders.answer(first, time)
+                answered += 1
+                if progress is not None and answered % TELL_EVERY == 0:
+                    progress(answered, time)
+        first.close()
+        second.close()
+    prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
     return Handover(prompts_by, tokens_by, wire.ready, wire.began, wire.received)
 
 
-def _causes(engine: Engine, of_first: bool, first: Gate, second: Gate, *, is_closed: bool) -> Iterator[float]:
-    """Before which moments nothing reaches an engine: deliveries, and clocks of engines whose answers lead to it."""
-    yield inf
-    yield first.next_delivery
-    if not of_first or is_closed:
-        yield second.next_delivery
-        yield from (other.clock for other in first.busy if other is not engine)
-    if is_closed:
-        yield from (other.clock for other in second.busy if other is not engine)
+def _horizon(gate: Gate, first: Gate, second: Gate, wire: _Wire, *, is_closed: bool) -> float:
+    """Before which moment nothing reaches an engine of this pool: deliveries, and whatever may lead to one."""
+    if gate is first and not is_closed:
+        return first.next_delivery
+    moments = (first.next_delivery, second.next_delivery, first.furthest_behind, wire.next_ready)
+    return min(*moments, second.furthest_behind if is_closed else inf)

@@ -13,14 +13,20 @@ from dataclasses import field, replace
 from itertools import zip_longest
 from math import inf, isnan
 
+from infercast.errors import InputError
 from infercast.records import dataclass
 from infercast.serve.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Workload
-from infercast.serve.router import Loads, make_policy
-from infercast.serve.simulation import Replica, check_workload, new_record, turns
+from infercast.serve.router import Engines, Loads, make_policy
+from infercast.serve.simulation import Replica, check_workload, new_record, no_garbage, turns
 from infercast.serve.source import Delivery, Inbox
 from infercast.serve.state import TELL_EVERY, Progress, Watcher
+
+MOST_ENGINES = 1024
+"""Engines of a pool; more take minutes and gigabytes, and nobody runs them behind one load balancer."""
+MOST_RECORDED = 50_000_000
+"""Engines times requests: each engine keeps 48 bytes for every request of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +45,14 @@ class Pool:
 class Engine:
     """One engine, as whoever drives it sees it."""
 
+    number: int
+    """Its place in the pool."""
     inbox: Inbox
     record: Record
     turns: Iterator[float]
     clock: float = 0.0
-    outstanding: set[int] = field(default_factory=set)
+    outstanding: dict[int, Request] = field(default_factory=dict)
+    """Requests by their numbers."""
     meeting: Meeting | None = None
     """Where it meets the others, if in lockstep."""
 
@@ -55,9 +64,8 @@ class Engine:
         if not self.inbox.has_answered:
             return []
         self.inbox.has_answered = False
-        done = [index for index in self.outstanding if not isnan(self.record.last_token[index])]
-        self.outstanding.difference_update(done)
-        return sorted(done)
+        last_token = self.record.last_token
+        return sorted([index for index in self.outstanding if not isnan(last_token[index])])
 
 
 class Gate:
@@ -71,16 +79,26 @@ class Gate:
         turned_into: Callable[[Replica], Replica] = lambda replica: replica,
     ) -> None:
         """``turned_into``: what each engine is made into once it is in lockstep with the others."""
-        self._first = pool.replicas[0]
-        self._choose = make_policy(pool.router, len(pool.replicas))
-        self._loads = Loads(len(pool.replicas))
+        check_size(len(pool.replicas), num_requests)
+        self._first = first = pool.replicas[0]
         self._deliveries: list[Delivery] = []
+        # Engines with something to do, the one that is furthest behind first.
+        self._busy: list[tuple[float, int]] = []
         meeting, replicas = in_lockstep(pool.replicas, pool.shared) if pool.lockstep else (None, pool.replicas)
         self.engines: list[Engine] = []
         for replica, watcher in zip_longest(map(turned_into, replicas), watch):
             inbox, record = Inbox(), new_record(replica, num_requests)
             loop = turns(replica, inbox, record, jump=not pool.lockstep, watch=watcher)
-            self.engines.append(Engine(inbox, record, loop, next(loop), meeting=meeting))
+            self.engines.append(Engine(len(self.engines), inbox, record, loop, next(loop), meeting=meeting))
+        self._loads = Loads(len(self.engines), [engine.record for engine in self.engines])
+        shape = first.kv_shape
+        engines = Engines(
+            count=len(self.engines),
+            cache_tokens=first.num_blocks * shape.block_size // len(shape.windows),
+            block_size=shape.block_size,
+            publish_counts=pool.lockstep,
+        )
+        self._choose = make_policy(pool.router, engines)
 
     @property
     def next_delivery(self) -> float:
@@ -88,9 +106,13 @@ class Gate:
         return self._deliveries[0].arrival if self._deliveries else inf
 
     @property
-    def busy(self) -> list[Engine]:
-        """Engines with something to do."""
-        return [engine for engine in self.engines if engine.outstanding]
+    def furthest_behind(self) -> float:
+        """The clock of the engine that is furthest behind of those with something to do."""
+        return self._busy[0][0] if self._busy else inf
+
+    def next_engine(self) -> Engine:
+        """That engine, to take its turn; it counts as one without anything to do until then."""
+        return self.engines[heapq.heappop(self._busy)[1]]
 
     def send(self, index: int, request: Request, sent: float, *, path: bool = True) -> None:
         """A request leaves for this pool; without a ``path`` it is there at once."""
@@ -103,16 +125,24 @@ class Gate:
         """Hand the next request to an engine."""
         delivery = heapq.heappop(self._deliveries)
         self._loads.move_to(delivery.arrival)
-        chosen = self._choose(delivery.request, self._loads)
-        self._loads.sent(chosen)
-        self.engines[chosen].inbox.put(delivery)
-        self.engines[chosen].outstanding.add(delivery.number)
+        chosen = self._choose(delivery, self._loads)
+        self._loads.sent(chosen, delivery.request)
+        engine = self.engines[chosen]
+        if not engine.outstanding:
+            heapq.heappush(self._busy, (engine.clock, chosen))
+        engine.inbox.put(delivery)
+        engine.outstanding[delivery.number] = delivery.request
 
-    def answered(self, engine: Engine, index: int) -> float:
-        """An engine has answered a request; returns when its client has the last token."""
-        time = float(engine.record.last_token[index])
-        self._loads.answered(self.engines.index(engine), time)
-        return time
+    def take_turn(self, engine: Engine) -> list[tuple[int, float]]:
+        """One turn of the engine; returns the requests that it has answered, and when their clients had all tokens."""
+        answered = []
+        for index in engine.take_turn():
+            time = float(engine.record.last_token[index])
+            self._loads.answered(engine.number, time, engine.outstanding.pop(index))
+            answered.append((index, time))
+        if engine.outstanding:
+            heapq.heappush(self._busy, (engine.clock, engine.number))
+        return answered
 
     def close(self) -> None:
         """Let every engine end its loop."""
@@ -128,7 +158,7 @@ class Senders:
     def __init__(self, workload: Workload) -> None:
         self._requests = iter(enumerate(workload.requests))
         self.is_closed = workload.concurrency is not None
-        self._at_once = len(workload.requests) if workload.concurrency is None else workload.concurrency
+        self._at_once = min(len(workload.requests), workload.concurrency or len(workload.requests))
 
     def begin(self, gate: Gate) -> None:
         """Send what needs no answer first."""
@@ -156,30 +186,40 @@ def simulate_fleet(
     check_workload(pool.replicas[0], workload)
     answered = 0
     gate, senders = Gate(pool, len(workload.requests), watch), Senders(workload)
-    senders.begin(gate)
-    while (engine := next_engine([gate])) is not None:
-        others = (other.clock for other in gate.busy if other is not engine) if senders.is_closed else ()
-        engine.inbox.look_ahead(min(gate.next_delivery, *others, inf), engine.clock)
-        for index in engine.take_turn():
-            time = gate.answered(engine, index)
-            senders.answer(gate, time)
-            answered += 1
-            if progress is not None and answered % TELL_EVERY == 0:
-                progress(answered, time)
-    gate.close()
+    with no_garbage():
+        senders.begin(gate)
+        while next_gate([gate]) is not None:
+            engine = gate.next_engine()
+            others = gate.furthest_behind if senders.is_closed else inf
+            engine.inbox.look_ahead(min(gate.next_delivery, others), engine.clock)
+            for _, time in gate.take_turn(engine):
+                senders.answer(gate, time)
+                answered += 1
+                if progress is not None and answered % TELL_EVERY == 0:
+                    progress(answered, time)
+        gate.close()
     return [engine.record for engine in gate.engines]
 
 
-def next_engine(gates: Sequence[Gate]) -> Engine | None:
-    """The engine that is furthest behind, once every request that reaches an engine before its clock is routed."""
+def next_gate(gates: Sequence[Gate]) -> Gate | None:
+    """Whose engine is furthest behind, once every request that reaches an engine before its clock is routed."""
     while True:
-        busy = [engine for gate in gates for engine in gate.busy]
-        behind = min(busy, key=lambda engine: engine.clock, default=None)
-        clock = inf if behind is None else behind.clock
-        gate = min(gates, key=lambda each: each.next_delivery)
-        if gate.next_delivery == inf or gate.next_delivery > clock:
-            return behind
-        gate.route()
+        behind = min(gates, key=lambda each: each.furthest_behind)
+        receiving = min(gates, key=lambda each: each.next_delivery)
+        if receiving.next_delivery == inf or receiving.next_delivery > behind.furthest_behind:
+            return None if behind.furthest_behind == inf else behind
+        receiving.route()
+
+
+def check_size(engines: int, requests: int) -> None:
+    """Refuse pools that no simulation should be asked for."""
+    if engines > MOST_ENGINES:
+        raise InputError(f"{engines:,} replicas are too many to simulate together; use 1 to {MOST_ENGINES:,}")
+    if engines * requests > MOST_RECORDED:
+        raise InputError(
+            f"{engines:,} replicas and {requests:,} requests are too many to simulate together; use at most "
+            f"{MOST_RECORDED // engines:,} requests or {max(1, MOST_RECORDED // requests):,} replicas"
+        )
 
 
 def same_engines(replica: Replica, count: int) -> tuple[Replica, ...]:

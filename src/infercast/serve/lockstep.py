@@ -12,12 +12,12 @@ their next pass begins no sooner than this one has ended for all.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from infercast.engine.step import StepEstimate, StepShape, StepTimer
-from infercast.records import dataclass
 from infercast.serve.simulation import Replica
 
 Shared = Callable[[float], float]
@@ -36,13 +36,56 @@ class _Part(NamedTuple):
     decodes: bool
 
 
-@dataclass(slots=True)
 class _Pass:
-    """One pass of all engines; those that have planned it so far."""
+    """One pass of all engines; those that have planned it so far, and those that are taken to go on decoding.
 
-    begin: float
-    end: float
-    parts: dict[int, _Part] = field(default_factory=dict)
+    Everything that its length depends on is kept up to date as engines join, for there may be hundreds of them.
+    """
+
+    def __init__(self, begin: float, before: _Pass | None = None) -> None:
+        self.begin = self.end = begin
+        self.parts: dict[int, _Part] = {}
+        self._own = self._most_tokens = self._num_tokens = self._num_prompts = 0.0
+        self._expected: dict[int, _Part] = {}
+        self._expected_tokens = 0
+        # Of those who have not joined: the slowest and the fullest last.
+        self._by_own: list[tuple[float, int]] = []
+        self._by_tokens: list[tuple[float, int]] = []
+        for rank, part in () if before is None else before.parts.items():
+            self.expect(rank, part)
+
+    def expect(self, rank: int, part: _Part) -> None:
+        """What an engine brought to the pass before; one that decoded is taken to go on until it has planned."""
+        if part.decodes and rank not in self.parts:
+            self._expected[rank] = part
+            self._expected_tokens += part.tokens
+            insort(self._by_own, (part.own, rank))
+            insort(self._by_tokens, (part.tokens, rank))
+
+    def join(self, rank: int, part: _Part) -> None:
+        """An engine has planned what it brings."""
+        if (expected := self._expected.pop(rank, None)) is not None:
+            self._expected_tokens -= expected.tokens
+        self.parts[rank] = part
+        self._own = max(self._own, part.own)
+        self._most_tokens = max(self._most_tokens, part.tokens)
+        self._num_tokens += part.tokens
+        self._num_prompts += not part.decodes
+
+    def seconds(self, num_engines: int, shared: Shared) -> float:
+        """How long it takes as far as is known; whoever is not among them has a dummy batch."""
+        own = max(self._own, self._largest(self._by_own))
+        if not self._num_prompts:
+            return own + shared(float(max(self._most_tokens, self._largest(self._by_tokens))))
+        dummies = num_engines - len(self.parts) - len(self._expected)
+        tokens = self._num_tokens + self._expected_tokens + DUMMY_TOKENS * dummies
+        return own + shared(tokens / num_engines)
+
+    def _largest(self, ranked: list[tuple[float, int]]) -> float:
+        """Of those who have not joined; the others are forgotten."""
+        while ranked and ranked[-1][1] not in self._expected:
+            ranked.pop()
+        return ranked[-1][0] if ranked else 0.0
 
 
 class Meeting:
@@ -54,35 +97,29 @@ class Meeting:
         """The clock of the engine whose turn it is, told by whoever drives them."""
         self.shared, self.overlap = shared, overlap
         self._num_engines = num_engines
-        self._passes = {0: _Pass(0.0, 0.0)}
+        self._passes = {0: _Pass(0.0)}
 
     def join(self, rank: int, number: int, start: float, launched: float, part: _Part) -> float:
         """An engine takes part in a pass from ``start`` on; its last kernel is launched at the time ``launched``.
 
         Returns when the pass ends, as far as is known.
         """
-        before = self._passes.get(number - 1, _Pass(0.0, 0.0))
-        each = self._passes.setdefault(number, _Pass(start, start))
+        before = self._passes.get(number - 1)
+        each = self._passes.get(number)
+        if each is None:
+            each = self._passes[number] = _Pass(start, before)
         self._passes.pop(number - KEPT, None)
-        each.parts[rank] = part
-        each.begin = max(each.begin, start, 0.0 if self.overlap else before.end)
-        expected = (last for other, last in before.parts.items() if last.decodes and other not in each.parts)
-        each.end = max(each.end, launched, each.begin + self._seconds([*each.parts.values(), *expected]))
+        each.join(rank, part)
+        if (after := self._passes.get(number + 1)) is not None:
+            after.expect(rank, part)
+        each.begin = max(each.begin, start, 0.0 if self.overlap or before is None else before.end)
+        each.end = max(each.end, launched, each.begin + each.seconds(self._num_engines, self.shared))
         return each.end
 
     def under_way(self, time: float) -> int:
         """The number of the pass that runs then, or of the last one."""
         running = (number for number, each in self._passes.items() if each.begin <= time < each.end)
         return max(running, default=max(self._passes))
-
-    def _seconds(self, parts: Sequence[_Part]) -> float:
-        """How long a pass of these takes; whoever is not among them has a dummy batch."""
-        tokens = [part.tokens for part in parts]
-        if all(part.decodes for part in parts):
-            mean = float(max(tokens))
-        else:
-            mean = (sum(tokens) + DUMMY_TOKENS * (self._num_engines - len(tokens))) / self._num_engines
-        return max(part.own for part in parts) + self.shared(mean)
 
 
 class _Rank:
@@ -104,7 +141,7 @@ class _Rank:
         own = max(0.0, estimate.gpu_seconds[0] - meeting.shared(shape.num_tokens))
         part = _Part(own, shape.num_tokens, shape.is_decode)
         self._end = meeting.join(self._rank, self._number, start, ready + host.launch, part)
-        return estimate._replace(gpu_seconds=[self._end - start])
+        return estimate._replace(gpu_seconds=[self._end - start], throttled=0.0)
 
 
 def in_lockstep(replicas: Sequence[Replica], shared: Shared | None) -> tuple[Meeting, tuple[Replica, ...]]:

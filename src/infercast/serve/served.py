@@ -17,8 +17,10 @@ class Served:
     """Arrays over requests, in seconds. Each request was served by one of the engines."""
 
     def __init__(self, records: Sequence[Record]) -> None:
-        self.engine = np.argmax([~np.isnan(record.last_token) for record in records], axis=0)
+        self.engine = np.zeros(records[0].last_token.size, dtype=np.int64)
         """Which engine served each request."""
+        for number, record in enumerate(records):
+            self.engine[~np.isnan(record.last_token)] = number
         self.sent_at = self._pick([record.sent_at for record in records])
         self.first_token = self._pick([record.first_token for record in records])
         self.last_token = self._pick([record.last_token for record in records])
@@ -27,7 +29,11 @@ class Served:
         self.gaps: tuple[Times, Times] = _join_gaps(records)
 
     def _pick(self, arrays: Sequence[Times]) -> Times:
-        return np.asarray(np.choose(self.engine, arrays))
+        picked = arrays[0].copy()
+        for number, values in enumerate(arrays):
+            served = self.engine == number
+            picked[served] = values[served]
+        return picked
 
     def in_system_at(self, time: float) -> int:
         """Requests that had been sent but not fully answered at that moment."""

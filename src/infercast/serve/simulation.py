@@ -21,6 +21,7 @@ from infercast.serve.boarding import cruise
 from infercast.serve.cache import KvCache
 from infercast.serve.clients import Clients
 from infercast.serve.coast import coast, gather, plan_beside, plan_step
+from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import FirstUses
 from infercast.serve.record import Record
 from infercast.serve.request import Workload
@@ -61,6 +62,10 @@ class Replica:
     max_model_len: int | None = None
     stages: tuple[float, ...] | None = None
     """A pipeline: the share of a step's GPU time that each stage takes."""
+    launch_spread: float = 0.0
+    """How much launching a step with prompts varies, as in `infercast.serve.conditions.LAUNCH_SPREAD`."""
+    settle_seconds: float = 0.0
+    """How fast the GPU's clock follows what is drawn; 0: every step finds it as the first one does."""
 
 
 def simulate(
@@ -115,6 +120,7 @@ def turns(
         replica.steps_under_way,
         replica.first_uses,
         watch,
+        Conditions(replica.settle_seconds, replica.launch_spread),
     )
     if replica.stages is not None:
         state.timeline = StagedTimeline(replica.stages)

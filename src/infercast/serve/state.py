@@ -8,6 +8,7 @@ from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple, Protocol
 
 from infercast.engine.step import StepEstimate, StepShape, StepTimer
+from infercast.serve.conditions import Conditions
 from infercast.serve.convoy import Convoy
 from infercast.serve.first_use import NOTHING_NEW, FirstUses
 from infercast.serve.record import Record
@@ -61,6 +62,7 @@ class State:
         steps_under_way: int,
         first_uses: FirstUses | None = None,
         watch: Watcher | None = None,
+        conditions: Conditions | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.clients = clients
@@ -70,6 +72,7 @@ class State:
         self.first_uses = first_uses
         self.watch = watch
         self.timeline = Timeline()
+        self.conditions = conditions or Conditions()
         self.step_seconds = 0.0
         """How long a step of decoding took last."""
         self.under_way: deque[Flight] = deque()
@@ -93,6 +96,8 @@ class State:
         self, plan: Plan, shape: StepShape, estimate: StepEstimate, first: list[Sequence], done: list[Sequence]
     ) -> None:
         """Hand a planned step to the GPU; ``first`` and ``done`` as in `Flight`."""
+        if not shape.is_decode:
+            estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
         news = NOTHING_NEW if self.first_uses is None else self.first_uses.meet(shape)
         span = self.timeline.launch(estimate.host, estimate.gpu_seconds[0], news)
         self.under_way.append(Flight(span.end, estimate.host.process, shape.num_sampled, first, done))

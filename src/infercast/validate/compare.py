@@ -25,6 +25,9 @@ from infercast.validate.measured import MeasuredFile, MeasuredRun
 from infercast.validate.parts import Comparison, FileParts, Parts, parts_of
 from infercast.validate.scatter import Scatter, scatter_of
 
+SET_BELOW = 0.8
+"""An engine with fewer KV blocks than this share of what fits was told how many, though its file may not say so."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
@@ -48,7 +51,8 @@ class Validation:
     """All runs of all files."""
 
     runs: tuple[RunComparison, ...]
-    kv_blocks: tuple[tuple[str, Comparison], ...]
+    kv_blocks: tuple[tuple[str, Comparison | None], ...]
+    """Of each file; None where the number was set and is no forecast."""
     num_stalled: int
 
     def median_ape(self, quantity: str, kind: str | None = None) -> float | None:
@@ -123,8 +127,9 @@ def validate(
     runs, kv_blocks, num_stalled = [], [], 0
     for measured in files:
         deployment = deployment_of(measured, model_config, gpu, predictor, host, real_weights=real_weights)
-        predicted_blocks = deployment.memory.num_blocks
-        kv_blocks.append((measured.path.name, Comparison(measured.num_gpu_blocks, predicted_blocks)))
+        is_set = deployment.settings.num_gpu_blocks_override is not None
+        blocks = None if is_set else Comparison(measured.num_gpu_blocks, deployment.memory.num_blocks)
+        kv_blocks.append((measured.path.name, blocks))
         num_stalled += measured.num_stalled
         replica = replica_of(deployment, deployment.timer(), warmed_up=warmed_up)
         for run in measured.runs:
@@ -158,15 +163,23 @@ def deployment_of(
         block_size=measured.block_size,
         async_scheduling=measured.async_scheduling,
     )
+    settings = replace(settings, **measured.further_settings)
     model = load_model(source, quantization=measured.quantization, kv_cache_dtype=measured.kv_cache_dtype)
-    return deploy(
-        model if real_weights else with_dummy_weights(model),
-        gpu or gpu_from_driver_name(measured.gpu),
-        settings,
-        tensor_parallel_size=measured.tensor_parallel_size,
-        predictor=predictor,
-        host=host,
-    )
+
+    def start(settings: EngineSettings) -> Deployment:
+        return deploy(
+            model if real_weights else with_dummy_weights(model),
+            gpu or gpu_from_driver_name(measured.gpu),
+            settings,
+            tensor_parallel_size=measured.tensor_parallel_size,
+            predictor=predictor,
+            host=host,
+        )
+
+    deployment = start(settings)
+    if measured.num_gpu_blocks < SET_BELOW * deployment.memory.num_blocks:
+        return start(replace(settings, num_gpu_blocks_override=measured.num_gpu_blocks))
+    return deployment
 
 
 def quantile(values: npt.NDArray[Any], fraction: float) -> float:

@@ -163,7 +163,8 @@ def _model(run: PublishedRun) -> ModelConfig:
 def means_of(served: Record | Served) -> npt.NDArray[Any]:
     """Mean TTFT, TPOT and time to the last token, and output tokens a second."""
     duration = float(served.last_token.max() - served.sent_at.min())
-    latencies = [float(values.mean()) for values in (served.ttft, served.tpot, served.end_to_end)]
+    every = (served.ttft, served.tpot, served.end_to_end)
+    latencies = [float(values.mean()) if values.size else np.nan for values in every]  # one token has no second one
     return np.array([*latencies, float(served.num_output.sum()) / duration])
 
 
@@ -175,7 +176,7 @@ def _compare(run: PublishedRun, deployment: Deployment) -> PublishedComparison:
     predicted = means_of(served)
     widths = pool_half_widths(pool, run.workload, uncertainty, means_of, np.zeros(predicted.size))
     pairs = (
-        None if (measured := getattr(run, name)) is None else Comparison(measured, value, width)
+        None if (measured := getattr(run, name)) is None or np.isnan(value) else Comparison(measured, value, width)
         for name, value, width in zip(QUANTITIES, predicted.tolist(), widths.tolist(), strict=True)
     )
     ttft, tpot, end_to_end, rate = pairs

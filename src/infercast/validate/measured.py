@@ -3,7 +3,8 @@
 A file is one JSON object (gzip is recognised) with ``config`` (the engine's settings, ``num_gpu_blocks``, the GPU's
 driver name) and ``runs``, each with ``kind``, ``requests`` (arrival in seconds, n_in, n_out, ttft_ms, tpot_ms, e2e_ms
 and, where it is known, itl_p50_ms, the median time between two tokens) and, for runs with shared prefixes,
-``prefix_len`` and ``groups``. Runs marked ``one_off_stall`` are left out.
+``prefix_len`` and ``groups``. Runs marked ``one_off_stall`` are left out. ``config.engine_args`` may hold further
+arguments that the engine was started with, under vLLM's names.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import json
 import math
 import zlib
 from collections.abc import Callable
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from infercast.bundled import DATA
+from infercast.engine.settings import EngineSettings
 from infercast.errors import FileFormatError
 from infercast.records import dataclass
 from infercast.serve.request import Request, Segment, Workload
@@ -64,6 +68,13 @@ class MeasuredFile:
     num_gpu_blocks: int
     runs: tuple[MeasuredRun, ...]
     num_stalled: int
+    further_settings: dict[str, Any] = field(default_factory=dict)
+    """Other fields of `EngineSettings` that the engine was started with."""
+
+
+def shipped_runs() -> list[Path]:
+    """Files that come with infercast: vLLM 0.25 on one H200, five engines."""
+    return sorted((DATA / "runs" / "h200-vllm-0.25").glob("*.json.gz"))
 
 
 def read_measured(path: Path) -> MeasuredFile:
@@ -100,7 +111,20 @@ def read_measured(path: Path) -> MeasuredFile:
         num_gpu_blocks=_at_least(path, setting("num_gpu_blocks", int), 1, "config.num_gpu_blocks"),
         runs=tuple(measured),
         num_stalled=num_stalled,
+        further_settings=_further_settings(path, config),
     )
+
+
+def _further_settings(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Fields of `EngineSettings` among the engine's further arguments; the rest changes nothing that is simulated."""
+    arguments = {"num_gpu_blocks_override": config.get("num_gpu_blocks_override"), **(config.get("engine_args") or {})}
+    kinds = {"bool": bool, "int": int, "float": float, "str": str}
+    settings = {}
+    for each in fields(EngineSettings):
+        if arguments.get(each.name) is not None:
+            kind = kinds[str(each.type).split(" ", maxsplit=1)[0]]
+            settings[each.name] = _field(path, arguments, each.name, kind, "config.engine_args")
+    return settings
 
 
 def load_document(path: Path) -> dict[str, Any]:

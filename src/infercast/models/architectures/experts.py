@@ -149,6 +149,7 @@ def read_llama4(fields: Fields) -> list[Layer]:
         qkv_bias=bias,
         output_bias=bias,
     )
+    chunked = replace(chunked, chunked=chunked.window > 0)
     inter = fields.positive("intermediate_size")
     sparse = routed_experts(fields, fields.positive("num_local_experts"), inter, shared_inter=inter)
     dense = DenseFeedForward(fields.positive("intermediate_size_mlp", default=inter))

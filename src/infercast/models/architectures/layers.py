@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.architectures.fields import Fields
@@ -20,12 +20,18 @@ class Layer:
     norms: int = 2
 
 
-def gather(layers: Iterable[Layer]) -> tuple[Stack, ...]:
-    """Stacks of equal layers, in the order in which each kind first appears."""
+def gather(layers: Sequence[Layer]) -> tuple[tuple[Stack, ...], tuple[int, ...]]:
+    """Stacks of equal layers, in the order in which each kind first appears, and the stack of every layer.
+
+    The second is empty where stacks simply follow each other.
+    """
     counts = Counter(layers)
-    return tuple(
+    stacks = tuple(
         Stack(count, layer.attention, layer.feed_forward, norms=layer.norms) for layer, count in counts.items()
     )
+    numbers = {layer: number for number, layer in enumerate(counts)}
+    order = tuple(numbers[layer] for layer in layers)
+    return stacks, () if list(order) == sorted(order) else order
 
 
 def grouped_attention(

@@ -1,0 +1,53 @@
+"""Say that the physics of the artefacts still means what it meant when they were fitted, after its source has changed.
+
+    python benchmarks/regression/stamp.py                 refuses if any prediction of predictions.txt moved
+    python benchmarks/regression/stamp.py --moved         stamps all the same: forests now correct another physics
+    python benchmarks/regression/stamp.py MINE.npz        an artefact of your own, by the same proof
+
+Only the hashes of the source change in a manifest. Where features or archive differ, an artefact must be fitted again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from cases import read_cases
+from infercast.bundled import DATA
+from infercast.predict.artifact import load_artifact
+from infercast.predict.ceiling import CEILINGS
+from infercast.predict.features import KERNELS
+from infercast.predict.learned import Learned
+from infercast.predict.manifest import read_manifest, stamp
+from infercast.predict.profile import kernel_profile
+from moves import describe, moves_between
+from predictions import compute, read_expected
+
+FITTED = DATA / "fitted"
+
+
+def main(words: list[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Stamp artefacts whose physics changed its form alone.")
+    parser.add_argument("artifacts", nargs="*", type=Path, metavar="FILE.npz")
+    parser.add_argument("--moved", action="store_true", help="stamp although predictions moved")
+    asked = parser.parse_args(words)
+    predictor = Learned(load_artifact(FITTED / "kernels.npz", checked=False), kernel_profile())
+    known = read_expected()
+    moved = moves_between(known, compute(read_cases(), predictor))
+    print(describe(moved, known))
+    if moved and not asked.moved:
+        print(
+            "\nnot stamped: fit the artefacts again, or say --moved if forests shall correct this physics as they are"
+        )
+        return 1
+    for path in asked.artifacts or [FITTED / "kernels.npz", FITTED / "ceilings.npz"]:
+        inputs = CEILINGS if read_manifest(path)["kind"] == CEILINGS.kind else KERNELS
+        print(f"{path}: {'stamped' if stamp(path, inputs) else 'is stamped already'}")
+        load_artifact(path, inputs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""Command lines that nobody should type, made from the command line's own table of options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import typer
+from files import write_files
+
+from infercast.cli.app import make_app
+from infercast.cli.commands import COMMANDS
+from infercast.forecast.shapes import SHAPES
+
+# A right and quick command line of each, to be spoilt.
+SMALL = ("--rate", "5", "--num-requests", "8")
+RIGHT: dict[str, tuple[str, ...]] = {
+    "simulate": ("qwen3-0.6b", "--gpu", "h200-sxm", *SMALL),
+    "kernels": ("qwen3-0.6b", "--gpu", "h200-sxm", "--decode", "4"),
+    "diagnose": ("qwen3-0.6b", "--gpu", "h200-sxm", *SMALL),
+    "tune": ("qwen3-30b-a3b", "--gpu", "h200-sxm", "--tokens", "16"),
+    "memory": ("qwen3-0.6b", "--gpu", "h200-sxm"),
+    "layouts": ("qwen3-0.6b", "--gpu", "l4", "--gpus", "1", "--concurrency", "2", "--output-len", "8"),
+    "disaggregate": ("qwen3-0.6b", "--prefill-gpu", "l4", "--decode-gpu", "l4", *SMALL),
+    "price": ("gemm", "--gpu", "h200-sxm", "--m", "4", "--n", "64", "--k", "64"),
+    "gpus": (),
+    "models": (),
+    "validate": ("RUNS",),
+    "measure": ("--out", "OUT"),
+    "fit": ("FOLDER", "--out", "OUT.npz"),
+    "evaluate": ("FOLDER",),
+}
+NUMBERS = (
+    "0",
+    "-1",
+    "1",
+    "7",
+    "100",
+    "999999999",
+    "9" * 30,
+    "1.5",
+    "nan",
+    "",
+    "abc",
+    "\uff11\uff12",
+    "0x10",
+    "1e3",
+    " 5 ",
+)
+FLOATS = ("0", "-1", "0.5", "3", "1e308", "1e-308", "nan", "inf", "-inf", "", "abc", "1,5", "1e9999")
+WORDS = (
+    "",
+    " ",
+    "nonsense",
+    "日本語",
+    "a" * 3000,
+    "../..",
+    "-",
+    "'",
+    "%s%n",
+    "💥",
+    "auto,auto",
+    "none",
+    "null",
+    "[]",
+    "\n",
+)
+LENGTHS = (
+    "0", "-3", "1", "512", "uniform:5:1", "uniform:1:9", "uniform:1", "lognormal:0:0", "lognormal:700:nan", "zipf:3",
+    "lognormal:50:0.5", "lognormal:1e9:9", "lognormal:700:0.9:8000:16", "1e400", "999999999",
+)  # fmt: skip
+KNOWN: dict[str, tuple[str, ...]] = {
+    "model": ("qwen3-0.6b", "deepseek-v2-lite", "gpt-oss-20b", "gemma-3-1b", "llama-3.1-405b", "Qwen/Qwen3-0.6B"),
+    "gpu": ("h200-sxm", "mi300x", "t4", "p100", "b300-sxm", "rtx-4090", "H200-SXM", "h200"),
+    "name": ("h200-sxm", "qwen3-0.6b"),
+    "family": ("gemm", "prefill", "decode", "moe", "norm", "rope", "quantise", "all_reduce", "all_gather"),
+    "families": ("gemm", "moe,gemm", ",", "gemm,", "collective"),
+    "arrival": ("poisson", "gamma", "constant", "burst"),
+    "quantization": ("fp8", "int4", "awq", "mxfp4", "nvfp4", "none"),
+    "kv_cache_dtype": ("fp8", "bf16", "fp8_e5m2"),
+    "dtype": ("fp8", "bf16", "int4", "fp32"),
+    "weight_dtype": ("int4", "mxfp4"),
+    "kv_dtype": ("fp8",),
+    "all2all_backend": ("deepep_low_latency",),
+    "moe_backend": ("marlin", "triton", "trtllm"),
+    "expert_routing": ("power_law_1.2", "balanced"),
+    "network": ("infiniband-ndr", "roce-400"),
+    "link": ("nvlink", "roce-400"),
+    "router": ("round_robin", "prefix_aware"),
+    "predictor": ("roofline", "missing.npz"),
+    "what_if": ("dram_bandwidth=1.5x", "sms=0", "gpu=b200-sxm", "sms=-1x", "dram_bandwidth=nan", "a=b", "=", "sms=1e30",
+                "quantization=fp8,quantization=int4", "max_num_seqs=0", "host_speed=0x", "tensor_parallel_size=2"),
+    "trace_window": ("0:60", "5:1", "a:b", "nan:nan", "-1:1", "1e9:1e10", ":"),
+    "tokens": ("16", "0", "-1", "1,2,x", ",", "999999999999"),
+    "gpus": ("1", "1,2", "0", "h200-sxm", "3,5", "999999"),
+    "tier": ("measured", "few-shot", "unseen"),
+    "engine": ("vllm", "torch"),
+}  # fmt: skip
+FILES_OF = {
+    "model": "model", "name": "model", "gpu": "gpu", "prefill_gpu": "gpu", "decode_gpu": "gpu", "trace": "trace",
+    "host": "host", "table": "shapes", "files": "runs", "model_config": "folder", "anchors": "folder",
+    "measurements": "folder", "data": "folder", "artifact": "noise", "predictor": "noise",
+}  # fmt: skip
+WRITTEN = ("report", "trace_out", "out")
+
+
+@cache
+def parameters(command: str) -> list[Any]:
+    """A command's own table of arguments and options."""
+    group = typer.main.get_command(make_app(command))
+    return list(group.commands[command].params)  # type: ignore[attr-defined]
+
+
+def hostile_commands(folder: Path, count: int, seed: int = 0) -> Iterator[list[str]]:
+    """So many command lines; files that they name are in the folder."""
+    random = Random(seed)
+    files = write_files(folder, random, each=12 if count < 500 else 60)
+    names = [name for name in COMMANDS if name != "measure" or find_spec("torch") is None]
+    weights = [len(parameters(name)) for name in names]
+    for _ in range(count):
+        yield _spoilt(random.choices(names, weights)[0], random, files, folder)
+
+
+def _spoilt(command: str, random: Random, files: dict[str, list[str]], folder: Path) -> list[str]:
+    """A right command line with one to three things changed."""
+    words = [_place(word, random, files, folder) for word in RIGHT[command]]
+    if command == "price":
+        family = random.choice(list(SHAPES))
+        sizes = (
+            (f"--{size.replace('_', '-')}", random.choice(("1", "2", "64", "4096"))) for size in SHAPES[family].sizes
+        )
+        words = [family, *words[1:3], *chain.from_iterable(sizes)]
+    for _ in range(random.choice((1, 1, 2, 3))):
+        parameter = random.choice(parameters(command))
+        if parameter.name == "on_gpu":  # would measure where there is a GPU
+            continue
+        if parameter.param_type_name == "argument":
+            words = words[1:] if words and not words[0].startswith("--") else words
+            value = _value(parameter, random, files, folder)
+            words = words if random.random() < 0.1 else [value, *words]
+        elif parameter.is_flag:
+            words.append(random.choice([*parameter.opts, *parameter.secondary_opts]))
+        else:
+            option = random.choice(parameter.opts)
+            instead = ["--rate"] if parameter.name in ("trace", "concurrency") else []
+            words = _without(words, [*parameter.opts, *instead]) if random.random() < 0.9 else words
+            words += [option, _value(parameter, random, files, folder)]
+    if random.random() < 0.05:
+        words.append(random.choice(("--nonsense", "-x", "extra", "--", "-", "--json=maybe", "--help", "")))
+    if random.random() < 0.3:
+        words.append("--json")
+    return [command, *words]
+
+
+def _place(word: str, random: Random, files: dict[str, list[str]], folder: Path) -> str:
+    if word == "RUNS":
+        return random.choice(files["runs"] + files["table"])
+    return {"FOLDER": str(folder), "OUT": str(folder / "out"), "OUT.npz": str(folder / "out.npz")}.get(word, word)
+
+
+def _without(words: list[str], options: list[str]) -> list[str]:
+    for option in options:
+        if option in words:
+            place = words.index(option)
+            words = words[:place] + words[place + 2 :]
+    return words
+
+
+def _value(parameter: Any, random: Random, files: dict[str, list[str]], folder: Path) -> str:
+    """Something for a parameter, more often wrong than right."""
+    name = parameter.name
+    if name in WRITTEN:
+        suffix = {"report": ".html", "trace_out": ".json"}.get(name, ".npz")
+        places = (f"out{suffix}", f"missing/x{suffix}", "", "x.txt", ".", f"nul\n{suffix}")
+        return random.choice((*(str(folder / place) for place in places), "/dev/full", f"/proc/x{suffix}"))
+    if random.random() < 0.1:
+        return random.choice(random.choice(list(files.values())))
+    if name in FILES_OF and random.random() < 0.6:
+        return random.choice(files[FILES_OF[name]])
+    known = KNOWN.get("gpu" if name.endswith("_gpu") else name, ())
+    lengths = LENGTHS if name in ("input_len", "output_len") else known
+    right_or_wrong = {"INT": NUMBERS, "FLOAT": FLOATS}.get(str(parameter.type), lengths)
+    return random.choice(right_or_wrong if right_or_wrong and random.random() < 0.7 else WORDS)

@@ -1,0 +1,157 @@
+"""Manifests: an artefact is used only with the archive, the features and the physics that it was fitted with."""
+
+import hashlib
+import importlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from infercast.bundled import DATA
+from infercast.errors import FileFormatError
+from infercast.predict.artifact import POOLED, Entry, load_artifact, save_artifact
+from infercast.predict.ceiling import CEILINGS
+from infercast.predict.features import KERNELS, code_of
+from infercast.predict.manifest import manifest_path, read_manifest, stamp
+
+ROOT = Path(__file__).parents[2]
+BUNDLED = [("kernels", KERNELS), ("ceilings", CEILINGS)]
+
+
+@pytest.fixture
+def path(tmp_path, random_forest):
+    """An artefact of two models."""
+    values = {"rows": 10, "offset": 0.1, "shrink": 1.0, "low": -0.1, "high": 0.2, "held_out_error": 0.05}
+    entries = [
+        Entry("gemm", "h200-sxm", "sweep", "fp8", **values),
+        Entry("moe", POOLED, "vllm", "bf16/triton", **values),
+    ]
+    path, origin = tmp_path / "own.npz", {"date": "2026-11-16", "revision": "abc", "tables": {"gemm.parquet": "12"}}
+    save_artifact(path, [(entry, random_forest()) for entry in entries], {}, np.array([1]), origin=origin)
+    return path
+
+
+@pytest.mark.parametrize(("name", "inputs"), BUNDLED)
+def test_bundled_artefacts_were_fitted_to_this_source(name, inputs):
+    archive = DATA / "fitted" / f"{name}.npz"
+    manifest = read_manifest(archive)
+    advice = "run python benchmarks/regression/stamp.py, which says whether predictions moved"
+    assert manifest["physics_sha256"] == inputs.physics_hash, advice
+    assert manifest["source_sha256"] == inputs.source_hash, f"comparing takes long at every start: {advice}"
+    entries = load_artifact(archive, inputs).entries
+    assert set(manifest["models"]) == {" ".join(filter(None, entry.key)) for entry in entries}
+    for used in set(manifest["models"].values()):
+        assert manifest["features"][used] == list(inputs.features[used])
+
+
+def test_the_measurements_here_are_those_that_were_fitted_on():
+    tables = read_manifest(DATA / "fitted/kernels.npz")["tables"]
+    own = {name: found for name, found in tables.items() if "/" in name}
+    assert own
+    for name, found in own.items():
+        if not (ROOT / "measurements").exists():
+            pytest.skip("measurements are not part of a source distribution")
+        assert hashlib.sha256((ROOT / "measurements" / name).read_bytes()).hexdigest() == found, name
+
+
+def test_a_manifest_says_what_it_is_of(path):
+    manifest = read_manifest(path)
+    assert (manifest["date"], manifest["revision"], manifest["tables"]) == ("2026-11-16", "abc", {"gemm.parquet": "12"})
+    assert manifest["models"] == {"gemm h200-sxm sweep fp8": "gemm fp8 hopper", "moe * vllm bf16/triton": "moe"}
+    assert set(manifest["features"]) == {"gemm fp8 hopper", "moe"}
+    assert len(load_artifact(path).entries) == 2
+
+
+def refusal(path, inputs=KERNELS):
+    with pytest.raises(FileFormatError) as refused:
+        load_artifact(path, inputs)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_an_artefact_without_a_manifest_is_refused(path):
+    manifest_path(path).unlink()
+    assert "has no manifest own.toml beside it; copy it along, or fit it again" in refusal(path)
+
+
+def test_the_archive_of_another_fit_is_refused(path):
+    path.write_bytes((DATA / "fitted/kernels.npz").read_bytes())
+    assert "own.npz: is not the archive that own.toml describes; take both from one fit" in refusal(path)
+
+
+def test_other_features_are_refused_by_name(path):
+    features = {**KERNELS.features, "moe": ("something", *KERNELS.features["moe"][1:])}
+    first = KERNELS.features["moe"][0]
+    said = refusal(path, replace(KERNELS, features=features))
+    assert f"(moe, number 1: {first} then, something now); fit it again with `infercast fit`" in said
+
+
+def test_other_physics_is_refused_and_stamped_where_it_means_the_same(path):
+    changed = replace(KERNELS, sources=("forest.py",))
+    assert "was fitted to other physics" in refusal(path, changed)
+    assert "stamp.py" in refusal(path, changed)
+    before = manifest_path(path).read_text(encoding="utf-8").splitlines()
+    assert stamp(path, changed)
+    assert not stamp(path, changed)
+    after = manifest_path(path).read_text(encoding="utf-8").splitlines()
+    assert [line.split(" = ")[0] for line, old in zip(after, before, strict=True) if line != old] == [
+        "physics_sha256",
+        "source_sha256",
+    ]
+    assert load_artifact(path, changed)
+
+
+def test_another_form_of_the_same_physics_is_not_refused(path):
+    text = manifest_path(path).read_text(encoding="utf-8")
+    manifest_path(path).write_text(text.replace(KERNELS.source_hash, "0" * 64), encoding="utf-8")
+    assert load_artifact(path)
+
+
+def test_ceilings_are_no_kernels(path):
+    assert "holds kernels, where ceilings are needed" in refusal(path, CEILINGS)
+
+
+@pytest.mark.parametrize("text", ["", "kind = ", 'kind = "kernels"\n', "kind = 3\n", "\xe9"])
+def test_a_torn_manifest_is_named(path, text):
+    manifest_path(path).write_text(text, encoding="latin-1")
+    assert "own.toml: " in refusal(path)
+
+
+def test_only_what_a_module_does_counts():
+    plain = "RATE = 0.73\n\ndef f(x):\n    return x * RATE\n"
+    told = '"""Says."""\nRATE = (\n    0.73  # why\n)\n"""Of."""\n\n\ndef f(x):\n    """Says."""\n    return x*RATE\n'
+    assert code_of(plain) == code_of(told)
+    assert code_of(plain) != code_of(plain.replace("0.73", "0.74"))
+
+
+@pytest.fixture
+def stamping(monkeypatch, path):
+    """The command, with one case in place of hundreds and an artefact that was fitted to other physics."""
+    folder = ROOT / "benchmarks" / "regression"
+    if not folder.exists():
+        pytest.skip("benchmarks are not part of a source distribution")
+    monkeypatch.syspath_prepend(str(folder))
+    stamping = importlib.import_module("stamp")
+    case = importlib.import_module("cases").Case("kernel h200-sxm gemm m=1 n=4096 k=4096")
+    monkeypatch.setattr(stamping, "read_cases", lambda: [case])
+    text = manifest_path(path).read_text(encoding="utf-8")
+    text = text.replace(KERNELS.source_hash, "0" * 64).replace(KERNELS.physics_hash, "0" * 64)
+    manifest_path(path).write_text(text, encoding="utf-8")
+    expected = importlib.import_module("predictions").compute([case])
+    return lambda **moved: (monkeypatch.setattr(stamping, "read_expected", lambda: expected | moved), stamping.main)[1]
+
+
+def test_stamping_needs_predictions_that_stand_still(stamping, path, capsys):
+    moved = {"kernel h200-sxm gemm m=1 n=4096 k=4096: seconds": 1.0}
+    assert stamping(**moved)([str(path)]) == 1
+    assert "not stamped" in capsys.readouterr().out
+    assert "was fitted to other physics" in refusal(path)
+    assert stamping()([str(path)]) == 0
+    assert load_artifact(path)
+
+
+def test_stamping_a_physics_that_moved_must_be_said(stamping, path):
+    moved = {"kernel h200-sxm gemm m=1 n=4096 k=4096: seconds": 1.0}
+    assert stamping(**moved)(["--moved", str(path)]) == 0
+    assert load_artifact(path)
