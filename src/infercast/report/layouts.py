@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast.forecast.intervals import LEVEL
@@ -49,6 +50,8 @@ COLUMNS = (
     Column("per GPU", lambda cost: f"{cost.output_tokens_per_second_a_gpu:,.0f}"),
     Column("basis", lambda cost: BASIS[cost.source], 1),
 )
+NARROW = 78
+"""Columns that every terminal has."""
 ROUGH = {
     "typical": "rough: no kernel of this vendor was measured; prices are the roofline at typical efficiencies",
     "roofline": "bound: the least that the hardware allows; engines take longer, so do not rank it beside estimates",
@@ -105,7 +108,7 @@ def render_layouts(model: str, workload: Workload, costs: Sequence[LayoutCost]) 
         refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
         if refused:
             parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
-    parts += [styled(note, style="dim") for note in notes(costs)]
+    parts += [styled(fill(note, NARROW), style="dim") for note in notes(costs)]
     return parts
 
 
