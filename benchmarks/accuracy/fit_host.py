@@ -31,7 +31,7 @@ from infercast.measure.host import CONFIG
 from infercast.models.spec import ExpertFeedForward
 from infercast.serve import Request, Workload, simulate
 from infercast.validate.compare import deployment_of, quantile
-from infercast.validate.measured import MeasuredRun, read_measured
+from infercast.validate.measured import WARM_UP, MeasuredRun, read_measured
 
 NAMES = (
     "wake", "prompt_step", "piece_layer", "eager_step", "eager_kernel",
@@ -90,7 +90,7 @@ def measured_engine(path: Path) -> Engine:
     cases = tuple(
         Case(run.label, run.workload, quantile(run.ttft, 0.5))
         for run in measured.runs
-        if _is_decided_by_host(run, timer, has_experts)
+        if run.kind != WARM_UP and _is_decided_by_host(run, timer, has_experts)
     )
     return Engine(path.name, measured.model, deployment, timer, cases)
 

@@ -20,7 +20,7 @@ from infercast.forecast.serving import replica_of
 from infercast.forecast.uncertainty import HOST_SPREAD, uncertainty_of
 from infercast.serve import simulate
 from infercast.validate.compare import chances_of, deployment_of, quantile, summary_of
-from infercast.validate.measured import MeasuredFile, read_measured
+from infercast.validate.measured import WARM_UP, MeasuredFile, read_measured
 
 SPREADS = np.arange(0.02, 0.301, 0.005)
 
@@ -33,6 +33,8 @@ def values_of(measured: MeasuredFile, model_config: Path | None) -> np.ndarray:
     for run in measured.runs:
         before = replace(replica, first_uses=deepcopy(replica.first_uses))
         record = simulate(replica, run.workload)
+        if run.kind == WARM_UP:
+            continue
         about = uncertainty_of(deployment, record)
         moved = responses(before, about, lambda engine, run=run: summary_of(simulate(engine, run.workload)))
         seen = [quantile(run.ttft, 0.5), quantile(run.ttft, 0.99), quantile(run.tpot, 0.5)]

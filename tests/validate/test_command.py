@@ -11,7 +11,7 @@ import pytest
 from infercast.cli import main
 from infercast.cli import validate as validate_command
 from infercast.models.library import model_names
-from infercast.validate.measured import read_measured, shipped_runs
+from infercast.validate.measured import WARM_UP, read_measured, shipped_runs
 
 PAIR = {"measured", "predicted", "ape"}
 RUN = {
@@ -142,7 +142,7 @@ def test_an_unknown_driver_name_is_refused(validate: Any, document: Any, write: 
 
 def test_without_a_file_the_runs_that_come_with_infercast_are_validated(validate: Any, monkeypatch: Any) -> None:
     shipped = shipped_runs()
-    assert len(shipped) == 5
+    assert len(shipped) == 12
     smallest = [path for path in shipped if path.name == "qwen3-0.6b.json.gz"]
     monkeypatch.setattr(validate_command, "shipped_runs", lambda: smallest)
     code, out, err = validate("--json")
@@ -158,6 +158,6 @@ def test_without_a_file_the_runs_that_come_with_infercast_are_validated(validate
 
 def test_all_runs_that_come_with_infercast_can_be_read() -> None:
     files = [read_measured(path) for path in shipped_runs()]
-    assert sum(len(file.runs) for file in files) == 53
-    assert sum(file.num_stalled for file in files) == 4
+    assert sum(run.kind != WARM_UP for file in files for run in file.runs) == 118
+    assert sum(file.num_stalled for file in files) == 5
     assert {file.model for file in files} <= set(model_names())

@@ -58,9 +58,11 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
     # Other chips have kernels of their own for them (Marlin, FlashInfer).
     is_packed = weights.experts == "mxfp4" and not weights.experts_kernel and gpu.kernels == "hopper"
     shared = (stack.layers for stack in experts if getattr(stack.feed_forward, "shared_inter", 0))
+    # The compiler makes one kernel of the norm after one half of a layer and the norm before the next.
+    joined = sum((stack.norms - 2) * stack.layers for stack in config.stacks if stack.norms > 2)
     return LaunchWork(
         layers=config.layers,
-        kernels=sum(call.count for call in calls if not _is_fused(call)),
+        kernels=sum(call.count for call in calls if not _is_fused(call)) - joined,
         latent_layers=sum(latent),
         expert_layers=sum(stack.layers for stack in experts),
         shared_expert_layers=sum(shared),

@@ -19,7 +19,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.models.spec import ModelConfig
 from infercast.ops import Call
-from infercast.predict.mixed import ADDED_SHARE, SHARED_SECONDS
+from infercast.predict.mixed import ADDED_SHARE, SHARED_SECONDS, slowed_by
 from infercast.predict.power import (
     THROTTLED,
     felt,
@@ -231,6 +231,9 @@ class KernelTimer:
 
 def _together(prompts: float, decodes: float, launches: int) -> float:
     """`together` for two plain numbers, which numpy is slow on."""
+    if not prompts or not decodes:  # each form has a kernel of its own
+        return prompts + decodes
+    prompts *= slowed_by(prompts, decodes, launches)
     longer, shorter = (prompts, decodes) if prompts > decodes else (decodes, prompts)
     return longer + ADDED_SHARE * max(shorter - SHARED_SECONDS * launches, 0.0)
 

@@ -21,7 +21,7 @@ from infercast.hardware import gpu_from_driver_name
 from infercast.records import dataclass
 from infercast.serve import Record, Replica, simulate
 from infercast.validate.dummy_weights import with_dummy_weights
-from infercast.validate.measured import MeasuredFile, MeasuredRun
+from infercast.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 from infercast.validate.parts import Comparison, FileParts, Parts, parts_of
 from infercast.validate.scatter import Scatter, scatter_of
 
@@ -137,6 +137,8 @@ def validate(
                 progress(f"{measured.path.name}: {run.label}")
             before = replace(replica, first_uses=deepcopy(replica.first_uses))
             record = simulate(replica, run.workload)
+            if run.kind == WARM_UP:
+                continue
             widths = _half_widths(before, deployment, run, record)
             runs.append(_compare(measured, run, record, widths))
     return Validation(tuple(runs), tuple(kv_blocks), num_stalled)

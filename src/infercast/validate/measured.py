@@ -47,9 +47,13 @@ class MeasuredRun:
     """Median over the requests of their median time between two tokens, where the file has it."""
 
 
+WARM_UP = "warmup"
+"""The kind of a run that only lets the engine meet what comes later."""
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredFile:
-    """All runs of one engine."""
+    """All runs of one engine, in the order in which they were made."""
 
     path: Path
     model: str
@@ -89,7 +93,7 @@ def read_measured(path: Path) -> MeasuredFile:
             raise FileFormatError(path, f"{where} must be an object, not {type(run).__name__}")
         if run.get("one_off_stall"):
             num_stalled += 1
-        elif run.get("kind") != "warmup":
+        elif run.get("kind") != WARM_UP or run.get("requests"):
             measured.append(_read_run(path, run, where))
 
     def setting(name: str, kind: type) -> Any:

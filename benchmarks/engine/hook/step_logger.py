@@ -1,0 +1,143 @@
+"""What a vLLM engine core does, step by step, on the clock that its clients use (`time.perf_counter`).
+
+For each step: when planning began and ended, when the model was launched, when sampling was, when the host began to
+wait for its result and had it, when the result was processed; what the GPU did meanwhile (CUDA events before the
+step, after the model and after sampling); and what the step computed. A log is written whenever a client resets the
+prefix cache, which it does between two runs.
+"""
+
+import gzip
+import json
+import os
+from time import perf_counter
+
+ROWS: list[dict] = []
+ARRIVALS: list[tuple] = []
+STATE = {"row": None, "base": None, "number": 0, "installed": False}
+
+
+def watch(core_module) -> None:
+    """Wrap the engine core's methods once its module is loaded."""
+    core = core_module.EngineCore
+    _wrap_init(core)
+    add, reset = core.add_request, core.reset_prefix_cache
+
+    def add_request(self, request, *args, **kwargs):
+        ARRIVALS.append((request.request_id, round(perf_counter(), 6), request.num_prompt_tokens))
+        return add(self, request, *args, **kwargs)
+
+    def reset_prefix_cache(self, *args, **kwargs):
+        _write()
+        return reset(self, *args, **kwargs)
+
+    core.add_request, core.reset_prefix_cache = add_request, reset_prefix_cache
+
+
+def _wrap_init(core) -> None:
+    init = core.__init__
+
+    def __init__(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        _install(self)
+
+    core.__init__ = __init__
+
+
+def _event():
+    import torch
+
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _install(core) -> None:
+    """Wrap what one step calls, in the order in which it does."""
+    import torch
+    from vllm.v1.executor.uniproc_executor import AsyncOutputFuture
+
+    torch.cuda.synchronize()
+    STATE["base"] = (_event(), perf_counter())
+    torch.cuda.synchronize()
+    scheduler, executor = core.scheduler, core.model_executor
+    schedule, update = scheduler.schedule, scheduler.update_from_output
+    execute, sample, result = executor.execute_model, executor.sample_tokens, AsyncOutputFuture.result
+    by_output: dict[int, dict] = {}
+    by_future: dict[int, dict] = {}
+
+    def timed_schedule(*args, **kwargs):
+        start = perf_counter()
+        output = schedule(*args, **kwargs)
+        row = STATE["row"] = {"plan": (start, perf_counter())}
+        computed = {each.req_id: each.num_computed_tokens for each in output.scheduled_new_reqs}
+        cached = output.scheduled_cached_reqs
+        computed.update(zip(cached.req_ids, cached.num_computed_tokens))
+        row["batch"] = [(name, new, computed.get(name, -1)) for name, new in output.num_scheduled_tokens.items()]
+        row["preempted"] = len(output.preempted_req_ids or ())
+        row["running"], row["waiting"] = len(scheduler.running), len(scheduler.waiting)
+        row["free"] = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        by_output[id(output)] = row
+        ROWS.append(row)
+        return output
+
+    def timed_execute(output, *args, **kwargs):
+        row = by_output[id(output)]
+        row["before"], start = _event(), perf_counter()
+        answer = execute(output, *args, **kwargs)
+        row["execute"], row["model"] = (start, perf_counter()), _event()
+        return answer
+
+    def timed_sample(*args, **kwargs):
+        row, start = STATE["row"], perf_counter()
+        future = sample(*args, **kwargs)
+        row["sample"], row["after"] = (start, perf_counter()), _event()
+        by_future[id(future)] = row
+        return future
+
+    def timed_result(self, *args, **kwargs):
+        start = perf_counter()
+        answer = result(self, *args, **kwargs)
+        row = by_future.pop(id(self), None)
+        if row is not None:
+            row["wait"] = (start, perf_counter())
+        return answer
+
+    def timed_update(output, *args, **kwargs):
+        start = perf_counter()
+        answer = update(output, *args, **kwargs)
+        row = by_output.pop(id(output), None)
+        if row is not None:
+            row["process"] = (start, perf_counter())
+        return answer
+
+    scheduler.schedule, scheduler.update_from_output = timed_schedule, timed_update
+    executor.execute_model, executor.sample_tokens = timed_execute, timed_sample
+    AsyncOutputFuture.result = timed_result
+
+
+def _write() -> None:
+    """One file a run, and start anew."""
+    import torch
+
+    if not ROWS:
+        ARRIVALS.clear()
+        return
+    torch.cuda.synchronize()
+    base, zero = STATE["base"]
+    rows = []
+    for row in ROWS:
+        kept = {name: value for name, value in row.items() if name in ("batch", "preempted", "running", "waiting", "free")}
+        for name in ("plan", "execute", "sample", "wait", "process"):
+            kept[name] = [round(each - zero, 6) for each in row[name]] if name in row else None
+        kept["gpu"] = [
+            round(base.elapsed_time(row[name]) / 1e3, 6) if name in row else None for name in ("before", "model", "after")
+        ]
+        rows.append(kept)
+    folder = os.environ["STEP_LOG"]
+    os.makedirs(folder, exist_ok=True)
+    arrivals = [(name, round(time - zero, 6), tokens) for name, time, tokens in ARRIVALS]
+    with gzip.open(os.path.join(folder, f"steps_{STATE['number']:02d}.json.gz"), "wt") as file:
+        json.dump({"zero": zero, "arrivals": arrivals, "steps": rows}, file)
+    STATE["number"] += 1
+    ROWS.clear()
+    ARRIVALS.clear()
