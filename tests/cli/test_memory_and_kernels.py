@@ -12,7 +12,7 @@ MEMORY_KEYS = {
 }  # fmt: skip
 STEP_KEYS = {
     "deployment", "num_tokens", "padded_tokens", "launch", "gpu_us", "gpu_low_us", "gpu_high_us", "gap_us", "host_us",
-    "step_us", "source", "kernels",
+    "step_us", "source", "kind", "notes", "kernels",
 }  # fmt: skip
 KERNEL_KEYS = {"terms", 
     "name", "family", "launches", "us", "low_us", "high_us", "total_us", "source", "bound", "achieved", "limit", "unit",

@@ -53,7 +53,7 @@ def test_layouts(infercast: Any) -> None:
         if row["problem"] is None:
             for name in ("ttft_ms", "tpot_ms"):
                 low, high = row[f"{name}_mean_interval"]
-                assert low < row[name]["mean"] < high
+                assert low <= row[name]["mean"] < high
             simulated = infercast(
                 "simulate", "qwen2.5-7b", "--gpu", row["gpu"], "-tp", row["tensor_parallel_size"],
                 "-pp", row["pipeline_parallel_size"], "-dp", row["data_parallel_size"], *LOAD, "--json",
@@ -63,6 +63,38 @@ def test_layouts(infercast: Any) -> None:
     text = infercast(*words).out
     assert "per GPU" in text
     assert "TP2" in text
+
+
+def test_layouts_by_the_roofline_are_bounds(infercast: Any) -> None:
+    words = ("layouts", "qwen2.5-7b", "--gpu", "a100-sxm", "--gpus", "1", "--predictor", "roofline", *LOAD[:6])
+    (row,) = infercast(*words, "--json").json
+    assert (row["kind"], row["source"]) == ("bound", "roofline")
+    assert row["tpot_ms_mean_interval"][0] == pytest.approx(row["tpot_ms"]["mean"])
+    assert row["output_tokens_per_s_interval"][1] == pytest.approx(row["output_tokens_per_s"])
+    assert "lower bounds: the best case" in infercast(*words).out
+
+
+def test_layouts_of_several_vendors(infercast: Any) -> None:
+    words = ("layouts", "qwen2.5-7b", "--gpu", "mi300x,b200-sxm,h200-sxm", "--gpus", "2", "--concurrency", 4)
+    rows = infercast(*words, "--json").json
+    kinds = {row["gpu"]: (row["kind"], row["source"]) for row in rows}
+    assert kinds["mi300x"] == ("estimate", "typical")
+    assert kinds["h200-sxm"][0] == "estimate"
+    text = " ".join(infercast(*words).out.split())
+    assert "rough: no kernel of this vendor was measured" in text
+    assert "Collectives may be slower on b200-sxm than on h200-sxm" in text
+
+
+def test_pcie_topologies(infercast: Any) -> None:
+    words = ("kernels", "llama-3.1-8b", "--gpu", "l40s", "-tp", 4, "--prefill", 2048)
+    left_open = infercast(*words, "--json").json
+    assert "talk over PCIe" in left_open["notes"][0]
+    switch = infercast(*words, "--pcie-topology", "switch", "--json").json
+    assert switch["gpu_us"] < left_open["gpu_us"] / 2
+    assert switch["notes"] == []
+    refused = infercast(*words, "--pcie-topology", "ring")
+    assert refused.code == 2
+    assert "unknown PCIe topology 'ring'; known: host, sockets, switch" in refused.err
 
 
 def test_layouts_that_cannot_keep_up_are_not_ranked(infercast: Any) -> None:

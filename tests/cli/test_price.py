@@ -44,7 +44,7 @@ SOURCES = {
     "h20": "sibling",
     "gb200": "sibling",
     "t4": "unseen",
-    "mi300x": "roofline",
+    "mi300x": "typical",
 }
 
 

@@ -15,7 +15,8 @@ KEYS = {
     "deployment", "workload", "ttft_ms", "tpot_ms", "inter_token_ms", "end_to_end_ms", "output_tokens_per_s",
     "requests_per_s", "duration_s", "running", "waiting", "kv_usage", "prefix_hit_rate", "preemptions", "phases",
     "state", "capacity_requests_per_s", "steady_state", "steady_only", "host_bound_share",
-    "saturated", "saturation_requests_per_s", "source", "interval_level", "ttft_ms_interval", "tpot_ms_interval",
+    "saturated", "saturation_requests_per_s", "source", "kind", "interval_level", "ttft_ms_interval",
+    "tpot_ms_interval",
     "inter_token_ms_interval", "end_to_end_ms_interval", "output_tokens_per_s_interval", "requests_per_s_interval",
 }  # fmt: skip
 

@@ -169,3 +169,24 @@ def test_host_times_seen_in_one_other_model_are_less_certain() -> None:
         spreads.append(uncertainty_of(deployment, run.record, sources.MEASURED).host)
     assert spreads[0] == spreads[1] == EIGHTY * HOST_SPREAD
     assert spreads[2] > 1.2 * EIGHTY * HOST_SPREAD
+
+
+def test_nothing_is_faster_than_a_bound() -> None:
+    deployment = deploy("qwen2.5-0.5b", "h200-sxm", predictor="roofline")
+    forecast = simulate(deployment, synthetic_workload(rate=4, count=20, input_lengths=500, output_lengths=20))
+    intervals = forecast_intervals(forecast)
+    assert forecast.kind == "bound"
+    assert intervals.tpot.low.mean == pytest.approx(forecast.tpot.mean)
+    assert intervals.tpot.high.mean > forecast.tpot.mean
+    assert intervals.output_tokens_per_second[1] == pytest.approx(forecast.output_tokens_per_second)
+
+
+def test_what_is_typical_gains_no_more_than_the_hardware_allows() -> None:
+    """A decode step that reads 70B weights cannot be shorter than reading them."""
+    deployment = deploy("llama-3.3-70b-fp8", "mi300x")
+    forecast = simulate(deployment, synthetic_workload(rate=1, count=20, input_lengths=500, output_lengths=50))
+    intervals = forecast_intervals(forecast)
+    reading = deployment.memory.weights / deployment.gpu.dram_bandwidth
+    assert forecast.kind == "estimate"
+    assert forecast.source == "typical"
+    assert reading < intervals.tpot.low.mean < forecast.tpot.mean < intervals.tpot.high.mean

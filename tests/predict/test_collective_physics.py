@@ -65,7 +65,7 @@ def test_an_engine_waits_for_the_last_gpu():
 def test_flags_take_longer_between_chips_of_two_dies(kind):
     gpu = load_gpu("b200-sxm")
     short = np.array([512.0])
-    hopper = seconds(kind, short, 8, replace(gpu, architecture="hopper"))[0]
+    hopper = seconds(kind, short, 8, replace(gpu, kernels="hopper"))[0]
     assert seconds(kind, short, 8, gpu)[0] == pytest.approx(3.0 / 2.3 * hopper, rel=0.02)
 
 
@@ -82,7 +82,7 @@ def test_above_its_limit_an_engine_copies_into_symmetric_memory(gpus, limit):
 def test_the_switch_carries_less_of_blackwells_links():
     gpu = load_gpu("b200-sxm")
     large = np.array([2.0**32])
-    hopper = seconds("all_reduce", large, 8, replace(gpu, architecture="hopper"), library="nccl")[0]
+    hopper = seconds("all_reduce", large, 8, replace(gpu, kernels="hopper"), library="nccl")[0]
     assert seconds("all_reduce", large, 8, gpu, library="nccl")[0] == pytest.approx(0.85 / 0.74 * hopper, rel=0.01)
 
 

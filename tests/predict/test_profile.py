@@ -1,5 +1,6 @@
 """Which measured kernels stand for those of a GPU that was not measured."""
 
+from infercast.hardware import load_gpu
 from infercast.predict.profile import kernel_profile
 
 
@@ -13,8 +14,9 @@ def test_rtx_blackwell_borrows_dense_products_from_all_and_attention_from_ada():
 
 def test_the_datacentre_generations_stand_together():
     profile = kernel_profile()
-    assert not profile.stands_alone("blackwell-ultra", "gemm", "bf16")
-    assert profile.generations["blackwell-ultra"] == ("blackwell",)
+    ultra = load_gpu("b300-sxm")
+    assert not profile.stands_alone(ultra.kernels, "gemm", "bf16")
+    assert profile.generations[ultra.kernels] == ("blackwell",)
 
 
 def test_preferring_an_engine_changes_the_order_of_tables_only():

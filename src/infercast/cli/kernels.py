@@ -35,6 +35,7 @@ def command(
     moe_backend: options.MoeBackend = "auto",
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
+    pcie_topology: options.PcieTopology = None,
     max_num_batched_tokens: Annotated[
         int | None,
         typer.Option(
@@ -97,6 +98,7 @@ def command(
         moe_backend=moe_backend,
         expert_routing=expert_routing,
         network=network,
+        pcie_topology=pcie_topology,
         predictor=options.choose_predictor(predictor, anchors, gpu, measurements),
     )
     deployment = asked()

@@ -55,6 +55,7 @@ def command(
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
     network: options.NetworkName = None,
+    pcie_topology: options.PcieTopology = None,
     router: options.RouterName = DEFAULT_ROUTER,
     predictor: options.PredictorName = "learned",
     as_json: options.Json = False,
@@ -87,6 +88,7 @@ def command(
             quantization=quantization,
             kv_cache_dtype=kv_cache_dtype,
             network=network,
+            pcie_topology=pcie_topology,
             predictor=predictor,
             tell=tell,
         )

@@ -101,6 +101,14 @@ NetworkName = Annotated[
     str | None,
     typer.Option("--network", metavar="NAME", help="Between nodes: infiniband-ndr, roce-400, ...; none by default."),
 ]
+PcieTopology = Annotated[
+    str | None,
+    typer.Option(
+        "--pcie-topology",
+        metavar="NAME",
+        help="Between GPUs of a node without NVLink: switch, sockets or host; left open by default.",
+    ),
+]
 RouterName = Annotated[
     str,
     typer.Option(

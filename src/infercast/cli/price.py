@@ -13,7 +13,7 @@ from infercast.cli import options
 from infercast.errors import InputError
 from infercast.forecast.price import price_kernel, price_table
 from infercast.forecast.shapes import SHAPES
-from infercast.hardware import load_gpu
+from infercast.hardware import load_gpu, with_network
 from infercast.predict.default import make_predictor
 from infercast.report.layout import facts, section, show
 from infercast.units import format_seconds
@@ -56,6 +56,7 @@ def command(
     table: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Price every row of a CSV; prints CSV.")
     ] = None,
+    network: options.NetworkName = None,
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
     measurements: options.Measurements = None,
@@ -78,7 +79,8 @@ def command(
         "gpus": gpus, "dtype": dtype, "weight_dtype": weight_dtype, "kv_dtype": kv_dtype,
     }  # fmt: skip
     values = {name: value for name, value in given.items() if value is not None}
-    chosen, device = options.choose_predictor(predictor, anchors, gpu, measurements), load_gpu(gpu)
+    chosen = options.choose_predictor(predictor, anchors, gpu, measurements)
+    device = with_network(load_gpu(gpu), network)
     pricer = make_predictor(chosen) if isinstance(chosen, str) else chosen
     if table is not None:
         if values:

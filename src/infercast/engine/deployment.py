@@ -82,6 +82,20 @@ class Deployment:
         )
 
 
+OLDEST = (7, 0)
+"""Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta."""
+
+
+def check_capability(gpu: Gpu) -> None:
+    """Refuse a GPU that the engine does not run on."""
+    parts = gpu.compute_capability.split(".")
+    if all(part.isdigit() for part in parts) and tuple(map(int, parts)) < OLDEST:
+        raise InputError(
+            f"vLLM does not run on {gpu.name}: its compute capability is {gpu.compute_capability}, and "
+            f"{OLDEST[0]}.{OLDEST[1]} (Volta, such as v100-sxm) is the least"
+        )
+
+
 def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
     """Refuse a layout whose GPUs have nothing to talk over."""
     talking = talking_gpus(model, layout)
@@ -103,6 +117,7 @@ def deploy(
     over_http: bool = False,
 ) -> Deployment:
     """Put a model on GPUs, or say why it cannot be done."""
+    check_capability(gpu)
     check_layout(model, layout)
     check_nodes(model, layout, gpu)
     block_size = default_block_size(model, gpu)

@@ -14,6 +14,7 @@ from infercast.engine.host_presets import named_host
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu, with_network
+from infercast.hardware.pcie import with_topology
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig, with_routing
@@ -29,7 +30,7 @@ MOE_BACKENDS = ("auto", "triton", "cutlass", "trtllm", "marlin")
 ROUTINGS = ("uniform", "balanced", "power_law_1.01", "power_law_1.2")
 # How copies that share experts exchange tokens, by vLLM's names.
 ALL2ALL_BACKENDS = ("allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency")
-FUSING_ARCHITECTURES = ("hopper", "blackwell", "blackwell-ultra")
+FUSING_KERNELS = ("hopper", "blackwell")
 
 # vLLM's names for KV-cache formats; both spellings of fp8 take one byte.
 KV_DTYPES = {
@@ -68,7 +69,7 @@ def load_model(
 
 def fuses_norms(gpu: Gpu) -> bool:
     """Whether vLLM does so by default: norms ride on all-reduces where FlashInfer has the kernel for it."""
-    return gpu.architecture in FUSING_ARCHITECTURES
+    return gpu.kernels in FUSING_KERNELS
 
 
 def deploy(
@@ -88,6 +89,7 @@ def deploy(
     expert_routing: str = ROUTINGS[0],
     language_model_only: bool = False,
     network: str | None = None,
+    pcie_topology: str | None = None,
     api_server: bool = False,
     predictor: str | Predictor = "learned",
     host: Path | Host | str | None = None,
@@ -95,13 +97,14 @@ def deploy(
     """Put a model on GPUs, or say why it cannot be done. ``host`` is a name of `infercast hosts`, a file
     like the bundled one, or what it holds.
 
-    ``network`` joins nodes where a layout needs more GPUs than one holds. ``fuse_allreduce_rms`` of None follows vLLM:
+    ``network`` joins nodes where a layout needs more GPUs than one holds, ``pcie_topology`` says how GPUs of a node are
+    joined that have no direct links. ``fuse_allreduce_rms`` of None follows vLLM:
     on for tensor parallelism on Hopper and Blackwell. With ``api_server`` requests come as text over HTTP.
 
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and
     `InputError` for anything that an engine would refuse.
     """
-    device = with_network(gpu if isinstance(gpu, Gpu) else load_gpu(gpu), network)
+    device = with_topology(with_network(gpu if isinstance(gpu, Gpu) else load_gpu(gpu), network), pcie_topology)
     if all2all_backend not in ALL2ALL_BACKENDS:
         raise InputError(f"unknown all2all_backend {all2all_backend!r}; known: {', '.join(ALL2ALL_BACKENDS)}")
     if all2all_backend != ALL2ALL_BACKENDS[0] and not (enable_expert_parallel and data_parallel_size > 1):

@@ -106,10 +106,10 @@ def diagnose(deployment: Deployment, workload: Workload, ceilings: Ceilings | No
         raise InputError(f"a diagnosis is of one copy, not of layout {deployment.layout}; use data_parallel_size 1")
     known = ceilings or default_ceilings()
     base = simulate(deployment, workload)
-    if base.source == "roofline":
+    if base.source in ("roofline", "typical"):
         raise InputError(
-            f"kernels on {deployment.gpu.name} are priced by the roofline, as good as kernels get; a diagnosis "
-            "needs learned prices (NVIDIA GPUs, --predictor learned)"
+            f"kernels on {deployment.gpu.name} are priced by the roofline, so nothing is known of how good they are; a "
+            "diagnosis needs learned prices (NVIDIA GPUs, --predictor learned)"
         )
 
     def saved(changed: Deployment) -> Saving:

@@ -11,10 +11,11 @@ from infercast.errors import InputError
 from infercast.forecast.capacity import kept_full
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.outcome import outcome_of, part_of
-from infercast.forecast.phases import Phase, summarise_phases
+from infercast.forecast.phases import Phase, summarise_phases, weakest_source
 from infercast.forecast.saturation import Saturation, State, find_state, judged
 from infercast.forecast.serving import Level, replica_of
 from infercast.forecast.steady import SteadyState, find_steady
+from infercast.predict.estimate import kind_of
 from infercast.records import dataclass
 from infercast.serve import Record, Workload, simulate
 from infercast.serve.fleet import MOST_ENGINES, Pool, same_engines, simulate_fleet
@@ -76,6 +77,16 @@ class FleetForecast:
     def saturation(self) -> Saturation | None:
         """Set where requests arrive faster than they can ever be served."""
         return self.state.saturation
+
+    @property
+    def source(self) -> str:
+        """What the prices of the largest kernels rest on: the weakest of them."""
+        return weakest_source(self.phases)
+
+    @property
+    def kind(self) -> str:
+        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
+        return kind_of(self.source)
 
     @property
     def output_tokens_per_second_a_gpu(self) -> float:

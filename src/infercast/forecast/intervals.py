@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import exp
+from math import exp, inf
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.luck import LENGTHS, LENGTHS_STEP_BY_STEP, luck_of
 from infercast.forecast.results import chance_in, results_of
 from infercast.forecast.serving import Forecast
-from infercast.forecast.uncertainty import Uncertainty, slowed, uncertainty_of
+from infercast.forecast.uncertainty import Uncertainty, gain_of, slowed, uncertainty_of
 from infercast.records import dataclass
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.fleet import Pool, same_engines
@@ -118,7 +118,8 @@ def forecast_intervals(forecast: Forecast | FleetForecast) -> Intervals:
     lengths = LENGTHS if _jumps(pool) else LENGTHS_STEP_BY_STEP
     luck = luck_of(forecast.workload, served, first_of(pool), lambda other: serve_pool(pool, other)[1], lengths)
     chance = chance_in(served) if luck is None else luck
-    return around(forecast, pool_half_widths(pool, forecast.workload, uncertainty, results_of, chance))
+    widths = pool_half_widths(pool, forecast.workload, uncertainty, results_of, chance)
+    return around(forecast, widths, gain_of(forecast.deployment, busiest(records)))
 
 
 def first_of(pool: Pool) -> Replica:
@@ -132,15 +133,16 @@ def _jumps(pool: Pool) -> bool:
     return first.stages is None and not first.limits.prompts_first and not pool.lockstep
 
 
-def around(forecast: Summary, widths: Array) -> Intervals:
-    """Intervals of these widths around a forecast's own numbers."""
+def around(forecast: Summary, widths: Array, gain: float = inf) -> Intervals:
+    """Intervals of these widths around a forecast's own numbers; no time is shorter by more than ``gain`` says."""
     factors, rate = np.exp(widths[:-1].reshape(4, len(NAMES))), exp(widths[-1])
+    gains, faster = np.minimum(factors, exp(gain)), min(rate, exp(gain))
 
     def band(values: Percentiles | None, number: int) -> Band | None:
         if values is None:
             return None
         ends = np.array(values.values)
-        low, high = ends / factors[number], ends * factors[number]
+        low, high = ends / gains[number], ends * factors[number]
         return Band(Percentiles(*low.tolist()), Percentiles(*high.tolist()))
 
     ttft, end_to_end = band(forecast.ttft, 0), band(forecast.end_to_end, 3)
@@ -152,6 +154,6 @@ def around(forecast: Summary, widths: Array) -> Intervals:
         tpot=band(forecast.tpot, 1),
         inter_token=band(forecast.inter_token, 2),
         end_to_end=end_to_end,
-        output_tokens_per_second=(tokens / rate, tokens * rate),
-        requests_per_second=(requests / rate, requests * rate),
+        output_tokens_per_second=(tokens / rate, tokens * faster),
+        requests_per_second=(requests / rate, requests * faster),
     )

@@ -11,7 +11,7 @@ from infercast.errors import InputError
 from infercast.forecast.step_calls import step_calls
 from infercast.ops import Call, Collective
 from infercast.ops.dtypes import tensor_rate_of
-from infercast.predict.estimate import Estimate, total
+from infercast.predict.estimate import Estimate, kind_of, total
 from infercast.predict.power import THROTTLED, throttle, throttle_decoding, weight_of
 from infercast.records import dataclass
 
@@ -54,6 +54,11 @@ class StepCost:
     launch: str
     num_tokens: int
     padded_tokens: int
+
+    @property
+    def kind(self) -> str:
+        """``estimate``, or ``bound``: the least that hardware allows."""
+        return kind_of(self.gpu.source)
 
     @property
     def seconds(self) -> float:

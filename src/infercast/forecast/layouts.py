@@ -8,7 +8,7 @@ slower ones: kernels and host may be off by so much, each in its share of the ti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import exp
+from math import exp, inf
 
 from infercast.engine.deployment import check_nodes
 from infercast.engine.settings import EngineSettings
@@ -19,14 +19,17 @@ from infercast.forecast.latency import Percentiles
 from infercast.forecast.saturation import Saturation
 from infercast.forecast.serving import Forecast
 from infercast.forecast.simulate import simulate
-from infercast.forecast.uncertainty import uncertainty_of
+from infercast.forecast.uncertainty import gain_of, uncertainty_of
 from infercast.hardware import Gpu, load_gpu, with_network
+from infercast.hardware.pcie import with_topology
 from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.spec import ExpertFeedForward, ModelConfig
 from infercast.predict.default import make_predictor
+from infercast.predict.estimate import basis_of, kind_of
+from infercast.predict.ordering import ordering
 from infercast.predict.roofline import Predictor
 from infercast.records import dataclass
-from infercast.serve import Workload
+from infercast.serve import Record, Workload
 from infercast.serve.fleet import MOST_ENGINES
 from infercast.serve.workload import synthetic_workload
 
@@ -62,6 +65,15 @@ class LayoutCost:
     """... and the same of TPOT and, upside down, of throughput."""
     problem: str = ""
     """Why it cannot be done."""
+    gain: float = inf
+    """Logarithm of how many times shorter times can be."""
+    source: str = ""
+    """What the weakest of the prices that count rests on: one of `SOURCES`."""
+
+    @property
+    def kind(self) -> str:
+        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
+        return kind_of(self.source)
 
     @property
     def output_tokens_per_second_a_gpu(self) -> float:
@@ -71,17 +83,22 @@ class LayoutCost:
     @property
     def ttft_interval(self) -> tuple[float, float] | None:
         """80 % interval of the mean TTFT."""
-        return None if self.ttft is None else _around(self.ttft.mean, self.ttft_width)
+        return None if self.ttft is None else self._around(self.ttft.mean, self.ttft_width)
 
     @property
     def tpot_interval(self) -> tuple[float, float] | None:
         """80 % interval of the mean TPOT."""
-        return None if self.tpot is None else _around(self.tpot.mean, self.tpot_width)
+        return None if self.tpot is None else self._around(self.tpot.mean, self.tpot_width)
 
     @property
     def output_tokens_per_second_interval(self) -> tuple[float, float]:
         """80 % interval of the throughput."""
-        return _around(self.output_tokens_per_second, self.tpot_width)
+        rate = self.output_tokens_per_second
+        return rate * exp(-self.tpot_width), rate * exp(min(self.tpot_width, self.gain))
+
+    def _around(self, seconds: float, width: float) -> tuple[float, float]:
+        """The interval of a time: nothing is below what the hardware allows."""
+        return seconds * exp(-min(width, self.gain)), seconds * exp(width)
 
 
 def usual_workload(concurrency: int = CONCURRENCY, count: int | None = None) -> Workload:
@@ -105,6 +122,7 @@ def compare_layouts(
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
     network: str | None = None,
+    pcie_topology: str | None = None,
     predictor: str | Predictor = "learned",
     tell: Tell | None = None,
 ) -> tuple[LayoutCost, ...]:
@@ -113,7 +131,8 @@ def compare_layouts(
     ``router`` is the load balancer of layouts with several replicas. ``tell`` is told of each layout as it begins.
     """
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
-    devices = [with_network(each if isinstance(each, Gpu) else load_gpu(each), network) for each in gpus]
+    loaded = [each if isinstance(each, Gpu) else load_gpu(each) for each in gpus]
+    devices = [with_topology(with_network(each, network), pcie_topology) for each in loaded]
     chosen = make_predictor(predictor) if isinstance(predictor, str) else predictor
     wanted, load = settings or EngineSettings(), workload or usual_workload()
     costs = []
@@ -203,13 +222,21 @@ def _simulate(
         saturation=forecast.saturation,
         ttft_width=prompts,
         tpot_width=all_steps,
+        gain=gain_of(deployment, _record(forecast)),
+        source=basis_of(
+            (family.source, family.seconds) for phase in forecast.phases for family in phase.families if family.source
+        ),
     )
+
+
+def _record(forecast: Forecast | FleetForecast) -> Record:
+    """What happened on the busiest engine."""
+    return forecast.record if isinstance(forecast, Forecast) else busiest(forecast.records)
 
 
 def _widths(forecast: Forecast | FleetForecast) -> tuple[float, float]:
     """How far steps with prompts may be off, and all steps together, as logarithms."""
-    record = forecast.record if isinstance(forecast, Forecast) else busiest(forecast.records)
-    about = uncertainty_of(forecast.deployment, record)
+    about = uncertainty_of(forecast.deployment, _record(forecast))
     kernels = {"prefill": about.prompts, "decode": about.decodes}
     # Stages of a pipeline wait for each other most of all.
     waits = {name: about.host if forecast.deployment.layout.pipeline == 1 else off for name, off in kernels.items()}
@@ -221,12 +248,17 @@ def _widths(forecast: Forecast | FleetForecast) -> tuple[float, float]:
     return off["prefill"] / seconds["prefill"], sum(off.values()) / sum(seconds.values())
 
 
-def _around(value: float, width: float) -> tuple[float, float]:
-    return value * exp(-width), value * exp(width)
+def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:
+    """What to know before comparing these GPUs: kernels that are known to be out of order, or were put in order."""
+    gpus = {cost.gpu.name: cost.gpu for cost in costs}
+    return [*ordering().notes([*gpus.values()])] if len(gpus) > 1 else []
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """Best first: most output tokens a GPU; what cannot keep up comes next, and what does not fit last."""
-    return sorted(
-        costs, key=lambda cost: (bool(cost.problem), bool(cost.saturation), -cost.output_tokens_per_second_a_gpu)
-    )
+    """Best first: most output tokens a GPU. Bounds come after estimates, then what cannot keep up or does not fit."""
+
+    def place(cost: LayoutCost) -> tuple[bool, bool, bool, float]:
+        worst = bool(cost.problem), bool(cost.saturation), cost.kind == "bound"
+        return *worst, -cost.output_tokens_per_second_a_gpu
+
+    return sorted(costs, key=place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infercast.engine.block_size import default_block_size
-from infercast.engine.deployment import check_nodes
+from infercast.engine.deployment import check_capability, check_nodes
 from infercast.engine.expert_padding import expert_multiples
 from infercast.engine.memory import Memory, plan_memory, require_fit
 from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
@@ -66,6 +66,7 @@ def fit_memory(
     layout = ParallelLayout(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
     )
+    check_capability(device)
     check_layout(config, layout)
     check_nodes(config, layout, device)
     block_size = default_block_size(config, device)

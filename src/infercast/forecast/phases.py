@@ -8,6 +8,7 @@ from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepShape
 from infercast.engine.timer import GAPS, KernelTimer
 from infercast.forecast.kernels import price_shape
+from infercast.predict.estimate import SOURCES
 from infercast.records import dataclass
 from infercast.serve import Record
 from infercast.serve.totals import PhaseTotals
@@ -48,6 +49,16 @@ class Phase:
     def whole(self) -> float:
         """What the families and waiting are shares of: the steps' time, of a pipeline that of all stages together."""
         return self.gpu_seconds + self.host_bound_seconds
+
+
+COUNTS = 0.05
+"""Share of a phase from which on a family's source counts."""
+
+
+def weakest_source(phases: tuple[Phase, ...]) -> str:
+    """What the prices of the largest families rest on: the weakest of them."""
+    families = [family for phase in phases for family in phase.families if family.share >= COUNTS and family.source]
+    return max((family.source for family in families), key=SOURCES.index)
 
 
 def summarise_phases(deployment: Deployment, record: Record, timer: KernelTimer) -> tuple[Phase, ...]:

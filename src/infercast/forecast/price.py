@@ -12,8 +12,9 @@ import numpy as np
 from infercast.errors import FileFormatError, InputError
 from infercast.forecast.csv_rows import read_rows
 from infercast.forecast.shapes import SHAPES, build_op
-from infercast.hardware import Gpu, load_gpu
-from infercast.ops import Op
+from infercast.hardware import Gpu, load_gpu, with_network
+from infercast.hardware.network import networks
+from infercast.ops import Collective, Op
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import Estimate
 from infercast.predict.roofline import Predictor
@@ -21,23 +22,30 @@ from infercast.predict.roofline import Predictor
 RESULTS = ("seconds", "low", "high", "source", "bound")
 
 
-def price(kernel: str | Op, gpu: str | Path | Gpu, *, predictor: str | Predictor = "learned", **sizes: Any) -> Estimate:
+def price(
+    kernel: str | Op,
+    gpu: str | Path | Gpu,
+    *,
+    predictor: str | Predictor = "learned",
+    network: str | None = None,
+    **sizes: Any,
+) -> Estimate:
     """What a kernel costs on a GPU: seconds, an 80 % interval, source and bound.
 
     A kernel is an operator, or named by its family and sizes as on the command line:
     ``price("gemm", "h200-sxm", m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays of prices; a million
-    products are priced in half a second.
+    products are priced in half a second. ``network`` joins nodes, for collectives of more GPUs than one has.
     """
-    device = gpu if isinstance(gpu, Gpu) else _device(str(gpu))
+    device = with_network(gpu if isinstance(gpu, Gpu) else _device(str(gpu)), network)
     pricer = _known_predictor(predictor) if isinstance(predictor, str) else predictor
     if not isinstance(kernel, str):
         if sizes:
             raise InputError(f"an operator has its own sizes; leave out {', '.join(sizes)}")
-        return pricer.price(kernel, device)
+        return _checked(pricer, kernel, device)
     for name, size in sizes.items():
         if isinstance(size, list):
             sizes[name] = np.array(size)
-    return pricer.price(build_op(kernel, sizes), device)
+    return _checked(pricer, build_op(kernel, sizes), device)
 
 
 # Kept, because making them takes longer than a price.
@@ -47,7 +55,17 @@ _device = lru_cache(load_gpu)
 
 def price_kernel(predictor: Predictor, gpu: Gpu, family: str, values: dict[str, Any]) -> Estimate:
     """One kernel, named by its sizes."""
-    return predictor.price(build_op(family, values), gpu)
+    return _checked(predictor, build_op(family, values), gpu)
+
+
+def _checked(predictor: Predictor, op: Op, gpu: Gpu) -> Estimate:
+    """The price of an operator that the GPUs can run."""
+    if isinstance(op, Collective) and op.gpus > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
+        raise InputError(
+            f"a collective of {op.gpus} GPUs needs a network: a node of {gpu.name} has {gpu.gpus_per_node}; name one "
+            f"(--network {', '.join(networks())}) or use at most {gpu.gpus_per_node} GPUs"
+        )
+    return predictor.price(op, gpu)
 
 
 def price_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> Iterator[dict[str, Any]]:

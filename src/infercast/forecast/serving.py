@@ -8,10 +8,10 @@ from infercast.engine.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.outcome import outcome_of, part_of
-from infercast.forecast.phases import Phase, summarise_phases
+from infercast.forecast.phases import Phase, summarise_phases, weakest_source
 from infercast.forecast.saturation import Saturation, State, find_state, judged
 from infercast.forecast.steady import SteadyState, find_steady
-from infercast.predict.estimate import SOURCES
+from infercast.predict.estimate import kind_of
 from infercast.predict.power import SETTLE_SECONDS
 from infercast.records import dataclass
 from infercast.serve import Limits, Record, Replica, Workload
@@ -65,6 +65,11 @@ class Forecast:
     def saturation(self) -> Saturation | None:
         """Set where requests arrive faster than they can ever be served; latencies then tell how long the run was."""
         return self.state.saturation
+
+    @property
+    def kind(self) -> str:
+        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
+        return kind_of(self.source)
 
 
 def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = True) -> Replica:
@@ -130,7 +135,6 @@ def simulate(
     busy = sum(phase.seconds for phase in record.phases.values())
     num_input = sum(request.num_input for request in workload.requests)
     phases = summarise_phases(deployment, record, timer)
-    sources = [family.source for phase in phases for family in phase.families if family.share >= 0.05 and family.source]
     return Forecast(
         deployment=deployment,
         workload=workload,
@@ -148,7 +152,7 @@ def simulate(
         prefix_hit_rate=float(record.num_cached.sum()) / num_input,
         num_preemptions=record.num_preemptions,
         phases=phases,
-        source=max(sources, key=SOURCES.index),
+        source=weakest_source(phases),
         state=state,
         steady=steady_state,
         steady_only=steady,

@@ -76,7 +76,7 @@ class Tuning:
         """Why nothing is recommended untried; empty where forecasts may be enough."""
         if self.has_file:
             return "vLLM runs a file that was tuned for this layer, and what it holds is not modelled"
-        if self.gpu.architecture != PROVED_ON:
+        if self.gpu.kernels != PROVED_ON:
             return f"rankings were compared with measurements on {PROVED_ON.title()} GPUs only"
         return ""
 

@@ -20,9 +20,10 @@ off by more than prices say (``ELSEWHERE``), set on published runs (benchmarks/a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
-from math import hypot
+from math import hypot, inf, log
 
 import numpy as np
 
@@ -32,13 +33,16 @@ from infercast.engine.launches import launch_work
 from infercast.engine.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
 from infercast.forecast.kernels import StepCost, price_shape
 from infercast.forecast.phases import average_shape
+from infercast.predict.learned import UNDERSTOOD
 from infercast.records import dataclass
 from infercast.serve import Record, Replica
 from infercast.serve.totals import PhaseTotals
 
 EIGHTY = 1.2816
 """Standard deviations on either side that hold 80 % of a normal distribution."""
-COMMON = {"measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "roofline": 1.0}
+COMMON = {
+    "measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "typical": 1.0, "roofline": 1.0,
+}  # fmt: skip
 """The share of a kernel price's variance that all kernels of a step have in common, by what the price rests on. On a
 GPU that was measured kernels err each for itself; on one that was not, its own way of being different is in all."""
 HOST_SPREAD = 0.135
@@ -120,6 +124,23 @@ def _of_phase(deployment: Deployment, totals: PhaseTotals) -> float:
     if not totals.steps:
         return 0.0
     return step_uncertainty(price_shape(deployment, average_shape(totals)), across_nodes=deployment.crosses_nodes)
+
+
+def most_gain(deployment: Deployment, steps: Iterable[StepCost]) -> float:
+    """Logarithm of how many times shorter times can be: not at all than a bound, and than what is typical down to what
+    the hardware allows.
+    """
+    if deployment.predictor.is_bound:
+        return 0.0
+    if deployment.gpu.vendor == UNDERSTOOD:
+        return inf
+    return max(log(float(step.gpu.seconds) / float(step.gpu.low)) for step in steps)
+
+
+def gain_of(deployment: Deployment, record: Record) -> float:
+    """The same for the average steps of a run."""
+    phases = [totals for totals in (record.prefilling, record.decoding) if totals.steps]
+    return most_gain(deployment, [price_shape(deployment, average_shape(totals)) for totals in phases])
 
 
 def step_uncertainty(step: StepCost, *, across_nodes: bool = False) -> float:

@@ -55,10 +55,13 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
         vendor=chip["vendor"],
         architecture=table["architecture"],
         compute_capability=chip["compute_capability"],
+        kernels=chip["kernels"],
+        memory=chip["memory"],
         sms=sms,
         boost_clock=boost_clock,
         sustained_clock=table["sustained_clock_mhz"] * MEGA,
         tensor_flops={"fp32": fma_flops, **_tensor_flops(table, chip, sms * boost_clock)},
+        whole_tensor_flops=_whole_rate(chip) * sms * boost_clock,
         fma_flops=fma_flops,
         special_rate=float(chip["special_ops_per_sm_clock"] * sms * boost_clock),
         dram_bytes=dram_bytes,
@@ -70,6 +73,7 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
         registers_per_sm=chip["registers_per_sm"],
         nvlink_bandwidth=table.get("nvlink_gb_per_s", 0) * GIGA,
         pcie_bandwidth=table["pcie_gb_per_s"] * GIGA,
+        pcie_topology=table.get("pcie_topology", ""),
         gpus_per_node=table.get("gpus_per_node", 1),
         tdp=float(table["tdp_w"]),
         nvlink_gpus=_linked(table),
@@ -91,9 +95,11 @@ def _check_complete(table: Mapping[str, Any], architectures: Mapping[str, Any], 
     missing = [key for key in REQUIRED_GPU_FIELDS if key not in table]
     if missing:
         raise FileFormatError(shown, f"missing {', '.join(missing)} (or start from a bundled GPU with 'base')")
-    if table["architecture"] not in architectures:
-        unknown = UnknownNameError("architecture", table["architecture"], architectures)
-        raise FileFormatError(shown, f"field 'architecture': {unknown}; name the nearest and override what differs")
+    own = [name for name, facts in architectures.items() if facts["kernels"] == name]
+    for field, known in (("architecture", architectures), ("kernels", own)):
+        if field in table and table[field] not in known:
+            unknown = UnknownNameError("architecture", table[field], known)
+            raise FileFormatError(shown, f"field {field!r}: {unknown}; name the nearest and override what differs")
 
 
 def _check_sense(gpu: Gpu, table: Mapping[str, Any], shown: object) -> None:
@@ -113,6 +119,12 @@ def _tensor_flops(table: Mapping[str, Any], chip: Mapping[str, Any], sm_clocks: 
     stated = {dtype: rate * TERA for dtype, rate in table.get("tensor_tflops", {}).items()}
     per_clock = chip["tensor_flops_per_sm_clock"] if not stated else table.get("tensor_flops_per_sm_clock", {})
     return {dtype: rate * sm_clocks for dtype, rate in per_clock.items()} | stated
+
+
+def _whole_rate(chip: Mapping[str, Any]) -> float:
+    """16-bit FLOP an SM and clock."""
+    rates = chip["tensor_flops_per_sm_clock"]
+    return float(rates.get("bf16") or rates.get("fp16", 0.0))
 
 
 def _l2_bytes_per_clock(chip: Mapping[str, Any], sms: int) -> float:

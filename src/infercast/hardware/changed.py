@@ -70,6 +70,7 @@ def _changed(gpu: Gpu, name: str, factor: float) -> Gpu:
         values["sustained_clock"] = gpu.sustained_clock * (factor if name == "boost_clock" else 1.0)
     if name in ("sms", "boost_clock", "tensor_flops"):
         values["tensor_flops"] = {dtype: rate * factor for dtype, rate in gpu.tensor_flops.items()}
+        values["whole_tensor_flops"] = gpu.whole_tensor_flops * factor
     if name == "dram_bytes":
         values["driver_bytes"] = round(gpu.driver_bytes * factor)
     if name != "tensor_flops":

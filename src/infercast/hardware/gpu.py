@@ -34,6 +34,10 @@ class Gpu:
     vendor: str
     architecture: str
     compute_capability: str
+    kernels: str
+    """The architecture whose kernels engines run on it: its own, or an earlier one's that it shares them with."""
+    memory: str
+    """Its kind: ``hbm`` (stacked) or ``gddr``."""
     sms: int
     """Streaming multiprocessors; compute units on AMD."""
     boost_clock: float
@@ -43,6 +47,8 @@ class Gpu:
 
     ``fp32`` is the plain rate outside the tensor cores.
     """
+    whole_tensor_flops: float
+    """16-bit FLOP/s of the tensor cores as the architecture has them; some products are sold with a lower rate."""
     fma_flops: float
     """Plain fp32 multiply-add FLOP/s, a multiply-add counted as two."""
     special_rate: float
@@ -67,6 +73,8 @@ class Gpu:
     tdp: float
     nvlink_gpus: int = 0
     """GPUs that the direct links join: a whole node behind a switch, two or four cards under a bridge; 0: none."""
+    pcie_topology: str = ""
+    """How GPUs without direct links are joined, one of `TOPOLOGIES`; empty where nobody says."""
     network_bandwidth: float = 0.0
     """To other nodes, one direction, the share of one GPU; 0: there is no network."""
     network_latency: float = 0.0

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from infercast.errors import FileFormatError
+from infercast.hardware.pcie import TOPOLOGIES
 
 TENSOR_DTYPES = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")
 """Formats of a tensor table. Plain fp32 is not one of them: it follows from the FMA lanes."""
@@ -49,7 +50,16 @@ ON_CHIP_FIELDS: dict[str, Rule] = {
 }
 """Facts of an architecture; a GPU file may replace any of them."""
 
-ARCHITECTURE_FIELDS: dict[str, Rule] = {"vendor": TEXT, "compute_capability": TEXT, **ON_CHIP_FIELDS}
+TOPOLOGY: Rule = (f"one of {', '.join(TOPOLOGIES)}", lambda value: value in TOPOLOGIES)
+MEMORIES = ("hbm", "gddr")
+MEMORY: Rule = ("hbm (stacked) or gddr", lambda value: value in MEMORIES)
+ARCHITECTURE_FIELDS: dict[str, Rule] = {
+    "vendor": TEXT,
+    "compute_capability": TEXT,
+    "kernels": TEXT,
+    "memory": MEMORY,
+    **ON_CHIP_FIELDS,
+}
 
 GPU_FIELDS: dict[str, Rule] = {
     "base": TEXT,
@@ -66,6 +76,7 @@ GPU_FIELDS: dict[str, Rule] = {
     "nvlink_gb_per_s": NOT_NEGATIVE,
     "nvlink_gpus": COUNT,
     "pcie_gb_per_s": POSITIVE,
+    "pcie_topology": TOPOLOGY,
     "gpus_per_node": COUNT,
     "tdp_w": POSITIVE,
     "aliases": TEXTS,

@@ -12,9 +12,9 @@ from infercast.hardware import Gpu
 from infercast.ops import Attention, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity
-from infercast.predict.choice import SIBLING_TRUST, SIBLING_WIDENING
+from infercast.predict.choice import SIBLING_WIDENING, is_same_die, trust_in
 from infercast.predict.estimate import SOURCES, Estimate
-from infercast.predict.learned import UNDERSTOOD
+from infercast.predict.learned import UNDERSTOOD, Learned
 from infercast.predict.mixed import split_batch, together
 from infercast.predict.physics.cores import engine_physics
 from infercast.predict.profile import family_of
@@ -34,7 +34,7 @@ class Changed:
     def __init__(self, predictor: Predictor, real: Gpu) -> None:
         """``real`` is the chip that the predictor knows."""
         self._predictor, self._real = predictor, real
-        self.is_cheap = predictor.is_cheap
+        self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
 
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
@@ -62,11 +62,13 @@ class Changed:
             return np.asarray(together(self.seconds(prompts, gpu), self.seconds(decodes, gpu)))
         family = family_of(op)
         here, there = (engine_physics(family, op, chip).seconds for chip in (gpu, self._real))
-        trust = SIBLING_TRUST.get(family, 1.0)
-        if isinstance(op, Gemm):
-            trust = SIBLING_TRUST.get(f"{family} {op.dtype}", trust)
-        ratio = np.clip((here / there) ** trust, *_bounds(gpu, self._real))
+        ratio = np.clip((here / there) ** self._trust(op, gpu), *_bounds(gpu, self._real))
         return np.maximum(np.ravel(self._predictor.seconds(op, self._real)) * ratio, _least(op, gpu))
+
+    def _trust(self, op: Op, gpu: Gpu) -> float:
+        """How far physics is believed, by what the real chip's price rests on."""
+        choice = self._predictor.choose(op, self._real) if isinstance(self._predictor, Learned) else None
+        return 1.0 if choice is None else trust_in(choice.entry, same_die=is_same_die(gpu, self._real))
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
         """The terms of one price, on the changed chip."""

@@ -33,7 +33,7 @@ class Closing:
     def __init__(self, predictor: Predictor, ceilings: Ceilings, chosen: Collection[Signature] | None = None) -> None:
         """``chosen``: which kernels, by `signature_of`; None: all whose ceilings are known."""
         self._predictor, self._ceilings, self._chosen = predictor, ceilings, chosen
-        self.is_cheap = predictor.is_cheap
+        self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
 
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""

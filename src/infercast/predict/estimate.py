@@ -12,7 +12,29 @@ from infercast.ops.op import Quantity
 from infercast.records import dataclass
 
 # From the most to the least trusted; a sum is only as good as its weakest part.
-SOURCES = ("measured", "few-shot", "sibling", "unseen", "physics", "roofline")
+SOURCES = ("measured", "few-shot", "sibling", "unseen", "physics", "typical", "roofline")
+BOUND = "roofline"
+"""The source whose numbers are the least that hardware allows, not what is expected."""
+
+
+def kind_of(source: str) -> str:
+    """What a number is that comes from there: an ``estimate``, or a lower ``bound`` of times that is not to be ranked
+    beside one.
+    """
+    return "bound" if source == BOUND else "estimate"
+
+
+def basis_of(parts: Iterable[tuple[str, float]]) -> str:
+    """The least trusted source that counts, of (source, seconds) pairs: it and worse ones are a tenth of the time."""
+    by_source = dict.fromkeys(SOURCES, 0.0)
+    for source, seconds in parts:
+        by_source[source] += seconds
+    counts, so_far = 0.1 * sum(by_source.values()), 0.0
+    for source in reversed(SOURCES):
+        so_far += by_source[source]
+        if so_far > counts:
+            return source
+    return SOURCES[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,39 +6,43 @@ several GPUs, for one that nobody measured). A kernel without any model is price
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infercast.hardware import Gpu, load_gpu
+from infercast.hardware import Gpu
+from infercast.hardware.pcie import is_left_open, servers
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity
 from infercast.predict.artifact import POOLED, Artifact
 from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice
+from infercast.predict.chooser import Chooser
 from infercast.predict.estimate import Estimate
 from infercast.predict.identity import SWEEP
 from infercast.predict.mixed import join, split_batch, together
+from infercast.predict.ordering import at_most, ordering
 from infercast.predict.physics.attention_kernels import Single
 from infercast.predict.physics.cores import engine_physics, sweep_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
 from infercast.predict.pricer import GemmPricer
-from infercast.predict.profile import KernelProfile, family_of, variants_of
-from infercast.predict.roofline import Roofline
+from infercast.predict.profile import KernelProfile, family_of
 from infercast.predict.single import SinglePricer, kind_of, size_of_one
+from infercast.predict.typical import Typical
 
 if TYPE_CHECKING:
     from infercast.predict.anchors import Correction
 
 UNDERSTOOD = "NVIDIA"
-"""The physics speaks of this vendor's multiprocessors and libraries; others are priced by the roofline."""
+"""The physics speaks of this vendor's multiprocessors and libraries; others are priced by what is typical."""
 
 
 class Learned:
-    """Prices operators with an artefact, falling back to the roofline where it has nothing to say."""
+    """Prices operators with an artefact, falling back to what is typical where it has nothing to say."""
 
     is_cheap = False
+    is_bound = False
 
     def __init__(
         self,
@@ -55,22 +59,24 @@ class Learned:
         ``corrections`` are what anchor points taught, by (family, variant); they hold for the GPU they came from.
         """
         self._artifact = artifact
-        self._profile = profile
-        self._tier = tier
         self._as_tabled = as_tabled
         self._physics = table_physics if as_tabled else engine_physics
         self._corrections = corrections or {}
-        self._fallback = Roofline()
-        self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], Choice | None] = {}
+        self._fallback = Typical()
+        self._chooser = Chooser(artifact, profile, tier=tier, as_tabled=as_tabled)
+        self.choose = self._chooser.choose
         self._pricers: dict[object, GemmPricer] = {}
         self._singles: dict[object, SinglePricer] = {}
+        self._ordering = ordering()
+        self._bounded = {bound.kernels for bound in self._ordering.bounds}
+        self._lessers: dict[object, tuple[Gpu, tuple[Gpu, float] | None]] = {}
 
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
         if gpu.vendor != UNDERSTOOD:
-            return f"{self._fallback.describe(gpu)} (learned prices are for {UNDERSTOOD} GPUs)"
+            return self._fallback.describe(gpu)
         measured = {entry.gpu for entry in self._artifact.entries}
-        for tier, names in self._known(gpu):
+        for tier, names in self._chooser.known(gpu):
             found = [name for name in names if name in measured]
             if found and tier == "measured":
                 return "physics times an efficiency learned from measured kernels of this GPU"
@@ -81,17 +87,21 @@ class Learned:
 
     def price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices. ``variants`` names the kernel, if known."""
-        if isinstance(op, Gemm) and gpu.vendor == UNDERSTOOD and not self._corrections:
+        own, lesser = self._price(op, gpu, variants), self._lesser(op, gpu)
+        return own if lesser is None else at_most(own, self._price(op, lesser[0], variants).seconds * lesser[1])
+
+    def _price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
+        if gpu.vendor != UNDERSTOOD:
+            return self._fallback.price(op, gpu)
+        if isinstance(op, Gemm) and not self._corrections:
             return self._pricer(op, gpu, variants).price(op)
-        size = self._size_of_one(op, gpu)
+        size = self._size_of_one(op)
         if size is not None:
             return self._single(op, gpu, size, variants).price(op, size)
         prompts, decodes = split_batch(op)
         if decodes is not None:
-            return join(self.price(prompts, gpu), self.price(decodes, gpu))
+            return join(self._price(prompts, gpu, None), self._price(decodes, gpu, None))
         choice = self.choose(op, gpu, variants)
-        if gpu.vendor != UNDERSTOOD:
-            return self._fallback.price(op, gpu)
         physics, factor = self._apply(choice, op, gpu)
         tier, ends = "physics", PHYSICS_INTERVALS.get(family_of(op), PHYSICS_INTERVAL)
         low, high = (np.full(1, end) for end in ends)
@@ -101,6 +111,9 @@ class Learned:
             if correction is not None:
                 tier, high = "few-shot", correction.spread(physics.features)
                 low = -high
+        if isinstance(op, Collective) and is_left_open(gpu, op.gpus):
+            others = [np.log(self._physics("collective", op, each).seconds / physics.seconds) for each in servers(gpu)]
+            low, high = np.minimum(low, np.min(others, axis=0)), np.maximum(high, np.max(others, axis=0))
         seconds = self._at_least(op, gpu, self._in_engine(choice, physics.seconds * factor))
         bound, low, high = _bound(physics), seconds * np.exp(low), seconds * np.exp(high)
         if seconds.size == 1:
@@ -109,19 +122,34 @@ class Learned:
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who price by the thousand."""
-        if isinstance(op, Gemm) and gpu.vendor == UNDERSTOOD and not self._corrections:
+        own, lesser = self._seconds(op, gpu), self._lesser(op, gpu)
+        return own if lesser is None else np.minimum(own, self._seconds(op, lesser[0]) * lesser[1])
+
+    def _seconds(self, op: Op, gpu: Gpu) -> Quantity:
+        if gpu.vendor != UNDERSTOOD:
+            return self._fallback.seconds(op, gpu)
+        if isinstance(op, Gemm) and not self._corrections:
             return self._pricer(op, gpu).seconds(op)
-        size = self._size_of_one(op, gpu)
+        size = self._size_of_one(op)
         if size is not None:
             return np.array([self._single(op, gpu, size).seconds(op, size)])
         prompts, decodes = split_batch(op)
         if decodes is not None:
-            return np.asarray(together(self.seconds(prompts, gpu), self.seconds(decodes, gpu)))
-        if gpu.vendor != UNDERSTOOD:
-            return self._fallback.seconds(op, gpu)
+            return np.asarray(together(self._seconds(prompts, gpu), self._seconds(decodes, gpu)))
         choice = self.choose(op, gpu)
         physics, factor = self._apply(choice, op, gpu)
         return self._at_least(op, gpu, self._in_engine(choice, physics.seconds * factor))
+
+    def _lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
+        """The GPU of whose price a share bounds this one's; None for most, and for what a sweep of its own tells."""
+        if gpu.kernels not in self._bounded or self._as_tabled:
+            return None
+        key = (id(gpu), op.family, getattr(op, "dtype", ""))
+        if key not in self._lessers:
+            choice, lesser = self.choose(op, gpu), self._ordering.lesser(op, gpu)
+            own = choice is not None and choice.entry.engine == SWEEP and choice.known is None
+            self._lessers[key] = gpu, None if own else lesser  # it holds the GPU, so that no other one takes its id
+        return self._lessers[key][1]
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
         """The terms of one price: seconds of each pipe, and the learned factor on their soft maximum."""
@@ -166,7 +194,7 @@ class Learned:
             return physics, np.exp(choice.residual(physics) + learned)
         # A sibling answers for the same shape on itself; physics says how the two chips differ.
         known = physics_of(family, op, choice.known)
-        difference = (physics.seconds / known.seconds) ** (choice.trust - 1.0)
+        difference = choice.on_sibling(physics.seconds, known.seconds) * known.seconds / physics.seconds
         return physics, difference * np.exp(choice.residual(known) + learned)
 
     def _pricer(self, op: Gemm, gpu: Gpu, variants: tuple[str, ...] | None = None) -> GemmPricer:
@@ -178,9 +206,9 @@ class Learned:
             self._pricers[key] = pricer  # it holds the GPU, so that no other one takes its id
         return pricer
 
-    def _size_of_one(self, op: Op, gpu: Gpu) -> Single | float | None:
+    def _size_of_one(self, op: Op) -> Single | float | None:
         """The size of a kernel that is priced in plain floats."""
-        return size_of_one(op) if gpu.vendor == UNDERSTOOD and not self._corrections else None
+        return None if self._corrections else size_of_one(op)
 
     def _single(self, op: Op, gpu: Gpu, size: Single | float, variants: tuple[str, ...] | None = None) -> SinglePricer:
         """What prices one kernel of this kind on this GPU."""
@@ -190,50 +218,6 @@ class Learned:
             pricer = SinglePricer(op, gpu, self.choose(op, gpu, variants), engine=not self._as_tabled)
             self._singles[key] = pricer  # it holds the GPU, so that no other one takes its id
         return pricer
-
-    def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Choice | None:
-        """The best model for this kind of operator on this GPU; None where no measured kernel is like it."""
-        if isinstance(op, Collective) and op.gpus > gpu.gpus_per_node:
-            return None  # no collective between nodes was measured
-        family, variants = family_of(op), variants or variants_of(op, gpu)
-        engines = self._profile.engines(op)
-        key = (family, gpu.name, variants, engines)
-        if key not in self._choices:
-            self._choices[key] = next(self._candidates(family, gpu, variants, engines), None)
-        return self._choices[key]
-
-    def _candidates(
-        self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
-    ) -> Iterator[Choice]:
-        """Models that could serve, best first."""
-        if not any(entry.family == family and entry.variant in variants for entry in self._artifact.entries):
-            return  # no GPU has one: none needs to be looked at
-        for tier, names in self._known(gpu):
-            for engine in engines:
-                if engine == SWEEP and self._as_tabled:
-                    continue  # it was not measured under the conditions of a table
-                for variant in variants:
-                    if tier == "sibling" and self._profile.stands_alone(gpu.architecture, family, variant):
-                        continue
-                    for name in names:
-                        found = self._artifact.find(family, name, engine, variant)
-                        if found is not None:
-                            yield Choice(tier, *found, known=load_gpu(name) if tier == "sibling" else None)
-
-    def _known(self, gpu: Gpu) -> Iterator[tuple[str, list[str]]]:
-        """(tier, GPUs to borrow from), best tier first and nearest GPU first."""
-        if self._tier is None:
-            yield "measured", [gpu.name]
-        if self._tier in (None, "sibling"):
-            measured = sorted({entry.gpu for entry in self._artifact.entries} - {POOLED, gpu.name})
-            relatives = [load_gpu(name) for name in measured if load_gpu(name).architecture in self._same(gpu)]
-            relatives.sort(key=lambda other: abs(np.log(other.dram_bandwidth / gpu.dram_bandwidth)))
-            yield "sibling", [other.name for other in relatives]
-        yield "unseen", [POOLED]
-
-    def _same(self, gpu: Gpu) -> tuple[str, ...]:
-        """Architectures that count as the same generation."""
-        return self._profile.generations.get(gpu.architecture, (gpu.architecture,))
 
 
 def _bound(physics: Physics) -> Array:

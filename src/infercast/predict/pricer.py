@@ -42,7 +42,7 @@ class GemmPricer:
             self._known = None if choice.known is None else Machine(op, choice.known)
             self._forest = choice.forest.without_logarithms(logarithmic)
             self._offset, self._shrink = choice.entry.offset, choice.entry.shrink
-            self._trust = choice.trust
+            self._trust, (self._least, self._most) = choice.trust, choice.bounds
             self._longer, self._added = choice.in_engine
         self._low, self._high = exp(low), exp(high)
         self._per_product = 2.0 * op.batch / gpu.dense_flops(tensor_rate_of(op.dtype))
@@ -79,11 +79,12 @@ class GemmPricer:
 
     def _one(self, m: float, n: float, k: float) -> tuple[float, tuple[float, ...]]:
         """Seconds of one product, and their terms before what was learned."""
-        (seconds, terms), values = self._products(m, n, k, self._machine, Floats, engine=self._engine)
+        own = self._known is None
+        (seconds, terms), values = self._products(m, n, k, self._machine, Floats, engine=self._engine, featured=own)
         if self._forest is not None:
             if self._known is not None:
                 (known, _), values = self._products(m, n, k, self._known, Floats, engine=self._engine)
-                seconds = known * (seconds / known) ** self._trust
+                seconds = known * min(max((seconds / known) ** self._trust, self._least), self._most)
             seconds *= self._longer * exp(self._offset + self._shrink * self._forest.predict_one(values))
             seconds += self._added
         return max(seconds, m * n * k * self._per_product, n * k * self._per_weight), terms
@@ -107,7 +108,7 @@ class GemmPricer:
         if self._forest is not None:
             if known is not None:
                 (elsewhere, _), values = self._products(m, n, k, known, x, engine=self._engine)
-                seconds = elsewhere * (seconds / elsewhere) ** self._trust
+                seconds = elsewhere * np.clip((seconds / elsewhere) ** self._trust, self._least, self._most)
             residual = self._forest.predict_columns(values, m.size)
             residual *= self._shrink
             residual += self._offset

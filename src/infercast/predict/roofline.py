@@ -30,6 +30,8 @@ class Predictor(Protocol):
 
     is_cheap: bool
     """Whether a single price costs so little that nobody needs to keep it."""
+    is_bound: bool
+    """Whether its prices are the least that hardware allows, not what is expected."""
 
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
@@ -48,10 +50,11 @@ class Roofline:
     """Busiest pipe plus the launch floor."""
 
     is_cheap = True
+    is_bound = True
 
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
-        return "roofline with wave quantisation: nothing learned, so times come out too short"
+        return "roofline with wave quantisation: nothing learned, so times are lower bounds"
 
     def price(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.hardware.pcie import is_left_open, servers
 from infercast.ops import Attention, Collective, Elementwise, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity, Size
@@ -80,7 +81,11 @@ class SinglePricer:
         physics = self._physics(op, self._gpu, size)
         seconds, terms = self._seconds(op, size, physics), physics.terms
         bound = max(terms, key=terms.__getitem__)
-        return Estimate(seconds, seconds * self._low, seconds * self._high, self._tier, bound)
+        low, high = self._low, self._high
+        if isinstance(op, Collective) and is_left_open(self._gpu, op.gpus):
+            ratios = [self._physics(op, server, size).seconds / physics.seconds for server in servers(self._gpu)]
+            low, high = min(low, *ratios), max(high, *ratios)
+        return Estimate(seconds, seconds * low, seconds * high, self._tier, bound)
 
     def seconds(self, op: Op, size: Single | float) -> float:
         """The same without interval and reason."""
@@ -92,7 +97,8 @@ class SinglePricer:
             known, factor = physics, 1.0
             if choice.known is not None:  # a sibling answers for the same shape on itself
                 known = self._physics(op, choice.known, size)
-                factor = (seconds / known.seconds) ** (choice.trust - 1.0)
+                least, most = choice.bounds
+                factor = min(max((seconds / known.seconds) ** choice.trust, least), most) * known.seconds / seconds
             seconds = seconds * (factor * exp(self._residual(choice, known))) * self._longer + self._added
         if isinstance(op, Attention) and isinstance(size, Single):
             products = 2.0 * op.heads * (op.head_dim + op.value_dim) * size.pairs(op.window)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infercast.engine.host import default_host
+from infercast.forecast.notes import price_notes
 from infercast.forecast.overview import Overview
 from infercast.forecast.saturation import OVERLOADED
 from infercast.forecast.uncertainty import MEASURED, borrowed_share, spread_of
@@ -12,7 +13,8 @@ WEAK = {
     "sibling": "borrowed from a GPU of the same generation",
     "unseen": "learned from other GPUs, because this one was not measured",
     "physics": "physics alone, because nothing like them was measured",
-    "roofline": "the roofline alone, so they come out too short",
+    "typical": "the roofline at what kernels of other vendors' GPUs typically reach, because none was measured here",
+    "roofline": "the roofline alone: the least that the hardware allows, so times are lower bounds",
 }
 
 
@@ -47,6 +49,7 @@ def caveats(overview: Overview) -> list[str]:
         for source, words in WEAK.items()
         if families.get(source)
     ]
+    sentences += price_notes(deployment)
     if deployment.host == default_host():
         sentences.append(
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host` fits them "

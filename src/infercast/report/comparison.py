@@ -131,7 +131,13 @@ def _headline(before: Forecast | FleetForecast, after: Forecast | FleetForecast)
         rows.append(("output tokens/s per GPU", f"{each[0]:,.0f}", f"{each[1]:,.0f}", _signed(each[1] / each[0] - 1.0)))
     levels = before.kv_usage.peak, after.kv_usage.peak
     rows.append(("KV cache use at most", format_percent(levels[0]), format_percent(levels[1]), ""))
+    rows.append(("prices", _basis(before), _basis(after), ""))
     return grid(("", "as asked", "what if", "change"), rows)
+
+
+def _basis(forecast: Forecast | FleetForecast) -> str:
+    """What prices rest on; a bound says that it is one, so that nobody takes it for the faster."""
+    return f"{forecast.source}{': lower bound' if forecast.kind == 'bound' else ''}"
 
 
 def _differences(comparison: Comparison) -> RenderableType:

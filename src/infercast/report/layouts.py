@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast.forecast.intervals import LEVEL
 from infercast.forecast.latency import Percentiles
-from infercast.forecast.layouts import LayoutCost, ranked
+from infercast.forecast.layouts import LayoutCost, comparison_notes, ranked
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.layout import grid, section, styled
 from infercast.report.serving import milliseconds
@@ -29,6 +30,11 @@ class Column(NamedTuple):
     """Where a terminal is too narrow, columns of the highest rank are left out first; 0: never."""
 
 
+BASIS = {
+    "measured": "measured", "few-shot": "few points", "sibling": "sibling", "unseen": "other GPUs",
+    "physics": "physics", "typical": "rough", "roofline": "bound",
+}  # fmt: skip
+"""What the weakest price of a row rests on, in a word or two."""
 COLUMNS = (
     Column("layout", lambda cost: str(cost.layout)),
     Column("GPUs", lambda cost: f"{cost.layout.gpus}"),
@@ -42,7 +48,14 @@ COLUMNS = (
     Column("tokens/s", lambda cost: f"{cost.output_tokens_per_second:,.0f}"),
     Column("80 %", lambda cost: format_rates(cost.output_tokens_per_second_interval), 1),
     Column("per GPU", lambda cost: f"{cost.output_tokens_per_second_a_gpu:,.0f}"),
+    Column("basis", lambda cost: BASIS[cost.source], 1),
 )
+NARROW = 78
+"""Columns that every terminal has."""
+ROUGH = {
+    "typical": "rough: no kernel of this vendor was measured; prices are the roofline at typical efficiencies",
+    "roofline": "bound: the least that the hardware allows; engines take longer, so do not rank it beside estimates",
+}
 INDENT = 2
 UNBOUNDED = 10_000
 
@@ -82,10 +95,11 @@ class LayoutTable:
 def render_layouts(model: str, workload: Workload, costs: Sequence[LayoutCost]) -> list[RenderableType]:
     """A table for each kind of GPU, best layouts first, and what cannot be used in one line each."""
     parts: list[RenderableType] = [styled(f"{model}: {workload.description}; latencies are means")]
-    for name in dict.fromkeys(cost.gpu.name for cost in costs):
+    for name in dict.fromkeys(cost.gpu.name for cost in estimates_first(costs)):
         own = ranked(cost for cost in costs if cost.gpu.name == name)
         shown = [cost for cost in own if not cost.problem and cost.saturation is None]
-        parts.append(section(own[0].gpu.title, LayoutTable(shown) if shown else styled("nothing can serve this")))
+        title = own[0].gpu.title + (" (lower bounds: the best case)" if _are_bounds(shown) else "")
+        parts.append(section(title, LayoutTable(shown) if shown else styled("nothing can serve this")))
         saturated = [
             f"{cost.layout} ({cost.layout.gpus}, {cost.saturation.capacity:,.1f}/s)" for cost in own if cost.saturation
         ]
@@ -94,7 +108,23 @@ def render_layouts(model: str, workload: Workload, costs: Sequence[LayoutCost]) 
         refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
         if refused:
             parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
+    parts += [styled(fill(note, NARROW), style="dim") for note in notes(costs)]
     return parts
+
+
+def estimates_first(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
+    """In the order of the question, but GPUs of which only bounds are known come last."""
+    return sorted(costs, key=lambda cost: cost.kind == "bound")
+
+
+def notes(costs: Sequence[LayoutCost]) -> list[str]:
+    """What to know before comparing these rows."""
+    sources = {cost.source for cost in costs if not cost.problem}
+    return [*(text for source, text in ROUGH.items() if source in sources), *comparison_notes(costs)]
+
+
+def _are_bounds(costs: Sequence[LayoutCost]) -> bool:
+    return any(cost.kind == "bound" for cost in costs)
 
 
 def _mean(latency: Percentiles | None) -> str:
@@ -117,6 +147,8 @@ def layouts_list(costs: Iterable[LayoutCost]) -> list[dict[str, Any]]:
             "enable_expert_parallel": cost.layout.experts,
             "fits": not cost.problem,
             "problem": cost.problem or None,
+            "kind": None if cost.problem else cost.kind,
+            "source": cost.source or None,
             "saturated": cost.saturation is not None,
             "saturation_requests_per_s": cost.saturation.capacity if cost.saturation else None,
             "weight_bytes": cost.weights or None,

@@ -112,6 +112,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         **state_fields(forecast.state, forecast.steady, forecast.steady_only),
         **host_fields(forecast.phases),
         "source": forecast.source,
+        "kind": forecast.kind,
         **interval_fields(intervals),
     }
 

@@ -10,6 +10,7 @@ from math import ceil, log2
 import numpy as np
 
 from infercast.hardware.gpu import Gpu
+from infercast.hardware.kernels import by_kernels
 from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.attention_kernels import HALVED_L2, Batch, Single, batch_of, family_of
@@ -99,7 +100,7 @@ class DecodeLayout:
         # FlashAttention 2 splits the keys only in its packed form, which needs several heads to pack.
         splittable = family.splits_alone or (packed and op.heads > op.kv_heads)
         self.most_splits = MAX_SPLITS if splittable else 1.0
-        cache_share = fitted.halved_cache_share if gpu.architecture in HALVED_L2 else fitted.cache_share
+        cache_share = fitted.halved_cache_share if by_kernels(HALVED_L2, gpu) else fitted.cache_share
         self.cache_bytes = gpu.l2_bytes * cache_share
         self.dram_rate, self.l2_rate = gpu.dram_bandwidth * fitted.dram_share, gpu.l2_bandwidth * fitted.l2_share
         self.sm_rate = clock * (fitted.sm_fp8_bytes_per_cycle if narrow else family.sm_bytes_per_cycle)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from infercast.hardware.gpu import Gpu
+from infercast.hardware.kernels import by_kernels
 from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.either import Number, Plain
@@ -126,21 +127,23 @@ BLACKWELL = replace(
 )
 
 FAMILIES = {
-    "volta": FLASH_2,
-    "ampere": FLASH_2,
+    **dict.fromkeys(("volta", "ampere"), FLASH_2),
+    # FlashAttention 2 or its like with small tiles.
+    **dict.fromkeys(("pascal", "turing", "ampere-ga10x", "ada", "blackwell-rtx"), FLASH_2_SMALL),
     "hopper": FLASH_3,
     "blackwell": BLACKWELL,
-    "blackwell-ultra": BLACKWELL,
 }
-"""By architecture; whatever is not named runs FlashAttention 2 or its like with small tiles."""
 
-HALVED_L2 = ("ampere", "hopper", "blackwell", "blackwell-ultra")
-"""Architectures whose L2 is two halves that may hold a copy of a line each."""
+HALVED_L2 = {
+    **dict.fromkeys(("ampere", "hopper", "blackwell"), True),
+    **dict.fromkeys(("pascal", "volta", "turing", "ampere-ga10x", "ada", "blackwell-rtx"), False),
+}
+"""Whether L2 is two halves that may hold a copy of a line each."""
 
 
 def family_of(gpu: Gpu) -> KernelFamily:
     """The kernels that engines use on this chip."""
-    return FAMILIES.get(gpu.architecture, FLASH_2_SMALL)
+    return by_kernels(FAMILIES, gpu)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ the switch) and copies it out again.
 from __future__ import annotations
 
 from infercast.hardware import Gpu
+from infercast.hardware.kernels import by_kernels
 from infercast.ops import Collective
 from infercast.predict.physics.collective_library import SWITCH_SHARE, library
 from infercast.predict.physics.collective_links import Priced, delay, is_switched, link_rate, merge
@@ -15,24 +16,25 @@ from infercast.predict.physics.either import Kit, Number
 
 MIB = 1 << 20
 # Bytes below which an engine's own kernels are used, by the largest number of GPUs each limit is for: vLLM 0.25, whose
-# buffers of 8 MiB end what its table allows, and SGLang 0.5.14, which counts the limit in.
+# buffers of 8 MiB end what its table allows, and SGLang 0.5.14, which counts the limit in. By compute capability, as
+# the engines have them.
 CUSTOM_LIMITS = {
-    ("vllm", "hopper"): {4: 8 * MIB, 6: MIB // 2, 8: MIB // 4},
-    ("vllm", "blackwell"): {4: 2 * MIB, 8: MIB},
-    ("vllm", "blackwell-ultra"): {4: 4 * MIB, 6: 8 * MIB, 8: 4 * MIB},
-    ("sglang", "hopper"): {8: 16 * MIB + 1},
-    ("sglang", "blackwell"): {8: 16 * MIB + 1},
-    ("sglang", "blackwell-ultra"): {8: 16 * MIB + 1},
+    ("vllm", "9.0"): {4: 8 * MIB, 6: MIB // 2, 8: MIB // 4},
+    ("vllm", "10.0"): {4: 2 * MIB, 8: MIB},
+    ("vllm", "10.3"): {4: 4 * MIB, 6: 8 * MIB, 8: 4 * MIB},
+    ("sglang", "9.0"): {8: 16 * MIB + 1},
+    ("sglang", "10.0"): {8: 16 * MIB + 1},
+    ("sglang", "10.3"): {8: 16 * MIB + 1},
 }
 OTHER_CUSTOM_LIMITS = {"vllm": {8: 8 * MIB}, "sglang": {8: 8 * MIB + 1}}
 ONE_SHOT_LIMITS = {2: 64 * MIB, 4: MIB // 2, 8: MIB // 4}
 # The same for vLLM's kernels over symmetric memory, limit counted in, and from how many GPUs the switch reduces.
 SYMMETRIC_LIMITS = {
-    "hopper": {2: 64 * MIB, 4: 32 * MIB, 8: 64 * MIB},
-    "blackwell": {2: 8 * MIB, 4: 32 * MIB, 8: 128 * MIB},
-    "blackwell-ultra": {2: 4 * MIB, 6: 32 * MIB, 8: 64 * MIB},
+    "9.0": {2: 64 * MIB, 4: 32 * MIB, 8: 64 * MIB},
+    "10.0": {2: 8 * MIB, 4: 32 * MIB, 8: 128 * MIB},
+    "10.3": {2: 4 * MIB, 6: 32 * MIB, 8: 64 * MIB},
 }
-MULTICAST_FROM = {"hopper": 4, "blackwell": 6, "blackwell-ultra": 6}
+MULTICAST_FROM = {"9.0": 4, "10.0": 6, "10.3": 6}
 # Seconds of a kernel at 1.83 GHz, of each further GPU, and of a second shot; share of the links it fills. Fitted on
 # vLLM's kernels on A100, H100 and H200; SGLang 0.5.14 has a quicker one where a switch joins the GPUs.
 SHOT_LATENCY, SHOT_STEP, SECOND_SHOT = 4.34e-6, 0.055e-6, 3.4e-6
@@ -47,15 +49,16 @@ CLOCK_POWER = 0.55
 
 def engine_kernel(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     """What an engine does itself, and the library's where it leaves a collective to that."""
-    limits = CUSTOM_LIMITS.get((op.library, gpu.architecture), OTHER_CUSTOM_LIMITS.get(op.library, {}))
+    limits = CUSTOM_LIMITS.get((op.library, gpu.compute_capability), OTHER_CUSTOM_LIMITS.get(op.library, {}))
     # Without NVLink, engines give their own kernel up beyond two GPUs.
     if op.kind != "all_reduce" or not limits or not (gpu.is_linked(op.gpus) or op.gpus <= 2):
         return library(op, gpu, message, x)
 
     def longer() -> Priced:
-        if op.library != "vllm" or not is_switched(gpu, op.gpus):
+        symmetric_limits = SYMMETRIC_LIMITS.get(gpu.compute_capability)
+        if op.library != "vllm" or symmetric_limits is None or not is_switched(gpu, op.gpus):
             return library(op, gpu, message, x)
-        most = _limit(SYMMETRIC_LIMITS[gpu.architecture], op.gpus)
+        most = _limit(symmetric_limits, op.gpus)
         by_library, symmetric = (lambda: library(op, gpu, message, x)), (lambda: _symmetric(op, gpu, message, x))
         return merge(x, message <= most, symmetric, by_library)
 
@@ -80,11 +83,11 @@ def _shots(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
 
 def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     """Copied in, reduced by two shots or by the switch, and copied out."""
-    by_switch = op.gpus >= MULTICAST_FROM[gpu.architecture]
+    by_switch = op.gpus >= MULTICAST_FROM[gpu.compute_capability]
     carried, share = op.link_share * message, SYMMETRIC_EFFICIENCY
     if by_switch:
         carried = message * (op.gpus + 1) / op.gpus
-        share = MULTICAST_EFFICIENCY * SWITCH_SHARE.get(gpu.architecture, 1.0)
+        share = MULTICAST_EFFICIENCY * by_kernels(SWITCH_SHARE, gpu)
     latency = x.like(message, SYMMETRIC_LATENCY * delay(gpu, CLOCK_POWER))
     # Two copies read and write it once each.
     transfer = carried / (link_rate(gpu, op.gpus) * share) + 4.0 * message / gpu.dram_bandwidth

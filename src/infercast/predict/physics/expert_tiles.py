@@ -63,7 +63,7 @@ def wide_multiply(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
 
     It takes 64 rows. Triton swaps the operands of narrow fp8 tiles, so that columns take the place of rows.
     """
-    if gpu.architecture != "hopper":
+    if gpu.kernels != "hopper":
         return np.zeros(len(tiles.rows), dtype=bool)
     swapped = (tiles.columns >= WARP_GROUP_ROWS) & (bytes_of(dtype) < 2)
     return np.asarray((tiles.rows >= WARP_GROUP_ROWS) | swapped)

@@ -15,6 +15,7 @@ import numpy as np
 from infercast.hardware import Gpu
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.gemm import Gemm
+from infercast.predict.physics.formats import as_run
 from infercast.predict.physics.numbers import Number
 from infercast.records import dataclass
 
@@ -97,6 +98,7 @@ class Machine:
     """A library's constants on one GPU and for one number format, as plain rates and delays."""
 
     def __init__(self, op: Gemm, gpu: Gpu) -> None:
+        op = as_run(op, gpu)
         major = gpu.compute_capability.partition(".")[0]
         late = major.isdigit() and int(major) >= ASYNCHRONOUS
         slow = REFERENCE_CLOCK / gpu.boost_clock

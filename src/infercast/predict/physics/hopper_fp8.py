@@ -44,14 +44,14 @@ _TABLE = np.array([(*kernel, STEP_CYCLES[kernel[2]]) for kernel in KERNELS]).T
 
 def is_known(op: Gemm, gpu: Gpu) -> bool:
     """Whether these are the kernels of such products."""
-    return op.dtype == "fp8" and op.weight_dtype in ("", None, "fp8") and gpu.architecture == "hopper"
+    return op.dtype == "fp8" and op.weight_dtype in ("", None, "fp8") and gpu.kernels == "hopper"
 
 
 def fp8_products(
-    m: Number, n: Number, k: Number, a: Machine, x: Kit, *, engine: bool = True
+    m: Number, n: Number, k: Number, a: Machine, x: Kit, *, engine: bool = True, featured: bool = True
 ) -> tuple[tuple[Number, tuple[Number, ...]], list[Number]]:
     """The price of products and its terms, and their features in their own units; weights are always cold."""
-    del engine
+    del engine, featured
     if issubclass(x, Floats):
         which: Number = _kernel(m, n, k)
         rows, cols, depth, cluster = KERNELS[which]

@@ -14,8 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.hardware.kernels import by_kernels
 from infercast.ops import MoE
-from infercast.ops.dtypes import bytes_of, tensor_rate_of
+from infercast.ops.dtypes import bytes_of
+from infercast.predict.physics.formats import as_run, multiplying
 from infercast.predict.physics.terms import Array, Physics, columns, fill, log2, miss_share, soft_max
 
 Pair = tuple[Array, Array]
@@ -32,15 +34,6 @@ FEATURES = (
 
 # How a kernel's name in the tables says its family, first match first.
 KERNEL_FAMILIES = {name: name for name in ("marlin", "trtllm", "cutlass", "triton")} | {"vllm_fused_moe": "triton"}
-# What vLLM 0.24 launched by default: architecture, then table dtype, to kernel family. Hopper runs fp8_block experts
-# that are spread over GPUs with CUTLASS, and mxfp4 checkpoints other than gpt-oss with Marlin.
-_TRTLLM = dict.fromkeys(("bf16", "fp8", "fp8_block", "mxfp4", "mxfp4_a8", "nvfp4"), "trtllm")
-VLLM_DEFAULTS: dict[str, dict[str, str]] = {
-    "ampere": {"bf16": "triton", "int4": "marlin"},
-    "ada": {"bf16": "triton", "fp8": "triton", "fp8_block": "triton", "int4": "marlin", "mxfp4": "marlin"},
-    "hopper": {"bf16": "triton", "fp8": "cutlass", "fp8_block": "triton", "int4": "marlin", "mxfp4": "triton"},
-    "blackwell": {**_TRTLLM, "int4": "marlin"},
-}
 
 TILE_ROWS = np.array([16, 32, 64, 128])
 TILE_COLUMNS = np.array([64, 64, 128, 128])
@@ -50,7 +43,10 @@ WAVE_ROUNDING = 0.05
 OVERLAP = 3.6
 LAUNCHES, PER_EXPERT = 35e-6, 5e-9
 # Triton vectorises loads only of rows whose length is a multiple of 16. On Blackwell engines run other kernels as well.
-MISALIGNED, MISALIGNED_BLACKWELL = 4.0, 2.0
+MISALIGNED = {
+    **dict.fromkeys(("pascal", "volta", "turing", "ampere", "ampere-ga10x", "ada", "hopper", "blackwell-rtx"), 4.0),
+    "blackwell": 2.0,
+}
 # A power law's share below which rounding leaves an expert without a token.
 ROUNDED_AWAY = 0.36
 # Experts are taken in this many equal classes, from the least to the most loaded.
@@ -116,11 +112,11 @@ def expert_loads(op: MoE, tokens: Array) -> tuple[Array, Array]:
 def _product(op: MoE, gpu: Gpu, blocks: Array, width: int, depth: int, dram: Array) -> _Product:
     """One grouped product, for every tile size."""
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
-    peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype)) * gpu.sustained_fraction**0.5
+    peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5
     rounds = blocks * np.ceil(width / TILE_COLUMNS) / gpu.sms
     waves = rounds + WAVE_ROUNDING * (np.ceil(rounds) - rounds)
     multiply = 2.0 * TILE_ROWS * TILE_COLUMNS * (np.ceil(depth / 64) * 64) / (peak / gpu.sms * TENSOR_EFFICIENCY)
-    narrow = MISALIGNED_BLACKWELL if gpu.architecture == "blackwell" else MISALIGNED
+    narrow = by_kernels(MISALIGNED, gpu)
     operands = (TILE_ROWS * activation + TILE_COLUMNS * weight) * depth
     feed = operands / (gpu.l2_bandwidth / gpu.sms * FEED_EFFICIENCY) * (narrow if op.inter % 16 else 1.0)
     tensor, cache = waves * (multiply + TILE_LATENCY), waves * feed
@@ -159,6 +155,7 @@ def moe(op: MoE, gpu: Gpu, *, warm: bool = True) -> Physics:
     ``warm`` says that small weights may still be in L2 from the last call, as in the tables; between the other layers
     of a model they never are.
     """
+    op = as_run(op, gpu)
     routed = _route(op, np.atleast_1d(np.asarray(op.tokens, dtype=np.float64)))
     rows, hit, blocks = routed.rows, routed.hit, routed.blocks
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)

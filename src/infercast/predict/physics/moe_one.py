@@ -7,9 +7,11 @@ from math import ceil, expm1, inf, log1p, sqrt
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.hardware.kernels import by_kernels
 from infercast.ops import MoE
-from infercast.ops.dtypes import bytes_of, tensor_rate_of
+from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.either import Plain
+from infercast.predict.physics.formats import as_run, multiplying
 from infercast.predict.physics.moe import (
     BETWEEN_EFFICIENCY,
     CLASSES,
@@ -17,7 +19,6 @@ from infercast.predict.physics.moe import (
     FEED_EFFICIENCY,
     LAUNCHES,
     MISALIGNED,
-    MISALIGNED_BLACKWELL,
     OVERLAP,
     PER_EXPERT,
     TENSOR_EFFICIENCY,
@@ -39,7 +40,7 @@ class Layer:
     """What the experts of one layer on one GPU share, however many tokens there are."""
 
     def __init__(self, op: MoE, gpu: Gpu) -> None:
-        self.gpu = gpu
+        self.gpu, op = gpu, as_run(op, gpu)
         self.activation, self.weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
         self.matrices, self.hidden, self.inter = op.matrices, op.hidden, op.inter
         self.topk, self.experts, self.local = op.topk, op.experts, op.num_local
@@ -126,9 +127,8 @@ def _route(layer: Layer, tokens: float, mean: float) -> tuple[float, float, list
 def _tiles(op: MoE, gpu: Gpu, width: int, depth: int) -> list[Part]:
     """For each tile of a product: tiles across, and seconds to multiply one and to feed it."""
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
-    peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype)) * gpu.sustained_fraction**0.5
-    narrow = MISALIGNED_BLACKWELL if gpu.architecture == "blackwell" else MISALIGNED
-    narrow, deep = narrow if op.inter % 16 else 1.0, ceil(depth / 64) * 64
+    peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5
+    narrow, deep = by_kernels(MISALIGNED, gpu) if op.inter % 16 else 1.0, ceil(depth / 64) * 64
     tiles = []
     for rows, cols in TILES:
         multiply = 2.0 * rows * cols * deep / (peak / gpu.sms * TENSOR_EFFICIENCY)

@@ -1,0 +1,31 @@
+"""What to know of a deployment's prices before comparing them with another's: sentences for people."""
+
+from __future__ import annotations
+
+from infercast.engine.deployment import Deployment
+from infercast.hardware.pcie import TOPOLOGIES, is_left_open
+from infercast.predict.learned import UNDERSTOOD
+from infercast.predict.ordering import ordering
+from infercast.predict.typical import Typical
+
+
+def price_notes(deployment: Deployment) -> list[str]:
+    """Where a price is bound by another GPU's, rests on what is typical, or on a server that nobody named."""
+    gpu = deployment.gpu
+    if deployment.predictor.is_bound:
+        return ["Prices are the least that the hardware allows; engines take longer."]
+    if gpu.vendor != UNDERSTOOD:
+        return [f"Prices are {Typical().describe(gpu)}."]
+    return [*ordering().notes([gpu]), *_of_pcie(deployment)]
+
+
+def _of_pcie(deployment: Deployment) -> list[str]:
+    """Collectives over PCIe, where it is not said how the cards are joined."""
+    gpu, joined = deployment.gpu, deployment.layout.tensor
+    if joined == 1 or not is_left_open(gpu, joined):
+        return []
+    known = "; ".join(f"{name}: {each.title}" for name, each in TOPOLOGIES.items())
+    return [
+        f"{joined} of {gpu.name} talk over PCIe, which servers differ in by up to eight times: prices are of one with "
+        f"two sockets, and intervals hold the others. Say which with --pcie-topology ({known})."
+    ]

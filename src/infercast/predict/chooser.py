@@ -1,0 +1,74 @@
+"""Which model prices a kind of operator on a GPU: one protocol of measuring at a time, the best tier within it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from infercast.hardware import Gpu, load_gpu
+from infercast.hardware.kernels import by_kernels
+from infercast.hardware.pcie import MEASURED
+from infercast.ops import Collective, Op
+from infercast.predict.artifact import POOLED, Artifact
+from infercast.predict.choice import Choice, borrowed
+from infercast.predict.identity import SWEEP
+from infercast.predict.profile import KernelProfile, family_of
+
+
+class Chooser:
+    """Models of an artefact for an engine's kernels."""
+
+    def __init__(self, artifact: Artifact, profile: KernelProfile, *, tier: str | None, as_tabled: bool) -> None:
+        """``tier`` keeps better ones from being used; ``as_tabled`` leaves out what no table has."""
+        self._artifact, self._profile, self._tier, self._as_tabled = artifact, profile, tier, as_tabled
+        self._choices: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], Choice | None] = {}
+
+    def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Choice | None:
+        """The best model for this kind of operator on this GPU; None where no measured kernel is like it."""
+        if isinstance(op, Collective) and op.gpus > gpu.gpus_per_node:
+            return None  # no collective between nodes was measured
+        if isinstance(op, Collective) and not gpu.is_linked(op.gpus) and gpu.pcie_topology not in ("", MEASURED):
+            return None  # nor one in a server of this kind
+        family, variants = family_of(op), variants or self._profile.variants(op, gpu)
+        engines = self._profile.engines(op, gpu)
+        key = (family, gpu.name, variants, engines)
+        if key not in self._choices:
+            self._choices[key] = next(self._candidates(family, gpu, variants, engines), None)
+        return self._choices[key]
+
+    def _candidates(
+        self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
+    ) -> Iterator[Choice]:
+        """Models that could serve, best first."""
+        if not any(entry.family == family and entry.variant in variants for entry in self._artifact.entries):
+            return  # no GPU has one: none needs to be looked at
+        # One protocol of measuring at a time: a sweep of a sibling comes before the GPU's own rows in published tables,
+        # so that chips of one die are compared by one kind of measurement and differ by what physics says.
+        swept = (SWEEP,) if SWEEP in engines and not self._as_tabled else ()
+        for protocol in (swept, tuple(engine for engine in engines if engine != SWEEP)):
+            for tier, names in self.known(gpu, family):
+                for engine, variant, name in product(protocol, variants, names):
+                    if tier == "sibling" and self._profile.stands_alone(gpu.kernels, family, variant):
+                        continue
+                    found = self._artifact.find(family, name, engine, variant)
+                    if found is None:
+                        continue
+                    yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else Choice(tier, *found)
+
+    def known(self, gpu: Gpu, family: str = "") -> Iterator[tuple[str, list[str]]]:
+        """(tier, GPUs to borrow from), best tier first and nearest GPU first.
+
+        Kernels that an engine's compiler writes are the same on every chip, so every measured one is a sibling.
+        """
+        if self._tier is None:
+            yield "measured", [gpu.name]
+        if self._tier in (None, "sibling"):
+            measured = sorted({entry.gpu for entry in self._artifact.entries} - {POOLED, gpu.name})
+            same = by_kernels(self._profile.generations, gpu)
+            everywhere = family in self._profile.everywhere
+            relatives = [each for each in map(load_gpu, measured) if everywhere or each.kernels in same]
+            relatives.sort(key=lambda other: abs(np.log(other.dram_bandwidth / gpu.dram_bandwidth)))
+            yield "sibling", [other.name for other in relatives]
+        yield "unseen", [POOLED]

@@ -1,0 +1,63 @@
+"""Tables by architecture name every architecture, so that none is taken for another."""
+
+import pytest
+
+from infercast.errors import FileFormatError, InputError
+from infercast.hardware import gpu_names, load_gpu
+from infercast.hardware.kernels import by_kernels
+from infercast.hardware.load import _architectures
+from infercast.predict.physics.attention_kernels import FAMILIES, HALVED_L2
+from infercast.predict.physics.collective_library import SWITCH_SHARE
+from infercast.predict.physics.collective_links import FLAG_DELAY, SWITCHED
+from infercast.predict.physics.moe import MISALIGNED
+from infercast.predict.profile import kernel_profile
+
+NVIDIA = sorted({facts["kernels"] for facts in _architectures().values() if facts["vendor"] == "NVIDIA"})
+PROFILE = kernel_profile()
+TABLES = {
+    "attention kernels": FAMILIES,
+    "halved L2": HALVED_L2,
+    "switches": SWITCHED,
+    "flags": FLAG_DELAY,
+    "misaligned experts": MISALIGNED,
+    "experts": PROFILE.experts,
+    "generations": PROFILE.generations,
+}
+FORMATS = ("bf16", "fp8", "fp8_block", "int4", "mxfp4", "mxfp4_a8", "nvfp4")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_names_every_architecture(name):
+    assert sorted(TABLES[name]) == NVIDIA
+
+
+def test_switches_that_reduce_have_a_share():
+    assert sorted(SWITCH_SHARE) == sorted(name for name, switched in SWITCHED.items() if switched)
+
+
+@pytest.mark.parametrize("kernels", NVIDIA)
+def test_every_architecture_has_a_kernel_for_experts_of_every_format(kernels):
+    assert tuple(PROFILE.experts[kernels]) == FORMATS
+
+
+def test_blackwell_ultra_runs_the_kernels_of_blackwell():
+    for ultra, known in (("b300-sxm", "b200-sxm"), ("gb300", "gb200")):
+        assert load_gpu(ultra).kernels == load_gpu(known).kernels == "blackwell"
+
+
+def test_bundled_gpus_run_kernels_that_are_known():
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        assert gpu.vendor != "NVIDIA" or gpu.kernels in NVIDIA
+
+
+def test_what_is_not_known_is_refused():
+    with pytest.raises(InputError, match="h200-sxm runs kernels of 'hopper', of which too little is known; known: ada"):
+        by_kernels({"ada": 1}, load_gpu("h200-sxm"))
+
+
+def test_a_file_may_not_name_kernels_that_nobody_has(tmp_path):
+    chip = tmp_path / "chip.toml"
+    chip.write_text('base = "b200-sxm"\nkernels = "blackwell-ultra"\n')
+    with pytest.raises(FileFormatError, match="field 'kernels': unknown architecture 'blackwell-ultra'"):
+        load_gpu(chip)
