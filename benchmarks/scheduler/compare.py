@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import tree
 from cases import MODES, Case, draw
+
 from ours import Ours, turns
 
 WHAT = ("tokens", "preempted", "free blocks")
@@ -73,7 +74,9 @@ def main() -> None:
             continue  # every model runs the V2 runner
         row = run(arguments.version, mode, arguments.runs, arguments.seed, arguments.show)
         all_equal &= row["equal"] == row["runs"]
-        print(f"{mode:<14} {row['equal']:>6,} {row['runs']:>6,} {row['steps']:>9,} {row['preempting']:>16,}", flush=True)
+        print(
+            f"{mode:<14} {row['equal']:>6,} {row['runs']:>6,} {row['steps']:>9,} {row['preempting']:>16,}", flush=True
+        )
     sys.exit(0 if all_equal else 1)
 
 

@@ -34,9 +34,7 @@ class Ours:
         version = version_of(case.version)
         self.case = case
         shape = KvShape(case.block_size, tuple(case.windows))
-        self.cache = KvCache(
-            case.num_blocks - 1, shape, caching=case.caching, sparse_windows=version.sparse_windows
-        )
+        self.cache = KvCache(case.num_blocks - 1, shape, caching=case.caching, sparse_windows=version.sparse_windows)
         limits = Limits(
             case.max_num_batched_tokens,
             case.max_num_seqs,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from infercast.errors import UnknownNameError
 from infercast.records import dataclass
-from infercast.units import GIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,7 @@ class KvCache:
     that was seen to begin like it, can go on.
     """
 
-    def __init__(
-        self, num_blocks: int, shape: KvShape, *, caching: bool = True, sparse_windows: bool = False
-    ) -> None:
+    def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True, sparse_windows: bool = False) -> None:
         self.num_blocks = num_blocks
         self.num_held = 0
         """Blocks that somebody holds."""

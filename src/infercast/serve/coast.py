@@ -49,7 +49,7 @@ def gather(state: State) -> bool:
     if under_way:
         done = [each for each in under_way[0].first if each.num_produced + 1 == each.request.num_output]
         under_way[0] = under_way[0]._replace(done=done)
-    state.convoy, state.prompts, state.is_blocked = Convoy(scheduler.cache), prompts, False
+    state.convoy, state.prompts, state.is_blocked = Convoy(scheduler.cache, state.steps_under_way), prompts, False
     state.convoy.join(decoding)
     return True
 
@@ -75,6 +75,7 @@ def coast(state: State) -> bool:
     if not held:
         return False
     if ending:
+        convoy.name_answers(convoy.steps + 1)
         state.take_in(under_way.popleft(), taken_in[0])
         held += convoy.grow(len(seconds) - 1, 1)
     if missing := len(seconds) - len(held):
@@ -123,10 +124,13 @@ def plan_beside(state: State) -> Planned | None:
     plan, count = Plan(), len(convoy.members)
     if not _have_room(state):
         return _plan_apart(state)
+    convoy.name_answers(convoy.steps + 1)
     budget = scheduler.limits.max_num_batched_tokens - count
     for prompt in state.prompts:
         new_tokens = scheduler.chunk(prompt.num_tokens - prompt.num_computed, budget)
         if new_tokens:
+            if convoy.is_windowed:
+                scheduler.cache.slide(prompt.holding, prompt.num_computed)
             if prompt.num_computed + new_tokens > prompt.holding.capacity:
                 scheduler.cache.grow(prompt.holding, prompt.num_computed, new_tokens)
             scheduler.put(plan, prompt, new_tokens)
@@ -140,7 +144,7 @@ def plan_beside(state: State) -> Planned | None:
     shape = GroupShape(count, convoy.computed, convoy.contexts, beside, len(first))
     estimate = state.timer(shape)
     done = convoy.advance(1)
-    changes = plan.sequences or done or convoy.is_windowed
+    changes = plan.sequences or done or convoy.is_windowed or convoy.names_answers
     state.is_blocked = bool(scheduler.waiting) and not changes
     convoy.join([each for each in first if each.num_promised < each.request.num_output])
     done += [each for each in first if each.num_promised == each.request.num_output]

@@ -155,6 +155,8 @@ class Scheduler:
         for sequence in done:
             if sequence.num_preemptions and sequence in self.waiting:  # it gave way in its last step
                 self.waiting.remove(sequence)
+            elif sequence.holding.capacity:
+                self.cache.name_full_blocks(sequence.holding, sequence.num_computed)
             self.cache.free(sequence.holding)
 
     def _schedule_running(self, plan: Plan) -> int:

@@ -44,6 +44,8 @@ class Replica:
     num_blocks: int
     kv_shape: KvShape = field(default_factory=KvShape)
     prefix_caching: bool = True
+    sparse_windows: bool = False
+    """As for `KvCache`."""
     steps_under_way: int = 2
     """2: the next step is planned while one runs (asynchronous scheduling); 1: one after the other."""
     request_path_seconds: float = 0.0
@@ -106,9 +108,14 @@ def turns(
 
     Whoever drives several engines gives the next turn to the one whose clock is furthest behind.
     """
-    cache = KvCache(replica.num_blocks, replica.kv_shape, caching=replica.prefix_caching)
+    cache = KvCache(
+        replica.num_blocks,
+        replica.kv_shape,
+        caching=replica.prefix_caching,
+        sparse_windows=replica.sparse_windows,
+    )
     state = State(
-        Scheduler(replica.limits, cache),
+        Scheduler(replica.limits, cache, replica.steps_under_way),
         clients,
         record,
         replica.timer,
@@ -118,8 +125,11 @@ def turns(
     )
     if replica.stages is not None:
         state.timeline = StagedTimeline(replica.stages)
-    # With several batches under way, or prompts before everything, no stretch belongs to decoding alone.
-    jump = jump and replica.steps_under_way <= 2 and replica.stages is None and not replica.limits.prompts_first
+    # With several batches under way, or prompts before everything, no stretch belongs to decoding alone; with windows
+    # that wait for results, members of a convoy would not move on together.
+    limits = replica.limits
+    jump = jump and replica.steps_under_way <= 2 and replica.stages is None and not limits.prompts_first
+    jump = jump and not (limits.settles and any(replica.kv_shape.windows))
     scheduler = state.scheduler
     while True:
         yield state.timeline.clock
