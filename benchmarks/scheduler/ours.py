@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from cases import Case
 
 from infercast.engine.kv import KvShape
-from infercast.engine.versions import version_of
+from infercast.engine.versions import engine_version
 from infercast.serve.cache import KvCache
 from infercast.serve.request import Request, Segment
 from infercast.serve.scheduler import Limits, Scheduler
@@ -31,7 +31,7 @@ class Ours:
     """infercast's scheduler, by the rules of the case's version."""
 
     def __init__(self, case: Case) -> None:
-        version = version_of(case.version)
+        version = engine_version(f"vllm@{case.version}")
         self.case = case
         shape = KvShape(case.block_size, tuple(case.windows))
         self.cache = KvCache(case.num_blocks - 1, shape, caching=case.caching, sparse_windows=version.sparse_windows)

@@ -86,8 +86,11 @@ def deploy(
     api_server: bool = False,
     predictor: str | Predictor = "learned",
     host: Path | Host | None = None,
+    engine: str | None = None,
 ) -> Deployment:
     """Put a model on GPUs, or say why it cannot be done. ``host`` is a file like the bundled one, or what it holds.
+
+    ``engine`` is ``vllm@0.25``, which was measured, or ``vllm@0.32``, known by its source; None: as in the settings.
 
     ``network`` joins nodes where a layout needs more GPUs than one holds. ``fuse_allreduce_rms`` of None follows vLLM:
     on for tensor parallelism on Hopper and Blackwell. With ``api_server`` requests come as text over HTTP.
@@ -110,6 +113,7 @@ def deploy(
         experts=enable_expert_parallel,
         all_to_all=all2all_backend != ALL2ALL_BACKENDS[0],
     )
+    wanted = settings or EngineSettings()
     machine = read_host(host) if isinstance(host, Path) else host or default_host()
     return deploy_resolved(
         load_model(
@@ -120,7 +124,7 @@ def deploy(
             expert_routing=expert_routing,
         ),
         device,
-        settings or EngineSettings(),
+        wanted if engine is None else replace(wanted, engine=engine),
         replace(layout, fused_norms=fuses_norms(device) if fuse_allreduce_rms is None else fuse_allreduce_rms),
         make_predictor(predictor) if isinstance(predictor, str) else predictor,
         machine,

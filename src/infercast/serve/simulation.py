@@ -27,7 +27,7 @@ from infercast.serve.request import Workload
 from infercast.serve.scheduler import Limits, Plan, Scheduler
 from infercast.serve.source import Source
 from infercast.serve.stages import StagedTimeline
-from infercast.serve.state import TELL_EVERY, Progress, State, Watcher
+from infercast.serve.state import EMPTY, TELL_EVERY, Progress, State, Watcher
 
 TURNS_APART = 16
 """Turns that are taken with sequences as objects before the fast loop is tried (again)."""
@@ -63,6 +63,8 @@ class Replica:
     max_model_len: int | None = None
     stages: tuple[float, ...] | None = None
     """A pipeline: the share of a step's GPU time that each stage takes."""
+    stages_in_turn: bool = False
+    """Whether the stages of a pipeline never work on two steps at the same time."""
 
 
 def simulate(
@@ -124,7 +126,7 @@ def turns(
         watch,
     )
     if replica.stages is not None:
-        state.timeline = StagedTimeline(replica.stages)
+        state.timeline = StagedTimeline(replica.stages, in_turn=replica.stages_in_turn)
     # With several batches under way, or prompts before everything, no stretch belongs to decoding alone; with windows
     # that wait for results, members of a convoy would not move on together.
     limits = replica.limits
@@ -147,6 +149,10 @@ def turns(
             state.start(*planned)
             if observe is not None:
                 observe(scheduler, planned[0])
+            if len(state.under_way) < replica.steps_under_way:
+                continue
+        elif replica.stages is not None and (scheduler.running or scheduler.waiting):
+            state.under_way.append(EMPTY)
             if len(state.under_way) < replica.steps_under_way:
                 continue
         if state.under_way:
@@ -188,10 +194,11 @@ def check_workload(replica: Replica, workload: Workload) -> None:
         raise InputError("the workload has no requests")
     longest = replica.max_model_len or replica.num_blocks * replica.kv_shape.block_size
     budget = replica.limits.max_num_batched_tokens
+    held = budget * (replica.steps_under_way if replica.limits.settles else 1)
     inputs = [request.num_input for request in workload.requests]
     outputs = [request.num_output for request in workload.requests]
     most = max(map(add, inputs, outputs))
-    fits = replica.kv_shape.most_blocks(most - 1, budget) <= replica.num_blocks
+    fits = replica.kv_shape.most_blocks(most - 1, held) <= replica.num_blocks
     in_one_step = replica.limits.chunked_prefill or most - 1 <= budget
     if min(inputs) >= 1 and min(outputs) >= 1 and most <= longest and fits and in_one_step:
         return  # what holds for the longest holds for all
@@ -207,7 +214,7 @@ def check_workload(replica: Replica, workload: Workload) -> None:
                 f"above max_model_len {longest}; shorten it or raise max_model_len"
             )
         computed = request.num_input + request.num_output - 1  # nothing is computed on the last token
-        if (needed := replica.kv_shape.most_blocks(computed, budget)) > replica.num_blocks:
+        if (needed := replica.kv_shape.most_blocks(computed, held)) > replica.num_blocks:
             raise InputError(
                 f"request {index} needs {needed} KV blocks for its {request.num_input} input + {request.num_output} "
                 f"output tokens, above the {replica.num_blocks} there are; shorten it or give the cache more memory"

@@ -37,6 +37,10 @@ class Flight(NamedTuple):
     """In a convoy: those whose last token this is."""
 
 
+EMPTY = Flight(0.0, 0.0, 0)
+"""A step in which nobody could be computed, which takes a place in a pipeline all the same."""
+
+
 class Watcher(Protocol):
     """Told of every step when it is handed to the GPU, one by one or in stretches of decoding."""
 
@@ -94,7 +98,7 @@ class State:
     ) -> None:
         """Hand a planned step to the GPU; ``first`` and ``done`` as in `Flight`."""
         news = NOTHING_NEW if self.first_uses is None else self.first_uses.meet(shape)
-        span = self.timeline.launch(estimate.host, estimate.gpu_seconds[0], news)
+        span = self.timeline.launch(estimate.host, estimate.gpu_seconds[0], news, plan)
         self.under_way.append(Flight(span.end, estimate.host.process, shape.num_sampled, first, done))
         if plan.started:
             self.record.start(plan.started, span.start)
@@ -107,6 +111,8 @@ class State:
     def finish(self) -> None:
         """Wait for the oldest step under way and take its result in."""
         flight = self.under_way.popleft()
+        if flight is EMPTY:
+            return
         self.take_in(flight, self.timeline.take_in(flight.end, flight.process))
 
     def take_in(self, flight: Flight, time: float) -> None:
