@@ -24,7 +24,7 @@ WHAT = ("tokens", "preempted", "free blocks")
 
 def first_difference(case: Case) -> tuple[str | None, int, int]:
     """Where the two part, if they do; steps and preemptions up to there."""
-    from real import Real  # imports vLLM, which `tree.use` has to have prepared
+    from real import Real  # noqa: PLC0415 - imports vLLM, which `tree.use` has to have prepared
 
     steps = preemptions = 0
     try:

@@ -9,8 +9,9 @@ from cases import Case
 from infercast.engine.kv import KvShape
 from infercast.engine.versions import engine_version
 from infercast.serve.cache import KvCache
+from infercast.serve.limits import Limits
 from infercast.serve.request import Request, Segment
-from infercast.serve.scheduler import Limits, Scheduler
+from infercast.serve.scheduler import Scheduler
 
 MOST_TURNS = 20_000
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from infercast.engine.kv import KvShape
 from infercast.engine.step import HostCost, StepEstimate, StepShape, StepTimer
+from infercast.serve.limits import Limits
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Segment, Workload
-from infercast.serve.scheduler import Limits
 from infercast.serve.simulation import Replica
 
 Scenario = tuple[Replica, Workload]

@@ -3,8 +3,9 @@ from __future__ import annotations
 from infercast.engine.kv import KvShape
 from infercast.serve.cache import KvCache
 from infercast.serve.convoy import Convoy
+from infercast.serve.limits import Limits
 from infercast.serve.request import Request, Segment
-from infercast.serve.scheduler import Limits, Plan, Scheduler
+from infercast.serve.scheduler import Plan, Scheduler
 
 
 def scheduler_of(

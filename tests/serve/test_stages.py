@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from infercast.engine.step import HostCost, constant_timer
+from infercast.serve.limits import Limits
 from infercast.serve.request import Request, Workload
-from infercast.serve.scheduler import Limits, Plan, Scheduler
+from infercast.serve.scheduler import Plan, Scheduler
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.stages import StagedTimeline
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from infercast.engine.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.arrivals import arrival_times
+from infercast.serve.limits import Limits
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Workload
-from infercast.serve.scheduler import Limits, Plan, Scheduler
+from infercast.serve.scheduler import Plan, Scheduler
 from infercast.serve.simulation import Replica, simulate
 
 SERVICE = 0.5

@@ -10,6 +10,7 @@ from infercast.cli import options
 from infercast.cli.options import WORKLOAD
 from infercast.cli.runs import refuse_overload
 from infercast.engine.settings import EngineSettings
+from infercast.engine.versions import DEFAULT_ENGINE
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.disaggregate import disaggregated_intervals, forecast_disaggregated
@@ -65,6 +66,7 @@ def command(
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.", rich_help_panel=WORKLOAD)] = 0,
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
+    engine: options.EngineName = DEFAULT_ENGINE,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
@@ -90,7 +92,10 @@ def command(
         if value < 1:
             raise InputError(f"{option} must be at least 1, not {value}")
     settings = EngineSettings(
-        max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs, max_model_len=max_model_len
+        engine=engine,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
     )
     prefill, decode = (
         deploy(

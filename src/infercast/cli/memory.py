@@ -8,6 +8,7 @@ import typer
 
 from infercast.cli import options
 from infercast.engine.settings import EngineSettings
+from infercast.engine.versions import DEFAULT_ENGINE
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
 from infercast.report.layout import show
@@ -27,6 +28,7 @@ def command(
     data_parallel_size: options.DataParallel = 1,
     enable_expert_parallel: options.ExpertParallel = False,
     network: options.NetworkName = None,
+    engine: options.EngineName = DEFAULT_ENGINE,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
@@ -49,6 +51,7 @@ def command(
         model,
         gpu,
         EngineSettings(
+            engine=engine,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,

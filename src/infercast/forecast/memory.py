@@ -57,7 +57,7 @@ def fit_memory(
     check_nodes(layout, device)
     resolved = resolve(settings or EngineSettings(), device, config.max_positions, config.architecture)
     memory = plan_memory(config, layout, device, resolved)
-    chunk = resolved.max_num_batched_tokens
+    chunk = resolved.most_in_flight(layout.pipeline)
     return Fit(
         model=config,
         gpu=device,

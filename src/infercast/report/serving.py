@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.host import Host, default_host
+from infercast.engine.settings import ResolvedSettings
+from infercast.engine.versions import DEFAULT_ENGINE
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.phases import Phase
 from infercast.forecast.serving import Forecast, Level, Percentiles
@@ -36,7 +38,8 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ),
         (
             "engine",
-            f"up to {settings.max_num_batched_tokens:,} tokens, {settings.max_num_seqs:,} sequences a step; "
+            f"{_engine(settings)}up to {settings.max_num_batched_tokens:,} tokens, "
+            f"{settings.max_num_seqs:,} sequences a step; "
             f"max_model_len {settings.max_model_len:,}; "
             f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}",
         ),
@@ -47,6 +50,11 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         rows.insert(3, ("layout", _layout(deployment.layout)))
     rows += [("note", note) for note in model.notes]
     return rows
+
+
+def _engine(settings: ResolvedSettings) -> str:
+    """The engine where it is not the one that was measured."""
+    return "" if settings.engine == DEFAULT_ENGINE else f"{settings.engine} (rules by its source, costs not measured); "
 
 
 def _is_plain(layout: ParallelLayout) -> bool:

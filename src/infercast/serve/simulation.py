@@ -22,9 +22,10 @@ from infercast.serve.cache import KvCache
 from infercast.serve.clients import Clients
 from infercast.serve.coast import coast, gather, plan_beside, plan_step
 from infercast.serve.first_use import FirstUses
+from infercast.serve.limits import Limits
 from infercast.serve.record import Record
 from infercast.serve.request import Workload
-from infercast.serve.scheduler import Limits, Plan, Scheduler
+from infercast.serve.scheduler import Plan, Scheduler
 from infercast.serve.source import Source
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.state import EMPTY, TELL_EVERY, Progress, State, Watcher
@@ -149,12 +150,9 @@ def turns(
             state.start(*planned)
             if observe is not None:
                 observe(scheduler, planned[0])
-            if len(state.under_way) < replica.steps_under_way:
-                continue
-        elif replica.stages is not None and (scheduler.running or scheduler.waiting):
-            state.under_way.append(EMPTY)
-            if len(state.under_way) < replica.steps_under_way:
-                continue
+        is_started = planned is not None or _keep_pace(state, replica)
+        if is_started and len(state.under_way) < replica.steps_under_way:
+            continue
         if state.under_way:
             state.finish()
         elif arrival is not None:
@@ -162,6 +160,14 @@ def turns(
         else:
             record.close(scheduler)
             return
+
+
+def _keep_pace(state: State, replica: Replica) -> bool:
+    """Where a pipeline has requests but can compute none, an empty step takes its place all the same."""
+    if replica.stages is None or not (state.scheduler.running or state.scheduler.waiting):
+        return False
+    state.under_way.append(EMPTY)
+    return True
 
 
 def _take_in(state: State, progress: Progress | None) -> float | None:
