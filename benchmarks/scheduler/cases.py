@@ -24,6 +24,11 @@ MODES = {
 LONGEST = 2048
 
 
+def is_run(mode: str, version: str) -> bool:
+    """Whether a version has the mode: the V1 model runner with asynchronous pipelines is 0.25's."""
+    return mode != "pipeline-v1" or version == "0.25"
+
+
 @dataclass
 class Case:
     """One engine and its requests, as plain values that can be written down."""

@@ -15,7 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import tree
-from cases import MODES, Case, draw
+from cases import MODES, Case, draw, is_run
 
 from ours import Ours, turns
 
@@ -70,8 +70,8 @@ def main() -> None:
     print(f"{'mode':<14} {'equal':>6} {'of':>6} {'steps':>9} {'with preemption':>16}")
     all_equal = True
     for mode in modes:
-        if mode == "pipeline-v1" and arguments.version != "0.25":
-            continue  # every model runs the V2 runner
+        if not is_run(mode, arguments.version):
+            continue
         row = run(arguments.version, mode, arguments.runs, arguments.seed, arguments.show)
         all_equal &= row["equal"] == row["runs"]
         print(

@@ -102,3 +102,23 @@ def turns(case: Case, *engines: Engine) -> Iterator[list[Any]]:
         for engine, queue in zip(engines, queues, strict=True):
             engine.complete(queue.popleft())
     raise RuntimeError(f"no end after {turn} turns")
+
+
+class Script:
+    """Decisions as lines of text: who computes (new:computed tokens, where it does not just go on), who gave way, and
+    the blocks that are free.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._reached: dict[int, int] = {}
+
+    def add(self, decision: list[Any]) -> None:
+        """One more step."""
+        steps, preempted, free = decision
+        words = []
+        for index, new, computed in steps:
+            goes_on = new == 1 and self._reached.get(index) == computed
+            words.append(f"{index}" if goes_on else f"{index}:{new}:{computed}")
+            self._reached[index] = computed + new
+        self.lines.append(f"{' '.join(words)}|{' '.join(map(str, preempted))}|{free}")

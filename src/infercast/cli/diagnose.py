@@ -10,8 +10,7 @@ import typer
 
 from infercast.cli import options
 from infercast.cli.options import WORKLOAD
-from infercast.engine.settings import EngineSettings
-from infercast.engine.versions import DEFAULT_ENGINE
+from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.diagnose import diagnose

@@ -9,8 +9,7 @@ import typer
 from infercast.cli import options
 from infercast.cli.options import WORKLOAD
 from infercast.cli.runs import refuse_overload
-from infercast.engine.settings import EngineSettings
-from infercast.engine.versions import DEFAULT_ENGINE
+from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.disaggregate import disaggregated_intervals, forecast_disaggregated

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from infercast.cli import options
-from infercast.engine.settings import EngineSettings
-from infercast.engine.versions import DEFAULT_ENGINE
+from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy, load_model
 from infercast.forecast.kernels import decode_shape, prefill_shape, price_step

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from infercast.cli import options
-from infercast.engine.settings import EngineSettings
-from infercast.engine.versions import DEFAULT_ENGINE
+from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
 from infercast.report.layout import show

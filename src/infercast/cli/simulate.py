@@ -12,8 +12,7 @@ from infercast.cli import options, outputs
 from infercast.cli.options import WORKLOAD
 from infercast.cli.progress import simulation_bar
 from infercast.cli.runs import compare_runs, explain_run, refuse_overload, show_fleet
-from infercast.engine.settings import EngineSettings
-from infercast.engine.versions import DEFAULT_ENGINE
+from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.fleet import DEFAULT_ROUTER

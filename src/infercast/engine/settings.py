@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from infercast.engine.graphs import MODES, capture_sizes
-from infercast.engine.versions import DEFAULT_ENGINE, EngineVersion, engine_version
+from infercast.engine.versions import EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.records import dataclass
@@ -16,6 +16,9 @@ LARGE_GPU_BYTES = 70 * GIB
 # Newer versions have still larger ones on these.
 LARGEST_GPU_BYTES = 160 * GIB
 LARGE_GRAPH_GPUS = ("blackwell", "blackwell-ultra")
+
+DEFAULT_ENGINE = "vllm@0.25"
+"""The one that was measured."""
 
 LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from infercast.errors import UnknownNameError
 from infercast.records import dataclass
 
-DEFAULT_ENGINE = "vllm@0.25"
-
 V2_EXPERTS = ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM", "GraniteMoeForCausalLM")
 """Architectures with experts that vLLM 0.25 runs with its V2 model runner, like all without experts."""
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.host import Host, default_host
-from infercast.engine.settings import ResolvedSettings
-from infercast.engine.versions import DEFAULT_ENGINE
+from infercast.engine.settings import DEFAULT_ENGINE, ResolvedSettings
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.phases import Phase
 from infercast.forecast.serving import Forecast, Level, Percentiles
