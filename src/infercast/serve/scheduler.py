@@ -124,18 +124,22 @@ class Scheduler:
                     self.cache.name_full_blocks(sequence.holding, known)
             if sequence.num_produced == num_output:
                 done.append(sequence)
-        self.release(done)
+        self._release(done)
         return done
 
-    def release(self, done: SequenceOf[Sequence]) -> None:
+    def finish(self, done: SequenceOf[Sequence]) -> None:
+        """The same for sequences whose last tokens these are, where they did not count along."""
+        for sequence in done:
+            self.cache.name_full_blocks(sequence.holding, sequence.num_computed)
+        self._release(done)
+
+    def _release(self, done: SequenceOf[Sequence]) -> None:
         """Let go of sequences that have all their tokens."""
         gone = {*done}
         self.running = [sequence for sequence in self.running if sequence not in gone]
         for sequence in done:
             if sequence.num_preemptions and sequence in self.waiting:  # it gave way in its last step
                 self.waiting.remove(sequence)
-            elif sequence.holding.capacity:
-                self.cache.name_full_blocks(sequence.holding, sequence.num_computed)
             self.cache.free(sequence.holding)
 
     def _schedule_running(self, plan: Plan) -> int:

@@ -121,7 +121,7 @@ class State:
         if self.convoy is None:
             done = self.scheduler.complete(first)
         elif done:
-            self.scheduler.release(done)
+            self.scheduler.finish(done)
         self.record.tokens(time, num_sampled, first, done)
         if done:
             self.is_blocked = False
