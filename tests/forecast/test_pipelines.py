@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from infercast import deploy, simulate, synthetic_workload
@@ -30,7 +32,7 @@ def forecast(model, stages, tensor=1, engine="vllm@0.25", **workload):
 @pytest.mark.parametrize(("model", "tensor"), MODELS)
 def test_a_lone_request_gains_nothing_from_more_stages(model, tensor, engine):
     runs = [forecast(model, stages, tensor, engine) for stages in (1, 2, 4)]
-    for fewer, more in zip(runs, runs[1:], strict=False):
+    for fewer, more in pairwise(runs):
         assert more.ttft.p50 >= fewer.ttft.p50
         assert more.tpot.p50 >= fewer.tpot.p50
 
