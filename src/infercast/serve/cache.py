@@ -152,11 +152,12 @@ class KvCache:
             return
         # Nobody else looks for what is not shared, so its name matters only where it was left behind before.
         last = full if holding.left_behind else min(full, len(holding.shared))
-        for position in range(holding.num_named, last):
-            key = holding.key(position)
-            for group, table in enumerate(holding.tables):
-                if position >= table.first and table.keeps(position):
-                    table.copies[position] = self._lookup.add(Copy((group, key), 1))
+        keys = [holding.key(position) for position in range(holding.num_named, last)]
+        for group, table in enumerate(holding.tables):
+            copies, add = table.copies, self._lookup.add
+            for position, key in enumerate(keys, holding.num_named):
+                if position >= table.first and (table.tails is None or table.keeps(position)):
+                    copies[position] = add(Copy((group, key), 1))
         holding.num_named = full
 
     def free(self, holding: Holding, *, done: bool = True) -> None:
