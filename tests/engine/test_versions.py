@@ -40,8 +40,9 @@ def test_steps_are_larger_on_the_largest_gpus(gpu: str, tokens: tuple[int, int])
 
 
 @pytest.mark.parametrize(
-    ("is_async", "stages", "v1", "v2"), [(True, 1, 2, 2), (True, 2, 2, 3), (True, 4, 4, 5), (False, 1, 1, 1), (False, 4, 4, 4)]
-)  # fmt: skip
+    ("is_async", "stages", "v1", "v2"),
+    [(True, 1, 2, 2), (True, 2, 2, 3), (True, 4, 4, 5), (False, 1, 1, 1), (False, 4, 4, 4)],
+)
 def test_steps_under_way(is_async: bool, stages: int, v1: int, v2: int) -> None:
     settings = resolved(OLD, async_scheduling=is_async)
     assert [settings.steps_under_way(stages, v2_runner=runner) for runner in (False, True)] == [v1, v2]
