@@ -44,7 +44,7 @@ class PlainCache:
         self.num_blocks = num_blocks
         self.shape = shape
         self.caching = caching
-        self._sparse = sparse_windows
+        self.sparse_windows = sparse_windows
         self._groups = tuple(KvShape(shape.block_size, (window,)) for window in shape.windows)
         self._names = PrefixNames(shape.block_size)
         self._spare: list[int] = []
@@ -152,7 +152,7 @@ class PlainCache:
 
     def _keeps(self, holding: Holding, group: int, position: int) -> bool:
         """Whether a full block is worth finding: a window is left alone where no prompt can go on from it."""
-        if not self._sparse or not self.shape.windows[group]:
+        if not self.sparse_windows or not self.shape.windows[group]:
             return True
         size = self.shape.block_size
         ends = ((holding.num_input - 1) // size, holding.junction)

@@ -38,7 +38,7 @@ class KvCache:
         self.shape = shape
         self._block_size = shape.block_size
         self.caching = caching
-        self._sparse = sparse_windows
+        self.sparse_windows = sparse_windows
         self._groups = tuple(KvShape(shape.block_size, (window,)) for window in shape.windows)
         self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
         self._names = PrefixNames(shape.block_size)
@@ -67,7 +67,7 @@ class KvCache:
         if not holding.left_behind:
             most = min(most, len(holding.shared))
         hit, longest = self._lookup(holding, most) if most else (0, 0)
-        if self._sparse:
+        if self.sparse_windows:
             for group in self._windowed:
                 holding.tables[group].tails = self._lookup.tails(group, holding, longest if longest > hit else 0)
         return hit * self._block_size

@@ -6,62 +6,15 @@ There is no prefill phase and no decode phase: each sequence has ``num_computed`
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence as SequenceOf
-from dataclasses import field
 
-from infercast.engine.step import StepShape
-from infercast.records import dataclass
 from infercast.serve.cache import KvCache
-from infercast.serve.holding import Holding
 from infercast.serve.limits import Limits
 from infercast.serve.request import Request
+from infercast.serve.sequence import Plan, Sequence
 
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """A request inside the engine."""
-
-    index: int
-    request: Request
-    holding: Holding
-    num_tokens: int
-    """The prompt and every token sampled so far, or being sampled in a step under way, that will be computed on."""
-    num_computed: int = 0
-    num_promised: int = 0
-    """Tokens that finished steps and steps under way produce."""
-    num_produced: int = 0
-    """Tokens that finished steps have produced."""
-    num_cached: int = 0
-    """Prompt tokens found in the prefix cache when the sequence was last started."""
-    num_preemptions: int = 0
-    last_token: float = math.nan
-    num_under_way: int = 0
-    """Tokens in steps under way, where the scheduler has to know."""
-    not_before: int = 0
-    """The first step that may compute its next token."""
-    joined: int = 0
-    """The step after which it decoded in a convoy; what is above holds for the end of that step."""
-
-
-@dataclass(slots=True)
-class Plan:
-    """What one step computes."""
-
-    sequences: list[Sequence] = field(default_factory=list)
-    new_tokens: list[int] = field(default_factory=list)
-    computed: list[int] = field(default_factory=list)
-    started: list[Sequence] = field(default_factory=list)
-    """Those that left the queue for this step."""
-    sampled: list[Sequence] = field(default_factory=list)
-    """Those that produce a token at its end."""
-    num_preempted: int = 0
-
-    @property
-    def shape(self) -> StepShape:
-        """What a step timer needs to know."""
-        return StepShape(self.new_tokens, self.computed, len(self.sampled))
+__all__ = ["Plan", "Scheduler", "Sequence"]
 
 
 class Scheduler:
@@ -77,8 +30,8 @@ class Scheduler:
         self._is_windowed = any(cache.shape.windows)
         self._step = 0
         self._most_in_flight = limits.max_num_batched_tokens * (steps_under_way if limits.settles else 1)
-        # Two steps under way never see the difference, except in windows.
-        self._settles = limits.settles and (self._is_windowed or steps_under_way > 2)
+        # One step under way never sees the difference, two only in windows.
+        self.settles = limits.settles and steps_under_way > (1 if self._is_windowed else 2)
         self._deep = steps_under_way > 2
         self._under_way: deque[Plan] = deque()
 
@@ -100,13 +53,13 @@ class Scheduler:
             self.schedule_waiting(plan, budget)
         if not plan.sequences:
             return None
-        if self._settles:
+        if self.settles:
             self._under_way.append(plan)
         return plan
 
     def complete(self, sampled: SequenceOf[Sequence]) -> list[Sequence]:
         """Take in the tokens that a finished step produced; returns the sequences that are done."""
-        if self._settles:
+        if self.settles:
             plan = self._under_way.popleft()
             for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
                 sequence.num_under_way -= new_tokens
@@ -132,6 +85,15 @@ class Scheduler:
         for sequence in done:
             self.cache.name_full_blocks(sequence.holding, sequence.num_computed)
         self._release(done)
+
+    def stop_counting(self) -> None:
+        """Whoever goes on keeps track of what is under way: a step at most, in which each has ``num_under_way``."""
+        self._under_way.clear()
+
+    def go_on_counting(self, sequences: SequenceOf[Sequence]) -> None:
+        """The same the other way round."""
+        if self.settles:
+            self._under_way.append(Plan([*sequences], [sequence.num_under_way for sequence in sequences]))
 
     def _release(self, done: SequenceOf[Sequence]) -> None:
         """Let go of sequences that have all their tokens."""
@@ -197,7 +159,7 @@ class Scheduler:
         position = 0
         while position < len(self.waiting) and budget > 0 and len(self.running) < self.limits.max_num_seqs:
             sequence = self.waiting[position]
-            if self._settles and sequence.num_under_way:  # it gave way and is still in a step; others may pass it
+            if self.settles and sequence.num_under_way:  # it gave way and is still in a step; others may pass it
                 position += 1
                 continue
             new_tokens = self._start(sequence, budget)
@@ -243,7 +205,7 @@ class Scheduler:
         known = reached if reached < known else known
         if known // self._block_size > sequence.holding.num_named:
             self.cache.name_full_blocks(sequence.holding, known)
-        if self._settles:
+        if self.settles:
             sequence.num_under_way += new_tokens
         if reached == sequence.num_tokens:
             plan.sampled.append(sequence)

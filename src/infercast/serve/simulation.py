@@ -128,11 +128,8 @@ def turns(
     )
     if replica.stages is not None:
         state.timeline = StagedTimeline(replica.stages, in_turn=replica.stages_in_turn)
-    # With several batches under way, or prompts before everything, no stretch belongs to decoding alone; with windows
-    # that wait for results, members of a convoy would not move on together.
-    limits = replica.limits
-    jump = jump and replica.steps_under_way <= 2 and replica.stages is None and not limits.prompts_first
-    jump = jump and not (limits.settles and any(replica.kv_shape.windows))
+    # With several batches under way, or prompts before everything, no stretch belongs to decoding alone.
+    jump = jump and replica.steps_under_way <= 2 and replica.stages is None and not replica.limits.prompts_first
     scheduler = state.scheduler
     while True:
         yield state.timeline.clock
