@@ -1,6 +1,6 @@
-"""Serve workloads on a real vLLM engine with dummy weights and write what clients saw, as `infercast validate` reads it.
+"""Serve workloads on a real vLLM engine with dummy weights and write what clients saw for `infercast validate`.
 
-    python run_engine.py --model FOLDER_WITH_CONFIG --name NAME --out FOLDER --runs 'poisson:10:200,poisson:40:300,prefix:40:200'
+    python run_engine.py --model FOLDER_WITH_CONFIG --name NAME --out FOLDER --runs 'poisson:10:200,prefix:40:200'
 
 Needs vLLM 0.25 and a GPU. With hook/ on PYTHONPATH and STEP_LOG set, the engine core logs its steps beside.
 """
@@ -14,6 +14,7 @@ import os
 import random
 import statistics
 import time
+from itertools import pairwise
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -51,10 +52,10 @@ class Bench:
         self.runs = []
 
     async def start(self) -> None:
-        import torch
-        import vllm
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
+        import torch  # noqa: PLC0415 - slow to load, and the options are read before
+        import vllm  # noqa: PLC0415
+        from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415
+        from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
         options, began = self.options, time.time()
         self.engine = AsyncLLM.from_engine_args(
@@ -96,8 +97,8 @@ class Bench:
         print(f"up after {time.time() - began:.0f} s:", json.dumps(self.config)[:500], flush=True)
 
     async def one(self, tokens, num_output, arrival, zero, keep):
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        from vllm import SamplingParams  # noqa: PLC0415
+        from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
 
         self.number += 1
         name, wait = f"r{self.number}", zero + arrival - time.perf_counter()
@@ -129,7 +130,7 @@ class Bench:
             "sent": round(sent, 6),
         }
         if len(times) > 1:
-            gaps = [1e3 * (after - before) for before, after in zip(times, times[1:])]
+            gaps = [1e3 * (after - before) for before, after in pairwise(times)]
             row["itl_p50_ms"], row["itl_p99_ms"] = percentile(gaps, 0.5), percentile(gaps, 0.99)
         if keep:
             row["token_ms"] = [round(1e3 * (each - sent), 3) for each in times]

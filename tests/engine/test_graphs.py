@@ -1,6 +1,19 @@
 import pytest
 
-from infercast.engine.graphs import Graphs, Launch, capture_sizes
+from infercast.engine.graphs import Graphs, Launch
+from infercast.engine.graphs import capture_sizes as sizes_up_to
+from infercast.engine.settings import EngineSettings, resolve
+from infercast.hardware import load_gpu
+
+
+def capture_sizes(max_num_seqs):
+    return sizes_up_to(min(2 * max_num_seqs, 512), 8192)
+
+
+def graphs_of(max_num_seqs, engine="vllm@0.25", gpu="h200-sxm", **settings):
+    asked = EngineSettings(max_num_seqs=max_num_seqs, engine=engine, **settings)
+    resolved = resolve(asked, load_gpu(gpu), 16_384)
+    return Graphs(resolved.capture_sizes, resolved.max_num_seqs, resolved.cudagraph_mode)
 
 
 def test_sizes_of_256_sequences():
@@ -46,3 +59,36 @@ def test_without_graphs_everything_is_eager_and_unpadded():
     graphs = Graphs((), 256)
     assert graphs.launch(1, True) is Launch.EAGER
     assert graphs.padded(33) == 33
+
+
+@pytest.mark.parametrize(("sequences", "last_full"), [(10, 8), (20, 16), (50, 48), (64, 64), (100, 96), (300, 288)])
+def test_a_batch_that_is_padded_beyond_max_num_seqs_has_no_full_graph(sequences, last_full):
+    graphs = graphs_of(sequences)
+    assert graphs.launch(last_full, True) is Launch.FULL_GRAPH
+    for tokens in range(last_full + 1, sequences + 1):
+        assert graphs.launch(tokens, True) is Launch.PIECEWISE_GRAPHS
+
+
+@pytest.mark.parametrize("sequences", [10, 20, 50, 64, 100, 300])
+def test_newer_versions_record_a_graph_of_max_num_seqs(sequences):
+    graphs = graphs_of(sequences, "vllm@0.32")
+    assert graphs.launch(sequences, True) is Launch.FULL_GRAPH
+    assert graphs.padded(sequences) == sequences
+
+
+def test_a_padded_batch_is_eager_where_only_decoding_has_graphs():
+    graphs = graphs_of(100, cudagraph_mode="full_decode_only")
+    assert [graphs.launch(tokens, True) for tokens in (96, 97)] == [Launch.FULL_GRAPH, Launch.EAGER]
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "largest"),
+    [("vllm@0.25", "b200-sxm", 512), ("vllm@0.32", "b200-sxm", 1024), ("vllm@0.32", "h200-sxm", 512)],
+)
+def test_newer_versions_record_larger_graphs_on_blackwell(engine, gpu, largest):
+    assert graphs_of(1024, engine, gpu).sizes[-1] == largest
+
+
+def test_no_graph_is_larger_than_a_step():
+    assert graphs_of(64, max_num_batched_tokens=100).sizes[-2:] == (96, 100)
+    assert graphs_of(64, max_num_batched_tokens=200).sizes[-1] == 128

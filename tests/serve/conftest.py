@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from infercast.engine.kv import KvShape
 from infercast.engine.step import HostCost, StepEstimate, StepShape, StepTimer
+from infercast.serve.limits import Limits
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Segment, Workload
-from infercast.serve.scheduler import Limits
 from infercast.serve.simulation import Replica
 
 Scenario = tuple[Replica, Workload]
@@ -42,7 +42,7 @@ def _requests(draw: st.DrawFn) -> Request:
     # Long answers now and then: a jump takes up to 32 steps.
     num_output = draw(st.one_of(st.integers(1, 12), st.integers(1, 12), st.integers(30, 80)))
     arrival = draw(st.one_of(st.just(0.0), st.integers(0, 8).map(float), st.floats(0.0, 6.0)))
-    return Request(arrival, num_input, num_output, prefix)
+    return Request(arrival, num_input, num_output, prefix, draw(st.sampled_from([None, None, 0, 1])))
 
 
 @st.composite
@@ -56,20 +56,24 @@ def _scenarios(draw: st.DrawFn) -> Scenario:
         max_num_seqs=draw(st.integers(1, 6)),
         long_prefill_token_threshold=draw(st.sampled_from([0, 0, 1, 5])),
         chunked_prefill=chunked,
+        spares_lone_prompts=draw(st.booleans()),
+        settles=(settles := draw(st.sampled_from([False, False, True]))),
     )
     shape = KvShape(
         block_size=draw(st.integers(1, 5)),
         windows=draw(st.sampled_from([(0,), (0,), (0,), (0, 0), (6,), (0, 5), (0, 4, 9)])),
     )
     # At least what the longest request needs, seldom enough for all of them.
-    most = shape.most_blocks(longest - 1, limits.max_num_batched_tokens)
+    steps_under_way = draw(st.integers(1, 2))
+    most = shape.most_blocks(longest - 1, limits.max_num_batched_tokens * (steps_under_way if settles else 1))
     replica = Replica(
         timer=batch_timer,
         limits=limits,
         num_blocks=most + draw(st.integers(0, 8)),
         kv_shape=shape,
         prefix_caching=draw(st.sampled_from([True, True, False])),
-        steps_under_way=draw(st.integers(1, 2)),
+        sparse_windows=settles,
+        steps_under_way=steps_under_way,
         request_path_seconds=draw(st.sampled_from([0.0, 0.07])),
         request_token_seconds=draw(st.sampled_from([0.0, 0.003])),
         token_path_seconds=draw(st.sampled_from([0.0, 0.013])),

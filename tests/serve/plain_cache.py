@@ -23,6 +23,9 @@ class Holding:
     """Names of the sequence's blocks, as far as they were asked for."""
     tables: tuple[list[int], ...]
     """Block numbers for each group, in the order of the tokens."""
+    num_input: int = 0
+    junction: int = 0
+    """Blocks that some layers found of what others have forgotten."""
     num_named: int = 0
     """Leading blocks that others can find."""
     capacity: int = 0
@@ -37,16 +40,17 @@ class Holding:
 class PlainCache:
     """Does what `KvCache` does, one block at a time."""
 
-    def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True) -> None:
+    def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True, sparse_windows: bool = False) -> None:
         self.num_blocks = num_blocks
         self.shape = shape
         self.caching = caching
+        self.sparse_windows = sparse_windows
         self._groups = tuple(KvShape(shape.block_size, (window,)) for window in shape.windows)
         self._names = PrefixNames(shape.block_size)
         self._spare: list[int] = []
         self._num_fresh = num_blocks
         self._unused: OrderedDict[int, None] = OrderedDict()
-        self._found: dict[tuple[int, BlockKey], int] = {}
+        self._found: dict[tuple[int, BlockKey], list[int]] = {}
         self._key_of: dict[int, tuple[int, BlockKey]] = {}
         self._holders: dict[int, int] = {}
 
@@ -63,7 +67,7 @@ class PlainCache:
     def new_holding(self, index: int, request: Request) -> Holding:
         """For a sequence that holds nothing yet."""
         keys = self._names.shared_keys(request) if self.caching else []
-        return Holding(index, keys, tuple([] for _ in self.shape.windows))
+        return Holding(index, keys, tuple([] for _ in self.shape.windows), request.num_input)
 
     def longest_prefix(self, holding: Holding, num_tokens: int) -> int:
         """Tokens of a sequence's beginning that are cached: whole blocks, and never all of its tokens."""
@@ -79,9 +83,16 @@ class PlainCache:
             while position < hit and (group, keys[position]) in self._found:
                 position += 1
             hit = position
+        longest = hit if everywhere else 0
         windowed = [group for group, window in enumerate(self.shape.windows) if window]
+        for group in windowed:
+            alone = hit
+            while alone and not self._has_window(group, keys, alone):
+                alone -= 1
+            longest = max(longest, alone)
         while hit and not all(self._has_window(group, keys, hit) for group in windowed):
             hit -= 1
+        holding.junction = longest if longest > hit else 0
         return hit * self.shape.block_size
 
     def admit(self, holding: Holding, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> bool:
@@ -110,8 +121,7 @@ class PlainCache:
         """Make room for ``new_tokens`` after ``computed`` ones, or take nothing and say no."""
         needed = self.shape.blocks_for(computed + new_tokens)
         missing = 0
-        for group, table in enumerate(holding.tables):
-            self._drop_before(table, self.shape.first_in_window(group, computed))
+        for table in holding.tables:
             missing += needed - len(table)
         if missing > self.num_free:
             return False
@@ -120,6 +130,11 @@ class PlainCache:
                 table.append(self._take())
         holding.capacity = needed * self.shape.block_size
         return True
+
+    def slide(self, holding: Holding, computed: int) -> None:
+        """Release the blocks that no token after ``computed`` ones looks at."""
+        for group, table in enumerate(holding.tables):
+            self._drop_before(table, self.shape.first_in_window(group, computed))
 
     def name_full_blocks(self, holding: Holding, num_tokens: int) -> None:
         """Let others find the blocks that these tokens fill, already while they are being computed."""
@@ -130,12 +145,18 @@ class PlainCache:
         for group, table in enumerate(holding.tables):
             for position in range(holding.num_named, full):
                 block = table[position]
-                if block != NO_BLOCK:
-                    key = (group, keys[position])
-                    # A second copy of the same content stays hidden while the first one lives.
-                    if self._found.setdefault(key, block) == block:
-                        self._key_of[block] = key
+                if block != NO_BLOCK and self._keeps(holding, group, position):
+                    key = self._key_of[block] = (group, keys[position])
+                    self._found.setdefault(key, []).append(block)
         holding.num_named = full
+
+    def _keeps(self, holding: Holding, group: int, position: int) -> bool:
+        """Whether a full block is worth finding: a window is left alone where no prompt can go on from it."""
+        if not self.sparse_windows or not self.shape.windows[group]:
+            return True
+        size = self.shape.block_size
+        ends = ((holding.num_input - 1) // size, holding.junction)
+        return any(self.shape.first_in_window(group, end * size) <= position < end for end in ends)
 
     def free(self, holding: Holding, *, done: bool = True) -> None:
         """Give everything back; the last block of a sequence is the first to be forgotten."""
@@ -152,7 +173,7 @@ class PlainCache:
         tables = []
         for group in range(len(self.shape.windows)):
             first = self.shape.first_in_window(group, num_cached)
-            blocks = [self._found[group, key] for key in holding.keys[first:count]]
+            blocks = [self._found[group, key][0] for key in holding.keys[first:count]]
             tables.append([NO_BLOCK] * first + blocks)
         return tables
 
@@ -165,7 +186,10 @@ class PlainCache:
             block = self._num_fresh
         else:
             block, _ = self._unused.popitem(last=False)
-            del self._found[self._key_of.pop(block)]
+            key = self._key_of.pop(block)
+            self._found[key].remove(block)
+            if not self._found[key]:
+                del self._found[key]
         self._holders[block] = 1
         return block
 

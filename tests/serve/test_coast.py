@@ -13,9 +13,9 @@ from infercast.engine.kv import KvShape
 from infercast.engine.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.coast import coast
 from infercast.serve.first_use import FirstUses
+from infercast.serve.limits import Limits
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Segment, Workload
-from infercast.serve.scheduler import Limits
 from infercast.serve.simulation import Replica, simulate
 
 Facts = Callable[[Record], dict[str, Any]]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from infercast.engine.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.errors import InputError
 from infercast.serve.fleet import Pool, same_engines, simulate_fleet
+from infercast.serve.limits import Limits
 from infercast.serve.request import Request, Segment, Workload
-from infercast.serve.scheduler import Limits
 from infercast.serve.served import Served
 from infercast.serve.simulation import Replica, simulate
 

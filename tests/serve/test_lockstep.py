@@ -10,8 +10,8 @@ import pytest
 
 from infercast.engine.step import StepEstimate, StepShape, constant_timer
 from infercast.serve.fleet import Pool, same_engines, simulate_fleet
+from infercast.serve.limits import Limits
 from infercast.serve.request import Request, Workload
-from infercast.serve.scheduler import Limits
 from infercast.serve.served import Served
 from infercast.serve.simulation import Replica
 

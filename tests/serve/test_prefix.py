@@ -84,3 +84,17 @@ def test_names_are_equal_exactly_if_all_tokens_so_far_are(
     for position, (one, other) in enumerate(zip(*keys, strict=False)):
         end = (position + 1) * block_size
         assert (one == other) == (tokens[0][:end] == tokens[1][:end])
+
+
+def test_an_answer_has_keys_where_the_whole_prompt_has() -> None:
+    names = PrefixNames(4)
+    prefix = (Segment(1, 6),)
+    assert len(names.shared_keys(Request(0.0, 6, 6, prefix, answer=2))) == 3
+    assert len(names.shared_keys(Request(0.0, 7, 6, prefix, answer=2))) == 1
+
+
+def test_the_prompt_that_goes_on_with_an_answer_has_its_keys() -> None:
+    names = PrefixNames(4)
+    earlier = names.shared_keys(Request(0.0, 6, 6, (Segment(1, 6),), answer=2))
+    later = names.shared_keys(Request(0.0, 16, 6, (Segment(1, 6), Segment(2, 6), Segment(3, 4))))
+    assert later[:3] == earlier

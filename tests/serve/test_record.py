@@ -5,9 +5,9 @@ import pytest
 
 from infercast.engine.kv import KvShape
 from infercast.engine.step import constant_timer
+from infercast.serve.limits import Limits
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Workload
-from infercast.serve.scheduler import Limits
 from infercast.serve.simulation import Replica, simulate
 
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import pytest
+
 from infercast.engine.kv import KvShape
 from infercast.serve.cache import KvCache
 from infercast.serve.convoy import Convoy
+from infercast.serve.limits import Limits
 from infercast.serve.request import Request, Segment
-from infercast.serve.scheduler import Limits, Plan, Scheduler
+from infercast.serve.scheduler import Plan, Scheduler
 
 
 def scheduler_of(
@@ -162,10 +165,11 @@ def test_nobody_is_admitted_in_a_step_with_a_preemption() -> None:
     # The second, whose only token is under way, gives up two blocks for one that the first needs. The newcomer could
     # have the other one at once, but gets it a step later.
     scheduler = scheduler_of(ask(4, 3), ask(5, 1), num_blocks=3, caching=False)
-    planned(scheduler)
+    first = planned(scheduler)
     scheduler.add(2, ask(1, 1))
     assert tokens(planned(scheduler)) == {0: 1}
     assert scheduler.cache.num_free == 1
+    scheduler.complete(first.sampled)
     assert tokens(planned(scheduler)) == {0: 1, 2: 1}
 
 
@@ -200,7 +204,7 @@ def test_a_sequence_whose_last_token_is_under_way_is_not_computed_again() -> Non
     first = planned(scheduler)
     second = planned(scheduler)
     assert (tokens(second), second.num_preempted) == ({0: 1}, 1)
-    assert not scheduler.waiting
+    assert indices(scheduler.waiting) == [1]  # in the queue until its token is there
     assert indices(scheduler.complete(first.sampled)) == [1]
     assert indices(scheduler.complete(second.sampled)) == [0]
     assert scheduler.cache.num_free == 2
@@ -239,7 +243,7 @@ def test_five_steps_of_a_convoy_are_five_steps_of_its_members() -> None:
     stepped, jumped = (scheduler_of(ask(6, 9), ask(3, 12)) for _ in range(2))
     run(stepped, 6)
     run(jumped, 1)
-    convoy = Convoy(jumped.cache)
+    convoy = Convoy(jumped.cache, 2)
     convoy.join(jumped.running)
     assert len(convoy.grow(5)) == 5
     assert convoy.advance(5) == []
@@ -253,7 +257,7 @@ def test_five_steps_of_a_convoy_are_five_steps_of_its_members() -> None:
 def test_a_convoy_knows_when_somebody_has_all_tokens() -> None:
     scheduler = scheduler_of(ask(6, 4), ask(3, 12))
     run(scheduler, 1)
-    convoy = Convoy(scheduler.cache)
+    convoy = Convoy(scheduler.cache, 2)
     convoy.join(scheduler.running)
     assert (convoy.steps_left(), convoy.contexts(), convoy.computed) == (3, [6, 3], 9)
     assert convoy.grow(3) == [3, 4, 5]  # the first has blocks for eight tokens, the second for four
@@ -264,7 +268,74 @@ def test_a_convoy_knows_when_somebody_has_all_tokens() -> None:
 def test_a_convoy_takes_no_more_blocks_than_there_are() -> None:
     scheduler = scheduler_of(ask(4, 20), num_blocks=2)
     run(scheduler, 1)
-    convoy = Convoy(scheduler.cache)
+    convoy = Convoy(scheduler.cache, 2)
     convoy.join(scheduler.running)
     assert convoy.grow(10) == [2, 2, 2, 2]
     assert scheduler.cache.num_free == 0
+
+
+def conversation() -> tuple[Request, Request]:
+    """A prompt of 6 tokens with an answer of 6, and the next prompt, which goes on with both."""
+    first = Request(0.0, 6, 6, (Segment(1, 6),), answer=2)
+    return first, Request(0.0, 15, 1, (Segment(1, 6), Segment(2, 6), Segment(3, 3)))
+
+
+def test_the_next_prompt_of_a_conversation_finds_the_answer() -> None:
+    # 11 of the 12 tokens were computed, nothing is computed on the last: two full blocks.
+    first, second = conversation()
+    scheduler = scheduler_of(first)
+    run(scheduler, 6)
+    scheduler.add(1, second)
+    assert tokens(planned(scheduler)) == {1: 7}
+
+
+def test_another_answer_is_not_found() -> None:
+    first, second = conversation()
+    scheduler = scheduler_of(Request(0.0, 6, 6, first.prefix, answer=9))
+    run(scheduler, 6)
+    scheduler.add(1, second)
+    assert tokens(planned(scheduler)) == {1: 11}  # the first block lies in the prompt
+
+
+def test_a_block_of_an_answer_is_found_when_its_last_token_is_known() -> None:
+    # Token 7, the last one of the second block, is sampled by the second step and computed by the third.
+    first, second = conversation()
+    scheduler = scheduler_of(first)
+    plans = [planned(scheduler), planned(scheduler)]
+    scheduler.complete(plans[0].sampled)
+    plans.append(planned(scheduler))
+    assert scheduler.running[0].num_computed == 8
+    assert scheduler.cache.longest_prefix(scheduler.cache.new_holding(1, second), 15) == 4
+    scheduler.complete(plans[1].sampled)
+    planned(scheduler)
+    assert scheduler.cache.longest_prefix(scheduler.cache.new_holding(1, second), 15) == 8
+
+
+@pytest.mark.parametrize(("spares", "alone"), [(False, 4), (True, 10)])
+def test_a_threshold_may_spare_a_request_that_is_alone(spares: bool, alone: int) -> None:
+    limits = Limits(64, 8, long_prefill_token_threshold=4, spares_lone_prompts=spares)
+    scheduler = Scheduler(limits, KvCache(100, KvShape(4)))
+    scheduler.add(0, ask(10, 5))
+    assert tokens(planned(scheduler)) == {0: alone}
+    for index in (1, 2):
+        scheduler.add(index, ask(10, 1))
+    assert tokens(planned(scheduler))[2] == 4
+
+
+def test_windows_may_move_on_by_processed_tokens() -> None:
+    # With a window of 5, token 8 looks at nothing before token 4; the step that computes the prompt still does.
+    limits = Limits(64, 8, settles=True)
+    scheduler = Scheduler(limits, KvCache(100, KvShape(4, (5,))))
+    scheduler.add(0, ask(8, 3))
+    first = planned(scheduler)
+    planned(scheduler)
+    assert scheduler.running[0].holding.tables[0].first == 0
+    scheduler.complete(first.sampled)
+    planned(scheduler)
+    assert scheduler.running[0].holding.tables[0].first == 1
+
+
+def test_a_sequence_may_skip_the_steps_in_between() -> None:
+    scheduler = Scheduler(Limits(64, 8, steps_between_tokens=3), KvCache(100, KvShape(4)), steps_under_way=4)
+    scheduler.add(0, ask(4, 5))
+    assert [plan is not None for plan in (scheduler.schedule() for _ in range(4))] == [True, False, False, True]

@@ -10,9 +10,9 @@ import pytest
 from infercast.engine.kv import KvShape
 from infercast.engine.step import constant_timer
 from infercast.errors import InputError
+from infercast.serve.limits import Limits
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Segment, Workload
-from infercast.serve.scheduler import Limits
 from infercast.serve.simulation import TELL_EVERY, Replica, simulate
 
 

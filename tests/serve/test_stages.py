@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from infercast.engine.step import HostCost, constant_timer
+from infercast.serve.limits import Limits
 from infercast.serve.request import Request, Workload
-from infercast.serve.scheduler import Limits, Plan, Scheduler
+from infercast.serve.scheduler import Plan, Scheduler
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.stages import StagedTimeline
 
@@ -39,6 +40,31 @@ def test_uneven_stages_leave_a_bubble() -> None:
 def test_one_sequence_gains_nothing() -> None:
     record = simulate(pipeline((0.5, 0.5)), Workload((Request(0.0, 1, 20),)))
     assert record.tpot.tolist() == pytest.approx([0.1])
+
+
+def test_stages_are_launched_one_after_the_other() -> None:
+    # Every stage has a host of its own, which prepares while others launch; what each launches comes after the others'.
+    host = HostCost(plan=0.5, prepare=1.0, launch=4.0)
+    timeline = StagedTimeline((0.5, 0.5))
+    assert timeline.launch(host, 0.0).end == 5.5
+    assert timeline.clock == 0.5
+    assert timeline.launch(host, 0.0).end == 8.5  # the second host is free at 5.5
+
+
+def test_stages_in_turn_never_overlap() -> None:
+    timeline = StagedTimeline((0.5, 0.5), in_turn=True)
+    first, second = (timeline.launch(HostCost(), 1.0) for _ in range(2))
+    assert (first.end, second.start, second.end) == (1.0, 1.0, 2.0)
+
+
+def test_an_engine_that_plans_ahead_keeps_its_stages_busy_with_as_many_batches() -> None:
+    # Two sequences, one token a step: each is in every other step, and both stages always have one of them.
+    limits = Limits(1, 64, steps_between_tokens=2)
+    replica = Replica(constant_timer(0.1), limits, 1000, steps_under_way=3, stages=(0.5, 0.5))
+    record = simulate(replica, Workload((Request(0.0, 1, 50), Request(0.0, 1, 50))))
+    assert record.tpot.tolist() == pytest.approx([0.1, 0.1])
+    alone = simulate(replica, Workload((Request(0.0, 1, 50),)))
+    assert alone.tpot.tolist() == pytest.approx([0.1])
 
 
 def test_as_many_sequences_as_stages_keep_all_busy() -> None:

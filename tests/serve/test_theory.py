@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from infercast.engine.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.arrivals import arrival_times
+from infercast.serve.limits import Limits
 from infercast.serve.record import Record
 from infercast.serve.request import Request, Workload
-from infercast.serve.scheduler import Limits, Plan, Scheduler
+from infercast.serve.scheduler import Plan, Scheduler
 from infercast.serve.simulation import Replica, simulate
 
 SERVICE = 0.5
@@ -162,8 +163,9 @@ class Auditor:
                 assert table.length == shape.blocks_for(sequence.num_computed)
                 for position in range(table.first, table.length):
                     # What is not full, or is not to be shared, belongs to this sequence alone.
-                    shared = position < min(holding.num_named, len(holding.shared)) and position not in table.hidden
-                    held.add((group, holding.shared[position] if shared else (sequence.index, position)))
+                    copy = table.copies.get(position)
+                    held.add(copy if copy is not None else (group, sequence.index, position))
+                    assert copy is None or copy.name == (group, holding.key(position))
         assert len(held) + scheduler.cache.num_free == num_blocks
         assert all(not table.length for sequence in scheduler.waiting for table in sequence.holding.tables)
         assert not {id(sequence) for sequence in scheduler.running} & {id(sequence) for sequence in scheduler.waiting}
@@ -171,6 +173,7 @@ class Auditor:
     def check_windows(self, plan: Plan) -> None:
         """What a step looks at is there, and a window holds no more than it should."""
         shape, chunk = self.replica.kv_shape, self.replica.limits.max_num_batched_tokens
+        chunk *= self.replica.steps_under_way if self.replica.limits.settles else 1
         for sequence, before in zip(plan.sequences, plan.computed, strict=True):
             tables = sequence.holding.tables
             for group, table in enumerate(tables):

@@ -7,8 +7,8 @@ import pytest
 
 from infercast.engine.step import HostCost, StepEstimate, StepShape, StepTimer
 from infercast.serve.first_use import FirstUses, News
+from infercast.serve.limits import Limits
 from infercast.serve.request import Request, Workload
-from infercast.serve.scheduler import Limits
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.state import Flight
 from infercast.serve.timeline import Timeline

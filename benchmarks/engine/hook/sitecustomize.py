@@ -17,7 +17,7 @@ class _AfterLoading(importlib.abc.Loader):
 
     def exec_module(self, module):
         self._loader.exec_module(module)
-        import step_logger
+        import step_logger  # noqa: PLC0415 - it lies beside this file, and only an engine core needs it
 
         step_logger.watch(module)
 

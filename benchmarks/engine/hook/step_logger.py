@@ -11,6 +11,8 @@ import json
 import os
 from time import perf_counter
 
+FACTS = ("batch", "preempted", "running", "waiting", "free")
+EVENTS = ("before", "model", "after")
 ROWS: list[dict] = []
 ARRIVALS: list[tuple] = []
 STATE = {"row": None, "base": None, "number": 0, "installed": False}
@@ -36,15 +38,15 @@ def watch(core_module) -> None:
 def _wrap_init(core) -> None:
     init = core.__init__
 
-    def __init__(self, *args, **kwargs):
+    def start(self, *args, **kwargs):
         init(self, *args, **kwargs)
         _install(self)
 
-    core.__init__ = __init__
+    core.__init__ = start
 
 
 def _event():
-    import torch
+    import torch  # noqa: PLC0415 - loaded by the engine, which this must not do before it
 
     event = torch.cuda.Event(enable_timing=True)
     event.record()
@@ -53,8 +55,8 @@ def _event():
 
 def _install(core) -> None:
     """Wrap what one step calls, in the order in which it does."""
-    import torch
-    from vllm.v1.executor.uniproc_executor import AsyncOutputFuture
+    import torch  # noqa: PLC0415
+    from vllm.v1.executor.uniproc_executor import AsyncOutputFuture  # noqa: PLC0415
 
     torch.cuda.synchronize()
     STATE["base"] = (_event(), perf_counter())
@@ -71,7 +73,7 @@ def _install(core) -> None:
         row = STATE["row"] = {"plan": (start, perf_counter())}
         computed = {each.req_id: each.num_computed_tokens for each in output.scheduled_new_reqs}
         cached = output.scheduled_cached_reqs
-        computed.update(zip(cached.req_ids, cached.num_computed_tokens))
+        computed.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         row["batch"] = [(name, new, computed.get(name, -1)) for name, new in output.num_scheduled_tokens.items()]
         row["preempted"] = len(output.preempted_req_ids or ())
         row["running"], row["waiting"] = len(scheduler.running), len(scheduler.waiting)
@@ -117,7 +119,7 @@ def _install(core) -> None:
 
 def _write() -> None:
     """One file a run, and start anew."""
-    import torch
+    import torch  # noqa: PLC0415
 
     if not ROWS:
         ARRIVALS.clear()
@@ -126,12 +128,10 @@ def _write() -> None:
     base, zero = STATE["base"]
     rows = []
     for row in ROWS:
-        kept = {name: value for name, value in row.items() if name in ("batch", "preempted", "running", "waiting", "free")}
+        kept = {name: row[name] for name in FACTS}
         for name in ("plan", "execute", "sample", "wait", "process"):
             kept[name] = [round(each - zero, 6) for each in row[name]] if name in row else None
-        kept["gpu"] = [
-            round(base.elapsed_time(row[name]) / 1e3, 6) if name in row else None for name in ("before", "model", "after")
-        ]
+        kept["gpu"] = [round(base.elapsed_time(row[name]) / 1e3, 6) if name in row else None for name in EVENTS]
         rows.append(kept)
     folder = os.environ["STEP_LOG"]
     os.makedirs(folder, exist_ok=True)

@@ -10,7 +10,7 @@ import typer
 
 from infercast.cli import options
 from infercast.cli.options import WORKLOAD
-from infercast.engine.settings import EngineSettings
+from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.diagnose import diagnose
@@ -64,6 +64,7 @@ def command(
     moe_backend: options.MoeBackend = "auto",
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
+    engine: options.EngineName = DEFAULT_ENGINE,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
@@ -102,6 +103,7 @@ def command(
         model,
         gpu,
         EngineSettings(
+            engine=engine,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,

@@ -10,7 +10,7 @@ import typer
 from infercast.cli import options, workload
 from infercast.cli.progress import simulation_bar
 from infercast.cli.runs import refuse_overload
-from infercast.engine.settings import EngineSettings
+from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.disaggregate import PROXY_ROUTER, disaggregated_intervals, forecast_disaggregated
@@ -71,6 +71,7 @@ def command(
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
     api_server: options.ApiServer = False,
+    engine: options.EngineName = DEFAULT_ENGINE,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
@@ -107,6 +108,7 @@ def command(
                 raise InputError(f"--{name}-{option} must be {bound}, not {value}")
     load = workload.workload_of(context)
     settings = EngineSettings(
+        engine=engine,
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from infercast.cli import options
-from infercast.engine.settings import EngineSettings
+from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy, load_model
 from infercast.forecast.kernels import decode_shape, prefill_shape, price_step
@@ -45,6 +45,7 @@ def command(
             rich_help_panel=options.ENGINE,
         ),
     ] = None,
+    engine: options.EngineName = DEFAULT_ENGINE,
     enforce_eager: options.EnforceEager = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show the terms that each price is made of.")] = False,
     predictor: options.PredictorName = "learned",
@@ -79,6 +80,7 @@ def command(
         )
     most_tokens = max(shape.num_tokens, 8192) if max_num_batched_tokens is None else max_num_batched_tokens
     settings = EngineSettings(
+        engine=engine,
         max_num_batched_tokens=most_tokens,
         max_num_seqs=max(len(shape.new_tokens), min(most_tokens, 256)),
         max_model_len=longest,

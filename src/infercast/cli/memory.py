@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from infercast.cli import options
-from infercast.engine.settings import EngineSettings
+from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
 from infercast.report.layout import show
@@ -29,6 +29,7 @@ def command(
     moe_backend: options.MoeBackend = "auto",
     language_model_only: options.LanguageModelOnly = False,
     network: options.NetworkName = None,
+    engine: options.EngineName = DEFAULT_ENGINE,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
@@ -51,6 +52,7 @@ def command(
         model,
         gpu,
         EngineSettings(
+            engine=engine,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,

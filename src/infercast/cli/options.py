@@ -147,6 +147,10 @@ MemoryUtilization = Annotated[
         "--gpu-memory-utilization", metavar="X", help="Share of GPU memory the engine takes.", rich_help_panel=ENGINE
     ),
 ]
+EngineName = Annotated[
+    str,
+    typer.Option("--engine", metavar="NAME", help="vllm@0.25 (measured) or vllm@0.32.", rich_help_panel=ENGINE),
+]
 BlockSize = Annotated[
     int | None,
     typer.Option(

@@ -12,7 +12,7 @@ from infercast.cli import options, outputs
 from infercast.cli.options import WORKLOAD
 from infercast.cli.progress import simulation_bar
 from infercast.cli.runs import compare_runs, explain_run, refuse_overload, show_fleet
-from infercast.engine.settings import EngineSettings
+from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.fleet import DEFAULT_ROUTER
@@ -101,6 +101,7 @@ def command(
     pcie_topology: options.PcieTopology = None,
     router: options.RouterName = DEFAULT_ROUTER,
     api_server: options.ApiServer = False,
+    engine: options.EngineName = DEFAULT_ENGINE,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
@@ -186,6 +187,7 @@ def command(
         model,
         gpu,
         EngineSettings(
+            engine=engine,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,

@@ -15,7 +15,7 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.hardware.network import networks
 from infercast.models.layout import ParallelLayout, check_layout, copies_sharing_experts, talking_gpus
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import ExpertFeedForward, ModelConfig
 from infercast.predict.roofline import Predictor
 from infercast.records import dataclass
 
@@ -38,6 +38,12 @@ class Deployment:
     def graphs(self) -> Graphs:
         """The CUDA graphs the engine records at its start."""
         return Graphs(self.settings.capture_sizes, self.settings.max_num_seqs, self.settings.cudagraph_mode)
+
+    @property
+    def runs_v2(self) -> bool:
+        """Whether the engine runs the model with its V2 model runner."""
+        has_experts = any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in self.model.stacks)
+        return self.settings.version.runs_v2(self.model.architecture, has_experts=has_experts)
 
     @property
     def crosses_nodes(self) -> bool:

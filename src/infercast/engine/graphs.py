@@ -23,11 +23,18 @@ MODES = ("full_and_piecewise", "full_decode_only", "piecewise", "none")
 """vLLM's ``cudagraph_mode``: which kinds of steps have graphs."""
 
 
-def capture_sizes(max_num_seqs: int, largest: int | None = None) -> tuple[int, ...]:
-    """Token counts that vLLM records graphs for: 1, 2, 4, then by 8 to 256, then by 16 up to the largest."""
-    largest = largest or min(2 * max_num_seqs, 512)
-    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
-    return tuple(size for size in sizes if size <= largest) or (1,)
+def capture_sizes(largest: int, max_num_batched_tokens: int, beside: int | None = None) -> tuple[int, ...]:
+    """Token counts that vLLM records graphs for: 1, 2, 4, then by 8 to 256, then by 16 up to the largest.
+
+    The most tokens that a step has is one of them where it is no larger, and so is ``beside``.
+    """
+    largest = min(largest, max_num_batched_tokens)
+    sizes = {1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)}
+    if largest == max_num_batched_tokens:
+        sizes.add(largest)
+    if beside is not None:
+        sizes.add(beside)
+    return tuple(sorted(size for size in sizes if size <= largest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +49,8 @@ class Graphs:
         """How a step of that many tokens is launched."""
         if not self.sizes or num_tokens > self.sizes[-1]:
             return Launch.EAGER
-        # Full graphs exist for as many sequences as can run; larger ones would never be replayed.
-        if is_decode and num_tokens <= self.max_num_seqs and self.mode != "piecewise":
+        # Full graphs exist for as many sequences as can run. A batch that is padded beyond that has none.
+        if is_decode and self.padded(num_tokens) <= self.max_num_seqs and self.mode != "piecewise":
             return Launch.FULL_GRAPH
         return Launch.EAGER if self.mode == "full_decode_only" else Launch.PIECEWISE_GRAPHS
 

@@ -61,15 +61,15 @@ class Host:
         )
 
     def launching(self, launch: Launch, work: LaunchWork) -> float:
-        """From a step's first kernel to its last one before sampling."""
+        """From a step's first kernel to its last one before sampling; what every step costs, each stage pays."""
         if launch is Launch.FULL_GRAPH:
-            return self.graph_launch
-        by_hand = self.prompt_step + self.latent_layer * work.latent_layers
+            return self.graph_launch * work.stages
+        by_hand = self.prompt_step * work.stages + self.latent_layer * work.latent_layers
         if launch is Launch.PIECEWISE_GRAPHS:
             return by_hand + self.piece_layer * work.layers
         return (
             by_hand
-            + self.eager_step
+            + self.eager_step * work.stages
             + self.eager_kernel * work.kernels
             + self.expert_layer * work.expert_layers
             + self.shared_expert_layer * work.shared_expert_layers

@@ -34,6 +34,8 @@ class LaunchWork:
     """Those with shared experts beside them."""
     kv_groups: int = 1
     """Groups of layers that have a block table of their own."""
+    stages: int = 1
+    """Processes that launch a part of the layers each."""
     packed_expert_layers: int = 0
     """Those whose 4-bit experts run OpenAI's Triton kernels, which Python sets up anew each time."""
 
@@ -66,6 +68,7 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
         latent_layers=sum(latent),
         expert_layers=sum(stack.layers for stack in experts),
         shared_expert_layers=sum(shared),
+        stages=layout.pipeline,
         kv_groups=len(kv_layout(config, layout, block_size=16).shape.windows),
         packed_expert_layers=sum(stack.layers for stack in experts) if is_packed else 0,
     )

@@ -104,7 +104,7 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
 def require_fit(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> Memory:
     """The memory plan, or the reason why there is none and the smallest layout that helps."""
     memory = plan_memory(config, layout, gpu, settings)
-    chunk = settings.max_num_batched_tokens
+    chunk = settings.most_in_flight(layout.pipeline)
     if memory.most_sequences(settings.max_model_len, chunk):
         return memory
     where = f"{layout.replica_gpus} x {gpu.name}"
@@ -171,7 +171,7 @@ def _is_valid(config: ModelConfig, layout: ParallelLayout) -> bool:
 
 def _fits(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> bool:
     memory = plan_memory(config, layout, gpu, settings)
-    return memory.most_sequences(settings.max_model_len, settings.max_num_batched_tokens) > 0
+    return memory.most_sequences(settings.max_model_len, settings.most_in_flight(layout.pipeline)) > 0
 
 
 def _feed_forward_values(config: ModelConfig, stack: Stack, layout: ParallelLayout) -> float:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from infercast.engine.block_size import UNIT, check_block_size
 from infercast.engine.graphs import MODES, capture_sizes
+from infercast.engine.versions import EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.records import dataclass
@@ -13,7 +14,12 @@ from infercast.units import GIB
 
 # vLLM gives an API server larger batches on GPUs with at least this much memory, the A100 excepted.
 LARGE_GPU_BYTES = 70 * GIB
+# Newer versions have still larger ones on these.
+LARGEST_GPU_BYTES = 160 * GIB
+LARGE_GRAPH_GPUS = ("blackwell", "blackwell-ultra")
 
+DEFAULT_ENGINE = "vllm@0.25"
+"""The one that was measured."""
 
 LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
@@ -43,6 +49,8 @@ class EngineSettings:
     cudagraph_mode: str = MODES[0]
     prompts_first: bool = False
     """Steps of prompts alone before any decoding, as vLLM did before its V1 engine."""
+    engine: str = DEFAULT_ENGINE
+    """The engine and its version, whose rules and defaults hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +71,36 @@ class ResolvedSettings:
     max_cudagraph_capture_size: int | None = None
     cudagraph_mode: str = MODES[0]
     prompts_first: bool = False
+    engine: str = DEFAULT_ENGINE
+    most_graph_tokens: int = 512
+    """The largest graph where none is asked for."""
+
+    @property
+    def version(self) -> EngineVersion:
+        """The rules of the engine."""
+        return engine_version(self.engine)
 
     @property
     def capture_sizes(self) -> tuple[int, ...]:
         """Token counts that graphs are recorded for; none in an eager engine."""
         if self.enforce_eager or self.cudagraph_mode == "none":
             return ()
-        return capture_sizes(self.max_num_seqs, self.max_cudagraph_capture_size)
+        if self.max_cudagraph_capture_size is not None:
+            return capture_sizes(self.max_cudagraph_capture_size, self.max_num_batched_tokens)
+        largest = min(2 * self.max_num_seqs, self.most_graph_tokens)
+        beside = self.max_num_seqs if self.version.captures_max_num_seqs else None
+        return capture_sizes(largest, self.max_num_batched_tokens, beside)
+
+    def most_in_flight(self, stages: int) -> int:
+        """Tokens that a request's blocks have to have room for beside its window."""
+        steps = self.steps_under_way(stages, v2_runner=True) if self.version.settles else 1
+        return steps * self.max_num_batched_tokens
+
+    def steps_under_way(self, stages: int, *, v2_runner: bool) -> int:
+        """Steps that are planned before the first of them has its result."""
+        if not self.async_scheduling:
+            return stages
+        return stages + 1 if v2_runner else max(stages, 2)
 
 
 def resolve(
@@ -80,12 +111,14 @@ def resolve(
     ``block_size`` is the engine's choice where the settings name none.
     """
     _check(settings, max_positions)
+    version = engine_version(settings.engine)
     large = gpu.driver_bytes >= LARGE_GPU_BYTES and "a100" not in gpu.name
     max_model_len = settings.max_model_len or max_positions
     max_num_seqs = settings.max_num_seqs or (1024 if large else 256)
     tokens = settings.max_num_batched_tokens
     if tokens is None:
-        tokens = min(8192 if large else 2048, max_num_seqs * max_model_len)
+        usual = version.largest_step if gpu.driver_bytes >= LARGEST_GPU_BYTES else 8192
+        tokens = min(usual if large else 2048, max_num_seqs * max_model_len)
         if not settings.enable_chunked_prefill:
             tokens = max(tokens, max_model_len)
     elif not settings.enable_chunked_prefill and tokens < max_model_len:
@@ -106,6 +139,7 @@ def resolve(
         "max_model_len": max_model_len,
         "block_size": settings.block_size or block_size,
         "max_cudagraph_capture_size": settings.max_cudagraph_capture_size or LARGEST_GRAPHS.get(architecture),
+        "most_graph_tokens": 1024 if version.large_graphs and gpu.architecture in LARGE_GRAPH_GPUS else 512,
     }
     return ResolvedSettings(**{**asdict(settings), **filled_in})
 

@@ -93,9 +93,12 @@ def deploy(
     api_server: bool = False,
     predictor: str | Predictor = "learned",
     host: Path | Host | str | None = None,
+    engine: str | None = None,
 ) -> Deployment:
     """Put a model on GPUs, or say why it cannot be done. ``host`` is a name of `infercast hosts`, a file
     like the bundled one, or what it holds.
+
+    ``engine`` is ``vllm@0.25``, which was measured, or ``vllm@0.32``, known by its source; None: as in the settings.
 
     ``network`` joins nodes where a layout needs more GPUs than one holds, ``pcie_topology`` says how GPUs of a node are
     joined that have no direct links. ``fuse_allreduce_rms`` of None follows vLLM:
@@ -119,6 +122,7 @@ def deploy(
         experts=enable_expert_parallel,
         all_to_all=all2all_backend != ALL2ALL_BACKENDS[0],
     )
+    wanted = settings or EngineSettings()
     machine = named_host(host) if isinstance(host, str) else host or default_host()
     machine = read_host(machine) if isinstance(machine, Path) else machine
     return deploy_resolved(
@@ -131,7 +135,7 @@ def deploy(
             language_model_only=language_model_only,
         ),
         device,
-        settings or EngineSettings(),
+        wanted if engine is None else replace(wanted, engine=engine),
         replace(layout, fused_norms=fuses_norms(device) if fuse_allreduce_rms is None else fuse_allreduce_rms),
         make_predictor(predictor) if isinstance(predictor, str) else predictor,
         machine,

@@ -74,7 +74,7 @@ def fit_memory(
         settings or EngineSettings(), device, config.max_positions, config.architecture, block_size=block_size
     )
     memory = plan_memory(config, layout, device, resolved)
-    chunk = resolved.max_num_batched_tokens
+    chunk = resolved.most_in_flight(layout.pipeline)
     return Fit(
         model=config,
         gpu=device,

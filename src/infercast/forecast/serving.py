@@ -74,7 +74,8 @@ class Forecast:
 
 def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = True) -> Replica:
     """The deployment as the simulation sees it; an engine that is not warmed up has just been started."""
-    settings, host = deployment.settings, deployment.host
+    settings, host, version = deployment.settings, deployment.host, deployment.settings.version
+    stages = deployment.layout.pipeline
     first_uses = None
     if not warmed_up:
         largest_graph = max(deployment.graphs.sizes, default=0)
@@ -85,7 +86,11 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         chunked_prefill=settings.enable_chunked_prefill,
         prompts_first=settings.prompts_first,
-        waits_for_tokens=deployment.layout.pipeline > 1,
+        # A pipeline without asynchronous scheduling has each sequence in one of its batches.
+        waits_for_tokens=stages > 1 and not settings.async_scheduling,
+        steps_between_tokens=stages if settings.async_scheduling and deployment.runs_v2 else 1,
+        spares_lone_prompts=version.spares_lone_prompts,
+        settles=version.settles,
     )
     return Replica(
         timer=timer,
@@ -94,8 +99,8 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         num_blocks=deployment.memory.num_blocks - 1,
         kv_shape=deployment.memory.kv.shape.even,
         prefix_caching=settings.enable_prefix_caching,
-        # A pipeline has as many batches under way as stages, each sequence in one of them.
-        steps_under_way=max(2 if settings.async_scheduling else 1, deployment.layout.pipeline),
+        sparse_windows=version.sparse_windows,
+        steps_under_way=settings.steps_under_way(stages, v2_runner=deployment.runs_v2),
         request_path_seconds=host.request_path,
         request_token_seconds=host.request_token,
         token_path_seconds=host.token_path,
@@ -106,6 +111,7 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
+        stages_in_turn=stages > 1 and settings.async_scheduling and not deployment.runs_v2,
     )
 
 

@@ -29,6 +29,7 @@ OPTIONS: dict[str, type] = {
 SETTINGS: dict[str, type] = {
     "max_num_batched_tokens": int, "max_num_seqs": int, "max_model_len": int, "gpu_memory_utilization": float,
     "block_size": int, "enable_prefix_caching": bool, "async_scheduling": bool, "enforce_eager": bool,
+    "engine": str,
 }  # fmt: skip
 TRUTHS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 KNOWN = ("gpu", *PROPERTIES, "host_speed", "router", *OPTIONS, *SETTINGS)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.host import Host, default_host
+from infercast.engine.settings import DEFAULT_ENGINE, ResolvedSettings
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.phases import Phase
@@ -38,7 +39,8 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ),
         (
             "engine",
-            f"up to {settings.max_num_batched_tokens:,} tokens, {settings.max_num_seqs:,} sequences a step; "
+            f"{_engine(settings)}up to {settings.max_num_batched_tokens:,} tokens, "
+            f"{settings.max_num_seqs:,} sequences a step; "
             f"max_model_len {settings.max_model_len:,}; "
             f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}",
         ),
@@ -49,6 +51,11 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         rows.insert(3, ("layout", _layout(deployment)))
     rows += [("note", note) for note in model.notes]
     return rows
+
+
+def _engine(settings: ResolvedSettings) -> str:
+    """The engine where it is not the one that was measured."""
+    return "" if settings.engine == DEFAULT_ENGINE else f"{settings.engine} (rules by its source, costs not measured); "
 
 
 def _is_plain(layout: ParallelLayout) -> bool:

@@ -69,7 +69,7 @@ def _leave(engine: Cruise) -> None:
     scheduler.waiting.clear()
     scheduler.waiting.extend(_sequence(engine, index, 0) for index in engine.waiting)
     state.prompts = [running[index] for index in prompts]
-    state.convoy = Convoy(scheduler.cache)
+    state.convoy = Convoy(scheduler.cache, state.steps_under_way)
     state.convoy.join([running[index] for index in members])
     first = [running[index] for index in step.first]
     state.under_way.clear()
@@ -84,6 +84,7 @@ def _sequence(engine: Cruise, index: int, computed: int) -> Sequence:
     promised = max(0, computed - num_input + 1)
     holding = cache.new_holding(index, request)
     cache.cover(holding, cache.shape.blocks_for(computed))
-    cache.name_full_blocks(holding, computed)
+    # The value of the token that was computed last is not known yet, that of a prompt's last one is.
+    cache.name_full_blocks(holding, computed if computed <= num_input else computed - 1)
     num_tokens = max(num_input, computed + (promised < num_output))
     return Sequence(index, request, holding, num_tokens, num_computed=computed, num_promised=promised)

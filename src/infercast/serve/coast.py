@@ -49,7 +49,9 @@ def gather(state: State) -> bool:
     if under_way:
         done = [each for each in under_way[0].first if each.num_produced + 1 == each.request.num_output]
         under_way[0] = under_way[0]._replace(done=done)
-    state.convoy, state.prompts, state.is_blocked = Convoy(scheduler.cache), prompts, False
+    convoy = Convoy(scheduler.cache, state.steps_under_way, settles=scheduler.settles)
+    state.convoy, state.prompts, state.is_blocked = convoy, prompts, False
+    scheduler.stop_counting()
     state.convoy.join(decoding)
     return True
 
@@ -75,6 +77,7 @@ def coast(state: State) -> bool:
     if not held:
         return False
     if ending:
+        convoy.name_answers(convoy.steps + 1)
         state.take_in(under_way.popleft(), taken_in[0])
         held += convoy.grow(len(seconds) - 1, 1)
     if missing := len(seconds) - len(held):
@@ -123,14 +126,20 @@ def plan_beside(state: State) -> Planned | None:
     plan, count = Plan(), len(convoy.members)
     if not _have_room(state):
         return _plan_apart(state)
+    convoy.name_answers(convoy.steps + 1)
     budget = scheduler.limits.max_num_batched_tokens - count
     for prompt in state.prompts:
         new_tokens = scheduler.chunk(prompt.num_tokens - prompt.num_computed, budget)
         if new_tokens:
+            if convoy.is_windowed:
+                scheduler.cache.slide(prompt.holding, prompt.num_computed - prompt.num_under_way)
+            prompt.num_under_way = 0
             if prompt.num_computed + new_tokens > prompt.holding.capacity:
                 scheduler.cache.grow(prompt.holding, prompt.num_computed, new_tokens)
             scheduler.put(plan, prompt, new_tokens)
             budget -= new_tokens
+        else:
+            prompt.num_under_way = 0
     if scheduler.waiting:
         scheduler.schedule_waiting(plan, budget)
     if not count and not plan.sequences:
@@ -140,7 +149,7 @@ def plan_beside(state: State) -> Planned | None:
     shape = GroupShape(count, convoy.computed, convoy.contexts, beside, len(first))
     estimate = state.timer(shape)
     done = convoy.advance(1)
-    changes = plan.sequences or done or convoy.is_windowed
+    changes = plan.sequences or done or convoy.is_windowed or convoy.names_answers
     state.is_blocked = bool(scheduler.waiting) and not changes
     convoy.join([each for each in first if each.num_promised < each.request.num_output])
     done += [each for each in first if each.num_promised == each.request.num_output]
@@ -167,11 +176,12 @@ def _have_room(state: State) -> bool:
 def _plan_apart(state: State) -> Planned | None:
     """Dissolve the convoy and plan for each sequence."""
     assert state.convoy is not None
-    under_way = state.under_way
+    under_way, scheduler = state.under_way, state.scheduler
     first, done = (under_way[0].first, under_way[0].done) if under_way else ((), ())
     sampled = {*state.convoy.dissolve(len(under_way), first, done, state.record.last_end)}
     if under_way:
-        in_order = [sequence for sequence in state.scheduler.running if sequence in sampled]
+        in_order = [sequence for sequence in scheduler.running if sequence in sampled]
         under_way[0] = under_way[0]._replace(first=in_order, done=())
+        scheduler.go_on_counting([*in_order, *state.prompts])
     state.convoy, state.prompts = None, []
     return plan_step(state)

@@ -7,7 +7,7 @@ Two requests have a key in common exactly if all their content up to there is th
 
 from __future__ import annotations
 
-from infercast.serve.request import Request
+from infercast.serve.request import Request, Segment
 
 BlockKey = tuple[int, int]
 """(chain, position). Chains of shared content are negative; a request's own content has its index as chain."""
@@ -21,10 +21,13 @@ class PrefixNames:
         self._chains: dict[tuple[int, int, int], int] = {}
 
     def shared_keys(self, request: Request) -> list[BlockKey]:
-        """Keys of the blocks that lie wholly in the request's shared beginning."""
+        """Keys of the blocks that lie wholly in the request's shared beginning, its answer too if that has a name."""
         keys: list[BlockKey] = []
         before = end = 0
-        for segment in request.prefix:
+        segments = request.prefix
+        if request.answer is not None and sum([segment.num_tokens for segment in segments]) == request.num_input:
+            segments = (*segments, Segment(request.answer, request.num_output))
+        for segment in segments:
             # Blocks inside a segment do not depend on how long it goes on, what follows it does.
             inside = self._chain(before, segment.content, 0)
             before = self._chain(inside, segment.content, segment.num_tokens)

@@ -24,6 +24,8 @@ class Request:
     num_output: int
     prefix: tuple[Segment, ...] = ()
     """The leading part of the prompt that other requests may share; the rest is this request's own."""
+    answer: int | None = None
+    """The name of the output's content, which the prefix of a later request may go on with after this whole prompt."""
 
 
 @dataclass(frozen=True, slots=True)

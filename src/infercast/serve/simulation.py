@@ -23,12 +23,13 @@ from infercast.serve.clients import Clients
 from infercast.serve.coast import coast, gather, plan_beside, plan_step
 from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import FirstUses
+from infercast.serve.limits import Limits
 from infercast.serve.record import Record
 from infercast.serve.request import Workload
-from infercast.serve.scheduler import Limits, Plan, Scheduler
+from infercast.serve.scheduler import Plan, Scheduler
 from infercast.serve.source import Source
 from infercast.serve.stages import StagedTimeline
-from infercast.serve.state import TELL_EVERY, Progress, State, Watcher
+from infercast.serve.state import EMPTY, TELL_EVERY, Progress, State, Watcher
 
 TURNS_APART = 16
 """Turns that are taken with sequences as objects before the fast loop is tried (again)."""
@@ -45,6 +46,8 @@ class Replica:
     num_blocks: int
     kv_shape: KvShape = field(default_factory=KvShape)
     prefix_caching: bool = True
+    sparse_windows: bool = False
+    """As for `KvCache`."""
     steps_under_way: int = 2
     """2: the next step is planned while one runs (asynchronous scheduling); 1: one after the other."""
     request_path_seconds: float = 0.0
@@ -66,6 +69,8 @@ class Replica:
     """How much launching a step with prompts varies, as in `infercast.serve.conditions.LAUNCH_SPREAD`."""
     settle_seconds: float = 0.0
     """How fast the GPU's clock follows what is drawn; 0: every step finds it as the first one does."""
+    stages_in_turn: bool = False
+    """Whether the stages of a pipeline never work on two steps at the same time."""
 
 
 def simulate(
@@ -111,9 +116,14 @@ def turns(
 
     Whoever drives several engines gives the next turn to the one whose clock is furthest behind.
     """
-    cache = KvCache(replica.num_blocks, replica.kv_shape, caching=replica.prefix_caching)
+    cache = KvCache(
+        replica.num_blocks,
+        replica.kv_shape,
+        caching=replica.prefix_caching,
+        sparse_windows=replica.sparse_windows,
+    )
     state = State(
-        Scheduler(replica.limits, cache),
+        Scheduler(replica.limits, cache, replica.steps_under_way),
         clients,
         record,
         replica.timer,
@@ -123,7 +133,7 @@ def turns(
         Conditions(replica.settle_seconds, replica.launch_spread),
     )
     if replica.stages is not None:
-        state.timeline = StagedTimeline(replica.stages)
+        state.timeline = StagedTimeline(replica.stages, in_turn=replica.stages_in_turn)
     # With several batches under way, or prompts before everything, no stretch belongs to decoding alone.
     jump = jump and replica.steps_under_way <= 2 and replica.stages is None and not replica.limits.prompts_first
     scheduler = state.scheduler
@@ -143,8 +153,9 @@ def turns(
             state.start(*planned)
             if observe is not None:
                 observe(scheduler, planned[0])
-            if len(state.under_way) < replica.steps_under_way:
-                continue
+        is_started = planned is not None or _keep_pace(state, replica)
+        if is_started and len(state.under_way) < replica.steps_under_way:
+            continue
         if state.under_way:
             state.finish()
         elif arrival is not None:
@@ -152,6 +163,14 @@ def turns(
         else:
             record.close(scheduler)
             return
+
+
+def _keep_pace(state: State, replica: Replica) -> bool:
+    """Where a pipeline has requests but can compute none, an empty step takes its place all the same."""
+    if replica.stages is None or not (state.scheduler.running or state.scheduler.waiting):
+        return False
+    state.under_way.append(EMPTY)
+    return True
 
 
 def _take_in(state: State, progress: Progress | None) -> float | None:
@@ -184,10 +203,11 @@ def check_workload(replica: Replica, workload: Workload) -> None:
         raise InputError("the workload has no requests")
     longest = replica.max_model_len or replica.num_blocks * replica.kv_shape.block_size
     budget = replica.limits.max_num_batched_tokens
+    held = budget * (replica.steps_under_way if replica.limits.settles else 1)
     inputs = [request.num_input for request in workload.requests]
     outputs = [request.num_output for request in workload.requests]
     most = max(map(add, inputs, outputs))
-    fits = replica.kv_shape.most_blocks(most - 1, budget) <= replica.num_blocks
+    fits = replica.kv_shape.most_blocks(most - 1, held) <= replica.num_blocks
     in_one_step = replica.limits.chunked_prefill or most - 1 <= budget
     if min(inputs) >= 1 and min(outputs) >= 1 and most <= longest and fits and in_one_step:
         return  # what holds for the longest holds for all
@@ -203,7 +223,7 @@ def check_workload(replica: Replica, workload: Workload) -> None:
                 f"above max_model_len {longest}; shorten it or raise max_model_len"
             )
         computed = request.num_input + request.num_output - 1  # nothing is computed on the last token
-        if (needed := replica.kv_shape.most_blocks(computed, budget)) > replica.num_blocks:
+        if (needed := replica.kv_shape.most_blocks(computed, held)) > replica.num_blocks:
             raise InputError(
                 f"request {index} needs {needed} KV blocks for its {request.num_input} input + {request.num_output} "
                 f"output tokens, above the {replica.num_blocks} there are; shorten it or give the cache more memory"

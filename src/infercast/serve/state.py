@@ -38,6 +38,10 @@ class Flight(NamedTuple):
     """In a convoy: those whose last token this is."""
 
 
+EMPTY = Flight(0.0, 0.0, 0)
+"""A step in which nobody could be computed, which takes a place in a pipeline all the same."""
+
+
 class Watcher(Protocol):
     """Told of every step when it is handed to the GPU, one by one or in stretches of decoding."""
 
@@ -99,7 +103,7 @@ class State:
         if not shape.is_decode:
             estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
         news = NOTHING_NEW if self.first_uses is None else self.first_uses.meet(shape)
-        span = self.timeline.launch(estimate.host, estimate.gpu_seconds[0], news)
+        span = self.timeline.launch(estimate.host, estimate.gpu_seconds[0], news, plan)
         self.under_way.append(Flight(span.end, estimate.host.process, shape.num_sampled, first, done))
         if plan.started:
             self.record.start(plan.started, span.start)
@@ -112,6 +116,8 @@ class State:
     def finish(self) -> None:
         """Wait for the oldest step under way and take its result in."""
         flight = self.under_way.popleft()
+        if flight is EMPTY:
+            return
         self.take_in(flight, self.timeline.take_in(flight.end, flight.process))
 
     def take_in(self, flight: Flight, time: float) -> None:
@@ -120,7 +126,7 @@ class State:
         if self.convoy is None:
             done = self.scheduler.complete(first)
         elif done:
-            self.scheduler.release(done)
+            self.scheduler.finish(done)
         self.record.tokens(time, num_sampled, first, done)
         if done:
             self.is_blocked = False

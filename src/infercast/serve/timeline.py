@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from infercast.engine.step import HostCost
 from infercast.records import dataclass
 from infercast.serve.first_use import NOTHING_NEW, News
+from infercast.serve.scheduler import Plan
 
 MARGIN = 1e-6
 """Seconds by which the host must be ahead, far more than rounding makes of a sum."""
@@ -68,8 +69,11 @@ class Timeline:
         """Go to where a run ahead got."""
         self.clock, self.gpu_free, self.slept = clock, gpu_free, False
 
-    def launch(self, host: HostCost, gpu_seconds: float, news: News = NOTHING_NEW) -> Span:
-        """Plan a step and launch it; the host is free when its last kernel is on its way."""
+    def launch(self, host: HostCost, gpu_seconds: float, news: News = NOTHING_NEW, plan: Plan | None = None) -> Span:
+        """Plan a step and launch it; the host is free when its last kernel is on its way.
+
+        Who is in the step, as ``plan`` has it, matters to pipelines alone.
+        """
         idle_from = max(self.clock, self.gpu_free)
         ready = self.clock + host.plan + host.prepare
         if news.in_layers:

@@ -120,7 +120,9 @@ def scaled(workload: Workload, *, rate_scale: float = 1.0, limit: int | None = N
     if rate_scale != 1.0:
         description += f"; {rate_scale:g} times the rate"
         rate = None if rate is None else rate * rate_scale
-        requests = tuple(Request(r.arrival / rate_scale, r.num_input, r.num_output, r.prefix) for r in requests)
+        requests = tuple(
+            Request(r.arrival / rate_scale, r.num_input, r.num_output, r.prefix, r.answer) for r in requests
+        )
     if not requests[-1].arrival < LATEST:
         last = f"the last is {requests[-1].arrival:g} s"
         raise InputError(f"rate_scale {rate_scale!r} gives arrival times too large for a clock: {last}")

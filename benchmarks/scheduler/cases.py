@@ -1,0 +1,131 @@
+"""Random engines and workloads, small enough that blocks run out, in each mode of the scheduler."""
+
+import random
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from infercast.engine.kv import KvShape
+
+MODES = {
+    "async": "asynchronous scheduling, prefix caching, chunked prefill",
+    "sync": "one step after the other",
+    "no-cache": "without prefix caching",
+    "no-chunking": "without chunked prefill",
+    "threshold": "with a long_prefill_token_threshold",
+    "window": "all layers with one window",
+    "hybrid": "full attention and windows",
+    "windows": "windows of two lengths, with and without full attention",
+    "sync-hybrid": "full attention and windows, one step after the other",
+    "conversation": "prompts that continue earlier answers",
+    "pipeline-v1": "a pipeline under the V1 model runner",
+    "pipeline-v2": "a pipeline under the V2 model runner",
+    "pipeline-sync": "a pipeline without asynchronous scheduling",
+}
+LONGEST = 2048
+
+
+def is_run(mode: str, version: str) -> bool:
+    """Whether a version has the mode: the V1 model runner with asynchronous pipelines is 0.25's."""
+    return mode != "pipeline-v1" or version == "0.25"
+
+
+@dataclass
+class Case:
+    """One engine and its requests, as plain values that can be written down."""
+
+    version: str
+    mode: str
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    num_blocks: int
+    block_size: int = 16
+    windows: tuple[int, ...] = (0,)
+    caching: bool = True
+    chunked: bool = True
+    threshold: int = 0
+    is_async: bool = True
+    pipeline: int = 1
+    v2_runner: bool = True
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name."""
+
+    @property
+    def steps_under_way(self) -> int:
+        """As vLLM's ``max_concurrent_batches`` has it."""
+        if self.is_async and self.v2_runner:
+            return self.pipeline + 1
+        return 2 if self.is_async and self.pipeline == 1 else self.pipeline
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a file."""
+        return asdict(self)
+
+
+def draw(version: str, mode: str, seed: int) -> Case:
+    """The case of a seed."""
+    rng = random.Random(f"{mode}:{seed}")
+    size, seqs = rng.choice([4, 16]), rng.choice([2, 4, 8, 64])
+    case = Case(version, mode, max(seqs, rng.choice([16, 64, 256, 1024])), seqs, 0, size)
+    window = rng.choice([size, 2 * size + 3, 5 * size, 37])
+    if mode in ("sync", "sync-hybrid"):
+        case.is_async = False
+    elif mode == "no-cache":
+        case.caching = False
+    elif mode == "no-chunking":
+        case.chunked, case.max_num_batched_tokens = False, LONGEST
+    elif mode == "threshold":
+        case.threshold = rng.choice([1, 7, 16, 50])
+    elif mode == "window":
+        case.windows = (window,)
+    elif mode == "windows":
+        case.windows = rng.choice([(window, 3 * window), (0, window, 3 * window), (window, 0, 3 * window, window)])
+    elif mode.startswith("pipeline"):
+        case.pipeline = rng.choice([2, 3, 4])
+        case.is_async, case.v2_runner = mode != "pipeline-sync", mode == "pipeline-v2"
+    if mode in ("hybrid", "sync-hybrid") or (mode.startswith("pipeline") and rng.random() < 0.3):
+        case.windows = rng.choice([(0, window), (0, window, window), (window, window, window, 0)])
+    case.requests = _conversations(rng, size) if mode == "conversation" else _requests(rng, size)
+    most = max(_most_blocks(case, request["input"] + request["output"]) for request in case.requests)
+    case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
+    return case
+
+
+def _most_blocks(case: Case, tokens: int) -> int:
+    """What the longest request needs at least, or it would never start."""
+    factor = case.steps_under_way if case.version != "0.25" else 1
+    return KvShape(case.block_size, case.windows).most_blocks(tokens, factor * case.max_num_batched_tokens)
+
+
+def _requests(rng: random.Random, size: int) -> list[dict[str, Any]]:
+    longest_input, longest_output = rng.choice([20, 100, 400]), rng.choice([3, 20, 120])
+    share, last_turn = rng.random() < 0.6, rng.choice([1, 20, 100])
+    requests = []
+    for _ in range(rng.randint(5, 40)):
+        tokens, prefix = rng.randint(1, longest_input), []
+        if share and rng.random() < 0.8:
+            shared = rng.randint(1, tokens)
+            if rng.random() < 0.5:
+                shared = max(1, shared // size * size)
+            first = rng.randint(1, shared)
+            prefix = [(rng.randint(1, 3), first)] + ([(rng.randint(4, 6), shared - first)] if shared > first else [])
+        output = rng.randint(1, longest_output)
+        turn = rng.randint(0, last_turn)
+        requests.append({"turn": turn, "input": tokens, "output": output, "prefix": prefix, "answer": None})
+    return requests
+
+
+def _conversations(rng: random.Random, size: int) -> list[dict[str, Any]]:
+    """Users who go on with what was answered; some do not wait for the answer, some ask what others asked."""
+    requests = []
+    for user in range(rng.randint(2, 8)):
+        prefix, turn = [(rng.randint(1, 2), rng.randint(1, 8 * size))], rng.randint(0, 30)
+        for exchange in range(rng.randint(1, 5)):
+            asked = 100 + 10 * (user if rng.random() < 0.7 else 0) + exchange
+            prefix.append((asked, rng.randint(1, 4 * size)))
+            answer, output = 1000 + asked, rng.randint(1, 8 * size)
+            tokens = sum(count for _, count in prefix)
+            request = {"turn": turn, "input": tokens, "output": output, "prefix": [*prefix], "answer": answer}
+            requests.append(request)
+            prefix.append((answer, output))
+            turn += rng.randint(0, 2 * output)
+    return requests

@@ -1,0 +1,84 @@
+"""vLLM's real scheduler against ours, decision by decision, on random workloads.
+
+    python benchmarks/scheduler/compare.py [--version 0.25|0.32] [--mode all|async|...] [--runs 200] [--seed 0]
+
+Needs what vLLM imports (torch on a CPU is enough), best in an environment of its own; see docs/serve.md.
+"""
+
+import argparse
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import tree
+
+from cases import MODES, Case, draw, is_run
+from ours import Ours, turns
+
+WHAT = ("tokens", "preempted", "free blocks")
+
+
+def first_difference(case: Case) -> tuple[str | None, int, int]:
+    """Where the two part, if they do; steps and preemptions up to there."""
+    from real import Real  # noqa: PLC0415 - imports vLLM, which `tree.use` has to have prepared
+
+    steps = preemptions = 0
+    try:
+        for real, ours in turns(case, Real(case), Ours(case)):
+            steps += 1
+            preemptions += len(real[1])
+            if real != ours:
+                parts = [what for what, one, other in zip(WHAT, real, ours, strict=True) if one != other]
+                return f"{', '.join(parts)} in step {steps}: vLLM {real}, ours {ours}", steps, preemptions
+    except Exception:
+        return traceback.format_exc(limit=-4), steps, preemptions
+    return None, steps, preemptions
+
+
+def run(version: str, mode: str, runs: int, seed: int, show: int) -> dict[str, Any]:
+    """Many workloads of one mode."""
+    row: dict[str, Any] = {"mode": mode, "equal": 0, "runs": runs, "steps": 0, "preempting": 0}
+    started = time.perf_counter()
+    for number in range(seed, seed + runs):
+        different, steps, preemptions = first_difference(draw(version, mode, number))
+        row["steps"] += steps
+        row["preempting"] += preemptions > 0
+        row["equal"] += different is None
+        if different is not None and show > 0:
+            show -= 1
+            print(f"{mode}, seed {number}: {different}", file=sys.stderr)
+    return {**row, "seconds": time.perf_counter() - started}
+
+
+def main() -> None:
+    """Parse the command line and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--version", choices=[*tree.WHEELS], default="0.25")
+    parser.add_argument("--vllm", type=Path, help="a folder with the package vllm; default: the wheel's, fetched once")
+    parser.add_argument("--mode", choices=["all", *MODES], default="all")
+    parser.add_argument("--runs", type=int, default=200, help="workloads of each mode")
+    parser.add_argument("--seed", type=int, default=0, help="number of the first workload")
+    parser.add_argument("--show", type=int, default=1, help="differences of each mode to print")
+    arguments = parser.parse_args()
+    tree.use(tree.find(arguments.version, arguments.vllm))
+    modes = [*MODES] if arguments.mode == "all" else [arguments.mode]
+    print(f"vLLM {arguments.version}, workloads from {arguments.seed} on")
+    print(f"{'mode':<14} {'equal':>6} {'of':>6} {'steps':>9} {'with preemption':>16}")
+    all_equal = True
+    for mode in modes:
+        if not is_run(mode, arguments.version):
+            continue
+        row = run(arguments.version, mode, arguments.runs, arguments.seed, arguments.show)
+        all_equal &= row["equal"] == row["runs"]
+        print(
+            f"{mode:<14} {row['equal']:>6,} {row['runs']:>6,} {row['steps']:>9,} {row['preempting']:>16,}", flush=True
+        )
+    sys.exit(0 if all_equal else 1)
+
+
+if __name__ == "__main__":
+    main()

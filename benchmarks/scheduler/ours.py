@@ -1,0 +1,123 @@
+"""infercast's scheduler behind the same few calls as vLLM's, and both driven side by side."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from cases import Case
+from infercast.engine.kv import KvShape
+from infercast.engine.versions import engine_version
+from infercast.serve.cache import KvCache
+from infercast.serve.limits import Limits
+from infercast.serve.request import Request, Segment
+from infercast.serve.scheduler import Scheduler
+
+MOST_TURNS = 20_000
+
+
+class Engine(Protocol):
+    """A scheduler that can be asked what it does next."""
+
+    def add(self, index: int) -> None: ...
+
+    def schedule(self) -> tuple[list[Any], Any]: ...
+
+    def complete(self, handle: Any) -> None: ...
+
+    def is_busy(self) -> bool: ...
+
+
+class Ours:
+    """infercast's scheduler, by the rules of the case's version."""
+
+    def __init__(self, case: Case) -> None:
+        version = engine_version(f"vllm@{case.version}")
+        self.case = case
+        shape = KvShape(case.block_size, tuple(case.windows))
+        self.cache = KvCache(case.num_blocks - 1, shape, caching=case.caching, sparse_windows=version.sparse_windows)
+        limits = Limits(
+            case.max_num_batched_tokens,
+            case.max_num_seqs,
+            case.threshold,
+            case.chunked,
+            waits_for_tokens=not case.is_async,
+            steps_between_tokens=case.pipeline if case.is_async and case.v2_runner else 1,
+            spares_lone_prompts=version.spares_lone_prompts,
+            settles=version.settles,
+        )
+        self.scheduler = Scheduler(limits, self.cache, case.steps_under_way)
+
+    def add(self, index: int) -> None:
+        """A client sends a request."""
+        request = self.case.requests[index]
+        prefix = tuple(Segment(content, count) for content, count in request["prefix"])
+        self.scheduler.add(index, Request(0.0, request["input"], request["output"], prefix, request["answer"]))
+
+    def schedule(self) -> tuple[list[Any], Any]:
+        """What the next step does, and what `complete` needs to end it."""
+        sequences = [*self.scheduler.running, *self.scheduler.waiting]
+        before = {sequence.index: sequence.num_preemptions for sequence in sequences}
+        plan = self.scheduler.schedule()
+        preempted = sorted(each.index for each in sequences if each.num_preemptions > before[each.index])
+        steps = []
+        if plan is not None:
+            rows = zip(plan.sequences, plan.new_tokens, plan.computed, strict=True)
+            steps = [[sequence.index, new, computed] for sequence, new, computed in rows]
+        return [steps, preempted, self.cache.num_free], None if plan is None else plan.sampled
+
+    def complete(self, handle: Any) -> None:
+        """The step's results arrive."""
+        if handle is not None:
+            self.scheduler.complete(handle)
+
+    def is_busy(self) -> bool:
+        """Whether it has requests."""
+        return bool(self.scheduler.running or self.scheduler.waiting)
+
+
+def turns(case: Case, *engines: Engine) -> Iterator[list[Any]]:
+    """What each of the engines plans in every step, all driven by the same events as vLLM's engine core has them."""
+    queues: list[deque[Any]] = [deque() for _ in engines]
+    order = sorted(range(len(case.requests)), key=lambda index: case.requests[index]["turn"])
+    turn = sent = 0
+    while turn < MOST_TURNS:
+        while sent < len(order) and case.requests[order[sent]]["turn"] <= turn:
+            for engine in engines:
+                engine.add(order[sent])
+            sent += 1
+        turn += 1
+        if any(engine.is_busy() for engine in engines):
+            planned = [engine.schedule() for engine in engines]
+            yield [decision for decision, _ in planned]
+            for queue, (_, handle) in zip(queues, planned, strict=True):
+                queue.append(handle)
+            if len(queues[0]) < case.steps_under_way:
+                continue
+        elif not queues[0]:
+            if sent == len(order):
+                return
+            turn = case.requests[order[sent]]["turn"]
+            continue
+        for engine, queue in zip(engines, queues, strict=True):
+            engine.complete(queue.popleft())
+    raise RuntimeError(f"no end after {turn} turns")
+
+
+class Script:
+    """Decisions as lines of text: who computes (new:computed tokens, where it does not just go on), who gave way, and
+    the blocks that are free.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._reached: dict[int, int] = {}
+
+    def add(self, decision: list[Any]) -> None:
+        """One more step."""
+        steps, preempted, free = decision
+        words = []
+        for index, new, computed in steps:
+            goes_on = new == 1 and self._reached.get(index) == computed
+            words.append(f"{index}" if goes_on else f"{index}:{new}:{computed}")
+            self._reached[index] = computed + new
+        self.lines.append(f"{' '.join(words)}|{' '.join(map(str, preempted))}|{free}")

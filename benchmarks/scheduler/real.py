@@ -1,0 +1,152 @@
+"""vLLM's own scheduler, driven on a CPU: the configuration it needs, requests with made-up tokens, made-up results."""
+
+import hashlib
+import pickle
+from types import SimpleNamespace as Namespace
+from typing import Any
+
+import torch
+from vllm.config import CacheConfig, SchedulerConfig
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+
+from cases import LONGEST, Case
+
+OWN, ANSWERED = 10_000_000_000, 20_000_000_000
+"""Where token numbers begin that belong to one request alone."""
+
+
+def fast_hash(value: object) -> bytes:
+    """Any hash will do."""
+    return hashlib.blake2b(pickle.dumps(value), digest_size=16).digest()
+
+
+init_none_hash(fast_hash)
+
+
+class Real:
+    """The scheduler of the imported vLLM."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.scheduler = _scheduler(case)
+        self.hasher = get_request_block_hasher(case.block_size, fast_hash) if case.caching else None
+
+    def add(self, index: int) -> None:
+        """A client sends a request."""
+        request = self.case.requests[index]
+        tokens = [content * 100_003 + k for content, count in request["prefix"] for k in range(count)]
+        tokens += [OWN + index * 100_003 + k for k in range(len(tokens), request["input"])]
+        sampling = SamplingParams(max_tokens=request["output"], ignore_eos=True, temperature=0.0)
+        self.scheduler.add_request(
+            Request(
+                request_id=str(index),
+                prompt_token_ids=tokens,
+                sampling_params=sampling,
+                pooling_params=None,
+                arrival_time=float(index),
+                block_hasher=self.hasher,
+            )
+        )
+
+    def schedule(self) -> tuple[list[Any], Any]:
+        """What the next step does, and what `complete` needs to end it."""
+        requests = self.scheduler.requests
+        before = {key: request.num_preemptions for key, request in requests.items()}
+        output = self.scheduler.schedule()
+        planned = output.num_scheduled_tokens
+        sampled = {key for key in planned if not requests[key].is_prefill_chunk}
+        preempted = sorted(int(key) for key, request in requests.items() if request.num_preemptions > before[key])
+        steps = [[int(key), count, requests[key].num_computed_tokens - count] for key, count in planned.items()]
+        free = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        return [steps, preempted, free], (output, sampled)
+
+    def complete(self, handle: Any) -> None:
+        """The step's results arrive."""
+        output, sampled = handle
+        keys = [*output.num_scheduled_tokens]
+        tokens = [[self._token(key)] if key in sampled and key in self.scheduler.requests else [] for key in keys]
+        result = ModelRunnerOutput(
+            req_ids=keys,
+            req_id_to_index={key: position for position, key in enumerate(keys)},
+            sampled_token_ids=tokens,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+        )
+        self.scheduler.update_from_output(output, result)
+
+    def is_busy(self) -> bool:
+        """Whether it has requests."""
+        return bool(self.scheduler.has_unfinished_requests())
+
+    def _token(self, key: str) -> int:
+        """The next token of an answer: by the name of its content, or the request's own."""
+        position = self.scheduler.requests[key].num_output_tokens
+        answer = self.case.requests[int(key)]["answer"]
+        return (ANSWERED + int(key) * 100_003 if answer is None else answer * 100_003) + position
+
+
+def _scheduler(case: Case) -> Scheduler:
+    scheduling = SchedulerConfig(
+        max_num_seqs=case.max_num_seqs,
+        max_num_batched_tokens=case.max_num_batched_tokens,
+        max_model_len=LONGEST,
+        long_prefill_token_threshold=case.threshold,
+        enable_chunked_prefill=case.chunked,
+        async_scheduling=case.is_async,
+        is_encoder_decoder=False,
+    )
+    caching = CacheConfig(block_size=case.block_size, enable_prefix_caching=case.caching)
+    caching.num_gpu_blocks = case.num_blocks
+    groups = [KVCacheGroupSpec([f"layer{i}"], _spec(case, window)) for i, window in enumerate(case.windows)]
+    blocks = KVCacheConfig(num_blocks=case.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    if case.version != "0.25":
+        blocks.prefix_cache_retention_interval = caching.prefix_cache_retention_interval
+    return (AsyncScheduler if case.is_async else Scheduler)(
+        vllm_config=_config(case, scheduling, caching),
+        kv_cache_config=blocks,
+        structured_output_manager=Namespace(
+            should_advance=lambda request: False, grammar_init=lambda request: None, accept_tokens=lambda *_: True
+        ),
+        block_size=case.block_size,
+        mm_registry=Namespace(supports_multimodal_inputs=lambda model: False),
+        log_stats=False,
+    )
+
+
+def _spec(case: Case, window: int) -> FullAttentionSpec | SlidingWindowSpec:
+    shape = {"block_size": case.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+    return SlidingWindowSpec(**shape, sliding_window=window) if window else FullAttentionSpec(**shape)
+
+
+def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig) -> Namespace:
+    """As much of a configuration as the scheduler asks for, in both versions."""
+    model = Namespace(
+        is_encoder_decoder=False, max_model_len=LONGEST, is_diffusion=False, enable_return_routed_experts=False,
+        is_multimodal_model=False, uses_mrope=False, runner_type="generate", supports_multimodal_inputs=False,
+        return_sampling_mask=False, is_hybrid=False,
+    )  # fmt: skip
+    parallel = Namespace(
+        data_parallel_index=0, data_parallel_rank=0, decode_context_parallel_size=1, prefill_context_parallel_size=1,
+        pipeline_parallel_size=case.pipeline,
+    )  # fmt: skip
+    observability = Namespace(
+        kv_cache_metrics=False, enable_mfu_metrics=False, kv_cache_metrics_sample=0.01,
+        per_request_spec_decode_metrics=None, enable_logging_iteration_details=False,
+    )  # fmt: skip
+    return Namespace(
+        scheduler_config=scheduling, cache_config=caching, model_config=model, parallel_config=parallel,
+        observability_config=observability, lora_config=None, kv_events_config=None, kv_transfer_config=None,
+        ec_transfer_config=None, speculative_config=None, num_speculative_tokens=0, additional_config={},
+        use_v2_model_runner=case.v2_runner, max_concurrent_batches=case.steps_under_way, is_mm_encoder_only=False,
+        num_lookahead_tokens=0, num_prefill_lookahead_tokens=0, reasoning_config=None,
+        max_in_flight_tokens=case.max_num_batched_tokens * case.steps_under_way,
+        aux_output_config=Namespace(enabled=False),
+        ec_manager_config=Namespace(get_encoder_cache_manager_obj=lambda: None),
+    )  # fmt: skip

@@ -1,0 +1,78 @@
+"""Write down what vLLM's real scheduler decides, so that ours can be held against it where there is no vLLM.
+
+    python benchmarks/scheduler/record.py OUT.json.gz --vllm 0.25=DIR --vllm 0.32=DIR   (or nothing: wheels are fetched)
+
+A few small workloads of each mode, half of them with preemption. One process can import one vLLM, so each version is
+a process of its own. tests/serve/test_decisions.py replays the file.
+"""
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import tree
+
+from cases import MODES, Case, draw, is_run
+from ours import Script, turns
+
+COUNT, LONGEST, FIRST_SEED = 20, 150, 1_000_000
+
+
+def record(version: str) -> list[dict[str, Any]]:
+    """Small cases of all modes with the script of their steps."""
+    from real import Real  # noqa: PLC0415 - imports vLLM, which `tree.use` has to have prepared
+
+    found = []
+    for mode in (mode for mode in MODES if is_run(mode, version)):
+        kept = {True: 0, False: 0}
+        seed = FIRST_SEED
+        while sum(kept.values()) < COUNT:
+            case = draw(version, mode, seed)
+            seed += 1
+            steps, preempts = script_of(case, Real(case))
+            if len(steps) <= LONGEST and kept[preempts] < COUNT // 2:
+                kept[preempts] += 1
+                found.append({"case": case.as_dict(), "steps": steps})
+    return found
+
+
+def script_of(case: Case, engine: Any) -> tuple[list[str], bool]:
+    """The steps as text, and whether anybody gave way."""
+    script, preempts = Script(), False
+    for (decision,) in turns(case, engine):
+        script.add(decision)
+        preempts |= bool(decision[1])
+    return script.lines, preempts
+
+
+def main() -> None:
+    """Record all versions, or, as a child, one."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--vllm", action="append", default=[], metavar="VERSION=DIR")
+    parser.add_argument("--only", choices=[*tree.WHEELS], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    folders = {version: Path(folder) for version, folder in (each.split("=", 1) for each in arguments.vllm)}
+    if arguments.only:
+        tree.use(tree.find(arguments.only, folders.get(arguments.only)))
+        arguments.out.write_text(json.dumps(record(arguments.only)), encoding="utf-8")
+        return
+    found = []
+    for version in tree.WHEELS:
+        part = arguments.out.with_suffix(f".{version}")
+        subprocess.run([sys.executable, __file__, str(part), "--only", version, *sys.argv[2:]], check=True)
+        found += json.loads(part.read_text(encoding="utf-8"))
+        part.unlink()
+    text = json.dumps(found, separators=(",", ":")).encode()
+    arguments.out.write_bytes(gzip.compress(text, 9, mtime=0))
+    print(f"{len(found)} workloads, {arguments.out.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

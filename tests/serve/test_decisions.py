@@ -1,0 +1,48 @@
+"""Decisions of vLLM's real scheduler, written down by benchmarks/scheduler/record.py, against ours."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "scheduler"
+RECORDED = json.loads(gzip.decompress(Path(__file__).with_name("decisions.json.gz").read_bytes()))
+MODES = sorted({(each["case"]["version"], each["case"]["mode"]) for each in RECORDED})
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        yield importlib.import_module("ours")
+
+
+def case_of(values: dict[str, Any]) -> Any:
+    case = importlib.import_module("cases").Case(**values)
+    case.windows = tuple(case.windows)
+    return case
+
+
+def test_every_mode_of_both_versions_was_written_down() -> None:
+    assert len(MODES) == 25
+    assert {version for version, _ in MODES} == {"0.25", "0.32"}
+
+
+@pytest.mark.parametrize(("version", "mode"), MODES)
+def test_every_step_is_planned_as_vllm_plans_it(ours: ModuleType, version: str, mode: str) -> None:
+    for number, recorded in enumerate(RECORDED):
+        if (recorded["case"]["version"], recorded["case"]["mode"]) != (version, mode):
+            continue
+        case, script = case_of(recorded["case"]), ours.Script()
+        for (decision,) in ours.turns(case, ours.Ours(case)):
+            script.add(decision)
+            step = len(script.lines)
+            assert script.lines[-1] == recorded["steps"][step - 1], f"workload {number}, step {step}"
+        assert len(script.lines) == len(recorded["steps"])
