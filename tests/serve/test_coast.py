@@ -57,6 +57,22 @@ def test_whole_numbers_and_objects_give_the_same_bits(data: st.DataObject, scena
         assert_jumps_change_nothing(facts, replica, workload)
 
 
+@given(data=st.data())
+@settings(derandomize=True, deadline=None, max_examples=150)
+def test_a_clock_with_a_history_and_a_host_that_varies_jump_the_same_way(
+    data: st.DataObject, scenarios: Any, facts: Facts
+) -> None:
+    replica, workload = data.draw(scenarios)
+
+    def heavy(shape: StepShape, steps: int = 1) -> StepEstimate:
+        estimate = replica.timer(shape, steps)
+        return estimate if shape.is_decode else estimate._replace(target=0.3, throttled=0.8 * estimate.gpu_seconds[0])
+
+    with mock.patch("infercast.serve.simulation.TURNS_APART", data.draw(st.sampled_from([-1, 2]))):
+        changed = replace(replica, timer=heavy, settle_seconds=5.0, launch_spread=0.3)
+        assert_jumps_change_nothing(facts, changed, workload)
+
+
 def test_nearly_all_turns_of_a_long_run_are_taken_in_the_fast_loop(timer: StepTimer) -> None:
     requests = tuple(Request(0.3 * i, 9 + i % 7, 3 + i % 11) for i in range(300))
     with mock.patch("infercast.serve.simulation.coast", side_effect=coast) as slow_turns:
