@@ -161,7 +161,7 @@ def _stages(engine: EngineRun, log: StagedLog, start: float, chosen: Array) -> l
 
 
 def _planned(engine: EngineRun, log: StagedLog, start: float, chosen: Array) -> list[Slice]:
-    """What the host of a pipeline did before each step; all stages are launched at the same time."""
+    """What the host of a pipeline did before each step reached its first stage."""
     found: list[Slice] = []
     for index in chosen.tolist():
         cost, moment = HostCost(*engine.log.steps.host[index].tolist()), log.spans[index].planned - start
