@@ -208,3 +208,13 @@ def test_long_runs_show_a_bar_on_a_terminal_and_nothing_in_a_pipe(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "1,024 of 2,000 requests, 90.0 s simulated" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.err)
+
+
+def test_requests_come_over_http_unless_told_otherwise(infercast: Any, forecast: Any) -> None:
+    served, offline = forecast(*STEADY), forecast(*STEADY, "--offline")
+    assert (served["deployment"]["api_server"], offline["deployment"]["api_server"]) == (True, False)
+    assert served["ttft_ms"]["p50"] > offline["ttft_ms"]["p50"] + 6
+    assert forecast(*STEADY, "--no-api-server") == offline
+    text = infercast(*STEADY).out
+    assert "over HTTP to the API server" in text
+    assert "(default; not fitted to your machine)" in text

@@ -64,6 +64,7 @@ def command(
     moe_backend: options.MoeBackend = "auto",
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
+    api_server: options.ApiServer = True,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
@@ -116,6 +117,7 @@ def command(
         moe_backend=moe_backend,
         expert_routing=expert_routing,
         network=network,
+        api_server=api_server,
         predictor=options.choose_predictor(predictor, None, gpu, measurements),
         host=None if host is None else host_from(host, gpu),
     )

@@ -27,7 +27,7 @@ def run() -> None:
         app = make_app(first if first in COMMANDS else None)
         gc.freeze()
         gc.enable()
-        app()
+        app(prog_name="infercast")
     except InfercastError as problem:
         print(f"infercast: {problem}", file=sys.stderr)
         sys.exit(2)

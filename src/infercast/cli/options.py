@@ -98,9 +98,10 @@ RouterName = Annotated[
 ApiServer = Annotated[
     bool,
     typer.Option(
-        "--api-server", metavar="", help="Requests come as text over HTTP, not as tokens.", rich_help_panel=WORKLOAD
+        "--api-server/--no-api-server", " /--offline", metavar="", rich_help_panel=WORKLOAD, show_default=False,
+        help="Requests come as text over HTTP, as to `vllm serve` (the default), or as tokens from one program.",
     ),
-]
+]  # fmt: skip
 MaxBatchedTokens = Annotated[
     int | None,
     typer.Option(

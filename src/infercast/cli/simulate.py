@@ -97,7 +97,7 @@ def command(
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
     router: options.RouterName = DEFAULT_ROUTER,
-    api_server: options.ApiServer = False,
+    api_server: options.ApiServer = True,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,

@@ -83,14 +83,15 @@ def deploy(
     moe_backend: str = "auto",
     expert_routing: str = ROUTINGS[0],
     network: str | None = None,
-    api_server: bool = False,
+    api_server: bool = True,
     predictor: str | Predictor = "learned",
     host: Path | Host | None = None,
 ) -> Deployment:
     """Put a model on GPUs, or say why it cannot be done. ``host`` is a file like the bundled one, or what it holds.
 
     ``network`` joins nodes where a layout needs more GPUs than one holds. ``fuse_allreduce_rms`` of None follows vLLM:
-    on for tensor parallelism on Hopper and Blackwell. With ``api_server`` requests come as text over HTTP.
+    on for tensor parallelism on Hopper and Blackwell. With ``api_server`` requests come as text over HTTP, as they do
+    to ``vllm serve``; without it as tokens from the same program.
 
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and
     `InputError` for anything that an engine would refuse.

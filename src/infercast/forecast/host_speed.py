@@ -49,7 +49,7 @@ def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str) -> 
     try:
         for model in document["models"]:
             config = {**document["config"], "num_hidden_layers": model["layers"]}
-            deployment = deploy(config, gpu, SETTINGS)
+            deployment = deploy(config, gpu, SETTINGS, api_server=False)
             replica = replica_of(deployment, deployment.timer())
             for tokens, milliseconds in model["first_token_ms"].items():
                 if int(tokens) <= SHORT:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from infercast.engine.host import default_host
 from infercast.forecast.overview import Overview
 from infercast.forecast.uncertainty import MEASURED, spread_of
+from infercast.report.serving import has_default_host
 
 WEAK = {
     "sibling": "borrowed from a GPU of the same generation",
@@ -45,7 +45,7 @@ def caveats(overview: Overview) -> list[str]:
         for source, words in WEAK.items()
         if families.get(source)
     ]
-    if deployment.host == default_host():
+    if has_default_host(deployment):
         sentences.append(
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host` fits them "
             "to yours."

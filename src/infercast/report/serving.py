@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infercast.engine.deployment import Deployment
-from infercast.engine.host import Host, default_host
+from infercast.engine.host import default_host
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.phases import Phase
 from infercast.forecast.serving import Forecast, Level, Percentiles
@@ -40,7 +40,8 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
             f"max_model_len {settings.max_model_len:,}; "
             f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}",
         ),
-        ("host", _host(deployment.host)),
+        ("host", _host(deployment)),
+        ("clients", "over HTTP to the API server" if deployment.over_http else "in one program with the engine"),
         ("kernel prices", deployment.predictor.describe(gpu)),
     ]
     if not _is_plain(deployment.layout):
@@ -63,9 +64,16 @@ def _layout(layout: ParallelLayout) -> str:
     return f"{layout}: {', '.join(parts)}"
 
 
-def _host(host: Host) -> str:
+def _host(deployment: Deployment) -> str:
     """Whose CPU it is, and a warning where it is nobody's in particular."""
-    return f"{host.title} (default; not fitted to your machine)" if host == default_host() else host.title
+    unfitted = " (default; not fitted to your machine)" if has_default_host(deployment) else ""
+    return f"{deployment.host.title}{unfitted}"
+
+
+def has_default_host(deployment: Deployment) -> bool:
+    """Whether nobody said which host this is."""
+    bundled = default_host()
+    return deployment.host == (bundled.behind_server() if deployment.over_http else bundled)
 
 
 def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
@@ -131,6 +139,7 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
         "max_model_len": settings.max_model_len,
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "enable_prefix_caching": settings.enable_prefix_caching,
+        "api_server": deployment.over_http,
         "notes": list(model.notes),
     }
 
