@@ -44,8 +44,10 @@ CASES = {
     "negative seed": ((*SIMULATE, "--rate", 1, "--seed", -1), "seed"),
     "too long": (
         (*SIMULATE, "--rate", 1, "--input-len", 3000, "--output-len", 1, "--max-model-len", 2048),
-        "request 0 needs 3000 input + 1 output tokens, above max_model_len 2048",
+        "request 0 needs 3000 input + 1 output tokens, above max_model_len 2048 (30 of 30 requests are too long)",
+        "--too-long truncate or --too-long skip",
     ),
+    "what to do with long ones": ((*SIMULATE, "--rate", 1, "--too-long", "cut"), "'cut'", "refuse, skip, truncate"),
     "above the positions": ((*MEMORY, "--max-model-len", 10**6), "max_model_len 1000000 is above the 40960 positions"),
     "does not fit": (
         ("simulate", "llama-3.3-70b", "--gpu", "h100-sxm", "--rate", 1),
@@ -138,7 +140,7 @@ def test_one_sentence(infercast: Any, words: tuple[object, ...], expected: list[
 
 
 @pytest.mark.parametrize(
-    "option", [("--rate", 3), ("--concurrency", 3), ("--arrival", "burst"), ("--input-len", 9), ("--seed", 1)]
+    "option", [("--burstiness", 3), ("--concurrency", 3), ("--arrival", "burst"), ("--input-len", 9), ("--seed", 1)]
 )
 def test_a_trace_allows_no_synthetic_options(infercast: Any, tmp_path: Path, option: tuple[object, ...]) -> None:
     path = tmp_path / "plain.csv"

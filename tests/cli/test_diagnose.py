@@ -65,7 +65,7 @@ def test_what_if_side_by_side(infercast: Any, words: tuple[object, ...]) -> None
         (("simulate", *SMALL, *RUN, "--what-if", "ssm=160"), "sms"),
         (("simulate", *SMALL, *RUN, "--breakdown", "-dp", 2), "one copy"),
         (("diagnose", *SMALL, "--rate", 100_000), "saturated"),
-        (("diagnose", *SMALL, "--trace", "none.csv", "--rate", 1), "its own arrivals"),
+        (("diagnose", *SMALL, "--trace", "none.csv", "--concurrency", 1), "its own arrivals"),
     ],
 )
 def test_what_makes_no_sense_is_refused(infercast: Any, words: tuple[object, ...], said: str) -> None:

@@ -169,6 +169,43 @@ def test_an_azure_trace(forecast: Any, tmp_path: Path) -> None:
     assert forecast(*SMALL, "--trace", path, "-n", 3)["workload"]["requests"] == 3
 
 
+def test_default_lengths_are_clipped_to_the_model(forecast: Any) -> None:
+    result = forecast(*STEADY, "--max-model-len", 2048)
+    assert "input lognormal mean 607 (16 to 1,536), output lognormal mean 170 (4 to 512)" in result["workload"]["description"]
+    assert result["workload"]["description"].endswith("default lengths clipped to max_model_len 2,048")
+    assert "clipped" not in forecast(*STEADY)["workload"]["description"]
+    assert "(16 to 1,848)" in forecast(*STEADY, "--max-model-len", 2048, "--output-len", 200)["workload"]["description"]
+    shared = forecast(*STEADY, "--max-model-len", 2048, "--prefix-len", 1000)
+    assert "(16 to 786)" in shared["workload"]["description"]
+
+
+@pytest.fixture
+def long_trace(tmp_path: Path) -> Path:
+    path = tmp_path / "long.csv"
+    rows = "".join(f"{second},{2000 if second % 4 == 3 else 100},50\n" for second in range(8))
+    path.write_text("arrival,input,output\n" + rows, encoding="utf-8")
+    return path
+
+
+def test_requests_that_are_too_long_are_cut_or_left_out(infercast: Any, forecast: Any, long_trace: Path) -> None:
+    words = (*SMALL, "--trace", long_trace, "--max-model-len", 1024)
+    assert "(2 of 8 requests are too long)" in infercast(*words).sentence
+    cut = forecast(*words, "--too-long", "truncate")["workload"]
+    assert (cut["requests"], cut["truncated"], cut["skipped"]) == (8, 2, 0)
+    assert cut["description"].endswith("; 2 of 8 cut to max_model_len 1,024")
+    skipped = forecast(*words, "--too-long", "skip", "-n", 5)["workload"]
+    assert (skipped["requests"], skipped["truncated"], skipped["skipped"]) == (5, 0, 2)
+    assert "; 2 longer than max_model_len 1,024 left out" in skipped["description"]
+
+
+def test_a_trace_at_another_rate(infercast: Any, forecast: Any, long_trace: Path) -> None:
+    result = forecast(*SMALL, "--trace", long_trace, "--rate", 4)
+    assert "4 times the rate, to 4 requests/s" in result["workload"]["description"]
+    assert 1.75 < result["duration_s"] < 2.5
+    both = infercast(*SMALL, "--trace", long_trace, "--rate", 4, "--rate-scale", 2)
+    assert both.sentence == "rate 4.0 and rate_scale 2.0 both say how fast requests arrive; give one"
+
+
 def test_a_mooncake_trace_shares_its_blocks(forecast: Any, tmp_path: Path) -> None:
     path = tmp_path / "mooncake.jsonl"
     rows = (

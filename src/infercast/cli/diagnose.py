@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from infercast.cli import options
+from infercast.cli import options, workload
 from infercast.cli.options import WORKLOAD
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError, SaturatedError
-from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
+from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy, load_model
 from infercast.forecast.diagnose import diagnose
 from infercast.forecast.host_speed import host_from
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.report.diagnosis import diagnosis_dict, render_diagnosis
 from infercast.report.layout import show
-from infercast.serve.lengths import parse_lengths
-from infercast.serve.traces import read_trace
-from infercast.serve.workload import scaled, synthetic_workload
+from infercast.serve.too_long import TOO_LONG
 
 DEFAULT_COUNT, DEFAULT_CONCURRENCY = 300, 32
 
@@ -28,33 +25,19 @@ DEFAULT_COUNT, DEFAULT_CONCURRENCY = 300, 32
 def command(
     model: options.Model,
     gpu: options.GpuName,
-    rate: Annotated[
-        float | None, typer.Option("--rate", "-r", help="Requests a second, Poisson.", rich_help_panel=WORKLOAD)
-    ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency",
-            help=f"Closed loop of so many clients; {DEFAULT_CONCURRENCY} where nothing is said.",
-            rich_help_panel=WORKLOAD,
-        ),
-    ] = None,
+    rate: workload.Rate = None,
+    concurrency: workload.Concurrency = None,
     num_requests: Annotated[
         int | None,
         typer.Option(
             "--num-requests", "-n", help=f"Default {DEFAULT_COUNT}, or the whole trace.", rich_help_panel=WORKLOAD
         ),
     ] = None,
-    input_len: Annotated[
-        str, typer.Option("--input-len", help="A number, or a distribution as in simulate.", rich_help_panel=WORKLOAD)
-    ] = "lognormal:700:0.9:16:8000",
-    output_len: Annotated[
-        str, typer.Option("--output-len", help="The same for answers.", rich_help_panel=WORKLOAD)
-    ] = "lognormal:180:0.8:4:1000",
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="Replay a trace instead.", rich_help_panel=WORKLOAD)
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of arrivals and lengths.", rich_help_panel=WORKLOAD)] = 0,
+    input_len: workload.InputLengths = workload.INPUT_LENGTHS,
+    output_len: workload.OutputLengths = workload.OUTPUT_LENGTHS,
+    trace: workload.Trace = None,
+    too_long: workload.TooLong = TOO_LONG[0],
+    seed: workload.Seed = 0,
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
@@ -85,19 +68,22 @@ def command(
 
       infercast diagnose llama-3.1-8b --gpu l40s --rate 2 --input-len 2048 --output-len 256
     """
-    if trace is not None:
-        if rate is not None or concurrency is not None:
-            raise InputError("a trace brings its own arrivals; leave out --rate and --concurrency")
-        workload = scaled(read_trace(trace), limit=num_requests)
-    else:
-        workload = synthetic_workload(
+    if trace is not None and concurrency is not None:
+        raise InputError("--concurrency has no meaning with --trace: a trace brings its own arrivals")
+    requests = workload.make_workload(
+        workload.Asked(
+            num_requests,
+            DEFAULT_COUNT,
             rate=rate,
             concurrency=DEFAULT_CONCURRENCY if rate is None and concurrency is None else concurrency,
-            count=DEFAULT_COUNT if num_requests is None else num_requests,
-            input_lengths=parse_lengths(input_len, "--input-len"),
-            output_lengths=parse_lengths(output_len, "--output-len"),
+            input_len=input_len,
+            output_len=output_len,
+            trace=trace,
+            too_long=too_long,
             seed=seed,
-        )
+        ),
+        max_model_len or load_model(model).max_positions,
+    )
     asked = partial(
         deploy,
         model,
@@ -122,7 +108,7 @@ def command(
         host=None if host is None else host_from(host, gpu),
     )
     deployment = asked() if what_if is None else deploy_changed(asked, parse_changes(what_if))
-    diagnosis = diagnose(deployment, workload)
+    diagnosis = diagnose(deployment, requests)
     if diagnosis.forecast.saturation is not None:
         raise SaturatedError(f"{diagnosis.forecast.saturation.sentence}; lower --rate or add GPUs")
     if as_json:

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from infercast.cli import options, outputs
+from infercast.cli import options, outputs, workload
 from infercast.cli.options import WORKLOAD
 from infercast.cli.progress import simulation_bar
 from infercast.cli.runs import compare_runs, explain_run, refuse_overload, show_fleet
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError
-from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
+from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy, load_model
 from infercast.forecast.fleet import DEFAULT_ROUTER
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.serving import simulate
 from infercast.report.layout import show
 from infercast.report.serving import forecast_dict, render_forecast
-from infercast.serve.lengths import parse_lengths
-from infercast.serve.workload import scaled, synthetic_workload
+from infercast.serve.too_long import TOO_LONG
 
 DEFAULT_COUNT = 1000
 SWITCHES = "Engine switches"
 # What a trace brings along.
 SYNTHETIC = (
-    "rate", "arrival", "burstiness", "concurrency", "input_len", "output_len", "prefix_len", "prefix_groups", "seed",
+    "arrival", "burstiness", "concurrency", "input_len", "output_len", "prefix_len", "prefix_groups", "seed",
 )  # fmt: skip
 
 
@@ -35,9 +33,7 @@ def command(
     context: typer.Context,
     model: options.Model,
     gpu: options.GpuName,
-    rate: Annotated[
-        float | None, typer.Option("--rate", "-r", help="Requests a second.", rich_help_panel=WORKLOAD)
-    ] = None,
+    rate: workload.Rate = None,
     arrival: Annotated[
         str,
         typer.Option("--arrival", help="poisson, gamma, constant or burst (all at once).", rich_help_panel=WORKLOAD),
@@ -46,45 +42,27 @@ def command(
         float,
         typer.Option("--burstiness", help="Gamma arrivals: 1 is Poisson, less is burstier.", rich_help_panel=WORKLOAD),
     ] = 1.0,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency", help="Closed loop: so many clients wait for their answers.", rich_help_panel=WORKLOAD
-        ),
-    ] = None,
+    concurrency: workload.Concurrency = None,
     num_requests: Annotated[
         int | None,
         typer.Option(
             "--num-requests", "-n", help=f"Default {DEFAULT_COUNT}, or the whole trace.", rich_help_panel=WORKLOAD
         ),
     ] = None,
-    input_len: Annotated[
-        str,
-        typer.Option(
-            "--input-len",
-            help="Prompt tokens: 512, uniform:MIN:MAX, lognormal:MEAN:SIGMA[:MIN:MAX].",
-            rich_help_panel=WORKLOAD,
-        ),
-    ] = "lognormal:700:0.9:16:8000",
-    output_len: Annotated[
-        str, typer.Option("--output-len", help="Output tokens, in the same forms.", rich_help_panel=WORKLOAD)
-    ] = "lognormal:180:0.8:4:1000",
+    input_len: workload.InputLengths = workload.INPUT_LENGTHS,
+    output_len: workload.OutputLengths = workload.OUTPUT_LENGTHS,
     prefix_len: Annotated[
         int, typer.Option("--prefix-len", help="Tokens that prompts share at their start.", rich_help_panel=WORKLOAD)
     ] = 0,
     prefix_groups: Annotated[
         int, typer.Option("--prefix-groups", help="How many different shared starts.", rich_help_panel=WORKLOAD)
     ] = 1,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace", help="Replay a trace: Azure CSV, Mooncake JSONL, or plain CSV/JSONL.", rich_help_panel=WORKLOAD
-        ),
-    ] = None,
+    trace: workload.Trace = None,
     rate_scale: Annotated[
-        float, typer.Option("--rate-scale", help="Replay a trace so many times as fast.", rich_help_panel=WORKLOAD)
+        float, typer.Option("--rate-scale", help="Replay a trace this many times as fast.", rich_help_panel=WORKLOAD)
     ] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.", rich_help_panel=WORKLOAD)] = 0,
+    too_long: workload.TooLong = TOO_LONG[0],
+    seed: workload.Seed = 0,
     allow_overload: options.AllowOverload = False,
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
@@ -150,29 +128,29 @@ def command(
 
       infercast simulate qwen3-32b --gpu h100-sxm --quantization fp8 --trace azure.csv --rate-scale 0.5
     """
-    if num_requests is not None and num_requests < 1:
-        raise InputError(f"--num-requests must be at least 1, not {num_requests}")
     files = outputs.outputs_of(report, trace_out, trace_window)
     _refuse_idle_options(context, SYNTHETIC if trace is not None else ("rate_scale",), trace is not None)
-    if trace is not None:
-        from infercast.serve.traces import read_trace  # noqa: PLC0415 - most runs replay none
-
-        workload = scaled(read_trace(trace), rate_scale=rate_scale, limit=num_requests)
-    else:
-        if rate is None and concurrency is None and arrival != "burst":
-            raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
-        workload = synthetic_workload(
-            arrival=arrival,
+    if trace is None and rate is None and concurrency is None and arrival != "burst":
+        raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
+    requests = workload.make_workload(
+        workload.Asked(
+            num_requests,
+            DEFAULT_COUNT,
             rate=rate,
-            count=DEFAULT_COUNT if num_requests is None else num_requests,
             concurrency=concurrency,
-            input_lengths=parse_lengths(input_len, "--input-len"),
-            output_lengths=parse_lengths(output_len, "--output-len"),
-            burstiness=burstiness,
-            prefix_length=prefix_len,
-            prefix_groups=prefix_groups,
+            input_len=input_len,
+            output_len=output_len,
+            trace=trace,
+            too_long=too_long,
             seed=seed,
-        )
+            arrival=arrival,
+            burstiness=burstiness,
+            prefix_len=prefix_len,
+            prefix_groups=prefix_groups,
+            rate_scale=rate_scale,
+        ),
+        max_model_len or load_model(model).max_positions,
+    )
     named_host = None
     if host is not None:
         from infercast.forecast.host_speed import host_from  # noqa: PLC0415 - as above
@@ -211,18 +189,18 @@ def command(
             raise InputError(
                 "--what-if shows two runs side by side; ask for --breakdown, --report or --trace-out of one"
             )
-        compare_runs(asked, what_if, workload, allow_overload, as_json)
+        compare_runs(asked, what_if, requests, allow_overload, as_json)
         return
     deployment = asked()
     if data_parallel_size > 1 and not breakdown:
-        show_fleet(deployment, workload, router, allow_overload, as_json, files)
+        show_fleet(deployment, requests, router, allow_overload, as_json, files)
         return
     if breakdown or files:
-        explain_run(deployment, workload, allow_overload, as_json, files, breakdown)
+        explain_run(deployment, requests, allow_overload, as_json, files, breakdown)
         return
     _refuse_idle_router(context)
-    with simulation_bar(len(workload.requests)) as progress:
-        forecast = simulate(deployment, workload, progress=progress)
+    with simulation_bar(len(requests.requests)) as progress:
+        forecast = simulate(deployment, requests, progress=progress)
     refuse_overload(forecast.saturation, allow_overload)
     intervals = forecast_intervals(forecast)
     if as_json:
@@ -243,7 +221,7 @@ def _refuse_idle_options(context: typer.Context, names: tuple[str, ...], replays
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
-            reason = "a trace brings its own arrivals and lengths; only --rate-scale and --num-requests change it"
+            reason = "it brings its own arrivals and lengths; only --rate, --rate-scale and --num-requests change it"
             raise InputError(
                 f"{option} has no meaning with --trace: {reason}" if replays else f"{option} needs --trace"
             )

@@ -13,7 +13,7 @@ from infercast.forecast.saturation import Saturation
 from infercast.forecast.serving import Percentiles
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
-from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds
+from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds, workload_dict
 from infercast.serve import Workload
 from infercast.units import format_percent
 
@@ -64,7 +64,7 @@ def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> d
     return {
         "deployment": deployment_dict(forecast.deployment),
         "router": forecast.router,
-        "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
+        "workload": workload_dict(forecast.workload),
         "ttft_ms": milliseconds(forecast.ttft),
         "tpot_ms": milliseconds(forecast.tpot),
         "inter_token_ms": milliseconds(forecast.inter_token),
@@ -130,7 +130,7 @@ def disaggregated_dict(forecast: DisaggregatedForecast, intervals: Intervals | N
             "transfer_ms": milliseconds(forecast.transfer),
             "use": forecast.link_use,
         },
-        "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
+        "workload": workload_dict(forecast.workload),
         "gpus": forecast.gpus,
         "ttft_ms": milliseconds(forecast.ttft),
         "tpot_ms": milliseconds(forecast.tpot),

@@ -13,6 +13,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
+from infercast.serve.request import Workload
 from infercast.units import MILLI, format_bytes, format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
     saturation = forecast.saturation
     return {
         "deployment": deployment_dict(forecast.deployment),
-        "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
+        "workload": workload_dict(forecast.workload),
         "ttft_ms": milliseconds(forecast.ttft),
         "tpot_ms": milliseconds(forecast.tpot),
         "inter_token_ms": milliseconds(forecast.inter_token),
@@ -116,6 +117,16 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "saturation_requests_per_s": saturation.capacity if saturation else None,
         "source": forecast.source,
         **interval_fields(intervals),
+    }
+
+
+def workload_dict(workload: Workload) -> dict[str, Any]:
+    """What was served, and how many requests had to be cut or left out for it."""
+    return {
+        "description": workload.description,
+        "requests": len(workload.requests),
+        "truncated": workload.num_truncated,
+        "skipped": workload.num_skipped,
     }
 
 

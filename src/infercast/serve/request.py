@@ -35,3 +35,7 @@ class Workload:
     rate: float | None = None
     """Offered requests a second where one number describes it; None for traces, bursts and closed loops."""
     description: str = ""
+    num_truncated: int = 0
+    """Requests that were cut to the longest a model allows ..."""
+    num_skipped: int = 0
+    """... and those that were left out for it."""
