@@ -171,7 +171,10 @@ def test_an_azure_trace(forecast: Any, tmp_path: Path) -> None:
 
 def test_default_lengths_are_clipped_to_the_model(forecast: Any) -> None:
     result = forecast(*STEADY, "--max-model-len", 2048)
-    assert "input lognormal mean 607 (16 to 1,536), output lognormal mean 170 (4 to 512)" in result["workload"]["description"]
+    assert (
+        "input lognormal mean 607 (16 to 1,536), output lognormal mean 170 (4 to 512)"
+        in result["workload"]["description"]
+    )
     assert result["workload"]["description"].endswith("default lengths clipped to max_model_len 2,048")
     assert "clipped" not in forecast(*STEADY)["workload"]["description"]
     assert "(16 to 1,848)" in forecast(*STEADY, "--max-model-len", 2048, "--output-len", 200)["workload"]["description"]

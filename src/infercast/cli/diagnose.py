@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from infercast.cli import options, workload
+from infercast.cli import engine_options, options, workload
 from infercast.cli.options import WORKLOAD
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError, SaturatedError
@@ -39,6 +39,7 @@ def command(
     too_long: workload.TooLong = TOO_LONG[0],
     seed: workload.Seed = 0,
     quantization: options.Quantization = None,
+    dtype: engine_options.Dtype = "auto",
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
     pipeline_parallel_size: options.PipelineParallel = 1,
@@ -95,6 +96,7 @@ def command(
             enforce_eager=enforce_eager,
         ),
         quantization=quantization,
+        dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
         pipeline_parallel_size=pipeline_parallel_size,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from infercast.cli import options
+from infercast.cli import engine_options, options
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy, load_model
@@ -27,6 +27,7 @@ def command(
         int | None, typer.Option("--context", help="Tokens before: of each decoding sequence, or cached of the prompt.")
     ] = None,
     quantization: options.Quantization = None,
+    dtype: engine_options.Dtype = "auto",
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
     data_parallel_size: options.DataParallel = 1,
@@ -89,6 +90,7 @@ def command(
         gpu,
         settings,
         quantization=quantization,
+        dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
         data_parallel_size=data_parallel_size,

@@ -7,6 +7,7 @@ import os
 import sys
 
 from infercast import __version__
+from infercast.cli import vllm_flags
 from infercast.cli.commands import COMMANDS
 from infercast.errors import InfercastError
 
@@ -24,10 +25,14 @@ def run() -> None:
 
     try:
         first = next((word for word in arguments if word != "--"), "")
+        if first in vllm_flags.COMMANDS:
+            arguments, left_out = vllm_flags.without_vllm_flags(arguments)
+            if left_out:
+                print(f"infercast: no forecast depends on {', '.join(left_out)}; left out", file=sys.stderr)
         app = make_app(first if first in COMMANDS else None)
         gc.freeze()
         gc.enable()
-        app(prog_name="infercast")
+        app(arguments, prog_name="infercast")
     except InfercastError as problem:
         print(f"infercast: {problem}", file=sys.stderr)
         sys.exit(2)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from infercast.cli.counts import human_readable_int
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.predict.artifact import load_artifact
@@ -34,7 +35,10 @@ AllowOverload = Annotated[
 Quantization = Annotated[
     str | None,
     typer.Option(
-        "--quantization", metavar="T", help="Weights other than the checkpoint's: fp8, int8, int4, mxfp4, nvfp4, ..."
+        "--quantization",
+        "-q",
+        metavar="T",
+        help="Weights other than the checkpoint's: fp8, int8, int4, mxfp4, nvfp4, ...",
     ),
 ]
 KvCacheDtype = Annotated[
@@ -62,7 +66,7 @@ DataParallel = Annotated[
 ExpertParallel = Annotated[
     bool,
     typer.Option(
-        "--enable-expert-parallel", metavar="", help="Spread experts over the GPUs of all copies.",
+        "--enable-expert-parallel", "-ep", metavar="", help="Spread experts over the GPUs of all copies.",
         rich_help_panel=ENGINE,
     ),
 ]  # fmt: skip
@@ -106,22 +110,23 @@ MaxBatchedTokens = Annotated[
     int | None,
     typer.Option(
         "--max-num-batched-tokens", metavar="N", help="Most tokens in one step; default: 8192, on small GPUs 2048.",
-        rich_help_panel=ENGINE,
+        rich_help_panel=ENGINE, parser=human_readable_int,
     ),
 ]  # fmt: skip
 MaxSeqs = Annotated[
     int | None,
     typer.Option(
         "--max-num-seqs", metavar="N", help="Most sequences in one step; default: 1024, on small GPUs 256.",
-        rich_help_panel=ENGINE,
+        rich_help_panel=ENGINE, parser=human_readable_int,
     ),
 ]  # fmt: skip
 MaxModelLen = Annotated[
     int | None,
     typer.Option(
-        "--max-model-len", metavar="N", help="Longest sequence; default: all the model allows.", rich_help_panel=ENGINE
+        "--max-model-len", metavar="N", help="Longest sequence, also as 32k or 32K; default: all the model allows.",
+        rich_help_panel=ENGINE, parser=human_readable_int,
     ),
-]
+]  # fmt: skip
 MemoryUtilization = Annotated[
     float,
     typer.Option(

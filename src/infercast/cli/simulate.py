@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from infercast.cli import options, outputs, workload
+from infercast.cli import engine_options, options, outputs, workload
 from infercast.cli.options import WORKLOAD
 from infercast.cli.progress import simulation_bar
 from infercast.cli.runs import compare_runs, explain_run, refuse_overload, show_fleet
@@ -22,7 +22,6 @@ from infercast.report.serving import forecast_dict, render_forecast
 from infercast.serve.too_long import TOO_LONG
 
 DEFAULT_COUNT = 1000
-SWITCHES = "Engine switches"
 # What a trace brings along.
 SYNTHETIC = (
     "arrival", "burstiness", "concurrency", "input_len", "output_len", "prefix_len", "prefix_groups", "seed",
@@ -65,6 +64,7 @@ def command(
     seed: workload.Seed = 0,
     allow_overload: options.AllowOverload = False,
     quantization: options.Quantization = None,
+    dtype: engine_options.Dtype = "auto",
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
     pipeline_parallel_size: options.PipelineParallel = 1,
@@ -81,26 +81,16 @@ def command(
     max_model_len: options.MaxModelLen = None,
     gpu_memory_utilization: options.MemoryUtilization = 0.9,
     block_size: options.BlockSize = 16,
-    enable_prefix_caching: Annotated[
-        bool,
-        typer.Option(
-            "--enable-prefix-caching/--no-enable-prefix-caching",
-            metavar="",
-            help="Prefix caching; on by default.",
-            rich_help_panel=SWITCHES,
-            show_default=False,
-        ),
-    ] = True,
-    async_scheduling: Annotated[
-        bool,
-        typer.Option(
-            "--async-scheduling/--no-async-scheduling",
-            metavar="",
-            help="Plan ahead; on by default.",
-            rich_help_panel=SWITCHES,
-            show_default=False,
-        ),
-    ] = True,
+    enable_prefix_caching: engine_options.PrefixCaching = True,
+    async_scheduling: engine_options.AsyncScheduling = True,
+    enable_chunked_prefill: engine_options.ChunkedPrefill = True,
+    long_prefill_token_threshold: engine_options.LongPrefill = 0,
+    num_gpu_blocks_override: engine_options.NumBlocks = None,
+    compilation_config: engine_options.CompilationConfig = None,
+    cudagraph_capture_sizes: engine_options.CaptureSizes = None,
+    max_cudagraph_capture_size: engine_options.LargestCapture = None,
+    scheduling_policy: engine_options.SchedulingPolicy = "fcfs",
+    decode_context_parallel_size: engine_options.DecodeContextParallel = 1,
     enforce_eager: options.EnforceEager = False,
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
@@ -156,21 +146,33 @@ def command(
         from infercast.forecast.host_speed import host_from  # noqa: PLC0415 - as above
 
         named_host = host_from(host, gpu)
+    settings = EngineSettings(
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        gpu_memory_utilization=gpu_memory_utilization,
+        block_size=block_size,
+        enable_prefix_caching=enable_prefix_caching,
+        async_scheduling=async_scheduling,
+        enable_chunked_prefill=enable_chunked_prefill,
+        long_prefill_token_threshold=long_prefill_token_threshold,
+        num_gpu_blocks_override=num_gpu_blocks_override,
+        enforce_eager=enforce_eager,
+    )
     asked = partial(
         deploy,
         model,
         gpu,
-        EngineSettings(
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            max_model_len=max_model_len,
-            gpu_memory_utilization=gpu_memory_utilization,
-            block_size=block_size,
-            enable_prefix_caching=enable_prefix_caching,
-            async_scheduling=async_scheduling,
-            enforce_eager=enforce_eager,
+        engine_options.engine_settings(
+            settings,
+            compilation_config=compilation_config,
+            cudagraph_capture_sizes=cudagraph_capture_sizes,
+            max_cudagraph_capture_size=max_cudagraph_capture_size,
+            scheduling_policy=scheduling_policy,
+            decode_context_parallel_size=decode_context_parallel_size,
         ),
         quantization=quantization,
+        dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
         pipeline_parallel_size=pipeline_parallel_size,

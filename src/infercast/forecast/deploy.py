@@ -15,7 +15,7 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
-from infercast.models.spec import ModelConfig, with_routing
+from infercast.models.spec import ModelConfig, with_base, with_routing
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 
@@ -37,10 +37,15 @@ KV_DTYPES = {
 }  # fmt: skip
 
 
+# vLLM's names for the format of weights that are not quantised; auto: the checkpoint's.
+DTYPES = {"auto": "", "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16", "fp16": "fp16"}
+
+
 def load_model(
     source: ModelSource,
     *,
     quantization: str | None = None,
+    dtype: str = "auto",
     kv_cache_dtype: str = "auto",
     moe_backend: str = "auto",
     expert_routing: str = ROUTINGS[0],
@@ -49,6 +54,10 @@ def load_model(
     if isinstance(source, ModelConfig) and quantization not in (None, "none"):
         raise InputError(f"quantization {quantization!r} needs a config to read; give it when {source.name} is loaded")
     model = source if isinstance(source, ModelConfig) else read_model(source, quantization=quantization)
+    if dtype not in DTYPES:
+        raise InputError(f"dtype {dtype!r} is not modelled; known: {', '.join(DTYPES)}")
+    if dtype != "auto":
+        model = replace(model, weights=with_base(model.weights, DTYPES[dtype]))
     if kv_cache_dtype not in KV_DTYPES:
         raise InputError(f"unknown kv_cache_dtype {kv_cache_dtype!r}; known: {', '.join(KV_DTYPES)}")
     if kv_cache_dtype != "auto":
@@ -73,6 +82,7 @@ def deploy(
     settings: EngineSettings | None = None,
     *,
     quantization: str | None = None,
+    dtype: str = "auto",
     kv_cache_dtype: str = "auto",
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
@@ -116,6 +126,7 @@ def deploy(
         load_model(
             model,
             quantization=quantization,
+            dtype=dtype,
             kv_cache_dtype=kv_cache_dtype,
             moe_backend=moe_backend,
             expert_routing=expert_routing,

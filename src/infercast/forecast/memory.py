@@ -37,6 +37,7 @@ def fit_memory(
     settings: EngineSettings | None = None,
     *,
     quantization: str | None = None,
+    dtype: str = "auto",
     kv_cache_dtype: str = "auto",
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
@@ -48,7 +49,7 @@ def fit_memory(
     """Weights, activations and KV blocks of a model on a GPU, whether they fit or not."""
     if context < 1:
         raise InputError(f"context must be at least 1 token, not {context}")
-    config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
+    config = load_model(model, quantization=quantization, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
     device = with_network(gpu if isinstance(gpu, Gpu) else load_gpu(gpu), network)
     layout = ParallelLayout(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel

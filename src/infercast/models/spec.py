@@ -152,6 +152,12 @@ class ModelConfig:
         return sum(stack.layers for stack in self.stacks)
 
 
+def with_base(weights: WeightFormat, base: str) -> WeightFormat:
+    """The same format with another dtype for all that is not quantised."""
+    changed = {name: base for name in weights.__match_args__ if getattr(weights, name) == weights.base}
+    return replace(weights, **changed)
+
+
 def with_routing(config: ModelConfig, routing: str) -> ModelConfig:
     """The same model with another spread of tokens over its experts."""
     stacks = tuple(
