@@ -65,6 +65,13 @@ def test_a_window_and_a_cut(infercast: Any, tmp_path: Path, monkeypatch: pytest.
     assert "--trace-window A:B" in result.err
 
 
+def test_a_window_after_the_run_is_refused_before_anything_is_written(infercast: Any, tmp_path: Path) -> None:
+    page, trace = tmp_path / "run.html", tmp_path / "run.json"
+    result = infercast(*RUN, "--report", page, "--trace-out", trace, "--trace-window", "500:600")
+    assert result.sentence.startswith("--trace-window 500:600 begins after the run, which ends at ")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

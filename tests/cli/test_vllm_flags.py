@@ -31,7 +31,8 @@ def test_a_pasted_command(infercast: Any) -> None:
     result = infercast(
         *SMALL, "--dtype", "float16", "--max_model_len", "8K", "--max-num-batched-tokens", "4k",
         "--enable-chunked-prefill", "--long-prefill-token-threshold", 1024, "--num-gpu-blocks-override", 9000,
-        "-q", "fp8", "--port=8000", "--trust-remote-code", "--no-enable-log-requests", "--served-model-name", "mine", "--json",
+        "-q", "fp8", "--port=8000", "--trust-remote-code", "--no-enable-log-requests", "--served-model-name", "mine",
+        "--json",
     )  # fmt: skip
     assert result.code == 0, result.err
     flags = "--port, --trust-remote-code, --no-enable-log-requests, --served-model-name"

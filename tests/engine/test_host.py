@@ -91,8 +91,8 @@ def test_a_faster_cpu_divides_everything(tmp_path):
         (TEXT.replace("wake_ms = 1.5", "wake_ms = -1"), "wake_ms must be a number of at least 0, not -1"),
         (TEXT.replace("wake_ms = 1.5", "wake_ms = true"), "wake_ms must be a number of at least 0, not True"),
         (TEXT + "\nsingle_thread_speed = 0", "single_thread_speed must be above 0"),
-        (TEXT.replace("wake_ms = 1.5", ""), "must hold exactly these"),
-        (TEXT + "\nnonsense_ms = 1", "must hold exactly these"),
+        (TEXT.replace("wake_ms = 1.5", ""), "must hold exactly these: .*; wake missing"),
+        (TEXT + "\nnonsense_ms = 1", "must hold exactly these: .*; nonsense not known"),
     ],
 )
 def test_bad_files_are_one_sentence(tmp_path, text, expected):

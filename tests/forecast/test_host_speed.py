@@ -42,3 +42,15 @@ def test_other_files_are_named(tmp_path, text):
     path.write_text(text)
     with pytest.raises(FileFormatError, match=r"other\.json"):
         host_from(path, "h200-sxm")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("{}", "'models' is missing"), ('{"models": 3, "config": {}}', "not iterable"), ('{"models": [3]}', "int")],
+)
+def test_a_file_of_another_kind_says_what_is_amiss(tmp_path, text, problem):
+    path = tmp_path / "host.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(FileFormatError, match=f"is not what .infercast measure --host. writes: .*{problem}") as caught:
+        host_from(path, "h200-sxm")
+    assert "Error(" not in str(caught.value)

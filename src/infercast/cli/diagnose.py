@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from infercast.cli import engine_options, options, workload
-from infercast.cli.options import WORKLOAD
+from infercast.cli import engine_options, options
+from infercast.cli import workload as served
 from infercast.engine.settings import EngineSettings
-from infercast.errors import InputError, SaturatedError
-from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy, load_model
+from infercast.errors import SaturatedError
+from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.diagnose import diagnose
 from infercast.forecast.host_speed import host_from
 from infercast.forecast.what_if import deploy_changed, parse_changes
@@ -23,21 +23,17 @@ DEFAULT_COUNT, DEFAULT_CONCURRENCY = 300, 32
 
 
 def command(
+    context: typer.Context,
     model: options.Model,
     gpu: options.GpuName,
-    rate: workload.Rate = None,
-    concurrency: workload.Concurrency = None,
-    num_requests: Annotated[
-        int | None,
-        typer.Option(
-            "--num-requests", "-n", help=f"Default {DEFAULT_COUNT}, or the whole trace.", rich_help_panel=WORKLOAD
-        ),
-    ] = None,
-    input_len: workload.InputLengths = workload.INPUT_LENGTHS,
-    output_len: workload.OutputLengths = workload.OUTPUT_LENGTHS,
-    trace: workload.Trace = None,
-    too_long: workload.TooLong = TOO_LONG[0],
-    seed: workload.Seed = 0,
+    rate: served.Rate = None,
+    concurrency: served.Concurrency = None,
+    num_requests: served.NumRequests = None,
+    input_len: served.InputLen = served.INPUT_LEN,
+    output_len: served.OutputLen = served.OUTPUT_LEN,
+    trace: served.Trace = None,
+    too_long: served.TooLong = TOO_LONG[0],
+    seed: served.Seed = 0,
     quantization: options.Quantization = None,
     dtype: engine_options.Dtype = "auto",
     kv_cache_dtype: options.KvCacheDtype = "auto",
@@ -63,28 +59,17 @@ def command(
 ) -> None:
     """Rank kernels by what it would buy if they were as good as the best of their shape.
 
+    Without --rate, --concurrency or --trace, 32 clients send 300 requests in a closed loop.
+
     For example:
 
       infercast diagnose qwen3-30b-a3b --gpu h100-sxm
 
       infercast diagnose llama-3.1-8b --gpu l40s --rate 2 --input-len 2048 --output-len 256
     """
-    if trace is not None and concurrency is not None:
-        raise InputError("--concurrency has no meaning with --trace: a trace brings its own arrivals")
-    requests = workload.make_workload(
-        workload.Asked(
-            num_requests,
-            DEFAULT_COUNT,
-            rate=rate,
-            concurrency=DEFAULT_CONCURRENCY if rate is None and concurrency is None else concurrency,
-            input_len=input_len,
-            output_len=output_len,
-            trace=trace,
-            too_long=too_long,
-            seed=seed,
-        ),
-        max_model_len or load_model(model).max_positions,
-    )
+    if trace is None and rate is None and concurrency is None:
+        context.params["concurrency"] = DEFAULT_CONCURRENCY
+    workload = served.workload_of(context, DEFAULT_COUNT)
     asked = partial(
         deploy,
         model,
@@ -110,7 +95,7 @@ def command(
         host=None if host is None else host_from(host, gpu),
     )
     deployment = asked() if what_if is None else deploy_changed(asked, parse_changes(what_if))
-    diagnosis = diagnose(deployment, requests)
+    diagnosis = diagnose(deployment, workload)
     if diagnosis.forecast.saturation is not None:
         raise SaturatedError(f"{diagnosis.forecast.saturation.sentence}; lower --rate or add GPUs")
     if as_json:

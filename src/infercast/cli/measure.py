@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from infercast.measure.engines import ENGINES
 from infercast.measure.host import measure_host
 from infercast.measure.plan import FAMILIES
 from infercast.measure.sweep import Progress, Sweep, run_sweep
+from infercast.report.files import write_whole
 from infercast.report.layout import facts, grid, section, show
 
 INTERRUPTED = 130
@@ -162,11 +162,9 @@ def _host(out: Path, as_json: bool) -> None:
     path = out / result["gpu"] / "host.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
     except OSError as problem:
         raise InputError(f"cannot write to {path}: {problem.strerror}") from None
+    write_whole(path, [json.dumps(result, indent=1) + "\n"])
     if as_json:
         options.print_json(result)
         return

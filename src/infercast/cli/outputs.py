@@ -55,6 +55,11 @@ class Outputs:
 
     def write(self, run: Watched, intervals: Intervals) -> None:
         """Write all that was asked for, and say on standard error where a trace could not hold all of it."""
+        if self.trace is not None and self.window[0] >= run.forecast.duration:
+            begin, end = self.window
+            raise InputError(
+                f"--trace-window {begin:g}:{end:g} begins after the run, which ends at {run.forecast.duration:.4g} s"
+            )
         if self.report is not None:
             from infercast.forecast.overview import look_over  # noqa: PLC0415 - most runs write nothing
             from infercast.report.html import report_page  # noqa: PLC0415

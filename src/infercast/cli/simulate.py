@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from infercast.cli import engine_options, options, outputs, workload
-from infercast.cli.options import WORKLOAD
+from infercast.cli import engine_options, options, outputs
+from infercast.cli import workload as served
 from infercast.cli.progress import simulation_bar
 from infercast.cli.runs import compare_runs, explain_run, refuse_overload, show_fleet
 from infercast.engine.settings import EngineSettings
 from infercast.errors import InputError
-from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy, load_model
+from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.fleet import DEFAULT_ROUTER
 from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.serving import simulate
@@ -21,47 +21,24 @@ from infercast.report.layout import show
 from infercast.report.serving import forecast_dict, render_forecast
 from infercast.serve.too_long import TOO_LONG
 
-DEFAULT_COUNT = 1000
-# What a trace brings along.
-SYNTHETIC = (
-    "arrival", "burstiness", "concurrency", "input_len", "output_len", "prefix_len", "prefix_groups", "seed",
-)  # fmt: skip
-
 
 def command(
     context: typer.Context,
     model: options.Model,
     gpu: options.GpuName,
-    rate: workload.Rate = None,
-    arrival: Annotated[
-        str,
-        typer.Option("--arrival", help="poisson, gamma, constant or burst (all at once).", rich_help_panel=WORKLOAD),
-    ] = "poisson",
-    burstiness: Annotated[
-        float,
-        typer.Option("--burstiness", help="Gamma arrivals: 1 is Poisson, less is burstier.", rich_help_panel=WORKLOAD),
-    ] = 1.0,
-    concurrency: workload.Concurrency = None,
-    num_requests: Annotated[
-        int | None,
-        typer.Option(
-            "--num-requests", "-n", help=f"Default {DEFAULT_COUNT}, or the whole trace.", rich_help_panel=WORKLOAD
-        ),
-    ] = None,
-    input_len: workload.InputLengths = workload.INPUT_LENGTHS,
-    output_len: workload.OutputLengths = workload.OUTPUT_LENGTHS,
-    prefix_len: Annotated[
-        int, typer.Option("--prefix-len", help="Tokens that prompts share at their start.", rich_help_panel=WORKLOAD)
-    ] = 0,
-    prefix_groups: Annotated[
-        int, typer.Option("--prefix-groups", help="How many different shared starts.", rich_help_panel=WORKLOAD)
-    ] = 1,
-    trace: workload.Trace = None,
-    rate_scale: Annotated[
-        float, typer.Option("--rate-scale", help="Replay a trace this many times as fast.", rich_help_panel=WORKLOAD)
-    ] = 1.0,
-    too_long: workload.TooLong = TOO_LONG[0],
-    seed: workload.Seed = 0,
+    rate: served.Rate = None,
+    arrival: served.Arrival = "poisson",
+    burstiness: served.Burstiness = 1.0,
+    concurrency: served.Concurrency = None,
+    num_requests: served.NumRequests = None,
+    input_len: served.InputLen = served.INPUT_LEN,
+    output_len: served.OutputLen = served.OUTPUT_LEN,
+    prefix_len: served.PrefixLen = 0,
+    prefix_groups: served.PrefixGroups = 1,
+    trace: served.Trace = None,
+    rate_scale: served.RateScale = 1.0,
+    too_long: served.TooLong = TOO_LONG[0],
+    seed: served.Seed = 0,
     allow_overload: options.AllowOverload = False,
     quantization: options.Quantization = None,
     dtype: engine_options.Dtype = "auto",
@@ -119,28 +96,7 @@ def command(
       infercast simulate qwen3-32b --gpu h100-sxm --quantization fp8 --trace azure.csv --rate-scale 0.5
     """
     files = outputs.outputs_of(report, trace_out, trace_window)
-    _refuse_idle_options(context, SYNTHETIC if trace is not None else ("rate_scale",), trace is not None)
-    if trace is None and rate is None and concurrency is None and arrival != "burst":
-        raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
-    requests = workload.make_workload(
-        workload.Asked(
-            num_requests,
-            DEFAULT_COUNT,
-            rate=rate,
-            concurrency=concurrency,
-            input_len=input_len,
-            output_len=output_len,
-            trace=trace,
-            too_long=too_long,
-            seed=seed,
-            arrival=arrival,
-            burstiness=burstiness,
-            prefix_len=prefix_len,
-            prefix_groups=prefix_groups,
-            rate_scale=rate_scale,
-        ),
-        max_model_len or load_model(model).max_positions,
-    )
+    workload = served.workload_of(context)
     named_host = None
     if host is not None:
         from infercast.forecast.host_speed import host_from  # noqa: PLC0415 - as above
@@ -191,18 +147,18 @@ def command(
             raise InputError(
                 "--what-if shows two runs side by side; ask for --breakdown, --report or --trace-out of one"
             )
-        compare_runs(asked, what_if, requests, allow_overload, as_json)
+        compare_runs(asked, what_if, workload, allow_overload, as_json)
         return
     deployment = asked()
     if data_parallel_size > 1 and not breakdown:
-        show_fleet(deployment, requests, router, allow_overload, as_json, files)
+        show_fleet(deployment, workload, router, allow_overload, as_json, files)
         return
     if breakdown or files:
-        explain_run(deployment, requests, allow_overload, as_json, files, breakdown)
+        explain_run(deployment, workload, allow_overload, as_json, files, breakdown)
         return
     _refuse_idle_router(context)
-    with simulation_bar(len(requests.requests)) as progress:
-        forecast = simulate(deployment, requests, progress=progress)
+    with simulation_bar(len(workload.requests)) as progress:
+        forecast = simulate(deployment, workload, progress=progress)
     refuse_overload(forecast.saturation, allow_overload)
     intervals = forecast_intervals(forecast)
     if as_json:
@@ -215,15 +171,3 @@ def _refuse_idle_router(context: typer.Context) -> None:
     source = context.get_parameter_source("router")
     if source is not None and source.name == "COMMANDLINE":
         raise InputError("--router has no meaning for one copy; add --data-parallel-size N")
-
-
-def _refuse_idle_options(context: typer.Context, names: tuple[str, ...], replays: bool) -> None:
-    """An option that would change nothing is refused, never ignored."""
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = f"--{name.replace('_', '-')}"
-            reason = "it brings its own arrivals and lengths; only --rate, --rate-scale and --num-requests change it"
-            raise InputError(
-                f"{option} has no meaning with --trace: {reason}" if replays else f"{option} needs --trace"
-            )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +18,7 @@ from infercast.forecast.tuned_file import TunedFile, tried_file, untried_file
 from infercast.hardware import load_gpu
 from infercast.measure.device import gpu_name
 from infercast.measure.tuning import trial_cases, try_configurations
+from infercast.report.files import write_whole
 from infercast.report.layout import facts, show
 from infercast.report.tuning import render_trials, render_tuning, trial_dict, tuning_dict
 
@@ -116,9 +116,7 @@ def _try(tuning: Tuning, seconds: float) -> list[Trial]:
 def _write(path: Path, configurations: TunedFile) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps(configurations, indent=4) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
     except OSError as problem:
         raise InputError(f"cannot write to {path}: {problem.strerror}") from None
+    write_whole(path, [json.dumps(configurations, indent=4) + "\n"])
     return path

@@ -17,6 +17,7 @@ from infercast.records import dataclass
 from infercast.units import MICRO, MILLI
 
 UNITS = {"_ms": MILLI, "_us": MICRO}
+WANTED = "title, source, and times with _ms or _us behind them, all as in the bundled default.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,18 @@ def read_host(path: Path) -> Host:
     try:
         return _host_of(values)
     except (KeyError, TypeError):
-        names = ", ".join(field.name for field in fields(Host))
-        raise FileFormatError(path, f"must hold exactly these, times with _ms or _us behind them: {names}") from None
+        raise FileFormatError(path, f"must hold exactly these: {WANTED}; {_amiss(values)}") from None
+
+
+def _amiss(values: dict[str, Any]) -> str:
+    """Which names are missing, and which are too many."""
+    given = {name.removesuffix("_ms").removesuffix("_us") for name in values} - {"single_thread_speed"}
+    needed = {field.name for field in fields(Host)}
+    optional = {"server_path", "server_token"}
+    missing, unknown = sorted(needed - given - optional), sorted(given - needed)
+    parts = [f"{', '.join(missing)} missing"] if missing else []
+    parts += [f"{', '.join(unknown)} not known"] if unknown else []
+    return " and ".join(parts) or "a time needs _ms or _us"
 
 
 def _host_of(values: dict[str, Any]) -> Host:
