@@ -46,7 +46,11 @@ def test_other_files_are_named(tmp_path, text):
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("{}", "'models' is missing"), ('{"models": 3, "config": {}}', "not iterable"), ('{"models": [3], "config": {}}', "int")],
+    [
+        ("{}", "'models' is missing"),
+        ('{"models": 3, "config": {}}', "not iterable"),
+        ('{"models": [3], "config": {}}', "int"),
+    ],
 )
 def test_a_file_of_another_kind_says_what_is_amiss(tmp_path, text, problem):
     path = tmp_path / "host.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,16 @@ from infercast.engine.step import StepTimer
 from infercast.engine.timer import KernelTimer
 from infercast.forecast.phases import Phase, summarise_phases
 from infercast.forecast.saturation import Saturation, find_saturation
+from infercast.forecast.shown import check_run, data_frame, one_line, plain_data, request_columns
 from infercast.predict.estimate import SOURCES
 from infercast.records import dataclass
 from infercast.serve import Limits, Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.first_use import FirstUses
 from infercast.serve.state import Progress, Watcher
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,21 @@ class Forecast:
     """Set where requests arrive faster than they can ever be served; latencies then only tell how long the run was."""
     replica: Replica
     """The engine as it was simulated, for those who simulate it again."""
+
+    def __repr__(self) -> str:
+        return one_line(self)
+
+    def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
+        """What ``infercast simulate --json`` prints; 80 % intervals take a few short simulations more."""
+        return plain_data(self, intervals=intervals)
+
+    def per_request(self) -> dict[str, npt.NDArray[Any]]:
+        """Arrays over requests: when each was sent, its tokens, TTFT, TPOT and time to the last token."""
+        return request_columns(self.workload, self.record)
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The same as a table of pandas."""
+        return data_frame(self.per_request())
 
 
 def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = True) -> Replica:
@@ -114,6 +133,7 @@ def simulate(
 
     ``watch`` is told of every step. A ``timer`` of the deployment that exists already need not be made again.
     """
+    check_run(deployment, workload)
     timer = timer or deployment.timer()
     replica = replica_of(deployment, timer)
     record = simulate_replica(replica, workload, progress=progress, watch=watch)

@@ -39,3 +39,6 @@ class Workload:
     """Requests that were cut to the longest a model allows ..."""
     num_skipped: int = 0
     """... and those that were left out for it."""
+
+    def __repr__(self) -> str:
+        return f"<Workload: {self.description or f'{len(self.requests):,} requests'}>"
