@@ -70,5 +70,5 @@ def test_without_pandas_there_is_a_sentence(forecast, monkeypatch):
 def test_a_name_is_no_deployment(function, workload):
     with pytest.raises(infercast.InputError, match=r"not the str 'llama-3.1-8b'; infercast.deploy\(model, gpu\) makes"):
         function("llama-3.1-8b", workload)
-    with pytest.raises(infercast.InputError, match="needs a workload, not the int 12; infercast.synthetic_workload"):
+    with pytest.raises(infercast.InputError, match=r"needs a workload, not the int 12; infercast.synthetic_workload"):
         function(infercast.deploy("qwen3-0.6b", "h200-sxm"), 12)

@@ -91,7 +91,7 @@ def look_over(run: Watched, intervals: Intervals | None = None) -> Overview:
         ttft=_histogram(served.ttft),
         tpot=_histogram(served.tpot) if served.tpot.size else None,
         load=_load_curves(run),
-        rooflines=step_rooflines(forecast.deployment, busiest.record),
+        rooflines=step_rooflines(forecast.deployment, busiest.record, forecast.phases),
         slowest=() if breakdown is None else _slowest(forecast.workload, busiest.record, breakdown),
     )
 

@@ -185,13 +185,22 @@ def _roofline(rooflines: Sequence[StepRoofline]) -> str:
             ]
             for point in roofline.points[:6]
         ]
-        title = (
-            f"{PHASE_TITLES[roofline.phase]}: {roofline.num_tokens:,} tokens of {roofline.num_sequences:,} "
-            f"sequences after {roofline.context:,} earlier ones each"
-        )
-        columns = ["kernel", "share", "operations a byte", "reaches", "roof", "of the roof"]
+        title = f"{PHASE_TITLES[roofline.phase]}: {_step_words(roofline)}"
+        columns = ["kernel", "share", "operations per byte", "reaches", "roof", "of the roof"]
         parts.append(f"<h3>{escape(title)}</h3>" + _table(columns, rows))
     return "".join(parts)
+
+
+def _step_words(roofline: StepRoofline) -> str:
+    """What is in a step."""
+    prompts = "prompt" if roofline.num_prompts == 1 else "prompts"
+    decodes = "sequence" if roofline.num_decodes == 1 else "sequences"
+    parts = []
+    if roofline.num_prompts:
+        parts.append(f"{roofline.num_prompts:,} {prompts} with {roofline.prompt_tokens:,} new tokens")
+    if roofline.num_decodes:
+        parts.append(f"{roofline.num_decodes:,} {decodes} decoding after {roofline.context:,} tokens")
+    return ", ".join(parts)
 
 
 def _slowest(slowest: Sequence[SlowRequest]) -> str:
