@@ -86,7 +86,7 @@ CASES = {
     "no sweep": ((*KERNELS, "--decode", 1, "--measurements", "nowhere"), "nowhere has no table of `infercast measure`"),
     "sweep for the roofline": (
         (*KERNELS, "--decode", 1, "--measurements", "nowhere", "--predictor", "roofline"),
-        "--measurements improve learned prices; leave out --predictor roofline",
+        "--measurements improve learned estimates; leave out --predictor roofline",
     ),
     "no anchors": ((*KERNELS, "--decode", 1, "--anchors", "nowhere"), "--anchors nowhere is not a folder"),
     "endless count": (

@@ -15,7 +15,7 @@ def test_a_fleet(infercast: Any) -> None:
     assert [set(engine) for engine in result["engines"]] == [ENGINE, ENGINE]
     assert [engine["requests"] for engine in result["engines"]] == [6, 6]
     text = infercast(*words).out
-    assert "TP1+DP2: 2 copies" in text
+    assert "TP1+DP2: 2 replicas" in text
     assert "Engines" in text
 
 
@@ -85,7 +85,7 @@ BAD = {
     "stages": (("memory", "qwen2.5-0.5b", "--gpu", "l4", "-pp", 25, "--network", "roce-400"), "use 1 to 24"),
     "exchange": (
         ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "--all2all-backend", "deepep_low_latency", *LOAD),
-        "is for copies that share experts",
+        "is for replicas that share experts",
     ),
     "engines": (
         ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--prefill-engines", 0, *LOAD),

@@ -103,3 +103,10 @@ def test_a_flag_at_the_end_and_words_that_are_no_flags() -> None:
     assert without_vllm_flags(["--", "a_b", "--a_b=c_d"]) == (["--", "a_b", "--a-b=c_d"], [])
     with pytest.raises(InputError, match="--enable-lora is not modelled: LoRA adapters"):
         without_vllm_flags(["--enable_lora"])
+
+
+def test_names_of_the_serving_benchmark() -> None:
+    words = ["simulate", "--request-rate", "4", "--num-prompts=9", "--max_concurrency", "2", "--offline"]
+    assert without_vllm_flags(words)[0] == [
+        "simulate", "--rate", "4", "--num-requests=9", "--concurrency", "2", "--no-api-server",
+    ]  # fmt: skip

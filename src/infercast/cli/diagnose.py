@@ -57,7 +57,7 @@ def command(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Rank kernels by what it would buy if they were as good as the best of their shape.
+    """Rank kernels by what users would gain if each were as good as the best of its shape.
 
     Without --rate, --concurrency or --trace, 32 clients send 300 requests in a closed loop.
 

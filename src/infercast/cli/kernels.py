@@ -21,10 +21,10 @@ from infercast.report.layout import show
 def command(
     model: options.Model,
     gpu: options.GpuName,
-    prefill: Annotated[int | None, typer.Option("--prefill", help="One prompt of so many tokens.")] = None,
-    decode: Annotated[int | None, typer.Option("--decode", help="So many sequences, one new token each.")] = None,
+    prefill: Annotated[int | None, typer.Option("--prefill", help="Tokens of one prompt, in one step.")] = None,
+    decode: Annotated[int | None, typer.Option("--decode", help="Sequences that each compute one new token.")] = None,
     context: Annotated[
-        int | None, typer.Option("--context", help="Tokens before: of each decoding sequence, or cached of the prompt.")
+        int | None, typer.Option("--context", help="Tokens before the new ones, of each sequence.")
     ] = None,
     quantization: options.Quantization = None,
     dtype: engine_options.Dtype = "auto",
@@ -46,14 +46,14 @@ def command(
         ),
     ] = None,
     enforce_eager: options.EnforceEager = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show the terms that each price is made of.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the terms that each estimate is made of.")] = False,
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
     measurements: options.Measurements = None,
     what_if: options.WhatIf = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price one step kernel by kernel: launches, time, share, what bounds it, and how close it comes.
+    """Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes.
 
     For example:
 

@@ -29,7 +29,7 @@ INTERRUPTED = 130
 def command(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write; tables go to DIR/<gpu>/.")],
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="N", help="Stop after so long, the most useful shapes done first.")
+        float, typer.Option("--minutes", metavar="N", help="Time limit in minutes; the most useful shapes come first.")
     ] = 10.0,
     families: Annotated[
         str | None, typer.Option("--families", metavar="A,B", help=f"Only these of {', '.join(FAMILIES)}.")
@@ -43,7 +43,7 @@ def command(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Time the kernels of this machine's GPU at shapes tied to no model, and write a table a family.
+    """Time the kernels of this machine's GPU at shapes tied to no model, and write a table per kernel family.
 
     Any beginning of the sweep is spread over all families, so a few minutes are enough to start with.
 

@@ -36,7 +36,7 @@ def command(
     enforce_eager: options.EnforceEager = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show what fits: weights, KV bytes a token, KV blocks, the longest context, the most sequences.
+    """Show what fits: weights, KV bytes per token, KV blocks, the longest context, the most sequences.
 
     For example:
 

@@ -60,20 +60,24 @@ PipelineParallel = Annotated[
 DataParallel = Annotated[
     int,
     typer.Option(
-        "--data-parallel-size", "-dp", metavar="N", help="Copies of the model behind a router.", rich_help_panel=ENGINE
+        "--data-parallel-size",
+        "-dp",
+        metavar="N",
+        help="Replicas of the model behind a load balancer.",
+        rich_help_panel=ENGINE,
     ),
 ]
 ExpertParallel = Annotated[
     bool,
     typer.Option(
-        "--enable-expert-parallel", "-ep", metavar="", help="Spread experts over the GPUs of all copies.",
+        "--enable-expert-parallel", "-ep", metavar="", help="Spread experts over the GPUs of all replicas.",
         rich_help_panel=ENGINE,
     ),
 ]  # fmt: skip
 All2AllBackend = Annotated[
     str,
     typer.Option(
-        "--all2all-backend", metavar="NAME", help="Between copies that share experts; also deepep_high_throughput.",
+        "--all2all-backend", metavar="NAME", help="Between replicas that share experts; also deepep_high_throughput.",
         rich_help_panel=ENGINE,
     ),
 ]  # fmt: skip
@@ -102,7 +106,7 @@ RouterName = Annotated[
 ApiServer = Annotated[
     bool,
     typer.Option(
-        "--api-server/--no-api-server", " /--offline", metavar="", rich_help_panel=WORKLOAD, show_default=False,
+        "--api-server/--no-api-server", metavar="", rich_help_panel=WORKLOAD, show_default=False,
         help="Requests come as text over HTTP, as to `vllm serve` (the default), or as tokens from one program.",
     ),
 ]  # fmt: skip
@@ -144,7 +148,7 @@ PredictorName = Annotated[
 ]
 Anchors = Annotated[
     Path | None,
-    typer.Option("--anchors", metavar="DIR", help="Measured kernels of this GPU (parquet) that correct its prices."),
+    typer.Option("--anchors", metavar="DIR", help="Measured kernels of this GPU (parquet) that correct its estimates."),
 ]
 
 
@@ -174,7 +178,7 @@ def choose_predictor(name: str, anchors: Path | None, gpu: str, measurements: Pa
         return name
     if name == "roofline":
         given = "--anchors" if measurements is None else "--measurements"
-        raise InputError(f"{given} improve learned prices; leave out --predictor roofline")
+        raise InputError(f"{given} improve learned estimates; leave out --predictor roofline")
     if anchors is not None and not anchors.is_dir():
         raise InputError(f"--anchors {anchors} is not a folder")
     for package in ("pandas", "pyarrow", "catboost"):

@@ -1,4 +1,4 @@
-"""What ``infercast simulate`` does beyond one plain run: several copies, two runs side by side, where time went."""
+"""What ``infercast simulate`` does beyond one plain run: several replicas, two runs side by side, where time went."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def show_fleet(
     as_json: bool,
     files: outputs.Outputs,
 ) -> None:
-    """The run on several copies, and the files that show it."""
+    """The run on several replicas, and the files that show it."""
     from infercast.forecast.fleet import forecast_fleet  # noqa: PLC0415 - most runs need none of it
     from infercast.forecast.watched_fleet import watch_fleet  # noqa: PLC0415
     from infercast.report.fleet import fleet_dict, render_fleet  # noqa: PLC0415

@@ -170,4 +170,4 @@ def command(
 def _refuse_idle_router(context: typer.Context) -> None:
     source = context.get_parameter_source("router")
     if source is not None and source.name == "COMMANDLINE":
-        raise InputError("--router has no meaning for one copy; add --data-parallel-size N")
+        raise InputError("--router has no meaning for one replica; add --data-parallel-size N")

@@ -43,7 +43,7 @@ def command(
     on_gpu: Annotated[
         bool, typer.Option("--try", metavar="", help="Measure the default and the best on this machine's GPU.")
     ] = False,
-    minutes: Annotated[float, typer.Option("--minutes", metavar="N", help="Of --try, at most.")] = 4.0,
+    minutes: Annotated[float, typer.Option("--minutes", metavar="N", help="Time limit of --try, in minutes.")] = 4.0,
     as_json: options.Json = False,
 ) -> None:
     """Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.

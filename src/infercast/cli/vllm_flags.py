@@ -47,6 +47,15 @@ NOT_MODELLED = {
     "speculative-config": "speculative decoding",
 }
 """Flags that change a forecast and are not modelled, with what they are about."""
+OTHER_NAMES = {
+    "request-rate": "rate",
+    "max-concurrency": "concurrency",
+    "num-prompts": "num-requests",
+    "random-input-len": "input-len",
+    "random-output-len": "output-len",
+    "offline": "no-api-server",
+}
+"""Options of ours that go by another name in ``vllm bench serve``, or in the words of many."""
 COMMANDS = ("simulate", "kernels", "diagnose", "memory", "layouts", "disaggregate", "tune")
 """Commands that take the flags of an engine."""
 
@@ -66,6 +75,7 @@ def without_vllm_flags(arguments: list[str]) -> tuple[list[str], list[str]]:
             continue
         flag, equals, value = word.partition("=")
         name = flag[2:].replace("_", "-")
+        name = OTHER_NAMES.get(name, name)
         if name in NOT_MODELLED:
             raise InputError(f"--{name} is not modelled: {NOT_MODELLED[name]}; leave it out to forecast without")
         if name.removeprefix("no-") in SWITCHES or name in VALUES:

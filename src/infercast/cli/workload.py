@@ -26,7 +26,7 @@ SYNTHETIC = (
 Rate = Annotated[
     float | None,
     typer.Option(
-        "--rate", "--request-rate", "-r", metavar="R", rich_help_panel=WORKLOAD,
+        "--rate", "-r", metavar="R", rich_help_panel=WORKLOAD,
         help="Requests per second; a trace's arrivals are scaled to it.",
     ),
 ]  # fmt: skip
@@ -45,14 +45,14 @@ Burstiness = Annotated[
 Concurrency = Annotated[
     int | None,
     typer.Option(
-        "--concurrency", "--max-concurrency", metavar="N", rich_help_panel=WORKLOAD,
+        "--concurrency", metavar="N", rich_help_panel=WORKLOAD,
         help="Closed loop: clients that each wait for their answer before they send again.",
     ),
 ]  # fmt: skip
 NumRequests = Annotated[
     int | None,
     typer.Option(
-        "--num-requests", "--num-prompts", "-n", metavar="N", rich_help_panel=WORKLOAD,
+        "--num-requests", "-n", metavar="N", rich_help_panel=WORKLOAD,
         help=f"Requests in all; default: {DEFAULT_COUNT}, or the whole trace.",
     ),
 ]  # fmt: skip

@@ -111,7 +111,7 @@ def deploy(
         raise InputError(f"unknown all2all_backend {all2all_backend!r}; known: {', '.join(ALL2ALL_BACKENDS)}")
     if all2all_backend != ALL2ALL_BACKENDS[0] and not (enable_expert_parallel and data_parallel_size > 1):
         raise InputError(
-            f"all2all_backend {all2all_backend} is for copies that share experts; add enable_expert_parallel and a "
+            f"all2all_backend {all2all_backend} is for replicas that share experts; add enable_expert_parallel and a "
             "data_parallel_size of 2 or more, or leave it out"
         )
     layout = ParallelLayout(

@@ -15,14 +15,14 @@ WEAK = {
 
 
 NARROW = (
-    "Intervals hold what errors of kernel prices and host times, and the luck of a finite run, do to results. Of "
+    "Intervals hold what errors of kernel latencies and host times, and the luck of a finite run, do to results. Of "
     "the values of 53 measured runs on an H200 about four in five lie in theirs, of published runs on other "
     "machines about half: intervals do not hold what the simulation is not told, such as another version of the "
     "engine, other programs on the host, or networks."
 )
 WIDE = (
-    "Intervals hold what errors of kernel prices and host times, and the luck of a finite run, do to results, and how "
-    "far engines were off that others have published: about four in five of those means lie in theirs. Networks "
+    "Intervals hold what errors of kernel latencies and host times, and the luck of a finite run, do to results, and "
+    "how far engines were off that others have published: about four in five of those means lie in theirs. Networks "
     "between nodes were not measured."
 )
 
@@ -32,8 +32,8 @@ def caveats(overview: Overview) -> list[str]:
     forecast = overview.forecast
     deployment = forecast.deployment
     sentences = [
-        "This is a forecast: a simulation of vLLM's scheduler with kernel times that were priced, not measured.",
-        f"Kernel prices: {deployment.predictor.describe(deployment.gpu)}.",
+        "This is a forecast: a simulation of vLLM's scheduler with estimated kernel latencies, not measured ones.",
+        f"Kernel latencies: {deployment.predictor.describe(deployment.gpu)}.",
     ]
     families: dict[str, list[str]] = {family.source: [] for phase in forecast.phases for family in phase.families}
     for phase in forecast.phases:
@@ -41,7 +41,7 @@ def caveats(overview: Overview) -> list[str]:
             if family.share >= 0.01 and family.family not in families[family.source]:
                 families[family.source].append(family.family)
     sentences += [
-        f"Prices of {', '.join(families[source])} are {words}."
+        f"Latencies of {', '.join(families[source])} are {words}."
         for source, words in WEAK.items()
         if families.get(source)
     ]

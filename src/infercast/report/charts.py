@@ -111,7 +111,7 @@ def load_chart(overview: Overview) -> str:
         requests.legend(loc="upper right", ncols=2, bbox_to_anchor=(1.0, 1.28))
         tokens.fill_between(load.times, load.output_tokens, color=SERIES[2], alpha=0.35, lw=0)
         tokens.plot(load.times, load.output_tokens, color=SERIES[2], lw=1.1)
-        tokens.set(title="output tokens a second", ylim=(0, None))
+        tokens.set(title="output tokens per second", ylim=(0, None))
         cache.fill_between(load.times, [100 * use for use in load.kv_usage], color=SERIES[3], alpha=0.35, lw=0)
         cache.plot(load.times, [100 * use for use in load.kv_usage], color=SERIES[3], lw=1.1)
         peak = 100 * max(load.kv_usage)

@@ -38,7 +38,7 @@ def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) ->
     ]
     load = [
         ("throughput", f"{forecast.output_tokens_per_second:,.0f} output tokens/s"),
-        ("", f"{forecast.output_tokens_per_second_a_gpu:,.0f} output tokens/s a GPU"),
+        ("", f"{forecast.output_tokens_per_second_a_gpu:,.0f} output tokens/s per GPU"),
         ("", f"{forecast.requests_per_second:,.2f} requests/s"),
     ]
     parts: list[RenderableType] = [
@@ -94,20 +94,20 @@ def render_disaggregated(forecast: DisaggregatedForecast, intervals: Intervals |
     ]
     tokens = forecast.output_tokens_per_second
     load = [
-        ("throughput", f"{tokens:,.0f} output tokens/s, {tokens / forecast.gpus:,.0f} a GPU"),
+        ("throughput", f"{tokens:,.0f} output tokens/s, {tokens / forecast.gpus:,.0f} per GPU"),
         ("", f"{forecast.requests_per_second:,.2f} requests/s"),
         ("link", f"{forecast.link}, {format_percent(forecast.link_use)} of the run in use by its busiest sender"),
         ("workload", _workload(forecast.workload, forecast.duration)),
     ]
     return [
-        section("Pool for prompts", facts(_pool_facts(forecast.prefill))),
-        section("Pool for decoding", facts(_pool_facts(forecast.decode))),
+        section("Prefill pool", facts(_pool_facts(forecast.prefill))),
+        section("Decode pool", facts(_pool_facts(forecast.decode))),
         *([] if forecast.saturation is None else [_overload(forecast.saturation)]),
         section("Latency", _latencies(latencies)),
         *([] if intervals is None else [render_intervals(intervals)]),
         section("Load", facts(load)),
-        section("Engines for prompts", _engines(forecast.prefill_engines)),
-        section("Engines for decoding", _engines(forecast.decode_engines)),
+        section("Prefill engines", _engines(forecast.prefill_engines)),
+        section("Decode engines", _engines(forecast.decode_engines)),
     ]
 
 

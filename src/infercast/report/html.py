@@ -138,9 +138,9 @@ def _kernels(overview: Overview) -> str:
 def _note_on_engines(overview: Overview) -> str:
     """Whose steps are shown where there are several engines or stages."""
     layout = overview.forecast.deployment.layout
-    engine = "the copy that took most steps" if layout.data > 1 else "the pipeline"
+    engine = "the replica that took most steps" if layout.data > 1 else "the pipeline"
     stages = "; times are those of all stages together, which overlap" if layout.pipeline > 1 else ""
-    waits = "; an idle GPU may wait for the other copies, too" if layout.copies_sharing_experts > 1 else ""
+    waits = "; an idle GPU may wait for the other replicas, too" if layout.copies_sharing_experts > 1 else ""
     return f'<p class="note">{escape(f"Steps of {engine}{stages}{waits}.")}</p>'
 
 
@@ -162,7 +162,7 @@ def _phase(phase: Phase) -> str:
             ["GPU idle", format_percent(idle / phase.seconds), format_seconds(idle / phase.steps), "host", "", ""]
         )
     title = f"{phase.steps:,} {TITLES[phase.name]}, {format_seconds(phase.seconds / phase.steps)} each"
-    columns = ["family", "share", "a step", "bound by", "source", "largest kernels"]
+    columns = ["family", "share", "per step", "bound by", "source", "largest kernels"]
     return f"<h3>{escape(title)}</h3>" + _table(columns, rows, words=(0, 3, 4, 5))
 
 
@@ -170,8 +170,8 @@ def _roofline(rooflines: Sequence[StepRoofline]) -> str:
     parts = [roofline_chart(rooflines)]
     parts.append(
         '<p class="note">Larger marks take more of the step. The roof is what the GPU could do at best: its memory '
-        "bandwidth times the operations a byte, or its peak rate; what is still in its cache may beat it. Kernels that "
-        "only move data are not shown.</p>"
+        "bandwidth times the operations per byte, or its peak rate; what is still in its cache may beat it. Kernels "
+        "that only move data are not shown.</p>"
     )
     for roofline in rooflines:
         rows = [

@@ -24,7 +24,7 @@ def render_fit(fit: Fit) -> list[RenderableType]:
     windows = ", ".join("all tokens" if window == 0 else f"last {window:,}" for window in shape.windows)
     answers = [
         ("parameters", format_count(parameter_count(model))),
-        ("KV cache of a token", f"{format_bytes(memory.kv.token_bytes)} a GPU ({model.cache_dtype})"),
+        ("KV cache of a token", f"{format_bytes(memory.kv.token_bytes)} per GPU ({model.cache_dtype})"),
         (
             "KV blocks",
             f"{memory.num_blocks:,} of {shape.block_size} tokens, {format_bytes(memory.kv.block_bytes)} each",

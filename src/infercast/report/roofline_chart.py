@@ -43,7 +43,7 @@ def _roofline(axes: Axes, roofline: StepRoofline, tips: Tips) -> None:
     lowest = min(point.flops_per_second for point in roofline.points)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set(title=PHASE_TITLES[roofline.phase], xlabel="operations a byte", xlim=(low, high))
+    axes.set(title=PHASE_TITLES[roofline.phase], xlabel="operations per byte", xlim=(low, high))
     axes.set_ylim(0.5 * lowest / TERA, 2.5 * max(roofline.peaks.values()) / TERA)
     used = {point.dtype for point in roofline.points if point.share >= 0.05}
     for dtype, peak in ((dtype, peak) for dtype, peak in roofline.peaks.items() if dtype in used):

@@ -28,7 +28,7 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
     shape = memory.kv.shape
     rows = [
         ("model", f"{model.name} ({format_count(parameter_count(model))} parameters, {model.layers} layers)"),
-        ("weights", f"{model.weights.name}, {format_bytes(memory.weights)} a GPU"),
+        ("weights", f"{model.weights.name}, {format_bytes(memory.weights)} per GPU"),
         ("GPU", f"{deployment.layout.gpus} x {gpu.title} ({gpu.name})"),
         (
             "KV cache",
@@ -37,13 +37,13 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ),
         (
             "engine",
-            f"up to {settings.max_num_batched_tokens:,} tokens, {settings.max_num_seqs:,} sequences a step; "
+            f"up to {settings.max_num_batched_tokens:,} tokens, {settings.max_num_seqs:,} sequences per step; "
             f"max_model_len {settings.max_model_len:,}; "
             f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}",
         ),
         ("host", _host(deployment)),
         ("clients", "over HTTP to the API server" if deployment.over_http else "in one program with the engine"),
-        ("kernel prices", deployment.predictor.describe(gpu)),
+        ("kernel latencies", deployment.predictor.describe(gpu)),
     ]
     if not _is_plain(deployment.layout):
         rows.insert(3, ("layout", _layout(deployment.layout)))
@@ -60,7 +60,7 @@ def _layout(layout: ParallelLayout) -> str:
     """For people: what the GPUs share."""
     parts = [f"{layout.tensor} GPUs share every layer"] if layout.tensor > 1 else []
     parts += [f"{layout.pipeline} stages"] if layout.pipeline > 1 else []
-    parts += [f"{layout.data} copies"] if layout.data > 1 else []
+    parts += [f"{layout.data} replicas"] if layout.data > 1 else []
     parts += [f"experts spread over {layout.expert_gpus} GPUs"] if layout.experts else []
     return f"{layout}: {', '.join(parts)}"
 
@@ -224,7 +224,7 @@ def _phase_table(phase: Phase) -> RenderableType:
         for name, seconds, bound, source, kernels in parts
         if seconds >= 0.0005 * phase.seconds
     ]
-    return grid(("family", "share", "a step", "bound by", "source", "largest kernels"), rows, notes_at=(3, 4, 5))
+    return grid(("family", "share", "per step", "bound by", "source", "largest kernels"), rows, notes_at=(3, 4, 5))
 
 
 def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
