@@ -52,6 +52,8 @@ def test_the_same_bytes_every_time(infercast: Any, tmp_path: Path) -> None:
         infercast(*RUN, "--report", page, "--trace-out", trace)
         pairs.append((page.read_bytes(), trace.read_bytes()))
     assert pairs[0] == pairs[1]
+    command = "infercast simulate qwen3-0.6b --gpu h200-sxm --rate 20 -n 40"
+    assert f"<p>Made by <code>{command}</code></p>".encode() in pairs[0][0]
 
 
 def test_a_window_and_a_cut(infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ STEADY = (*SMALL, "--rate", 20, "-n", 60)
 KEYS = {
     "deployment", "workload", "ttft_ms", "tpot_ms", "inter_token_ms", "end_to_end_ms", "output_tokens_per_s",
     "requests_per_s", "duration_s", "running", "waiting", "kv_usage", "prefix_hit_rate", "preemptions", "phases",
-    "saturated", "saturation_requests_per_s", "source", "interval_level", "ttft_ms_interval", "tpot_ms_interval",
+    "saturated", "saturation_requests_per_s", "source", "caveats", "interval_level", "ttft_ms_interval",
+    "tpot_ms_interval",
     "inter_token_ms_interval", "end_to_end_ms_interval", "output_tokens_per_s_interval", "requests_per_s_interval",
 }  # fmt: skip
 
@@ -258,3 +259,12 @@ def test_requests_come_over_http_unless_told_otherwise(infercast: Any, forecast:
     text = infercast(*STEADY).out
     assert "over HTTP to the API server" in text
     assert "(default; not fitted to your machine)" in text
+
+
+@pytest.mark.parametrize("more", [(), ("-dp", 2)])
+def test_caveats_are_said_everywhere(infercast: Any, forecast: Any, more: tuple[object, ...]) -> None:
+    sentences = forecast(*STEADY, *more)["caveats"]
+    assert sentences[0].startswith("This is a forecast")
+    assert any("Host times are those of another machine" in each for each in sentences)
+    text = " ".join(infercast(*STEADY, *more).out.split())
+    assert all(each in text for each in sentences)

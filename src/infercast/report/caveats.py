@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from infercast.forecast.overview import Overview
+from infercast.engine.deployment import Deployment
+from infercast.engine.host import default_host
+from infercast.forecast.fleet import FleetForecast
+from infercast.forecast.serving import Forecast
 from infercast.forecast.uncertainty import MEASURED, spread_of
-from infercast.report.serving import has_default_host
 
 WEAK = {
     "sibling": "borrowed from a GPU of the same generation",
@@ -27,9 +29,14 @@ WIDE = (
 )
 
 
-def caveats(overview: Overview) -> list[str]:
+def has_default_host(deployment: Deployment) -> bool:
+    """Whether nobody said which host this is."""
+    bundled = default_host()
+    return deployment.host == (bundled.behind_server() if deployment.over_http else bundled)
+
+
+def caveats(forecast: Forecast | FleetForecast) -> list[str]:
     """Sentences, the weightiest first."""
-    forecast = overview.forecast
     deployment = forecast.deployment
     sentences = [
         "This is a forecast: a simulation of vLLM's scheduler with estimated kernel latencies, not measured ones.",

@@ -11,9 +11,17 @@ from infercast.forecast.fleet import EngineLoad, FleetForecast
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.saturation import Saturation
 from infercast.forecast.serving import Percentiles
+from infercast.report.caveats import caveats
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
-from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds, workload_dict
+from infercast.report.serving import (
+    deployment_dict,
+    deployment_facts,
+    latency_cells,
+    milliseconds,
+    render_caveats,
+    workload_dict,
+)
 from infercast.serve import Workload
 from infercast.units import format_percent
 
@@ -51,7 +59,7 @@ def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) ->
         parts.insert(2, render_intervals(intervals))
     if forecast.saturation is not None:
         parts.insert(1, _overload(forecast.saturation))
-    return parts
+    return [*parts, render_caveats(forecast)]
 
 
 def _overload(saturation: Saturation) -> RenderableType:
@@ -76,6 +84,7 @@ def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> d
         "engines": _engines_list(forecast.engines),
         "saturated": saturation is not None,
         "saturation_requests_per_s": saturation.capacity if saturation else None,
+        "caveats": caveats(forecast),
         **interval_fields(intervals),
     }
 

@@ -24,8 +24,8 @@ LEAST_SHARE = 0.001
 """Kernels below this share of a step are left out of tables."""
 
 
-def report_page(overview: Overview, version: str) -> str:
-    """The whole page."""
+def report_page(overview: Overview, version: str, command: str = "") -> str:
+    """The whole page; ``command`` is what it was made by."""
     forecast = overview.forecast
     deployment = forecast.deployment
     title = f"{deployment.model.name} on {deployment.layout.gpus} x {deployment.gpu.title}"
@@ -52,7 +52,8 @@ def report_page(overview: Overview, version: str) -> str:
             _cards(overview),
             "</header><main>",
             *sections,
-            f"</main><footer>A forecast by infercast {escape(version)}; nothing on this page was measured.</footer>",
+            f"</main><footer>A forecast by infercast {escape(version)}; nothing on this page was measured.",
+            f"<p>Made by <code>{escape(command)}</code></p></footer>" if command else "</footer>",
             "</body></html>\n",
         ]
     )
@@ -227,7 +228,7 @@ def _reasons(request: SlowRequest) -> str:
 def _sources(overview: Overview) -> str:
     rows = [*deployment_facts(overview.forecast.deployment), ("workload", overview.forecast.workload.description)]
     facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in caveats(overview))
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in caveats(overview.forecast))
     return f"<dl>{facts}</dl><h3>Caveats</h3><ul>{items}</ul>"
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infercast.engine.deployment import Deployment
-from infercast.engine.host import default_host
+from infercast.forecast.fleet import FleetForecast
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.phases import Phase
 from infercast.forecast.serving import Forecast, Level, Percentiles
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
+from infercast.report.caveats import caveats, has_default_host
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
 from infercast.serve.request import Workload
@@ -71,12 +72,6 @@ def _host(deployment: Deployment) -> str:
     return f"{deployment.host.title}{unfitted}"
 
 
-def has_default_host(deployment: Deployment) -> bool:
-    """Whether nobody said which host this is."""
-    bundled = default_host()
-    return deployment.host == (bundled.behind_server() if deployment.over_http else bundled)
-
-
 def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
     """Tables for a terminal."""
     parts: list[RenderableType] = [
@@ -91,7 +86,12 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
     if forecast.saturation is not None:
         parts.insert(1, section("Overload", styled(forecast.saturation.sentence, style="bold red")))
     parts += [section(_phase_title(phase), _phase_table(phase)) for phase in forecast.phases]
-    return parts
+    return [*parts, render_caveats(forecast)]
+
+
+def render_caveats(forecast: Forecast | FleetForecast) -> RenderableType:
+    """How far to trust it, one sentence a line."""
+    return section("Caveats", styled("\n".join(caveats(forecast))))
 
 
 def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dict[str, Any]:
@@ -116,6 +116,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "saturated": saturation is not None,
         "saturation_requests_per_s": saturation.capacity if saturation else None,
         "source": forecast.source,
+        "caveats": caveats(forecast),
         **interval_fields(intervals),
     }
 
