@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ class HostModel:
         return HostCost(plan, self._prepare, self._launching[launch], process, host.wake)
 
 
+@cache
 def default_host() -> Host:
     """The host that was measured."""
     text = DATA.joinpath("hosts/default.toml").read_text(encoding="utf-8")
