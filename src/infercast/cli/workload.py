@@ -129,20 +129,22 @@ def _replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:
     workload = read_trace(path)
     if given.get("too_long") == "skip":
         workload = without_too_long(workload, longest)
-    return scaled(workload, rate_scale=given.get("rate_scale", 1.0), rate=given["rate"], limit=given["num_requests"])
+    return scaled(
+        workload, rate_scale=given.get("rate_scale", 1.0), rate=given.get("rate"), limit=given["num_requests"]
+    )
 
 
 def _synthetic(given: dict[str, Any], default_count: int, longest: int) -> Workload:
     arrival = given.get("arrival", "poisson")
-    if given["rate"] is None and given["concurrency"] is None and arrival != "burst":
+    if given.get("rate") is None and given.get("concurrency") is None and arrival != "burst":
         raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
     prefix_length = given.get("prefix_len", 0)
     inputs, outputs, is_clipped = _lengths(given["input_len"], given["output_len"], longest - prefix_length)
     workload = synthetic_workload(
         arrival=arrival,
-        rate=given["rate"],
+        rate=given.get("rate"),
         count=default_count if given["num_requests"] is None else given["num_requests"],
-        concurrency=given["concurrency"],
+        concurrency=given.get("concurrency"),
         input_lengths=inputs,
         output_lengths=outputs,
         burstiness=given.get("burstiness", 1.0),
