@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 LIBRARIES = {
     "numpy": {"predict", "ops", "models", "engine", "serve", "forecast", "validate", "fit", "measure"},
-    "pandas": {"fit", "measure"},
+    "pandas": {"fit", "measure", "forecast"},
     "pyarrow": {"measure"},
     "matplotlib": {"report"},
     "torch": {"measure"},

@@ -74,7 +74,7 @@ def dummy_engines(document: dict[str, Any]) -> Iterator[Engine]:
     settings = EngineSettings(max_model_len=16_384, max_num_batched_tokens=8192, max_num_seqs=256)
     for model in document["models"]:
         config = {**CONFIG, "num_hidden_layers": model["layers"]}
-        deployment = deploy(config, "h200-sxm", settings)
+        deployment = deploy(config, "h200-sxm", settings, api_server=False)
         cases = tuple(
             Case(f"{model['layers']} layers, {tokens}", Workload((Request(0.0, int(tokens), 2),)), milliseconds / 1e3)
             for tokens, milliseconds in model["first_token_ms"].items()

@@ -52,7 +52,7 @@ def coverage(replica: Replica, model: np.ndarray, rate: float, count: int, seeds
 def main(seeds: int) -> None:
     luck, whole = [], []
     for (model, gpu), rates in CASES.items():
-        deployment = deploy(model, gpu, EngineSettings(max_model_len=16_384))
+        deployment = deploy(model, gpu, EngineSettings(max_model_len=16_384), api_server=False)
         replica = replica_of(deployment, deployment.timer())
         for rate in rates:
             load = synthetic_workload(rate=rate, count=300, **LENGTHS)

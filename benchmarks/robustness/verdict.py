@@ -82,7 +82,7 @@ def _wrong(words: list[str], code: int | None, out: str, err: str) -> str:
         return "a warning or a traceback on standard error"
     if code == 2 and out:
         return "refused, and yet something on standard output"
-    if code == 2 and not (err.startswith("infercast: ") and err.count("\n") == 1 and len(err) > 20):
+    if code == 2 and not _is_refusal(err, "--json" in words):
         return "refused by other than one sentence"
     if code == 0 and "--json" in words and not {"--help", "-h"} & set(words):
         try:
@@ -90,6 +90,17 @@ def _wrong(words: list[str], code: int | None, out: str, err: str) -> str:
         except ValueError:
             return "--json printed no JSON"
     return ""
+
+
+def _is_refusal(err: str, as_json: bool) -> bool:
+    """Whether it is one sentence, or one line of JSON with one; notes of what was left out may come before it."""
+    *notes, last = err.splitlines() or [""]
+    if as_json:
+        try:
+            last = f"infercast: {json.loads(last)['error']['message']}"
+        except (ValueError, KeyError, TypeError):
+            return False
+    return all(line.startswith("infercast: ") for line in (*notes, last)) and "\n" not in last and len(last) > 20
 
 
 def _refuse(constant: str) -> None:

@@ -15,7 +15,7 @@ A Python exception outside this tree is a bug.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class InfercastError(Exception):
@@ -29,11 +29,23 @@ class InputError(InfercastError, ValueError):
 class UnknownNameError(InputError):
     """A name that is not known, with the nearest known ones."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        known: Iterable[str],
+        hint: str = "",
+        *,
+        near: Sequence[str] | None = None,
+        listed: bool = True,
+    ) -> None:
+        """``near`` are guesses of the caller's own; names too many to be ``listed`` are not."""
         names = sorted(known)
-        near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+        if near is None:
+            near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
         suggestion = f"did you mean {' or '.join(near)}? " if near else ""
-        super().__init__(f"unknown {kind} {name!r}; {suggestion}known: {', '.join(names)}{hint}")
+        listing = f"known: {', '.join(names)}" if listed else ""
+        super().__init__(f"unknown {kind} {name!r}; {suggestion}{listing}{hint}")
 
 
 class FileFormatError(InputError):

@@ -1,5 +1,9 @@
 """Wrong input: exit code 2, one sentence on standard error that helps, nothing on standard output."""
 
+import errno
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +48,10 @@ CASES = {
     "negative seed": ((*SIMULATE, "--rate", 1, "--seed", -1), "seed"),
     "too long": (
         (*SIMULATE, "--rate", 1, "--input-len", 3000, "--output-len", 1, "--max-model-len", 2048),
-        "request 0 needs 3000 input + 1 output tokens, above max_model_len 2048",
+        "request 0 needs 3000 input + 1 output tokens, above max_model_len 2048 (30 of 30 requests are too long)",
+        "--too-long truncate or --too-long skip",
     ),
+    "what to do with long ones": ((*SIMULATE, "--rate", 1, "--too-long", "cut"), "'cut'", "refuse, skip, truncate"),
     "above the positions": ((*MEMORY, "--max-model-len", 10**6), "max_model_len 1000000 is above the 40960 positions"),
     "does not fit": (
         ("simulate", "llama-3.3-70b", "--gpu", "h100-sxm", "--rate", 1),
@@ -80,7 +86,7 @@ CASES = {
     "no sweep": ((*KERNELS, "--decode", 1, "--measurements", "nowhere"), "nowhere has no table of `infercast measure`"),
     "sweep for the roofline": (
         (*KERNELS, "--decode", 1, "--measurements", "nowhere", "--predictor", "roofline"),
-        "--measurements improve learned prices; leave out --predictor roofline",
+        "--measurements improve learned estimates; leave out --predictor roofline",
     ),
     "no anchors": ((*KERNELS, "--decode", 1, "--anchors", "nowhere"), "--anchors nowhere is not a folder"),
     "endless count": (
@@ -138,7 +144,7 @@ def test_one_sentence(infercast: Any, words: tuple[object, ...], expected: list[
 
 
 @pytest.mark.parametrize(
-    "option", [("--rate", 3), ("--concurrency", 3), ("--arrival", "burst"), ("--input-len", 9), ("--seed", 1)]
+    "option", [("--burstiness", 3), ("--concurrency", 3), ("--arrival", "burst"), ("--input-len", 9), ("--seed", 1)]
 )
 def test_a_trace_allows_no_synthetic_options(infercast: Any, tmp_path: Path, option: tuple[object, ...]) -> None:
     path = tmp_path / "plain.csv"
@@ -161,8 +167,52 @@ def test_tune_refuses_a_file_as_a_folder_before_it_measures(infercast: Any, tmp_
     assert path.read_text(encoding="utf-8") == "mine"
 
 
-def test_json_does_not_change_how_errors_are_said(infercast: Any) -> None:
-    assert problem(infercast("gpus", "h20o", "--json")) == problem(infercast("gpus", "h20o"))
+def test_with_json_an_error_is_one_line_of_json(infercast: Any) -> None:
+    result = infercast("gpus", "h20o", "--json")
+    assert (result.code, result.out) == (2, "")
+    assert json.loads(result.err) == {
+        "error": {"type": "UnknownNameError", "message": problem(infercast("gpus", "h20o"))}
+    }
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("gpus", "--nope"), "no such option: --nope; see infercast gpus --help"),
+        (("memory", "--gpu", "l4"), "missing argument 'MODEL'; see infercast memory --help"),
+    ],
+)
+def test_with_json_bad_words_are_json_too(infercast: Any, words: tuple[str, ...], message: str) -> None:
+    result = infercast(*words, "--json")
+    assert (result.code, result.out) == (2, "")
+    assert json.loads(result.err) == {"error": {"type": "UsageError", "message": message}}
+    assert infercast(words[0], "--help", "--json").code == 0
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_full_disk_is_one_sentence(more: tuple[str, ...]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        words = [sys.executable, "-m", "infercast", "gpus", "l4", *more]
+        result = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "the answer cannot be written: No space left on device" in result.stderr
+
+
+def test_a_report_on_a_full_disk_leaves_nothing_behind(
+    infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fill)
+    path = tmp_path / "run.json"
+    sentence = problem(infercast(*SIMULATE, "--rate", 1, "--trace-out", path))
+    assert sentence == f"{path} cannot be written: No space left on device"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_replicas_and_stages_are_explained_and_compared(infercast: Any, layout: 
         (("simulate", *SMALL, *RUN, "--what-if", "ssm=160"), "sms"),
         (("simulate", *SMALL, *RUN, "--what-if", "dram_bandwidth=1.5"), "say 1.5x"),
         (("diagnose", *SMALL, "--rate", 100_000), "overloaded"),
-        (("diagnose", *SMALL, "--trace", "none.csv", "--rate", 1), "its own arrivals"),
+        (("diagnose", *SMALL, "--trace", "none.csv", "--concurrency", 1), "its own arrivals"),
     ],
 )
 def test_what_makes_no_sense_is_refused(infercast: Any, words: tuple[object, ...], said: str) -> None:

@@ -52,6 +52,8 @@ def test_the_same_bytes_every_time(infercast: Any, tmp_path: Path) -> None:
         infercast(*RUN, "--report", page, "--trace-out", trace)
         pairs.append((page.read_bytes(), trace.read_bytes()))
     assert pairs[0] == pairs[1]
+    command = "infercast simulate qwen3-0.6b --gpu h200-sxm --rate 20 -n 40"
+    assert f"<p>Made by <code>{command}</code></p>".encode() in pairs[0][0]
 
 
 def test_a_window_and_a_cut(infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,6 +65,13 @@ def test_a_window_and_a_cut(infercast: Any, tmp_path: Path, monkeypatch: pytest.
     assert result.code == 0
     assert "run.json holds the run from 0 to" in result.err
     assert "--trace-window A:B" in result.err
+
+
+def test_a_window_after_the_run_is_refused_before_anything_is_written(infercast: Any, tmp_path: Path) -> None:
+    page, trace = tmp_path / "run.html", tmp_path / "run.json"
+    result = infercast(*RUN, "--report", page, "--trace-out", trace, "--trace-window", "500:600")
+    assert result.sentence.startswith("--trace-window 500:600 begins after the run, which ends at ")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

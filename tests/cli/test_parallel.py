@@ -18,7 +18,7 @@ def test_a_fleet(infercast: Any) -> None:
     assert [set(engine) for engine in result["engines"]] == [ENGINE, ENGINE]
     assert [engine["requests"] for engine in result["engines"]] == [6, 6]
     text = infercast(*words).out
-    assert "TP1+DP2: 2 copies" in text
+    assert "TP1+DP2: 2 replicas" in text
     assert "Engines" in text
 
 
@@ -163,9 +163,9 @@ def test_two_pools_replay_a_trace(infercast: Any, tmp_path: Path) -> None:
     pools = ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--predictor", "roofline")
     result = infercast(*pools, "--trace", trace, "--rate-scale", 2, "-n", 6, "--json").json
     assert result["workload"]["requests"] == 6
-    refused = infercast(*pools, "--trace", trace, "--rate", 3)
+    refused = infercast(*pools, "--trace", trace, "--concurrency", 3)
     assert refused.code == 2
-    assert "--rate has no meaning with --trace" in refused.err
+    assert "--concurrency has no meaning with --trace" in refused.err
 
 
 def test_many_replicas_are_summed_up(infercast: Any) -> None:
@@ -191,7 +191,7 @@ BAD = {
     "stages": (("memory", "qwen2.5-0.5b", "--gpu", "l4", "-pp", 25, "--network", "roce-400"), "use 1 to 24"),
     "exchange": (
         ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "--all2all-backend", "deepep_low_latency", *LOAD),
-        "is for copies that share experts",
+        "is for replicas that share experts",
     ),
     "engines": (
         ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--prefill-engines", 0, *LOAD),

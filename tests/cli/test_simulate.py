@@ -15,7 +15,7 @@ KEYS = {
     "deployment", "workload", "ttft_ms", "tpot_ms", "inter_token_ms", "end_to_end_ms", "output_tokens_per_s",
     "requests_per_s", "duration_s", "running", "waiting", "kv_usage", "prefix_hit_rate", "preemptions", "phases",
     "state", "capacity_requests_per_s", "steady_state", "steady_only", "host_bound_share",
-    "saturated", "saturation_requests_per_s", "source", "kind", "interval_level", "ttft_ms_interval",
+    "saturated", "saturation_requests_per_s", "source", "kind", "caveats", "interval_level", "ttft_ms_interval",
     "tpot_ms_interval",
     "inter_token_ms_interval", "end_to_end_ms_interval", "output_tokens_per_s_interval", "requests_per_s_interval",
 }  # fmt: skip
@@ -173,6 +173,46 @@ def test_an_azure_trace(forecast: Any, tmp_path: Path) -> None:
     assert forecast(*SMALL, "--trace", path, "-n", 3)["workload"]["requests"] == 3
 
 
+def test_default_lengths_are_clipped_to_the_model(forecast: Any) -> None:
+    result = forecast(*STEADY, "--max-model-len", 2048)
+    assert (
+        "input lognormal mean 607 (16 to 1,536), output lognormal mean 170 (4 to 512)"
+        in result["workload"]["description"]
+    )
+    assert result["workload"]["description"].endswith("default lengths clipped to max_model_len 2,048")
+    assert "clipped" not in forecast(*STEADY)["workload"]["description"]
+    assert "(16 to 1,848)" in forecast(*STEADY, "--max-model-len", 2048, "--output-len", 200)["workload"]["description"]
+    shared = forecast(*STEADY, "--max-model-len", 2048, "--prefix-len", 1000)
+    assert "(16 to 786)" in shared["workload"]["description"]
+
+
+@pytest.fixture
+def long_trace(tmp_path: Path) -> Path:
+    path = tmp_path / "long.csv"
+    rows = "".join(f"{second},{2000 if second % 4 == 3 else 100},50\n" for second in range(8))
+    path.write_text("arrival,input,output\n" + rows, encoding="utf-8")
+    return path
+
+
+def test_requests_that_are_too_long_are_cut_or_left_out(infercast: Any, forecast: Any, long_trace: Path) -> None:
+    words = (*SMALL, "--trace", long_trace, "--max-model-len", 1024)
+    assert "(2 of 8 requests are too long)" in infercast(*words).sentence
+    cut = forecast(*words, "--too-long", "truncate")["workload"]
+    assert (cut["requests"], cut["truncated"], cut["skipped"]) == (8, 2, 0)
+    assert cut["description"].endswith("; 2 of 8 cut to max_model_len 1,024")
+    skipped = forecast(*words, "--too-long", "skip", "-n", 5)["workload"]
+    assert (skipped["requests"], skipped["truncated"], skipped["skipped"]) == (5, 0, 2)
+    assert "; 2 longer than max_model_len 1,024 left out" in skipped["description"]
+
+
+def test_a_trace_at_another_rate(infercast: Any, forecast: Any, long_trace: Path) -> None:
+    result = forecast(*SMALL, "--trace", long_trace, "--rate", 4)
+    assert "4 times the rate, to 4 requests/s" in result["workload"]["description"]
+    assert 1.75 < result["duration_s"] < 2.5
+    both = infercast(*SMALL, "--trace", long_trace, "--rate", 4, "--rate-scale", 2)
+    assert both.sentence == "rate 4.0 and rate_scale 2.0 both say how fast requests arrive; give one"
+
+
 def test_a_mooncake_trace_shares_its_blocks(forecast: Any, tmp_path: Path) -> None:
     path = tmp_path / "mooncake.jsonl"
     rows = (
@@ -244,3 +284,22 @@ def test_long_runs_show_a_bar_on_a_terminal_and_nothing_in_a_pipe(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "1,024 of 2,000 requests, 90.0 s simulated" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.err)
+
+
+def test_requests_come_over_http_unless_told_otherwise(infercast: Any, forecast: Any) -> None:
+    served, offline = forecast(*STEADY), forecast(*STEADY, "--offline")
+    assert (served["deployment"]["api_server"], offline["deployment"]["api_server"]) == (True, False)
+    assert served["ttft_ms"]["p50"] > offline["ttft_ms"]["p50"] + 6
+    assert forecast(*STEADY, "--no-api-server") == offline
+    text = infercast(*STEADY).out
+    assert "over HTTP to the API server" in text
+    assert "(default; not fitted to your machine)" in text
+
+
+@pytest.mark.parametrize("more", [(), ("-dp", 2)])
+def test_caveats_are_said_everywhere(infercast: Any, forecast: Any, more: tuple[object, ...]) -> None:
+    sentences = forecast(*STEADY, *more)["caveats"]
+    assert sentences[0].startswith("This is a forecast")
+    assert any("Host times are those of another machine" in each for each in sentences)
+    text = " ".join(infercast(*STEADY, *more).out.split())
+    assert all(each in text for each in sentences)

@@ -142,7 +142,9 @@ def test_replicas_that_share_experts_wait_for_each_other() -> None:
 
 
 def test_a_lone_request_in_a_pipeline_is_explained_by_its_kernels() -> None:
-    deployment = infercast.deploy("llama-3.1-8b", "h200-sxm", pipeline_parallel_size=2, predictor="roofline")
+    deployment = infercast.deploy(
+        "llama-3.1-8b", "h200-sxm", pipeline_parallel_size=2, api_server=False, predictor="roofline"
+    )
     workload = infercast.synthetic_workload(rate=1, count=1, input_lengths=4000, output_lengths=20)
     _, breakdown = explain_run(deployment, workload)
     assert breakdown.first_tokens.parts["own prompt"][0] > 0.9 * breakdown.first_tokens.total[0]

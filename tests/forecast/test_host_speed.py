@@ -51,7 +51,8 @@ def test_a_cpu_by_its_name_is_faster_by_its_rating():
     host = host_from("ryzen-5-7600x", "h200-sxm")
     assert preset.single_thread_speed == pytest.approx(4221 / 3004)
     assert host.eager_kernel == pytest.approx(default_host().eager_kernel / preset.single_thread_speed)
-    assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline", host="ryzen-5-7600x").host == host
+    named = deploy("qwen3-0.6b", "h200-sxm", api_server=False, predictor="roofline", host="ryzen-5-7600x")
+    assert named.host == host
     assert host_from("measured", "h200-sxm") == default_host()
 
 
@@ -70,3 +71,19 @@ def test_an_address_is_told_apart_from_a_cpu(address):
 def test_an_unknown_cpu_names_those_that_are_known():
     with pytest.raises(UnknownNameError, match="did you mean epyc-9454p"):
         host_from("epyc-9454", "h200-sxm")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{}", "'models' is missing"),
+        ('{"models": 3, "config": {}}', "not iterable"),
+        ('{"models": [3], "config": {}}', "int"),
+    ],
+)
+def test_a_file_of_another_kind_says_what_is_amiss(tmp_path, text, problem):
+    path = tmp_path / "host.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(FileFormatError, match=f"is not what .infercast measure --host. writes: .*{problem}") as caught:
+        host_from(path, "h200-sxm")
+    assert "Error(" not in str(caught.value)

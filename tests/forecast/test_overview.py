@@ -86,3 +86,20 @@ def test_several_engines_and_stages_are_shown_together() -> None:
     tokens = sum(overview.load.output_tokens) * overview.load.width
     assert tokens == pytest.approx(sum(request.num_output for request in workload.requests))
     assert sum(overview.load.arrivals) * overview.load.width == pytest.approx(12)
+
+
+def test_shares_of_latent_attention_agree_with_those_of_families() -> None:
+    workload = infercast.synthetic_workload(rate=12, count=60, **LENGTHS)
+    overview = look_over(watch_run(infercast.deploy("deepseek-v2-lite", "h200-sxm"), workload))
+    prefill, decode = overview.rooflines
+    assert prefill.num_prompts >= 1
+    assert prefill.prompt_tokens > 100
+    assert (decode.num_prompts, decode.prompt_tokens) == (0, 0)
+    for roofline, phase in zip(overview.rooflines, overview.forecast.phases, strict=True):
+        whole = phase.gpu_seconds + phase.host_bound_seconds
+        for family in phase.families:
+            together = sum(point.share for point in roofline.points if point.family == family.family)
+            assert together <= 1.0001 * family.seconds / whole
+        shown = {point.name: point.share for point in roofline.points}
+        experts = dict(next(family.kernels for family in phase.families if family.family == "moe"))["experts"]
+        assert shown["experts"] == pytest.approx(experts / whole)

@@ -203,9 +203,9 @@ def test_uneven_routing_reaches_fewer_experts():
 
 
 def test_an_engine_that_nobody_measured_is_less_certain():
-    alone = infercast.deploy("qwen2.5-7b", "a100-sxm")
-    served = infercast.deploy("qwen2.5-7b", "a100-sxm", api_server=True)
-    two = infercast.deploy("qwen2.5-7b", "a100-sxm", tensor_parallel_size=2)
+    alone = infercast.deploy("qwen2.5-7b", "a100-sxm", api_server=False)
+    served = infercast.deploy("qwen2.5-7b", "a100-sxm")
+    two = infercast.deploy("qwen2.5-7b", "a100-sxm", tensor_parallel_size=2, api_server=False)
     widths = []
     for deployment in (alone, served, two):
         forecast = infercast.simulate(deployment, workload())

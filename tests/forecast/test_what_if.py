@@ -1,6 +1,7 @@
 """What-if: chips that differ in a few numbers, and two runs whose difference is explained kernel by kernel."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,8 +90,9 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_differences_add_up_with_replicas_and_stages(name: str) -> None:
     model, sizes = LAYOUTS[name]
-    before = watch_run(deploy(model, "h200-sxm", SETTINGS, predictor="roofline"), WORKLOAD)
-    after = watch_run(deploy(model, "h200-sxm", SETTINGS, predictor="roofline", **sizes), WORKLOAD)
+    plain: dict[str, Any] = {"predictor": "roofline", "api_server": False}
+    before = watch_run(deploy(model, "h200-sxm", SETTINGS, **plain), WORKLOAD)
+    after = watch_run(deploy(model, "h200-sxm", SETTINGS, **plain, **sizes), WORKLOAD)
     explained = compare_runs(before, after)
     assert explained["TTFT"].after == pytest.approx(after.forecast.ttft.mean)
     assert after.forecast.tpot is not None

@@ -31,7 +31,7 @@ def sentence(result: tuple[Any, str, str]) -> str:
 
 def test_without_torch_nothing_is_written(infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    for words in ((), ("--host",), ("--json", "--engine", "torch")):
+    for words in ((), ("--host",), ("--engine", "torch")):
         assert "measuring needs PyTorch" in sentence(infercast("measure", "--out", tmp_path / "new", *words))
     assert not list(tmp_path.iterdir())
 

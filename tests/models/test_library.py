@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from infercast.errors import UnknownNameError
+from infercast.errors import UnknownNameError, UnsupportedModelError
+from infercast.models.architectures import REFUSED
 from infercast.models.library import bundled_config, bundled_name, model_names
 from infercast.models.parameters import active_parameter_count, parameter_count, weight_bytes
 from infercast.models.read import read_model
+from infercast.models.unknown_names import ARCHITECTURES
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 
@@ -66,6 +68,36 @@ def test_unknown_names_come_with_suggestions():
     with pytest.raises(UnknownNameError, match=r"unknown model 'llama-3\.1-9b'; did you mean .*config\.json works too"):
         bundled_config("llama-3.1-9b")
     assert bundled_name("nothing/like-it") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Qwen/Qwen3.5-27B", "(Qwen3_5ForConditionalGeneration) is not supported: gated delta net layers"),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "(NemotronHForCausalLM) is not supported: Mamba layers"),
+        ("deepseek-ai/DeepSeek-V3.2-Exp", "(DeepseekV32ForCausalLM) is not supported: sparse attention"),
+        ("zai-org/GLM-5.1-FP8", "(GlmMoeDsaForCausalLM) is not supported: sparse attention"),
+    ],
+)
+def test_a_published_model_that_is_refused_says_why(name, reason):
+    with pytest.raises(UnsupportedModelError) as caught:
+        read_model(name)
+    assert str(caught.value).startswith(f"{name} {reason}")
+
+
+def test_refused_names_name_refused_architectures():
+    assert set(ARCHITECTURES.values()) <= set(REFUSED)
+    assert not any(name.startswith(tuple(ARCHITECTURES)) for name in model_names())
+
+
+def test_guesses_are_few_and_never_of_another_generation():
+    with pytest.raises(UnknownNameError) as caught:
+        read_model("Qwen/Qwen9.5-7B")
+    sentence = str(caught.value)
+    assert "did you mean" not in sentence
+    assert "a path to its config.json works too, and `infercast models` lists the" in sentence
+    with pytest.raises(UnknownNameError, match=r"did you mean qwen3-235b-a22b\S* or \S+ or \S+\? a path"):
+        read_model("someone/Qwen3-235B-A22B-NVFP4")
 
 
 def test_bundled_configs_are_not_shared():

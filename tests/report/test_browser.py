@@ -72,3 +72,18 @@ def test_light_and_dark(
         assert shown.getpixel((5, 5)) == paper
         counts = {colour: count for count, colour in shown.getcolors(maxcolors=1 << 24) or []}
     assert counts.get(series, 0) > 20_000, "bars of charts"
+
+
+def test_nothing_is_wider_than_a_phone(page: Path, tmp_path: Path) -> None:
+    frame, picture = tmp_path / "frame.html", tmp_path / "phone.png"
+    # A window is never narrower than 500 pixels; a frame in it is.
+    style = "width:390px;height:5000px;border:0"
+    frame.write_text(f'<!doctype html><body style="margin:0"><iframe src="{page.as_uri()}" style="{style}"></iframe>')
+    flags = ("--blink-settings=preferredColorScheme=1", "--window-size=500,5000", f"--screenshot={picture}")
+    browse(frame, tmp_path / "profile", *flags)
+    with Image.open(picture) as image:
+        shown = image.convert("RGB")
+    margin = {shown.getpixel((x, y)) for x in (380, 389) for y in range(0, 5000, 3)}
+    assert margin == {(255, 255, 255)}, "the margin on the right is empty"
+    inside = {shown.getpixel((x, y)) for x in range(20, 370, 10) for y in range(0, 1000, 5)}
+    assert len(inside) > 10

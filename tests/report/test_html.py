@@ -96,6 +96,32 @@ def test_every_colour_of_a_chart_is_a_variable(page: str) -> None:
     assert used <= set(re.findall(r"--(\w+):", page))
 
 
+def test_the_page_says_how_it_was_made(overview: Overview) -> None:
+    text = Page(report_page(overview, "1.2.3", "infercast simulate 'a b' --report <x>.html")).text
+    assert "infercast 1.2.3" in text
+    assert "infercast simulate 'a b' --report <x>.html" in text
+
+
+def test_a_phone_is_thought_of(page: str) -> None:
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
+    assert "@media (max-width: 40rem)" in page
+    for table in re.findall(r"<table>", page):
+        assert f'<div class="wide">{table}' in page
+
+
+def test_percentiles_are_named_above_their_histogram_not_beside_each_other() -> None:
+    workload = synthetic_workload(arrival="burst", count=3, input_lengths=200, output_lengths=20)
+    page = report_page(look_over(watch_run(deploy("qwen3-0.6b", "h200-sxm"), workload)), "1")
+    chart = re.search(r'<svg [^>]*id="chart-latency".*?</svg>', page, flags=re.DOTALL)
+    assert chart is not None
+    texts = re.findall(r'<text [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*>p\d\d ', chart[0])
+    places = [(float(x), float(y)) for x, y in texts]
+    assert len(places) == 3
+    assert len({y for _, y in places}) == 1, "on one line"
+    xs = sorted(x for x, _ in places)
+    assert min(xs[1] - xs[0], xs[2] - xs[1]) > 60, "far enough apart for their words"
+
+
 def test_the_same_run_gives_the_same_page(page: str, overview: Overview) -> None:
     assert report_page(overview, "1.2.3") == page
 

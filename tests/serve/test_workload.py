@@ -191,3 +191,14 @@ def test_workload_from_requests_needs_requests_and_clients() -> None:
         workload_from_requests([])
     with pytest.raises(InputError, match="concurrency must be at least 1 client, not 0"):
         workload_from_requests([Request(0.0, 1, 1)], concurrency=0)
+
+
+def test_scaled_to_a_rate() -> None:
+    trace = Workload((Request(1.0, 1, 1), Request(3.0, 1, 1), Request(5.0, 1, 1)), description="a trace")
+    faster = scaled(trace, rate=2.0)
+    assert column(faster, "arrival") == [0.25, 0.75, 1.25]
+    assert faster.description == "a trace; 4 times the rate, to 2 requests/s"
+    with pytest.raises(InputError, match="all requests arrive at once"):
+        scaled(trace, rate=2.0, limit=1)
+    with pytest.raises(InputError, match="both say how fast"):
+        scaled(trace, rate=2.0, rate_scale=3.0)

@@ -42,7 +42,7 @@ def run_of_our_own(deployment: Any, **workload: Any) -> dict[str, Any]:
 
 def test_our_own_run_has_no_error(document: Any, write: Any) -> None:
     settings = EngineSettings(8192, max_num_seqs=256, max_model_len=8192, gpu_memory_utilization=0.9)
-    deployment = deploy("qwen3-0.6b", "h200-sxm", settings)
+    deployment = deploy("qwen3-0.6b", "h200-sxm", settings, api_server=False)
     plain = run_of_our_own(deployment, rate=20)
     shared = run_of_our_own(deployment, rate=20, prefix_length=640, prefix_groups=3, seed=1)
     shared |= {"prefix_len": 640, "groups": [prefix[0].content for prefix in shared.pop("prefixes")]}

@@ -43,13 +43,29 @@ def test_a_row_becomes_an_engine_and_its_load(table: Any) -> None:
     (run,) = read_published(table(ROW))
     assert (run.gpu, run.tensor, run.layout, run.version) == ("h100-sxm", 2, "TP2", (0, 18, 0))
     assert (run.workload.concurrency, len(run.workload.requests)) == (4, 40)
-    lengths = np.array([(request.num_input, request.num_output) for request in run.workload.requests])
-    assert (lengths.min(axis=0) >= [400, 8]).all()
-    assert (lengths.max(axis=0) <= [500, 10]).all()
+    assert {(request.num_input, request.num_output) for request in run.workload.requests} == {(500, 10)}
     settings = deployment_of(run, "roofline").settings
     assert (settings.max_num_batched_tokens, settings.max_num_seqs, settings.block_size) == (1000, 4, 32)
     assert settings.gpu_memory_utilization == 0.8
     assert not settings.enable_prefix_caching
+
+
+def test_lengths_differ_only_where_a_row_says_so(table: Any) -> None:
+    (run,) = read_published(table({**ROW, "len_dist": "uniform[0.8L, L]"}))
+    lengths = np.array([(request.num_input, request.num_output) for request in run.workload.requests])
+    assert (lengths.min(axis=0) >= [400, 8]).all()
+    assert (lengths.max(axis=0) <= [500, 10]).all()
+    assert len(set(lengths[:, 0].tolist())) > 10
+    burst = {**ROW, "load": "all-at-once burst", "n_requests": "3"}
+    (run,) = read_published(table(burst))
+    assert [(each.num_input, each.num_output) for each in run.workload.requests] == 3 * [(500, 10)]
+
+
+def test_independent_users(table: Any) -> None:
+    (run,) = read_published(table({**ROW, "load": "Poisson", "rate": "2.0", "n_requests": "200"}))
+    gaps = np.diff([request.arrival for request in run.workload.requests])
+    assert gaps.mean() == pytest.approx(0.5, rel=0.3)
+    assert gaps.std() > 0.3
 
 
 def test_what_flags_say() -> None:
@@ -102,8 +118,15 @@ def test_files_of_a_run_are_found_beside_the_table(table: Any, tmp_path: Path) -
         ({"isl": "many"}, "line 2: isl must be a number above 0, not 'many'"),
         ({"gpu": ""}, "line 2: needs the column 'gpu'"),
         ({"load": "trace", "src_id": "nowhere"}, "line 2: needs .*requests.jsonl"),
-        ({"load": "a queue"}, "line 2: load 'a queue' needs a rate; known: closed-loop"),
-        ({"isl": ""}, "line 2: a closed loop needs the column 'isl'"),
+        (
+            {"load": "a queue", "rate": "2"},
+            "line 2: load 'a queue' is not known; known: closed-loop, all-at-once burst",
+        ),
+        ({"load": "constant-rate"}, "line 2: load 'constant-rate' needs the column 'rate'"),
+        ({"load": "all-at-once burst", "n_requests": ""}, "line 2: load 'all-at-once burst' needs the .* 'n_requests'"),
+        ({"concurrency": ""}, "line 2: load 'closed-loop' needs the column 'concurrency'"),
+        ({"len_dist": "zipf"}, "line 2: len_dist 'zipf' is not known; known: .*uniform.0.8L,L."),
+        ({"isl": ""}, "line 2: load 'closed-loop' needs the column 'isl'"),
     ],
 )
 def test_bad_rows(table: Any, change: dict[str, str], sentence: str) -> None:

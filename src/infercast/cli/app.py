@@ -15,6 +15,10 @@ from infercast.cli.commands import COMMANDS
 from infercast.errors import InputError
 
 
+class UsageError(InputError):
+    """Words that make no command."""
+
+
 class OneSentence(TyperGroup):
     """The commands; what a command line gets wrong is one sentence, like everything else that is refused."""
 
@@ -28,7 +32,7 @@ class OneSentence(TyperGroup):
                 raise
             if type(problem).__name__ == "NoArgsIsHelpError":
                 sys.exit(2)  # the help is on the screen
-            raise InputError(usage_sentence(problem)) from None
+            raise UsageError(usage_sentence(problem)) from None
         sys.exit(code if isinstance(code, int) else 0)
 
 

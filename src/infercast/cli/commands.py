@@ -12,11 +12,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "kernels": (
         "kernels.command",
-        "Price one step kernel by kernel: launches, time, share, what bounds it, and how close it comes.",
+        "Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes.",
     ),
     "diagnose": (
         "diagnose.command",
-        "Rank kernels by what it would buy if they were as good as the best of their shape.",
+        "Rank kernels by what users would gain if each were as good as the best of its shape.",
     ),
     "tune": (
         "tune.command",
@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "memory": (
         "memory.command",
-        "Show what fits: weights, KV bytes a token, KV blocks, the longest context, the most sequences.",
+        "Show what fits: weights, KV bytes per token, KV blocks, the longest context, the most sequences.",
     ),
     "layouts": (
         "layouts.command",
@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "price": (
         "price.command",
-        "Price one kernel, or a CSV of shapes: seconds, 80 % interval, source and bound.",
+        "Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.",
     ),
     "gpus": (
         "catalog.gpus",
@@ -56,7 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "measure": (
         "measure.command",
-        "Time the kernels of this machine's GPU at shapes tied to no model, and write a table a family.",
+        "Time the kernels of this machine's GPU at shapes tied to no model, and write a table per kernel family.",
     ),
     "fit": (
         "fit.fit",

@@ -3,59 +3,39 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from infercast.cli import options
-from infercast.cli.options import WORKLOAD
+from infercast.cli import engine_options, options
+from infercast.cli import workload as served
 from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
-from infercast.errors import InputError, SaturatedError
+from infercast.errors import SaturatedError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.diagnose import diagnose
 from infercast.forecast.host_speed import host_from
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.report.diagnosis import diagnosis_dict, render_diagnosis
 from infercast.report.layout import show
-from infercast.serve.lengths import parse_lengths
-from infercast.serve.traces import read_trace
-from infercast.serve.workload import scaled, synthetic_workload
+from infercast.serve.too_long import TOO_LONG
 
 DEFAULT_COUNT, DEFAULT_CONCURRENCY = 300, 32
 
 
 def command(
+    context: typer.Context,
     model: options.Model,
     gpu: options.GpuName,
-    rate: Annotated[
-        float | None, typer.Option("--rate", "-r", help="Requests a second, Poisson.", rich_help_panel=WORKLOAD)
-    ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency",
-            help=f"Closed loop of so many clients; {DEFAULT_CONCURRENCY} where nothing is said.",
-            rich_help_panel=WORKLOAD,
-        ),
-    ] = None,
-    num_requests: Annotated[
-        int | None,
-        typer.Option(
-            "--num-requests", "-n", help=f"Default {DEFAULT_COUNT}, or the whole trace.", rich_help_panel=WORKLOAD
-        ),
-    ] = None,
-    input_len: Annotated[
-        str, typer.Option("--input-len", help="A number, or a distribution as in simulate.", rich_help_panel=WORKLOAD)
-    ] = "lognormal:700:0.9:16:8000",
-    output_len: Annotated[
-        str, typer.Option("--output-len", help="The same for answers.", rich_help_panel=WORKLOAD)
-    ] = "lognormal:180:0.8:4:1000",
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="Replay a trace instead.", rich_help_panel=WORKLOAD)
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of arrivals and lengths.", rich_help_panel=WORKLOAD)] = 0,
+    rate: served.Rate = None,
+    concurrency: served.Concurrency = None,
+    num_requests: served.NumRequests = None,
+    input_len: served.InputLen = served.INPUT_LEN,
+    output_len: served.OutputLen = served.OUTPUT_LEN,
+    trace: served.Trace = None,
+    too_long: served.TooLong = TOO_LONG[0],
+    seed: served.Seed = 0,
     quantization: options.Quantization = None,
+    dtype: engine_options.Dtype = "auto",
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
     pipeline_parallel_size: options.PipelineParallel = 1,
@@ -64,6 +44,7 @@ def command(
     moe_backend: options.MoeBackend = "auto",
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
+    api_server: options.ApiServer = True,
     engine: options.EngineName = DEFAULT_ENGINE,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
@@ -77,7 +58,9 @@ def command(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Rank kernels by what it would buy if they were as good as the best of their shape.
+    """Rank kernels by what users would gain if each were as good as the best of its shape.
+
+    Without --rate, --concurrency or --trace, 32 clients send 300 requests in a closed loop.
 
     For example:
 
@@ -85,19 +68,9 @@ def command(
 
       infercast diagnose llama-3.1-8b --gpu l40s --rate 2 --input-len 2048 --output-len 256
     """
-    if trace is not None:
-        if rate is not None or concurrency is not None:
-            raise InputError("a trace brings its own arrivals; leave out --rate and --concurrency")
-        workload = scaled(read_trace(trace), limit=num_requests)
-    else:
-        workload = synthetic_workload(
-            rate=rate,
-            concurrency=DEFAULT_CONCURRENCY if rate is None and concurrency is None else concurrency,
-            count=DEFAULT_COUNT if num_requests is None else num_requests,
-            input_lengths=parse_lengths(input_len, "--input-len"),
-            output_lengths=parse_lengths(output_len, "--output-len"),
-            seed=seed,
-        )
+    if trace is None and rate is None and concurrency is None:
+        context.params["concurrency"] = DEFAULT_CONCURRENCY
+    workload = served.workload_of(context, DEFAULT_COUNT)
     asked = partial(
         deploy,
         model,
@@ -110,6 +83,7 @@ def command(
             enforce_eager=enforce_eager,
         ),
         quantization=quantization,
+        dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
         pipeline_parallel_size=pipeline_parallel_size,
@@ -118,6 +92,7 @@ def command(
         moe_backend=moe_backend,
         expert_routing=expert_routing,
         network=network,
+        api_server=api_server,
         predictor=options.choose_predictor(predictor, None, gpu, measurements),
         host=None if host is None else host_from(host, gpu),
     )

@@ -18,6 +18,7 @@ from infercast.forecast.host_speed import host_from
 from infercast.report.layout import show
 from infercast.report.pools import disaggregated_dict, pools_compared_dict, render_disaggregated, render_pools_compared
 from infercast.serve.fleet import MOST_ENGINES
+from infercast.serve.too_long import TOO_LONG
 
 POOLS = "Pools"
 DEFAULTS = EngineSettings()
@@ -62,6 +63,7 @@ def command(
     prefix_groups: workload.PrefixGroups = 1,
     trace: workload.Trace = None,
     rate_scale: workload.RateScale = 1.0,
+    too_long: workload.TooLong = TOO_LONG[0],
     seed: workload.Seed = 0,
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
@@ -70,7 +72,7 @@ def command(
     moe_backend: options.MoeBackend = "auto",
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
-    api_server: options.ApiServer = False,
+    api_server: options.ApiServer = True,
     engine: options.EngineName = DEFAULT_ENGINE,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,

@@ -20,7 +20,7 @@ from infercast.report.layout import show
 FAMILIES = ("gemm", "attention_prefill", "attention_decode", "moe", "quantise", "collective")
 TIERS = ("measured", "few-shot", "sibling", "unseen")
 
-Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder of parquet files, one a kernel family.")]
+Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder of parquet files, one per kernel family.")]
 Gpus = Annotated[str | None, typer.Option("--gpus", metavar="A,B", help="Only these GPUs.")]
 Families = Annotated[str | None, typer.Option("--families", metavar="A,B", help=f"Of {', '.join(FAMILIES)}.")]
 
@@ -75,7 +75,7 @@ def evaluate(
         str | None,
         typer.Option("--tier", help="unseen or sibling: use no better; few-shot; measured: hide shapes, not GPUs."),
     ] = None,
-    anchors: Annotated[int, typer.Option("--anchors", help="Few-shot: points a kind of kernel.")] = 32,
+    anchors: Annotated[int, typer.Option("--anchors", help="Few-shot: measured points per kind of kernel.")] = 32,
     in_sample: Annotated[bool, typer.Option("--in-sample", help="Score rows that were fitted on, too.")] = False,
     as_json: options.Json = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from infercast.cli import options
+from infercast.cli import engine_options, options
 from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy, load_model
@@ -21,12 +21,13 @@ from infercast.report.layout import show
 def command(
     model: options.Model,
     gpu: options.GpuName,
-    prefill: Annotated[int | None, typer.Option("--prefill", help="One prompt of so many tokens.")] = None,
-    decode: Annotated[int | None, typer.Option("--decode", help="So many sequences, one new token each.")] = None,
+    prefill: Annotated[int | None, typer.Option("--prefill", help="Tokens of one prompt, in one step.")] = None,
+    decode: Annotated[int | None, typer.Option("--decode", help="Sequences that each compute one new token.")] = None,
     context: Annotated[
-        int | None, typer.Option("--context", help="Tokens before: of each decoding sequence, or cached of the prompt.")
+        int | None, typer.Option("--context", help="Tokens before the new ones, of each sequence.")
     ] = None,
     quantization: options.Quantization = None,
+    dtype: engine_options.Dtype = "auto",
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
     data_parallel_size: options.DataParallel = 1,
@@ -47,14 +48,14 @@ def command(
     ] = None,
     engine: options.EngineName = DEFAULT_ENGINE,
     enforce_eager: options.EnforceEager = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show the terms that each price is made of.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the terms that each estimate is made of.")] = False,
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
     measurements: options.Measurements = None,
     what_if: options.WhatIf = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price one step kernel by kernel: launches, time, share, what bounds it, and how close it comes.
+    """Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes.
 
     For example:
 
@@ -92,6 +93,7 @@ def command(
         gpu,
         settings,
         quantization=quantization,
+        dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
         data_parallel_size=data_parallel_size,

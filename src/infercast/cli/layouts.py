@@ -14,6 +14,7 @@ from infercast.forecast.fleet import DEFAULT_ROUTER
 from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, ROUNDS, compare_layouts, count_layouts
 from infercast.report.layout import show
 from infercast.report.layouts import layouts_list, render_layouts
+from infercast.serve.too_long import TOO_LONG
 
 
 def command(
@@ -48,6 +49,7 @@ def command(
     prefix_groups: workload.PrefixGroups = 1,
     trace: workload.Trace = None,
     rate_scale: workload.RateScale = 1.0,
+    too_long: workload.TooLong = TOO_LONG[0],
     seed: workload.Seed = 0,
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
@@ -57,6 +59,7 @@ def command(
     network: options.NetworkName = None,
     pcie_topology: options.PcieTopology = None,
     router: options.RouterName = DEFAULT_ROUTER,
+    api_server: options.ApiServer = True,
     predictor: options.PredictorName = "learned",
     as_json: options.Json = False,
 ) -> None:
@@ -89,6 +92,7 @@ def command(
             kv_cache_dtype=kv_cache_dtype,
             network=network,
             pcie_topology=pcie_topology,
+            api_server=api_server,
             predictor=predictor,
             tell=tell,
         )

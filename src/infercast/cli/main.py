@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import json
 import os
 import sys
+from typing import NoReturn
 
 from infercast import __version__
+from infercast.cli import vllm_flags
 from infercast.cli.commands import COMMANDS
 from infercast.errors import InfercastError
 
@@ -19,29 +23,49 @@ def run() -> None:
     if arguments == ["--version"]:
         print(__version__)
         return
-    gc.disable()  # what is loaded now stays: looking for garbage among it takes a tenth of a short run
-    from infercast.cli.app import make_app  # noqa: PLC0415 - typer takes longer to load than a version to print
-
+    as_json = "--json" in arguments
     try:
-        first = next((word for word in arguments if word != "--"), "")
-        app = make_app(first if first in COMMANDS else None)
-        gc.freeze()
-        gc.enable()
-        app()
+        try:
+            _answer(arguments)
+        finally:
+            sys.stdout.flush()  # here, and not when Python ends: a full disk is an error like others
     except InfercastError as problem:
-        print(f"infercast: {one_line(problem)}", file=sys.stderr)
-        sys.exit(2)
+        _fail(type(problem).__name__, str(problem), as_json)
     except MemoryError as problem:
-        print(f"infercast: not enough memory for this: {problem or 'ask for less'}", file=sys.stderr)
-        sys.exit(2)
+        _fail("MemoryError", f"not enough memory for this: {problem or 'ask for less'}", as_json)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has gone; nothing is left to say
         sys.exit(1)
     except OSError as problem:
         # A full disk, a name too long, a folder that may not be read: the machine's no, not a bug.
-        where = "" if problem.filename is None else f"{problem.filename}: "
-        print(f"infercast: {one_line(f'{where}{problem.strerror or problem}')}", file=sys.stderr)
-        sys.exit(2)
+        with contextlib.suppress(OSError):  # what could not be written is not tried again when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        what = "the answer cannot be written" if problem.filename is None else f"{problem.filename} cannot be used"
+        _fail("OSError", f"{what}: {problem.strerror or problem}", as_json)
+
+
+def _answer(arguments: list[str]) -> None:
+    """Load the command that is asked for, and run it."""
+    gc.disable()  # what is loaded now stays: looking for garbage among it takes a tenth of a short run
+    from infercast.cli.app import make_app  # noqa: PLC0415 - typer takes longer to load than a version to print
+
+    first = next((word for word in arguments if word != "--"), "")
+    if first in vllm_flags.COMMANDS:
+        arguments, left_out = vllm_flags.without_vllm_flags(arguments)
+        if left_out:
+            print(f"infercast: no forecast depends on {', '.join(left_out)}; left out", file=sys.stderr)
+    app = make_app(first if first in COMMANDS else None)
+    gc.freeze()
+    gc.enable()
+    app(arguments)
+
+
+def _fail(kind: str, sentence: str, as_json: bool) -> NoReturn:
+    """Say what is wrong on standard error, in the form that was asked for, and end with code 2."""
+    sentence = one_line(sentence)
+    line = json.dumps({"error": {"type": kind, "message": sentence}}) if as_json else f"infercast: {sentence}"
+    print(line, file=sys.stderr)
+    sys.exit(2)
 
 
 def one_line(problem: object) -> str:

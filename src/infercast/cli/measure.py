@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from infercast.measure.engines import ENGINES
 from infercast.measure.host import measure_host
 from infercast.measure.plan import FAMILIES
 from infercast.measure.sweep import Progress, Sweep, run_sweep
+from infercast.report.files import write_whole
 from infercast.report.layout import facts, grid, section, show
 
 INTERRUPTED = 130
@@ -29,7 +29,7 @@ INTERRUPTED = 130
 def command(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write; tables go to DIR/<gpu>/.")],
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="N", help="Stop after so long, the most useful shapes done first.")
+        float, typer.Option("--minutes", metavar="N", help="Time limit in minutes; the most useful shapes come first.")
     ] = 10.0,
     families: Annotated[
         str | None, typer.Option("--families", metavar="A,B", help=f"Only these of {', '.join(FAMILIES)}.")
@@ -43,7 +43,7 @@ def command(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Time the kernels of this machine's GPU at shapes tied to no model, and write a table a family.
+    """Time the kernels of this machine's GPU at shapes tied to no model, and write a table per kernel family.
 
     Any beginning of the sweep is spread over all families, so a few minutes are enough to start with.
 
@@ -162,11 +162,9 @@ def _host(out: Path, as_json: bool) -> None:
     path = out / result["gpu"] / "host.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
     except OSError as problem:
         raise InputError(f"cannot write to {path}: {problem.strerror}") from None
+    write_whole(path, [json.dumps(result, indent=1) + "\n"])
     if as_json:
         options.print_json(result)
         return

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from infercast.cli import options
+from infercast.cli import engine_options, options
 from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
@@ -21,6 +21,7 @@ def command(
         int, typer.Option("--context", help="Tokens of a typical sequence, to count how many fit.")
     ] = 2048,
     quantization: options.Quantization = None,
+    dtype: engine_options.Dtype = "auto",
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
     pipeline_parallel_size: options.PipelineParallel = 1,
@@ -38,7 +39,7 @@ def command(
     enforce_eager: options.EnforceEager = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show what fits: weights, KV bytes a token, KV blocks, the longest context, the most sequences.
+    """Show what fits: weights, KV bytes per token, KV blocks, the longest context, the most sequences.
 
     For example:
 
@@ -61,6 +62,7 @@ def command(
             enforce_eager=enforce_eager,
         ),
         quantization=quantization,
+        dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
         pipeline_parallel_size=pipeline_parallel_size,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from infercast.cli.counts import human_readable_int
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.predict.artifact import load_artifact
@@ -38,7 +39,10 @@ Steady = Annotated[
 Quantization = Annotated[
     str | None,
     typer.Option(
-        "--quantization", metavar="T", help="Weights other than the checkpoint's: fp8, int8, int4, mxfp4, nvfp4, ..."
+        "--quantization",
+        "-q",
+        metavar="T",
+        help="Weights other than the checkpoint's: fp8, int8, int4, mxfp4, nvfp4, ...",
     ),
 ]
 KvCacheDtype = Annotated[
@@ -60,20 +64,24 @@ PipelineParallel = Annotated[
 DataParallel = Annotated[
     int,
     typer.Option(
-        "--data-parallel-size", "-dp", metavar="N", help="Copies of the model behind a router.", rich_help_panel=ENGINE
+        "--data-parallel-size",
+        "-dp",
+        metavar="N",
+        help="Replicas of the model behind a load balancer.",
+        rich_help_panel=ENGINE,
     ),
 ]
 ExpertParallel = Annotated[
     bool,
     typer.Option(
-        "--enable-expert-parallel", metavar="", help="Spread experts over the GPUs of all copies.",
+        "--enable-expert-parallel", "-ep", metavar="", help="Spread experts over the GPUs of all replicas.",
         rich_help_panel=ENGINE,
     ),
 ]  # fmt: skip
 All2AllBackend = Annotated[
     str,
     typer.Option(
-        "--all2all-backend", metavar="NAME", help="Between copies that share experts; also deepep_high_throughput.",
+        "--all2all-backend", metavar="NAME", help="Between replicas that share experts; also deepep_high_throughput.",
         rich_help_panel=ENGINE,
     ),
 ]  # fmt: skip
@@ -118,29 +126,31 @@ RouterName = Annotated[
 ApiServer = Annotated[
     bool,
     typer.Option(
-        "--api-server", metavar="", help="Requests come as text over HTTP, not as tokens.", rich_help_panel=WORKLOAD
+        "--api-server/--no-api-server", metavar="", rich_help_panel=WORKLOAD, show_default=False,
+        help="Requests come as text over HTTP, as to `vllm serve` (the default), or as tokens from one program.",
     ),
-]
+]  # fmt: skip
 MaxBatchedTokens = Annotated[
     int | None,
     typer.Option(
         "--max-num-batched-tokens", metavar="N", help="Most tokens in one step; default: 8192, on small GPUs 2048.",
-        rich_help_panel=ENGINE,
+        rich_help_panel=ENGINE, parser=human_readable_int,
     ),
 ]  # fmt: skip
 MaxSeqs = Annotated[
     int | None,
     typer.Option(
         "--max-num-seqs", metavar="N", help="Most sequences in one step; default: 1024, on small GPUs 256.",
-        rich_help_panel=ENGINE,
+        rich_help_panel=ENGINE, parser=human_readable_int,
     ),
 ]  # fmt: skip
 MaxModelLen = Annotated[
     int | None,
     typer.Option(
-        "--max-model-len", metavar="N", help="Longest sequence; default: all the model allows.", rich_help_panel=ENGINE
+        "--max-model-len", metavar="N", help="Longest sequence, also as 32k or 32K; default: all the model allows.",
+        rich_help_panel=ENGINE, parser=human_readable_int,
     ),
-]
+]  # fmt: skip
 MemoryUtilization = Annotated[
     float,
     typer.Option(
@@ -166,7 +176,7 @@ PredictorName = Annotated[
 ]
 Anchors = Annotated[
     Path | None,
-    typer.Option("--anchors", metavar="DIR", help="Measured kernels of this GPU (parquet) that correct its prices."),
+    typer.Option("--anchors", metavar="DIR", help="Measured kernels of this GPU (parquet) that correct its estimates."),
 ]
 
 
@@ -196,7 +206,7 @@ def choose_predictor(name: str, anchors: Path | None, gpu: str, measurements: Pa
         return name
     if name == "roofline":
         given = "--anchors" if measurements is None else "--measurements"
-        raise InputError(f"{given} improve learned prices; leave out --predictor roofline")
+        raise InputError(f"{given} improve learned estimates; leave out --predictor roofline")
     if anchors is not None and not anchors.is_dir():
         raise InputError(f"--anchors {anchors} is not a folder")
     for package in ("pandas", "pyarrow", "catboost"):

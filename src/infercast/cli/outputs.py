@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,11 +57,16 @@ class Outputs:
 
     def write(self, run: Watched, intervals: Intervals) -> None:
         """Write all that was asked for, and say on standard error where a trace could not hold all of it."""
+        if self.trace is not None and self.window[0] >= run.forecast.duration:
+            begin, end = self.window
+            raise InputError(
+                f"--trace-window {begin:g}:{end:g} begins after the run, which ends at {run.forecast.duration:.4g} s"
+            )
         if self.report is not None:
             from infercast.forecast.overview import look_over  # noqa: PLC0415 - most runs write nothing
             from infercast.report.html import report_page  # noqa: PLC0415
 
-            write_whole(self.report, [report_page(look_over(run, intervals), __version__)])
+            write_whole(self.report, [report_page(look_over(run, intervals), __version__, _command_line())])
         if self.trace is not None:
             from infercast.forecast.lanes import lanes_of  # noqa: PLC0415
             from infercast.report.trace import trace_pieces  # noqa: PLC0415
@@ -71,6 +78,19 @@ class Outputs:
             if lanes.is_cut:
                 part = f"the run from {lanes.begin:g} to {lanes.end:.3g} s, to stay below 50 MB"
                 typer.echo(f"infercast: {self.trace} holds {part}; --trace-window A:B shows another part", err=True)
+
+
+def _command_line() -> str:
+    """What was typed, as a shell would take it again, less the names of files that hold the same whatever they are."""
+    words, kept = iter(sys.argv[1:]), ["infercast"]
+    for word in words:
+        option, equals, _ = word.partition("=")
+        if option in ("--report", "--trace-out"):
+            if not equals:
+                next(words, None)
+            continue
+        kept.append(word)
+    return shlex.join(kept)
 
 
 def outputs_of(report: Path | None, trace: Path | None, window: str) -> Outputs:

@@ -39,22 +39,23 @@ def command(
     kv_len: Annotated[int | None, _size("Tokens before, of each decoding sequence.")] = None,
     heads: Annotated[int | None, _size("Query heads, also of rope.")] = None,
     kv_heads: Annotated[int | None, _size("Key-value heads.")] = None,
-    head_dim: Annotated[int | None, _size("Values a head.")] = None,
+    head_dim: Annotated[int | None, _size("Values per head.")] = None,
     window: Annotated[int | None, _size("Sliding window; 0, the default: none.")] = None,
     tokens: Annotated[int | None, _size("Experts: tokens of the step.")] = None,
     hidden: Annotated[int | None, _size("The model's width.")] = None,
     inter: Annotated[int | None, _size("An expert's width.")] = None,
-    experts: Annotated[int | None, _size("How many there are.")] = None,
-    topk: Annotated[int | None, _size("How many a token goes to.")] = None,
+    experts: Annotated[int | None, _size("Number of experts.")] = None,
+    topk: Annotated[int | None, _size("Experts per token.")] = None,
     rows: Annotated[int | None, _size("Memory-bound kernels: rows, the tokens.")] = None,
-    width: Annotated[int | None, _size("Values a row.")] = None,
+    width: Annotated[int | None, _size("Values per row.")] = None,
     bytes_: Annotated[int | None, _size("Collectives: bytes on each GPU.", "--bytes")] = None,
     gpus: Annotated[int | None, _size("GPUs that take part.")] = None,
     dtype: Annotated[str | None, _word("Of activations: bf16 by default.")] = None,
     weight_dtype: Annotated[str | None, _word("Of weights: that of activations by default.")] = None,
     kv_dtype: Annotated[str | None, _word("Of keys and values: bf16 by default.")] = None,
     table: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Price every row of a CSV; prints CSV.")
+        Path | None,
+        typer.Option("--csv", metavar="FILE", help="A CSV of shapes; prints CSV."),
     ] = None,
     network: options.NetworkName = None,
     predictor: options.PredictorName = "learned",
@@ -62,7 +63,7 @@ def command(
     measurements: options.Measurements = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price one kernel, or a CSV of shapes: seconds, 80 % interval, source and bound.
+    """Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.
 
     For example:
 
@@ -96,12 +97,12 @@ def command(
     sizes = ", ".join(
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in values.items()
     )
-    rows_ = [("price", format_seconds(numbers["seconds"])), ("80 % interval", interval), ("source", estimate.source)]
+    rows_ = [("latency", format_seconds(numbers["seconds"])), ("80 % interval", interval), ("source", estimate.source)]
     show(section(f"{family} on {device.title}: {sizes}", facts([*rows_, ("bound by", str(estimate.bound))])))
 
 
 def _print_table(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """The table with its prices, as it came: one line a row."""
+    """The table with its prices, as it came: one line per row."""
     if as_json:
         options.print_json(rows)
         return

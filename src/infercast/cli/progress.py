@@ -15,7 +15,7 @@ PATIENCE = 2.0
 
 @contextmanager
 def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
-    """What to tell about a run of so many requests: how many have been sent, and the simulated time; None if piped."""
+    """What to tell about a run of ``total`` requests: how many were sent, and the simulated time; None if piped."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from infercast.cli import options, outputs
-from infercast.cli.options import WORKLOAD
+from infercast.cli import engine_options, options, outputs
+from infercast.cli import workload as served
 from infercast.cli.progress import simulation_bar
 from infercast.cli.runs import compare_runs, explain_run, refuse_overload, show_fleet
 from infercast.engine.settings import DEFAULT_ENGINE, EngineSettings
@@ -20,74 +19,30 @@ from infercast.forecast.intervals import forecast_intervals
 from infercast.forecast.serving import simulate
 from infercast.report.layout import show
 from infercast.report.serving import forecast_dict, render_forecast
-from infercast.serve.lengths import parse_lengths
-from infercast.serve.workload import scaled, synthetic_workload
-
-DEFAULT_COUNT = 1000
-SWITCHES = "Engine switches"
-# What a trace brings along.
-SYNTHETIC = (
-    "rate", "arrival", "burstiness", "concurrency", "input_len", "output_len", "prefix_len", "prefix_groups", "seed",
-)  # fmt: skip
+from infercast.serve.too_long import TOO_LONG
 
 
 def command(
     context: typer.Context,
     model: options.Model,
     gpu: options.GpuName,
-    rate: Annotated[
-        float | None, typer.Option("--rate", "-r", help="Requests a second.", rich_help_panel=WORKLOAD)
-    ] = None,
-    arrival: Annotated[
-        str,
-        typer.Option("--arrival", help="poisson, gamma, constant or burst (all at once).", rich_help_panel=WORKLOAD),
-    ] = "poisson",
-    burstiness: Annotated[
-        float,
-        typer.Option("--burstiness", help="Gamma arrivals: 1 is Poisson, less is burstier.", rich_help_panel=WORKLOAD),
-    ] = 1.0,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency", help="Closed loop: so many clients wait for their answers.", rich_help_panel=WORKLOAD
-        ),
-    ] = None,
-    num_requests: Annotated[
-        int | None,
-        typer.Option(
-            "--num-requests", "-n", help=f"Default {DEFAULT_COUNT}, or the whole trace.", rich_help_panel=WORKLOAD
-        ),
-    ] = None,
-    input_len: Annotated[
-        str,
-        typer.Option(
-            "--input-len",
-            help="Prompt tokens: 512, uniform:MIN:MAX, lognormal:MEAN:SIGMA[:MIN:MAX].",
-            rich_help_panel=WORKLOAD,
-        ),
-    ] = "lognormal:700:0.9:16:8000",
-    output_len: Annotated[
-        str, typer.Option("--output-len", help="Output tokens, in the same forms.", rich_help_panel=WORKLOAD)
-    ] = "lognormal:180:0.8:4:1000",
-    prefix_len: Annotated[
-        int, typer.Option("--prefix-len", help="Tokens that prompts share at their start.", rich_help_panel=WORKLOAD)
-    ] = 0,
-    prefix_groups: Annotated[
-        int, typer.Option("--prefix-groups", help="How many different shared starts.", rich_help_panel=WORKLOAD)
-    ] = 1,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace", help="Replay a trace: Azure CSV, Mooncake JSONL, or plain CSV/JSONL.", rich_help_panel=WORKLOAD
-        ),
-    ] = None,
-    rate_scale: Annotated[
-        float, typer.Option("--rate-scale", help="Replay a trace so many times as fast.", rich_help_panel=WORKLOAD)
-    ] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.", rich_help_panel=WORKLOAD)] = 0,
+    rate: served.Rate = None,
+    arrival: served.Arrival = "poisson",
+    burstiness: served.Burstiness = 1.0,
+    concurrency: served.Concurrency = None,
+    num_requests: served.NumRequests = None,
+    input_len: served.InputLen = served.INPUT_LEN,
+    output_len: served.OutputLen = served.OUTPUT_LEN,
+    prefix_len: served.PrefixLen = 0,
+    prefix_groups: served.PrefixGroups = 1,
+    trace: served.Trace = None,
+    rate_scale: served.RateScale = 1.0,
+    too_long: served.TooLong = TOO_LONG[0],
+    seed: served.Seed = 0,
     allow_overload: options.AllowOverload = False,
     steady: options.Steady = False,
     quantization: options.Quantization = None,
+    dtype: engine_options.Dtype = "auto",
     kv_cache_dtype: options.KvCacheDtype = "auto",
     tensor_parallel_size: options.TensorParallel = 1,
     pipeline_parallel_size: options.PipelineParallel = 1,
@@ -100,33 +55,23 @@ def command(
     network: options.NetworkName = None,
     pcie_topology: options.PcieTopology = None,
     router: options.RouterName = DEFAULT_ROUTER,
-    api_server: options.ApiServer = False,
+    api_server: options.ApiServer = True,
     engine: options.EngineName = DEFAULT_ENGINE,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
     gpu_memory_utilization: options.MemoryUtilization = 0.92,
     block_size: options.BlockSize = None,
-    enable_prefix_caching: Annotated[
-        bool,
-        typer.Option(
-            "--enable-prefix-caching/--no-enable-prefix-caching",
-            metavar="",
-            help="Prefix caching; on by default.",
-            rich_help_panel=SWITCHES,
-            show_default=False,
-        ),
-    ] = True,
-    async_scheduling: Annotated[
-        bool,
-        typer.Option(
-            "--async-scheduling/--no-async-scheduling",
-            metavar="",
-            help="Plan ahead; on by default.",
-            rich_help_panel=SWITCHES,
-            show_default=False,
-        ),
-    ] = True,
+    enable_prefix_caching: engine_options.PrefixCaching = True,
+    async_scheduling: engine_options.AsyncScheduling = True,
+    enable_chunked_prefill: engine_options.ChunkedPrefill = True,
+    long_prefill_token_threshold: engine_options.LongPrefill = 0,
+    num_gpu_blocks_override: engine_options.NumBlocks = None,
+    compilation_config: engine_options.CompilationConfig = None,
+    cudagraph_capture_sizes: engine_options.CaptureSizes = None,
+    max_cudagraph_capture_size: engine_options.LargestCapture = None,
+    scheduling_policy: engine_options.SchedulingPolicy = "fcfs",
+    decode_context_parallel_size: engine_options.DecodeContextParallel = 1,
     enforce_eager: options.EnforceEager = False,
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
@@ -154,50 +99,41 @@ def command(
 
       infercast simulate qwen3-32b --gpu h100-sxm --quantization fp8 --trace azure.csv --rate-scale 0.5
     """
-    if num_requests is not None and num_requests < 1:
-        raise InputError(f"--num-requests must be at least 1, not {num_requests}")
     files = outputs.outputs_of(report, trace_out, trace_window)
-    _refuse_idle_options(context, SYNTHETIC if trace is not None else ("rate_scale",), trace is not None)
-    if trace is not None:
-        from infercast.serve.traces import read_trace  # noqa: PLC0415 - most runs replay none
-
-        workload = scaled(read_trace(trace), rate_scale=rate_scale, limit=num_requests)
-    else:
-        if rate is None and concurrency is None and arrival != "burst":
-            raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
-        workload = synthetic_workload(
-            arrival=arrival,
-            rate=rate,
-            count=DEFAULT_COUNT if num_requests is None else num_requests,
-            concurrency=concurrency,
-            input_lengths=parse_lengths(input_len, "--input-len"),
-            output_lengths=parse_lengths(output_len, "--output-len"),
-            burstiness=burstiness,
-            prefix_length=prefix_len,
-            prefix_groups=prefix_groups,
-            seed=seed,
-        )
+    workload = served.workload_of(context)
     named_host = None
     if host is not None:
         from infercast.forecast.host_speed import host_from  # noqa: PLC0415 - as above
 
         named_host = host_from(host, gpu)
+    settings = EngineSettings(
+        engine=engine,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        gpu_memory_utilization=gpu_memory_utilization,
+        block_size=block_size,
+        enable_prefix_caching=enable_prefix_caching,
+        async_scheduling=async_scheduling,
+        enable_chunked_prefill=enable_chunked_prefill,
+        long_prefill_token_threshold=long_prefill_token_threshold,
+        num_gpu_blocks_override=num_gpu_blocks_override,
+        enforce_eager=enforce_eager,
+    )
     asked = partial(
         deploy,
         model,
         gpu,
-        EngineSettings(
-            engine=engine,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            max_model_len=max_model_len,
-            gpu_memory_utilization=gpu_memory_utilization,
-            block_size=block_size,
-            enable_prefix_caching=enable_prefix_caching,
-            async_scheduling=async_scheduling,
-            enforce_eager=enforce_eager,
+        engine_options.engine_settings(
+            settings,
+            compilation_config=compilation_config,
+            cudagraph_capture_sizes=cudagraph_capture_sizes,
+            max_cudagraph_capture_size=max_cudagraph_capture_size,
+            scheduling_policy=scheduling_policy,
+            decode_context_parallel_size=decode_context_parallel_size,
         ),
         quantization=quantization,
+        dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
         pipeline_parallel_size=pipeline_parallel_size,
@@ -222,7 +158,7 @@ def command(
         return
     deployment = asked()
     if named_router is not None and data_parallel_size == 1:
-        raise InputError("--router has no meaning for one copy; add --data-parallel-size N")
+        raise InputError("--router has no meaning for one replica; add --data-parallel-size N")
     if breakdown or files:
         explain_run(deployment, workload, named_router, allow_overload, as_json, files, breakdown, steady)
         return
@@ -237,15 +173,3 @@ def command(
         options.print_json(forecast_dict(forecast, intervals))
     else:
         show(*render_forecast(forecast, intervals))
-
-
-def _refuse_idle_options(context: typer.Context, names: tuple[str, ...], replays: bool) -> None:
-    """An option that would change nothing is refused, never ignored."""
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = f"--{name.replace('_', '-')}"
-            reason = "a trace brings its own arrivals and lengths; only --rate-scale and --num-requests change it"
-            raise InputError(
-                f"{option} has no meaning with --trace: {reason}" if replays else f"{option} needs --trace"
-            )

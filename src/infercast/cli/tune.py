@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +18,7 @@ from infercast.forecast.tuned_file import TunedFile, tried_file, untried_file
 from infercast.hardware import load_gpu
 from infercast.measure.device import gpu_name
 from infercast.measure.tuning import trial_cases, try_configurations
+from infercast.report.files import write_whole
 from infercast.report.layout import facts, show
 from infercast.report.tuning import render_trials, render_tuning, trial_dict, tuning_dict
 
@@ -43,7 +43,7 @@ def command(
     on_gpu: Annotated[
         bool, typer.Option("--try", metavar="", help="Measure the default and the best on this machine's GPU.")
     ] = False,
-    minutes: Annotated[float, typer.Option("--minutes", metavar="N", help="Of --try, at most.")] = 4.0,
+    minutes: Annotated[float, typer.Option("--minutes", metavar="N", help="Time limit of --try, in minutes.")] = 4.0,
     as_json: options.Json = False,
 ) -> None:
     """Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.
@@ -116,9 +116,7 @@ def _try(tuning: Tuning, seconds: float) -> list[Trial]:
 def _write(path: Path, configurations: TunedFile) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps(configurations, indent=4) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
     except OSError as problem:
         raise InputError(f"cannot write to {path}: {problem.strerror}") from None
+    write_whole(path, [json.dumps(configurations, indent=4) + "\n"])
     return path

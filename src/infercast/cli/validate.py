@@ -41,7 +41,7 @@ def command(
         typer.Option("--real-weights", metavar="", help="The engine's weights were trained; dummy ones otherwise."),
     ] = False,
     kernels: Annotated[
-        bool, typer.Option("--kernels", metavar="", help="Also price the profiled steps, kernel family by family.")
+        bool, typer.Option("--kernels", metavar="", help="Also compare profiled steps, by kernel family.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -51,7 +51,7 @@ def command(
 
     Files say how the engine was set up and how many KV blocks it had.
 
-    A .csv table holds published runs, one a row, with means only.
+    A .csv table holds published runs, one per row, with means only.
 
     Both formats are described in docs/validation.md.
 

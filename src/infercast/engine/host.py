@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from infercast.units import MICRO, MILLI
 LONGEST, FASTEST = 1e6, 1e3
 """No time of a host is longer than that, in ms or us, and no thread so many times as fast as the one measured."""
 UNITS = {"_ms": MILLI, "_us": MICRO}
+WANTED = "title, source, and times with _ms or _us behind them, all as in the bundled default.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class HostModel:
         return HostCost(plan, self._prepare, self._launching[launch], process, host.wake)
 
 
+@cache
 def default_host() -> Host:
     """The host that was measured."""
     text = DATA.joinpath("hosts/default.toml").read_text(encoding="utf-8")
@@ -121,8 +124,18 @@ def read_host(path: Path) -> Host:
     try:
         return _host_of(values)
     except (KeyError, TypeError):
-        names = ", ".join(field.name for field in fields(Host))
-        raise FileFormatError(path, f"must hold exactly these, times with _ms or _us behind them: {names}") from None
+        raise FileFormatError(path, f"must hold exactly these: {WANTED}; {_amiss(values)}") from None
+
+
+def _amiss(values: dict[str, Any]) -> str:
+    """Which names are missing, and which are too many."""
+    given = {name.removesuffix("_ms").removesuffix("_us") for name in values} - {"single_thread_speed"}
+    needed = {field.name for field in fields(Host)}
+    optional = {"server_path", "server_token"}
+    missing, unknown = sorted(needed - given - optional), sorted(given - needed)
+    parts = [f"{', '.join(missing)} missing"] if missing else []
+    parts += [f"{', '.join(unknown)} not known"] if unknown else []
+    return " and ".join(parts) or "a time needs _ms or _us"
 
 
 def _host_of(values: dict[str, Any]) -> Host:

@@ -46,6 +46,7 @@ class EngineSettings:
     enforce_eager: bool = False
     num_gpu_blocks_override: int | None = None
     max_cudagraph_capture_size: int | None = None
+    cudagraph_capture_sizes: tuple[int, ...] | None = None
     cudagraph_mode: str = MODES[0]
     prompts_first: bool = False
     """Steps of prompts alone before any decoding, as vLLM did before its V1 engine."""
@@ -69,6 +70,7 @@ class ResolvedSettings:
     enforce_eager: bool
     num_gpu_blocks_override: int | None
     max_cudagraph_capture_size: int | None = None
+    cudagraph_capture_sizes: tuple[int, ...] | None = None
     cudagraph_mode: str = MODES[0]
     prompts_first: bool = False
     engine: str = DEFAULT_ENGINE
@@ -85,6 +87,8 @@ class ResolvedSettings:
         """Token counts that graphs are recorded for; none in an eager engine."""
         if self.enforce_eager or self.cudagraph_mode == "none":
             return ()
+        if self.cudagraph_capture_sizes is not None:
+            return tuple(size for size in self.cudagraph_capture_sizes if size <= self.max_num_batched_tokens)
         if self.max_cudagraph_capture_size is not None:
             return capture_sizes(self.max_cudagraph_capture_size, self.max_num_batched_tokens)
         largest = min(2 * self.max_num_seqs, self.most_graph_tokens)
@@ -133,6 +137,7 @@ def resolve(
             f"max_num_batched_tokens {tokens} is below max_num_seqs {max_num_seqs}: every running sequence "
             "needs at least one token a step"
         )
+    sizes = settings.cudagraph_capture_sizes
     filled_in = {
         "max_num_batched_tokens": tokens,
         "max_num_seqs": max_num_seqs,
@@ -140,6 +145,7 @@ def resolve(
         "block_size": settings.block_size or block_size,
         "max_cudagraph_capture_size": settings.max_cudagraph_capture_size or LARGEST_GRAPHS.get(architecture),
         "most_graph_tokens": 1024 if version.large_graphs and gpu.architecture in LARGE_GRAPH_GPUS else 512,
+        "cudagraph_capture_sizes": None if sizes is None else tuple(sorted(set(sizes))),
     }
     return ResolvedSettings(**{**asdict(settings), **filled_in})
 
@@ -152,6 +158,14 @@ def _check(settings: EngineSettings, max_positions: int) -> None:
             raise InputError(f"{name} must be at least 1, not {value}")
     if settings.block_size is not None:
         check_block_size(settings.block_size)
+    sizes = settings.cudagraph_capture_sizes
+    if sizes is not None and not (sizes and all(size >= 1 for size in sizes)):
+        raise InputError(f"cudagraph_capture_sizes must be one or more numbers of at least 1, not {list(sizes)}")
+    if sizes and settings.max_cudagraph_capture_size not in (None, max(sizes)):
+        raise InputError(
+            f"max_cudagraph_capture_size {settings.max_cudagraph_capture_size} is not the largest of "
+            f"cudagraph_capture_sizes, {max(sizes)}; give one of the two"
+        )
     if settings.cudagraph_mode not in MODES:
         raise UnknownNameError("cudagraph_mode", settings.cudagraph_mode, MODES)
     if not 0 < settings.gpu_memory_utilization <= 1:

@@ -17,7 +17,7 @@ from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
-from infercast.models.spec import ModelConfig, with_routing
+from infercast.models.spec import ModelConfig, with_base, with_routing
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 
@@ -39,10 +39,15 @@ KV_DTYPES = {
 }  # fmt: skip
 
 
+# vLLM's names for the format of weights that are not quantised; auto: the checkpoint's.
+DTYPES = {"auto": "", "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16", "fp16": "fp16"}
+
+
 def load_model(
     source: ModelSource,
     *,
     quantization: str | None = None,
+    dtype: str = "auto",
     kv_cache_dtype: str = "auto",
     moe_backend: str = "auto",
     expert_routing: str = ROUTINGS[0],
@@ -54,6 +59,10 @@ def load_model(
     model = source if isinstance(source, ModelConfig) else read_model(source, quantization=quantization)
     if language_model_only:
         model = replace(model, vision=None)
+    if dtype not in DTYPES:
+        raise InputError(f"dtype {dtype!r} is not modelled; known: {', '.join(DTYPES)}")
+    if dtype != "auto":
+        model = replace(model, weights=with_base(model.weights, DTYPES[dtype]))
     if kv_cache_dtype not in KV_DTYPES:
         raise InputError(f"unknown kv_cache_dtype {kv_cache_dtype!r}; known: {', '.join(KV_DTYPES)}")
     if kv_cache_dtype != "auto":
@@ -78,6 +87,7 @@ def deploy(
     settings: EngineSettings | None = None,
     *,
     quantization: str | None = None,
+    dtype: str = "auto",
     kv_cache_dtype: str = "auto",
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
@@ -90,7 +100,7 @@ def deploy(
     language_model_only: bool = False,
     network: str | None = None,
     pcie_topology: str | None = None,
-    api_server: bool = False,
+    api_server: bool = True,
     predictor: str | Predictor = "learned",
     host: Path | Host | str | None = None,
     engine: str | None = None,
@@ -102,7 +112,8 @@ def deploy(
 
     ``network`` joins nodes where a layout needs more GPUs than one holds, ``pcie_topology`` says how GPUs of a node are
     joined that have no direct links. ``fuse_allreduce_rms`` of None follows vLLM:
-    on for tensor parallelism on Hopper and Blackwell. With ``api_server`` requests come as text over HTTP.
+    on for tensor parallelism on Hopper and Blackwell. With ``api_server`` requests come as text over HTTP, as they do
+    to ``vllm serve``; without it as tokens from the same program.
 
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and
     `InputError` for anything that an engine would refuse.
@@ -112,7 +123,7 @@ def deploy(
         raise InputError(f"unknown all2all_backend {all2all_backend!r}; known: {', '.join(ALL2ALL_BACKENDS)}")
     if all2all_backend != ALL2ALL_BACKENDS[0] and not (enable_expert_parallel and data_parallel_size > 1):
         raise InputError(
-            f"all2all_backend {all2all_backend} is for copies that share experts; add enable_expert_parallel and a "
+            f"all2all_backend {all2all_backend} is for replicas that share experts; add enable_expert_parallel and a "
             "data_parallel_size of 2 or more, or leave it out"
         )
     layout = ParallelLayout(
@@ -129,6 +140,7 @@ def deploy(
         load_model(
             model,
             quantization=quantization,
+            dtype=dtype,
             kv_cache_dtype=kv_cache_dtype,
             moe_backend=moe_backend,
             expert_routing=expert_routing,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
 
 from infercast.engine.deployment import Deployment
 from infercast.engine.sharing import shared_seconds
@@ -14,6 +17,7 @@ from infercast.forecast.outcome import outcome_of, part_of
 from infercast.forecast.phases import Phase, summarise_phases, weakest_source
 from infercast.forecast.saturation import Saturation, State, find_state, judged
 from infercast.forecast.serving import Level, replica_of
+from infercast.forecast.shown import check_run, data_frame, one_line, plain_data, request_columns
 from infercast.forecast.steady import SteadyState, find_steady
 from infercast.predict.estimate import kind_of
 from infercast.records import dataclass
@@ -21,6 +25,9 @@ from infercast.serve import Record, Workload, simulate
 from infercast.serve.fleet import MOST_ENGINES, Pool, same_engines, simulate_fleet
 from infercast.serve.served import Served
 from infercast.serve.state import Progress, Watcher
+
+if TYPE_CHECKING:
+    import pandas
 
 DEFAULT_ROUTER = "vllm"
 """The balancer inside an API server of vLLM, which ``--data-parallel-size`` starts."""
@@ -72,6 +79,21 @@ class FleetForecast:
     """The engines as they were simulated, for those who simulate them again ..."""
     records: tuple[Record, ...]
     """... and what each of them did."""
+
+    def __repr__(self) -> str:
+        return one_line(self)
+
+    def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
+        """What ``infercast simulate --json`` prints; 80 % intervals take a few short simulations more."""
+        return plain_data(self, intervals=intervals)
+
+    def per_request(self) -> dict[str, npt.NDArray[Any]]:
+        """Arrays over requests: when each was sent, its tokens, TTFT, TPOT, time to the last token, its replica."""
+        return request_columns(self.workload, Served(self.records))
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The same as a table of pandas."""
+        return data_frame(self.per_request())
 
     @property
     def saturation(self) -> Saturation | None:
@@ -141,6 +163,7 @@ def forecast_fleet(
     ``progress`` is told now and then how many requests were answered, and when. With ``steady``, latencies and rates
     leave out ramp-up and drain.
     """
+    check_run(deployment, workload)
     pool = pool_of(deployment, router)
     records = simulate_fleet(pool, workload, watch, progress)
     served = Served(records)

@@ -57,14 +57,16 @@ def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str) -> 
     try:
         for model in document["models"]:
             config = {**document["config"], "num_hidden_layers": model["layers"]}
-            deployment = deploy(config, gpu, SETTINGS)
+            deployment = deploy(config, gpu, SETTINGS, api_server=False)
             replica = replica_of(deployment, deployment.timer())
             for tokens, milliseconds in model["first_token_ms"].items():
                 if int(tokens) <= SHORT:
                     run = simulate(replica, Workload((Request(0.0, int(tokens), 2),)))
                     yield 1e3 * float(run.ttft[0]) / float(milliseconds)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as problem:
-        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {problem!r}") from None
+    except KeyError as missing:
+        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {missing} is missing") from None
+    except (AttributeError, TypeError, ValueError, ZeroDivisionError) as problem:
+        raise FileFormatError(path, f"is not what `infercast measure --host` writes: {problem}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

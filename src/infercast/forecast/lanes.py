@@ -175,7 +175,8 @@ def _host(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
     """What the host's thread did: plan, prepare, launch and, when a result is there, take it in.
 
     The log tells when steps end. A step is planned when the result before the one that runs has been taken in; where
-    that does not explain when it ended, the engine had slept, and the plan is as late as it can have been.
+    that does not explain when it ended, nothing was left to plan and all results were taken in before. Where that does
+    not either, the engine had slept, and the plan is as late as it can have been.
     """
     steps, under_way = engine.log.steps, engine.replica.steps_under_way
     ends, gpu = (steps.ends - start).tolist(), steps.gpu_seconds.tolist()
@@ -189,20 +190,26 @@ def _host(engine: EngineRun, start: float, chosen: Array) -> list[Slice]:
             free = _take_in(found, free, ends[taken], float(steps.host[taken, 3]))
             taken += 1
         launching = cost.launch
-        ready = free + cost.plan + cost.prepare
-        expected = max(max(ready, before) + gpu[index], ready + launching)
-        if abs(expected - ends[index]) > EXACT and ends[index] - gpu[index] > before + EXACT:
+        off = abs(_end(free, cost, before, gpu[index]) - ends[index])
+        if off > EXACT and ends[index] - gpu[index] > before + EXACT:
             while taken < index:
                 free = _take_in(found, free, ends[taken], float(steps.host[taken, 3]))
                 taken += 1
-            launching += cost.wake
-            free = max(free, ends[index] - max(gpu[index], launching) - cost.plan - cost.prepare)
+            if abs(_end(free, cost, before, gpu[index]) - ends[index]) > EXACT:
+                launching += cost.wake
+                free = max(free, ends[index] - max(gpu[index], launching) - cost.plan - cost.prepare)
         if not np.isfinite(free):  # the first step of the window
             free = ends[index] - gpu[index] - cost.plan - cost.prepare - launching
         for name, seconds in (("plan", cost.plan), ("prepare", cost.prepare), ("launch", launching)):
             found.append(Slice(name, free, free + seconds))
             free += seconds
     return found
+
+
+def _end(free: float, cost: HostCost, before: float, gpu_seconds: float) -> float:
+    """When a step ends that is planned at ``free`` and follows one that ended at ``before``."""
+    ready = free + cost.plan + cost.prepare
+    return max(max(ready, before) + gpu_seconds, ready + cost.launch)
 
 
 def _take_in(found: list[Slice], free: float, end: float, seconds: float) -> float:

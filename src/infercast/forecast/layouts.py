@@ -123,12 +123,14 @@ def compare_layouts(
     kv_cache_dtype: str = "auto",
     network: str | None = None,
     pcie_topology: str | None = None,
+    api_server: bool = True,
     predictor: str | Predictor = "learned",
     tell: Tell | None = None,
 ) -> tuple[LayoutCost, ...]:
     """Simulate every layout that the model allows on every kind and number of GPUs; some do not fit, and say so.
 
-    ``router`` is the load balancer of layouts with several replicas. ``tell`` is told of each layout as it begins.
+    ``router`` is the load balancer of layouts with several replicas. ``tell`` is told of each layout as it
+    begins. With ``api_server`` requests come as text over HTTP, as in `deploy`.
     """
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
     loaded = [each if isinstance(each, Gpu) else load_gpu(each) for each in gpus]
@@ -139,7 +141,7 @@ def compare_layouts(
     for device, layout in layouts_of(config, devices, num_gpus):
         if tell is not None:
             tell(f"{layout} on {device.name}")
-        costs.append(_simulate(config, device, layout, wanted, load, router, chosen))
+        costs.append(_simulate(config, device, layout, wanted, load, router, api_server, chosen))
     return tuple(costs)
 
 
@@ -192,6 +194,7 @@ def _simulate(
     settings: EngineSettings,
     workload: Workload,
     router: str | None,
+    api_server: bool,
     predictor: Predictor,
 ) -> LayoutCost:
     """One layout: its memory, and its run."""
@@ -204,6 +207,7 @@ def _simulate(
             pipeline_parallel_size=layout.pipeline,
             data_parallel_size=layout.data,
             enable_expert_parallel=layout.experts,
+            api_server=api_server,
             predictor=predictor,
         )
     except DoesNotFitError as problem:

@@ -42,6 +42,7 @@ def fit_memory(
     settings: EngineSettings | None = None,
     *,
     quantization: str | None = None,
+    dtype: str = "auto",
     kv_cache_dtype: str = "auto",
     moe_backend: str = "auto",
     tensor_parallel_size: int = 1,
@@ -58,6 +59,7 @@ def fit_memory(
     config = load_model(
         model,
         quantization=quantization,
+        dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         moe_backend=moe_backend,
         language_model_only=language_model_only,

@@ -18,6 +18,8 @@ from infercast.serve.served import Served
 
 MOST_BINS = 240
 """Moments at which load is shown."""
+NARROWEST = 1.2
+"""A histogram reaches at least from its middle over this to its middle times this."""
 HISTOGRAM_BINS = 48
 SHOWN_REQUESTS = 10
 
@@ -92,13 +94,16 @@ def look_over(run: Watched, intervals: Intervals | None = None) -> Overview:
         ttft=_histogram(served.ttft),
         tpot=_histogram(served.tpot) if served.tpot.size else None,
         load=_load_curves(run),
-        rooflines=step_rooflines(forecast.deployment, busiest.record),
+        rooflines=step_rooflines(forecast.deployment, busiest.record, forecast.phases),
         slowest=() if breakdown is None else _slowest(forecast.workload, busiest.record, breakdown),
     )
 
 
 def _histogram(values: Array) -> Histogram:
-    low, high = 0.97 * float(values.min()), 1.03 * float(values.max())
+    # Where all are much the same, bins are still wide enough to be seen.
+    middle = float(np.sqrt(values.min() * values.max()))
+    low = min(0.97 * float(values.min()), middle / NARROWEST)
+    high = max(1.03 * float(values.max()), middle * NARROWEST)
     edges = np.geomspace(low, high, HISTOGRAM_BINS + 1)
     return Histogram(edges.tolist(), np.histogram(values, edges)[0].tolist())
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
 from infercast.engine.deployment import Deployment
 from infercast.engine.step import StepTimer
 from infercast.engine.timer import KernelTimer
@@ -10,6 +14,7 @@ from infercast.forecast.latency import Percentiles
 from infercast.forecast.outcome import outcome_of, part_of
 from infercast.forecast.phases import Phase, summarise_phases, weakest_source
 from infercast.forecast.saturation import Saturation, State, find_state, judged
+from infercast.forecast.shown import check_run, data_frame, one_line, plain_data, request_columns
 from infercast.forecast.steady import SteadyState, find_steady
 from infercast.predict.estimate import kind_of
 from infercast.predict.power import SETTLE_SECONDS
@@ -19,6 +24,9 @@ from infercast.serve import simulate as simulate_replica
 from infercast.serve.conditions import LAUNCH_SPREAD
 from infercast.serve.first_use import FirstUses
 from infercast.serve.state import Progress, Watcher
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,21 @@ class Forecast:
     def kind(self) -> str:
         """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
         return kind_of(self.source)
+
+    def __repr__(self) -> str:
+        return one_line(self)
+
+    def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
+        """What ``infercast simulate --json`` prints; 80 % intervals take a few short simulations more."""
+        return plain_data(self, intervals=intervals)
+
+    def per_request(self) -> dict[str, npt.NDArray[Any]]:
+        """Arrays over requests: when each was sent, its tokens, TTFT, TPOT and time to the last token."""
+        return request_columns(self.workload, self.record)
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The same as a table of pandas."""
+        return data_frame(self.per_request())
 
 
 def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = True) -> Replica:
@@ -129,6 +152,7 @@ def simulate(
     ``watch`` is told of every step. A ``timer`` of the deployment that exists already need not be made again. With
     ``steady``, latencies and rates leave out ramp-up and drain; it is an error if the run reached no steady state.
     """
+    check_run(deployment, workload)
     if deployment.layout.data > 1:
         raise InputError(f"one engine is simulated here, not layout {deployment.layout}; use forecast_fleet")
     timer = timer or deployment.timer()

@@ -7,6 +7,7 @@ from infercast.errors import InputError
 from infercast.forecast.fleet import DEFAULT_ROUTER, FleetForecast, forecast_fleet
 from infercast.forecast.serving import Forecast
 from infercast.forecast.serving import simulate as simulate_engine
+from infercast.forecast.shown import check_run
 from infercast.serve import Workload
 from infercast.serve.state import Progress
 
@@ -25,6 +26,7 @@ def simulate(
     ``progress`` is told now and then how many requests have been served, and the simulated seconds.
     With ``steady``, latencies and rates leave out ramp-up and drain; it is an error if the run reached no steady state.
     """
+    check_run(deployment, workload)
     if deployment.layout.data > 1:
         return forecast_fleet(deployment, workload, router or DEFAULT_ROUTER, progress=progress, steady=steady)
     if router is not None:

@@ -10,8 +10,8 @@ Three things are taken to be uncertain, and independent of each other:
   which of them meet in a step is luck, and a percentile hangs on a few of them: it may as well have been one a few
   ranks up or down, as many as a sample of so many requests leaves open (`forecast.results`).
 
-The first of ``COMMON`` was chosen on measured runs of five models, ``HOST_SPREAD`` on twelve engines of three machines and
-more (benchmarks/accuracy/fit_intervals.py); docs/validation.md tells how often values lie inside.
+The first of ``COMMON`` was chosen on measured runs of five models, ``HOST_SPREAD`` on fourteen engines of several
+machines (benchmarks/accuracy/fit_intervals.py); docs/validation.md tells how often values lie inside.
 
 All of them are engines with one GPU, told tokens by their own process, on machines of one kind. An engine on several
 GPUs or behind a server over HTTP is on a machine, and mostly of a version, that nobody looked at: steps and host may be

@@ -22,9 +22,9 @@ from infercast.predict.default import make_predictor
 from infercast.records import dataclass
 
 OPTIONS: dict[str, type] = {
-    "quantization": str, "kv_cache_dtype": str, "tensor_parallel_size": int, "pipeline_parallel_size": int,
-    "data_parallel_size": int, "enable_expert_parallel": bool, "all2all_backend": str, "moe_backend": str,
-    "expert_routing": str, "network": str, "pcie_topology": str, "api_server": bool,
+    "quantization": str, "dtype": str, "kv_cache_dtype": str, "tensor_parallel_size": int,
+    "pipeline_parallel_size": int, "data_parallel_size": int, "enable_expert_parallel": bool, "all2all_backend": str,
+    "moe_backend": str, "expert_routing": str, "network": str, "pcie_topology": str, "api_server": bool,
 }  # fmt: skip
 SETTINGS: dict[str, type] = {
     "max_num_batched_tokens": int, "max_num_seqs": int, "max_model_len": int, "gpu_memory_utilization": float,

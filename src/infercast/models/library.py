@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from infercast.bundled import DATA
-from infercast.errors import UnknownNameError
-
-HINT = "; a path to a config.json works too"
+from infercast.models.unknown_names import unknown_model
 
 
 def _folder() -> Path:
@@ -34,7 +32,7 @@ def bundled_config(name: str) -> dict[str, Any]:
     """The file of a bundled model: the keys of its config.json, and ``infercast`` with its sources."""
     found = bundled_name(name)
     if found is None:
-        raise UnknownNameError("model", name, model_names(), HINT)
+        raise unknown_model(name, model_names())
     return _load(found)
 
 

@@ -40,8 +40,25 @@ OVERRIDES: dict[str, Scheme] = {
     "gptq": INT4,
     "nvfp4": NVFP4,
     "mxfp4": MXFP4,
+    # vLLM's further names for the same: by kernel, by tool and by the size of a scale's group.
+    "awq_marlin": INT4,
+    "gptq_marlin": INT4,
+    "auto_awq": INT4,
+    "auto_gptq": INT4,
+    "moe_wna16": INT4,
+    "modelopt": FP8,
+    "modelopt_fp4": NVFP4,
+    "fbgemm_fp8": FP8,
+    "fp8_per_tensor": FP8,
+    "fp8_per_channel": FP8,
+    "fp8_per_block": FP8_BLOCK,
+    "gpt_oss_mxfp4": MXFP4,
+    "int8_per_channel_weight_only": Scheme("int8"),
+    "experts_int8": Scheme("int8", experts_only=True),
 }
-FAMILY_OF = {"fp8_block": "fp8", "awq": "int4", "gptq": "int4"}
+# These say that a checkpoint is quantised, and its config.json says how.
+AS_STORED = ("compressed-tensors", "modelopt_mixed", "quark", "torchao", "auto-round", "inc")
+FAMILY_OF = {"fp8_block": "fp8"}
 
 # NVIDIA Model Optimizer's names (modelopt, ``quant_algo``).
 MODELOPT: dict[str, Scheme] = {
@@ -93,10 +110,18 @@ def read_format(fields: Fields, layers: Sequence[Layer]) -> tuple[WeightFormat, 
 
 def override_format(name: str, weights: WeightFormat, layers: Sequence[Layer]) -> WeightFormat:
     """``weights`` quantised while loading: every linear layer but router and head (mxfp4: experts alone)."""
+    if name in AS_STORED:
+        if weights.name != weights.base:
+            return weights
+        raise UnsupportedModelError(
+            f"quantization {name!r} names a way to store weights, and this checkpoint is not quantised; give the "
+            "config.json of one that is, or a format such as fp8, int4 or nvfp4"
+        )
     if name not in OVERRIDES:
-        raise UnknownNameError("quantization", name, [*OVERRIDES, "none"])
+        raise UnknownNameError("quantization", name, [*OVERRIDES, *AS_STORED, "none"])
     if weights.name != weights.base:
-        if FAMILY_OF.get(weights.name, weights.name) == FAMILY_OF.get(name, name):
+        stored = OVERRIDES[name].weights
+        if FAMILY_OF.get(weights.name, weights.name) == FAMILY_OF.get(stored, stored):
             return weights
         raise UnsupportedModelError(
             f"quantization {name!r} does not apply: the checkpoint is already quantised to {weights.name}; "

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from infercast.errors import FileFormatError, UnknownNameError, UnsupportedModelError
+from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.architectures import FAMILIES, MODEL_TYPES, PREDICTION, REFUSED, VISION, Fields, gather
 from infercast.models.architectures.vision import read_vision
-from infercast.models.library import HINT, bundled_config, bundled_name, model_names
+from infercast.models.library import bundled_config, bundled_name, model_names
 from infercast.models.quantization import override_format, read_format
 from infercast.models.spec import ModelConfig
+from infercast.models.unknown_names import unknown_model
 from infercast.records import dataclass
 
 TEXT_KEYS = ("text_config", "llm_config", "language_config")
@@ -88,7 +89,7 @@ def _find(source: str | os.PathLike[str] | Mapping[str, Any]) -> Source:
         return Source(bundled_config(alias), alias, f"bundled model {alias}")
     if not isinstance(source, str) or path.suffix == ".json":
         raise FileFormatError(path, "there is no such file")
-    raise UnknownNameError("model", text, model_names(), HINT)
+    raise unknown_model(text, model_names())
 
 
 def _from_folder(folder: Path) -> Source:

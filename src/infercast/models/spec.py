@@ -7,6 +7,7 @@ and the same feed-forward, so everything is counted once a stack.
 from __future__ import annotations
 
 from dataclasses import field, replace
+from typing import Any
 
 from infercast.ops.dtypes import bytes_of
 from infercast.records import dataclass
@@ -187,6 +188,12 @@ class ModelConfig:
     def has_experts(self) -> bool:
         """Whether any layer has routed experts."""
         return any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in self.stacks)
+
+
+def with_base(weights: WeightFormat, base: str) -> WeightFormat:
+    """The same format with another dtype for all that is not quantised."""
+    changed: dict[str, Any] = {name: base for name in weights.__match_args__ if getattr(weights, name) == weights.base}
+    return replace(weights, **changed)
 
 
 def with_routing(config: ModelConfig, routing: str) -> ModelConfig:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from infercast.errors import FileFormatError
+from infercast.errors import FileFormatError, InputError
 from infercast.predict.archive import Archive
 from infercast.predict.features import KERNELS, Inputs
 from infercast.predict.forest import Array, Forest
@@ -173,6 +173,10 @@ def save_artifact(
         arrays[f"{number}/leaves"] = forest.leaves.astype(np.float16)
         arrays[f"{number}/bias"] = np.array(forest.bias)
     temporary = path.with_name(f"{path.name}.part.npz")
-    np.savez_compressed(temporary, **arrays)
-    os.replace(temporary, path)
-    write_manifest(path, Archive(path.read_bytes()).listed, inputs, [entry for entry, _ in models], origin)
+    try:
+        np.savez_compressed(temporary, **arrays)
+        os.replace(temporary, path)
+        write_manifest(path, Archive(path.read_bytes()).listed, inputs, [entry for entry, _ in models], origin)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"{path} cannot be written: {problem.strerror or problem}") from None

@@ -28,13 +28,13 @@ def render_breakdown(workload: Workload, breakdown: Breakdown) -> list[Renderabl
     title = f"Where every second of the {format_seconds(breakdown.duration)} goes{several}"
     parts = [
         section(title, _run_table(breakdown)),
-        section("Where the time to first token goes, a request", _parts_table(breakdown.first_tokens)),
+        section("Where the time to first token goes, per request", _parts_table(breakdown.first_tokens)),
         section("The slowest first tokens", _slowest_table(workload, breakdown.first_tokens)),
     ]
     if breakdown.later_tokens is not None:
         parts.append(section("Where the time per output token goes", _parts_table(breakdown.later_tokens)))
     if breakdown.composition is not None:
-        title = "What a token is made of, by how many its request has had"
+        title = "What a token is made of, by its place in the answer"
         parts.append(section(title, _composition_table(breakdown.composition)))
     return parts
 
@@ -114,7 +114,7 @@ def _composition_table(composition: Composition) -> RenderableType:
         shares = [each.families[family] / each.seconds for family in shown]
         cells = [format_percent(share) for share in (*shares, max(0.0, 1.0 - sum(shares)))]
         rows.append((f"{each.first:,} to {each.last:,}", f"{each.requests:,}", format_seconds(each.seconds), *cells))
-    return grid(("token", "requests", "a token", *shown, "rest"), rows)
+    return grid(("token", "requests", "per token", *shown, "rest"), rows)
 
 
 def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
-    """One line a GPU."""
+    """One line per GPU."""
     columns = ("name", "architecture", "SMs", "16-bit", "fp8", "fp4", "GiB", "TB/s", "link GB/s", "W")
     rows = [
         (
@@ -61,7 +61,7 @@ def render_gpu(gpu: Gpu) -> list[RenderableType]:
         ("registers a SM", f"{gpu.registers_per_sm:,}"),
         ("NVLink", f"{format_rate(gpu.nvlink_bandwidth, 'B/s')} one way" if gpu.nvlink_bandwidth else "none"),
         ("PCIe", f"{format_rate(gpu.pcie_bandwidth, 'B/s')} one way"),
-        ("GPUs a node", f"{gpu.gpus_per_node}"),
+        ("GPUs per node", f"{gpu.gpus_per_node}"),
         ("power", f"{gpu.tdp:,.0f} W"),
         ("also known as", ", ".join(gpu.aliases)),
         *(("source", source) for source in gpu.sources),
@@ -75,7 +75,7 @@ def gpu_dict(gpu: Gpu) -> dict[str, Any]:
 
 
 def render_models(models: Iterable[ModelConfig]) -> list[RenderableType]:
-    """One line a model."""
+    """One line per model."""
     columns = ("name", "architecture", "parameters", "active", "layers", "heads", "weights")
     rows = [
         (
@@ -100,7 +100,7 @@ def render_model(model: ModelConfig) -> list[RenderableType]:
         ("architecture", model.architecture),
         (
             "parameters",
-            f"{format_count(parameter_count(model))}, {format_count(active_parameter_count(model))} a token",
+            f"{format_count(parameter_count(model))}, {format_count(active_parameter_count(model))} per token",
         ),
         ("weights", f"{model.weights.name}, {format_bytes(weights.total)}"),
         ("hidden size", f"{model.hidden:,}"),

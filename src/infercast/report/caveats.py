@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from infercast.engine.deployment import Deployment
 from infercast.engine.host import default_host
+from infercast.forecast.fleet import FleetForecast
 from infercast.forecast.notes import price_notes
-from infercast.forecast.overview import Overview
 from infercast.forecast.saturation import OVERLOADED
+from infercast.forecast.serving import Forecast
 from infercast.forecast.uncertainty import MEASURED, borrowed_share, spread_of
 from infercast.report.state import BORROWED_TIMES, host_rows
 
@@ -19,25 +21,30 @@ WEAK = {
 
 
 NARROW = (
-    "Intervals hold what errors of kernel prices and host times, and the luck of a finite run, do to results. Of "
+    "Intervals hold what errors of kernel latencies and host times, and the luck of a finite run, do to results. Of "
     "the values of 53 measured runs on an H200 about four in five lie in theirs, of published runs on other "
     "machines about half: intervals do not hold what the simulation is not told, such as another version of the "
     "engine, other programs on the host, or networks."
 )
 WIDE = (
-    "Intervals hold what errors of kernel prices and host times, and the luck of a finite run, do to results, and how "
-    "far engines were off that others have published: about four in five of those means lie in theirs. Networks "
+    "Intervals hold what errors of kernel latencies and host times, and the luck of a finite run, do to results, and "
+    "how far engines were off that others have published: about four in five of those means lie in theirs. Networks "
     "between nodes were not measured."
 )
 
 
-def caveats(overview: Overview) -> list[str]:
+def has_default_host(deployment: Deployment) -> bool:
+    """Whether nobody said which host this is."""
+    bundled = default_host()
+    return deployment.host == (bundled.behind_server() if deployment.over_http else bundled)
+
+
+def caveats(forecast: Forecast | FleetForecast) -> list[str]:
     """Sentences, the weightiest first."""
-    forecast = overview.forecast
     deployment = forecast.deployment
     sentences = [
-        "This is a forecast: a simulation of vLLM's scheduler with kernel times that were priced, not measured.",
-        f"Kernel prices: {deployment.predictor.describe(deployment.gpu)}.",
+        "This is a forecast: a simulation of vLLM's scheduler with estimated kernel latencies, not measured ones.",
+        f"Kernel latencies: {deployment.predictor.describe(deployment.gpu)}.",
     ]
     families: dict[str, list[str]] = {family.source: [] for phase in forecast.phases for family in phase.families}
     for phase in forecast.phases:
@@ -45,12 +52,12 @@ def caveats(overview: Overview) -> list[str]:
             if family.share >= 0.01 and family.family not in families[family.source]:
                 families[family.source].append(family.family)
     sentences += [
-        f"Prices of {', '.join(families[source])} are {words}."
+        f"Latencies of {', '.join(families[source])} are {words}."
         for source, words in WEAK.items()
         if families.get(source)
     ]
     sentences += price_notes(deployment)
-    if deployment.host == default_host():
+    if has_default_host(deployment):
         sentences.append(
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host` fits them "
             "to yours."

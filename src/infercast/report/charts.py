@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from math import ceil, floor, log
+from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.breakdown import Breakdown
@@ -18,7 +18,11 @@ from infercast.units import MILLI, format_seconds
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH = 9.2
+WIDTH, HALF = 9.2, 4.4
+"""Inches of a chart that fills the page, and of one that has another beside it, or below it on a phone."""
+PERCENTILES = {"p50": "-", "p90": "--", "p99": ":"}
+"""Each with its kind of line."""
+MOST_TICKS = 7
 COLOURS = {
     "gemm": SERIES[0], "attention": SERIES[1], "moe": SERIES[2], "lm_head": SERIES[3], "norm": SERIES[4],
     "activation": SERIES[5], "collective": SERIES[6], "kv_write": SERIES[7], "rope": SERIES[8],
@@ -28,68 +32,69 @@ KIND_TITLES = {"prefill": "prompts alone", "mixed": "prompts beside decoding", "
 PART_COLOURS = (*SERIES[4:5], *SERIES[1:2], *SERIES[3:4], HOST, *SERIES[0:1], *SERIES[6:7], *SERIES[8:9], GRID, OTHERS)
 
 
-def draw(name: str, description: str, height: float, paint: Callable[[Any, Tips], None]) -> str:
+def draw(name: str, description: str, height: float, paint: Callable[[Any, Tips], None], width: float = WIDTH) -> str:
     """One chart: ``paint`` is given an empty figure."""
     import matplotlib as mpl  # noqa: PLC0415 - half a second that only a report needs
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     with mpl.rc_context(STYLE):
-        figure, tips = Figure(figsize=(WIDTH, height)), Tips()
+        figure, tips = Figure(figsize=(width, height)), Tips()
         paint(figure, tips)
-        return inline_svg(figure, name, description, tips)
+        svg = inline_svg(figure, name, description, tips)
+    return svg if width == HALF else f'<div class="wide chart">{svg}</div>'
 
 
 def latency_chart(overview: Overview) -> str:
     """Histograms of TTFT and TPOT with their percentiles and the intervals of these."""
+    forecast, intervals = overview.forecast, overview.intervals
+    charts = [_histogram("latency", "time to first token", overview.ttft, forecast.ttft, intervals.ttft, SERIES[0])]
+    if overview.tpot is not None and forecast.tpot is not None and intervals.tpot is not None:
+        title = "time per output token"
+        charts.append(_histogram("latency-tpot", title, overview.tpot, forecast.tpot, intervals.tpot, SERIES[1]))
+    return f'<div class="pair">{"".join(charts)}</div>'
+
+
+def _histogram(name: str, title: str, histogram: Histogram, values: Percentiles, band: Band, colour: str) -> str:
+    edges = [edge / MILLI for edge in histogram.edges]
+    low = min(edges[0], *(getattr(band.low, each) / MILLI for each in PERCENTILES))
+    high = max(edges[-1], *(getattr(band.high, each) / MILLI for each in PERCENTILES))
 
     def paint(figure: Any, tips: Tips) -> None:
-        left, right = figure.subplots(1, 2, gridspec_kw={"left": 0.07, "right": 0.99, "bottom": 0.17, "top": 0.88})
-        forecast, intervals = overview.forecast, overview.intervals
-        _histogram(left, "time to first token", overview.ttft, forecast.ttft, intervals.ttft, SERIES[0], tips)
-        if overview.tpot is None or forecast.tpot is None or intervals.tpot is None:
-            right.set_axis_off()
-        else:
-            _histogram(right, "time per output token", overview.tpot, forecast.tpot, intervals.tpot, SERIES[1], tips)
+        axes = figure.subplots(gridspec_kw={"left": 0.12, "right": 0.985, "bottom": 0.15, "top": 0.82})
+        axes.set_xscale("log")
+        widths = [right - left for left, right in pairwise(edges)]
+        bars = axes.bar(edges[:-1], histogram.counts, widths, align="edge")
+        for bar, count, (left, right) in zip(bars, histogram.counts, pairwise(histogram.edges), strict=True):
+            bar.set(color=colour, edgecolor=PAPER, linewidth=0.5)
+            tips.put(bar, f"{count:,} requests from {format_seconds(left)} to {format_seconds(right)}")
+        lines = [_percentile(axes, each, values, band) for each in PERCENTILES]
+        # Above the chart: beside the lines the words would run into each other wherever percentiles are close.
+        axes.legend(handles=lines, loc="lower left", bbox_to_anchor=(-0.01, 0.98), ncols=3, handlelength=1.6)
+        axes.set_title(title, y=1.12)
+        axes.set(xlabel="ms", ylabel="requests", xlim=(0.98 * low, 1.02 * high))
+        _round_ticks(axes, low, high)
+        axes.grid(visible=False, axis="x")
 
-    return draw("latency", "How many requests had which time to first token and time per output token", 3.1, paint)
+    return draw(name, f"How many requests had which {title}", 2.9, paint, HALF)
 
 
-def _histogram(
-    axes: Axes, title: str, histogram: Histogram, values: Percentiles, band: Band, colour: str, tips: Tips
-) -> None:
-    edges = [edge / MILLI for edge in histogram.edges]
-    widths = [high - low for low, high in pairwise(edges)]
-    bars = axes.bar(edges[:-1], histogram.counts, widths, align="edge")
-    for bar, count, (low, high) in zip(bars, histogram.counts, pairwise(histogram.edges), strict=True):
-        bar.set(color=colour, edgecolor=PAPER, linewidth=0.5)
-        tips.put(bar, f"{count:,} requests from {format_seconds(low)} to {format_seconds(high)}")
-    for name in ("p50", "p90", "p99"):
-        low, value, high = (getattr(each, name) / MILLI for each in (band.low, values, band.high))
-        axes.axvspan(low, high, color=MUTED, alpha=0.14, lw=0)
-        axes.axvline(value, color=INK, lw=1.0)
-        axes.annotate(
-            f"{name} {format_seconds(value * MILLI)}",
-            (value, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(3 if name != "p99" else -3, -9 - 11 * ("p50", "p90", "p99").index(name)),
-            textcoords="offset points",
-            ha="right" if log(value / edges[0]) > 0.75 * log(edges[-1] / edges[0]) else "left",
-            fontsize=8.5,
-        )
-    axes.set_xscale("log")
-    axes.set(title=title, xlabel="ms", ylabel="requests")
-    _round_ticks(axes, edges[0], edges[-1])
-    axes.margins(y=0.28)
-    axes.grid(visible=False, axis="x")
+def _percentile(axes: Axes, name: str, values: Percentiles, band: Band) -> Any:
+    """A line at a percentile, and its 80 % interval."""
+    low, value, high = (getattr(each, name) / MILLI for each in (band.low, values, band.high))
+    axes.axvspan(low, high, color=MUTED, alpha=0.14, lw=0)
+    label = f"{name} {format_seconds(value * MILLI)}"
+    return axes.axvline(value, color=INK, lw=1.2, linestyle=PERCENTILES[name], label=label)
 
 
 def _round_ticks(axes: Axes, low: float, high: float) -> None:
     """Ticks of a logarithmic axis at 1, 2 and 5 times powers of ten, or at even steps where it spans less than that."""
     ticks = [mantissa * 10.0**power for power in range(-6, 9) for mantissa in (1, 2, 5)]
     ticks = [tick for tick in ticks if low <= tick <= high]
+    if len(ticks) > MOST_TICKS:
+        ticks = [tick for tick in ticks if f"{tick:e}".startswith("1")]
     if len(ticks) < 3:
         step = next(each for each in (10.0**power * part for power in range(-9, 9) for part in (1, 2, 5))
-                    if (high - low) / each < 7)  # fmt: skip
+                    if (high - low) / each < MOST_TICKS - 1)  # fmt: skip
         ticks = [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
     axes.set_xticks(ticks, [f"{tick:.6g}" for tick in ticks])
     axes.set_xticks([], minor=True)
@@ -111,7 +116,7 @@ def load_chart(overview: Overview) -> str:
         requests.legend(loc="upper right", ncols=2, bbox_to_anchor=(1.0, 1.28))
         tokens.fill_between(load.times, load.output_tokens, color=SERIES[2], alpha=0.35, lw=0)
         tokens.plot(load.times, load.output_tokens, color=SERIES[2], lw=1.1)
-        tokens.set(title="output tokens a second", ylim=(0, None))
+        tokens.set(title="output tokens per second", ylim=(0, None))
         cache.fill_between(load.times, [100 * use for use in load.kv_usage], color=SERIES[3], alpha=0.35, lw=0)
         cache.plot(load.times, [100 * use for use in load.kv_usage], color=SERIES[3], lw=1.1)
         peak = 100 * max(load.kv_usage)
@@ -132,10 +137,10 @@ def composition_chart(breakdown: Breakdown) -> str:
             of_family[kind] += part.seconds[kind]
     rows = [*families.items(), ("GPU waits for host", breakdown.host.seconds)]
     totals = {kind: sum(seconds[kind] for _, seconds in rows) for kind in kinds}
-    height = 1.1 + 0.5 * len(kinds)
+    height = 1.3 + 0.5 * len(kinds)
 
     def paint(figure: Any, tips: Tips) -> None:
-        axes = figure.subplots(gridspec_kw={"left": 0.19, "right": 0.985, "bottom": 0.95 / height, "top": 0.98})
+        axes = figure.subplots(gridspec_kw={"left": 0.19, "right": 0.985, "bottom": 1.15 / height, "top": 0.98})
         _stack(
             axes,
             [f"{KIND_TITLES[kind]}\n{_count(breakdown.steps[kind], 'step')}" for kind in kinds],
@@ -157,10 +162,10 @@ def _count(number: int, noun: str) -> str:
 
 def slowest_chart(slowest: Sequence[SlowRequest]) -> str:
     """Where the slowest first tokens spent their time."""
-    names, height = list(slowest[0].parts), 1.2 + 0.27 * len(slowest)
+    names, height = list(slowest[0].parts), 1.3 + 0.27 * len(slowest)
 
     def paint(figure: Any, tips: Tips) -> None:
-        axes = figure.subplots(gridspec_kw={"left": 0.12, "right": 0.985, "bottom": 0.95 / height, "top": 0.98})
+        axes = figure.subplots(gridspec_kw={"left": 0.12, "right": 0.985, "bottom": 1.05 / height, "top": 0.98})
         rows = [
             (name, PART_COLOURS[number % len(PART_COLOURS)], [max(0.0, each.parts[name]) / MILLI for each in slowest])
             for number, name in enumerate(names)

@@ -9,7 +9,7 @@ from infercast.forecast.diagnose import Diagnosis, Finding, Gap, Saving
 from infercast.forecast.latency import NAMES
 from infercast.forecast.tune import experts_of, is_tunable
 from infercast.report.layout import facts, grid, section
-from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds
+from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds, workload_dict
 from infercast.units import MICRO, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
     forecast = diagnosis.forecast
     return {
         "deployment": deployment_dict(forecast.deployment),
-        "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
+        "workload": workload_dict(forecast.workload),
         "ttft_ms": milliseconds(forecast.ttft),
         "tpot_ms": milliseconds(forecast.tpot),
         "output_tokens_per_s": forecast.output_tokens_per_second,

@@ -9,9 +9,17 @@ from infercast.forecast.fleet import EngineLoad, FleetForecast
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.saturation import OVERLOADED
+from infercast.report.caveats import caveats
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section
-from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds
+from infercast.report.serving import (
+    deployment_dict,
+    deployment_facts,
+    latency_cells,
+    milliseconds,
+    render_caveats,
+    workload_dict,
+)
 from infercast.report.state import host_fields, host_rows, latency_title, overload, state_fields, state_rows
 from infercast.serve import Workload
 from infercast.units import format_percent
@@ -40,7 +48,7 @@ def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) ->
         *state_rows(forecast.state, forecast.steady),
         *host_rows(forecast.deployment, forecast.phases),
         ("throughput", f"{forecast.output_tokens_per_second:,.0f} output tokens/s"),
-        ("", f"{forecast.output_tokens_per_second_a_gpu:,.0f} output tokens/s a GPU"),
+        ("", f"{forecast.output_tokens_per_second_a_gpu:,.0f} output tokens/s per GPU"),
         ("", f"{forecast.requests_per_second:,.2f} requests/s"),
     ]
     parts: list[RenderableType] = [
@@ -53,7 +61,7 @@ def render_fleet(forecast: FleetForecast, intervals: Intervals | None = None) ->
         parts.insert(2, render_intervals(intervals))
     if forecast.state.word == OVERLOADED:
         parts.insert(1, overload(forecast.state))
-    return parts
+    return [*parts, render_caveats(forecast)]
 
 
 def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> dict[str, Any]:
@@ -61,7 +69,7 @@ def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> d
     return {
         "deployment": deployment_dict(forecast.deployment),
         "router": forecast.router,
-        "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
+        "workload": workload_dict(forecast.workload),
         "ttft_ms": milliseconds(forecast.ttft),
         "tpot_ms": milliseconds(forecast.tpot),
         "inter_token_ms": milliseconds(forecast.inter_token),
@@ -73,6 +81,7 @@ def fleet_dict(forecast: FleetForecast, intervals: Intervals | None = None) -> d
         "engines": engines_list(forecast.engines),
         **state_fields(forecast.state, forecast.steady, forecast.steady_only),
         **host_fields(forecast.phases),
+        "caveats": caveats(forecast),
         **interval_fields(intervals),
     }
 

@@ -26,8 +26,8 @@ LEAST_SHARE = 0.001
 """Kernels below this share of a step are left out of tables."""
 
 
-def report_page(overview: Overview, version: str) -> str:
-    """The whole page."""
+def report_page(overview: Overview, version: str, command: str = "") -> str:
+    """The whole page; ``command`` is what it was made by."""
     forecast = overview.forecast
     deployment = forecast.deployment
     title = f"{deployment.model.name} on {deployment.layout.gpus} x {deployment.gpu.title}"
@@ -54,7 +54,8 @@ def report_page(overview: Overview, version: str) -> str:
             _cards(overview),
             "</header><main>",
             *sections,
-            f"</main><footer>A forecast by infercast {escape(version)}; nothing on this page was measured.</footer>",
+            f"</main><footer>A forecast by infercast {escape(version)}; nothing on this page was measured.",
+            f"<p>Made by <code>{escape(command)}</code></p></footer>" if command else "</footer>",
             "</body></html>\n",
         ]
     )
@@ -142,9 +143,9 @@ def _note_on_engines(overview: Overview) -> str:
     """Whose steps are shown where there are several engines or stages."""
     deployment = overview.forecast.deployment
     layout = deployment.layout
-    engine = "the copy that took most steps" if layout.data > 1 else "the pipeline"
+    engine = "the replica that took most steps" if layout.data > 1 else "the pipeline"
     stages = "; times are those of all stages together, which overlap" if layout.pipeline > 1 else ""
-    waits = "; an idle GPU may wait for the other copies, too" if deployment.shares_experts else ""
+    waits = "; an idle GPU may wait for the other replicas, too" if deployment.shares_experts else ""
     return f'<p class="note">{escape(f"Steps of {engine}{stages}{waits}.")}</p>'
 
 
@@ -173,7 +174,7 @@ def _phase(phase: Phase) -> str:
             ]
         )
     title = f"{phase.steps:,} {TITLES[phase.name]}, {format_seconds(phase.seconds / phase.steps)} each"
-    columns = ["family", "share", "a step", "bound by", "source", "largest kernels"]
+    columns = ["family", "share", "per step", "bound by", "source", "largest kernels"]
     return f"<h3>{escape(title)}</h3>" + _table(columns, rows, words=(0, 3, 4, 5))
 
 
@@ -181,8 +182,8 @@ def _roofline(rooflines: Sequence[StepRoofline]) -> str:
     parts = [roofline_chart(rooflines)]
     parts.append(
         '<p class="note">Larger marks take more of the step. The roof is what the GPU could do at best: its memory '
-        "bandwidth times the operations a byte, or its peak rate; what is still in its cache may beat it. Kernels that "
-        "only move data are not shown.</p>"
+        "bandwidth times the operations per byte, or its peak rate; what is still in its cache may beat it. Kernels "
+        "that only move data are not shown.</p>"
     )
     for roofline in rooflines:
         rows = [
@@ -196,13 +197,22 @@ def _roofline(rooflines: Sequence[StepRoofline]) -> str:
             ]
             for point in roofline.points[:6]
         ]
-        title = (
-            f"{PHASE_TITLES[roofline.phase]}: {roofline.num_tokens:,} tokens of {roofline.num_sequences:,} "
-            f"sequences after {roofline.context:,} earlier ones each"
-        )
-        columns = ["kernel", "share", "operations a byte", "reaches", "roof", "of the roof"]
+        title = f"{PHASE_TITLES[roofline.phase]}: {_step_words(roofline)}"
+        columns = ["kernel", "share", "operations per byte", "reaches", "roof", "of the roof"]
         parts.append(f"<h3>{escape(title)}</h3>" + _table(columns, rows))
     return "".join(parts)
+
+
+def _step_words(roofline: StepRoofline) -> str:
+    """What is in a step."""
+    prompts = "prompt" if roofline.num_prompts == 1 else "prompts"
+    decodes = "sequence" if roofline.num_decodes == 1 else "sequences"
+    parts = []
+    if roofline.num_prompts:
+        parts.append(f"{roofline.num_prompts:,} {prompts} with {roofline.prompt_tokens:,} new tokens")
+    if roofline.num_decodes:
+        parts.append(f"{roofline.num_decodes:,} {decodes} decoding after {roofline.context:,} tokens")
+    return ", ".join(parts)
 
 
 def _slowest(slowest: Sequence[SlowRequest]) -> str:
@@ -229,7 +239,7 @@ def _reasons(request: SlowRequest) -> str:
 def _sources(overview: Overview) -> str:
     rows = [*deployment_facts(overview.forecast.deployment), ("workload", overview.forecast.workload.description)]
     facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in caveats(overview))
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in caveats(overview.forecast))
     return f"<dl>{facts}</dl><h3>Caveats</h3><ul>{items}</ul>"
 
 

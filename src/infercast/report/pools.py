@@ -12,7 +12,7 @@ from infercast.forecast.saturation import OVERLOADED
 from infercast.report.fleet import engine_table, engines_list, latency_table, workload_words
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section
-from infercast.report.serving import deployment_dict, deployment_facts, milliseconds
+from infercast.report.serving import deployment_dict, deployment_facts, milliseconds, workload_dict
 from infercast.report.state import latency_title, overload, state_fields, state_rows
 from infercast.units import format_percent, format_seconds
 
@@ -63,7 +63,7 @@ def disaggregated_dict(forecast: DisaggregatedForecast, intervals: Intervals | N
             "transfer_ms": milliseconds(forecast.transfer),
             "use": forecast.link_use,
         },
-        "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
+        "workload": workload_dict(forecast.workload),
         "gpus": forecast.gpus,
         "ttft_ms": milliseconds(forecast.ttft),
         "tpot_ms": milliseconds(forecast.tpot),

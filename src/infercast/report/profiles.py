@@ -27,7 +27,9 @@ def render_profiles(profiles: Sequence[ProfileComparison]) -> list[RenderableTyp
     )
     covered = summary["kernel_time_covered"]
     note = (
-        "no profile in these files" if covered is None else f"{format_percent(covered)} of the profiled time is priced"
+        "no profile in these files"
+        if covered is None
+        else f"{format_percent(covered)} of the profiled time is estimated"
     )
     return [*parts, section("Kernels of profiled steps", Group(Text(f"{note}\n"), table))]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.rooflines import RooflinePoint, StepRoofline
-from infercast.report.charts import COLOURS, OTHERS, draw
+from infercast.report.charts import COLOURS, HALF, OTHERS, draw
 from infercast.report.svg import INK, MUTED, PAPER, Tips
 from infercast.units import TERA, format_percent, format_rate
 
@@ -15,35 +16,36 @@ if TYPE_CHECKING:
 
 LABELLED = 6
 """Kernels of a roofline that are named; the others tell their names when they are pointed at."""
-LINE, NEAR = 15.0, 90.0
-"""Pixels between two lines of text, and from which distance two names do not meet."""
+LINE, LETTER, AWAY, POINTS = 15.0, 6.9, 8.0, 0.72
+"""Pixels of a line of text, of a letter and from a mark to its name; points in a pixel."""
+LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2, "relpos": (0.0, 0.5)}
+"""The line from a name to its mark."""
+LEFT, RIGHT = 0.3, 6e3
+"""Operations per byte at the ends of a chart."""
 PHASE_TITLES = {"prefill": "average step with prompt tokens", "decode": "average step of decoding"}
 
 
 def roofline_chart(rooflines: Sequence[StepRoofline]) -> str:
     """Kernels of average steps under the roof of the GPU."""
+    charts = []
+    for number, roofline in enumerate(rooflines):
 
-    def paint(figure: Any, tips: Tips) -> None:
-        panels = figure.subplots(
-            1,
-            len(rooflines),
-            squeeze=False,
-            sharey=True,
-            gridspec_kw={"left": 0.07, "right": 0.985, "bottom": 0.13, "top": 0.92, "wspace": 0.06},
-        )[0]
-        for axes, roofline in zip(panels, rooflines, strict=True):
+        def paint(figure: Any, tips: Tips, roofline: StepRoofline = roofline) -> None:
+            axes = figure.subplots(gridspec_kw={"left": 0.16, "right": 0.98, "bottom": 0.12, "top": 0.93})
             _roofline(axes, roofline, tips)
-        panels[0].set_ylabel("TFLOP/s")
 
-    return draw("roofline", "What the kernels of average steps reach against what the GPU allows", 4.2, paint)
+        name = "roofline" if number == 0 else f"roofline-{roofline.phase}"
+        words = f"What the kernels of an {PHASE_TITLES[roofline.phase]} reach against what the GPU allows"
+        charts.append(draw(name, words, 3.9, paint, HALF))
+    return f'<div class="pair">{"".join(charts)}</div>'
 
 
 def _roofline(axes: Axes, roofline: StepRoofline, tips: Tips) -> None:
-    low, high = 0.3, 6e3
+    low, high = LEFT, RIGHT
     lowest = min(point.flops_per_second for point in roofline.points)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set(title=PHASE_TITLES[roofline.phase], xlabel="operations a byte", xlim=(low, high))
+    axes.set(title=PHASE_TITLES[roofline.phase], xlabel="operations per byte", ylabel="TFLOP/s", xlim=(low, high))
     axes.set_ylim(0.5 * lowest / TERA, 2.5 * max(roofline.peaks.values()) / TERA)
     used = {point.dtype for point in roofline.points if point.share >= 0.05}
     for dtype, peak in ((dtype, peak) for dtype, peak in roofline.peaks.items() if dtype in used):
@@ -54,28 +56,61 @@ def _roofline(axes: Axes, roofline: StepRoofline, tips: Tips) -> None:
     _say(axes, f"memory: {format_rate(roofline.bandwidth, 'B/s')}", slope, (-6, 2), ha="right", color=MUTED)
     for point in roofline.points:
         (mark,) = axes.plot(
-            [max(point.intensity, low)], [point.flops_per_second / TERA], "o", ms=5 + 22 * point.share**0.5,
+            [max(point.intensity, low)], [point.flops_per_second / TERA], "o", ms=_mark_size(point),
             color=COLOURS.get(point.family, OTHERS), alpha=0.75, mec=PAPER, mew=0.8,
         )  # fmt: skip
         reached = format_percent(point.flops_per_second / point.limit)
         rate = format_rate(point.flops_per_second, "FLOP/s")
         tips.put(mark, f"{point.name}: {format_percent(point.share)} of the step, {rate}, {reached} of the roof")
-    _label_points(axes, roofline.points[:LABELLED])
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
+    _label_points(axes, roofline.points, LABELLED)
 
 
-def _label_points(axes: Axes, points: Sequence[RooflinePoint]) -> None:
-    """Names to the right of their marks; where marks lie on each other, one below the other."""
-    places = [axes.transData.transform((point.intensity, point.flops_per_second / TERA)) for point in points]
-    taken: list[tuple[float, float]] = []
-    for point, (x, y) in sorted(zip(points, places, strict=True), key=lambda pair: -pair[1][1]):
-        top = min((below - LINE for right, below in taken if abs(right - x) < NEAR), default=y)
-        height = min(float(y), top)
-        taken.append((float(x), height))
-        where = (point.intensity, point.flops_per_second / TERA)
-        _say(axes, point.name, where, (6 + 12 * point.share**0.5, 0.72 * (height - y) - 3), ha="left", color=INK)
+def _label_points(axes: Axes, points: Sequence[RooflinePoint], named: int) -> None:
+    """Names beside or below their marks, each where no mark and no other name is, and led to its mark."""
+    box = axes.get_window_extent()
+    marks = [_mark_box(axes, point) for point in points]
+    taken = list(marks)
+    for point, (left, bottom, right, top) in sorted(
+        zip(points[:named], marks[:named], strict=True), key=lambda pair: -pair[1][3]
+    ):
+        x, y = (left + right) / 2, (bottom + top) / 2
+        width = LETTER * len(point.name)
+        begin = min(right + AWAY, box.x1 - width)
+        height = y
+        while height > box.y0 + LINE and any(_meet(_name_box(begin, height, width), each) for each in taken):
+            height -= 2.0
+        taken.append(_name_box(begin, height, width))
+        axes.annotate(
+            point.name, (max(point.intensity, LEFT), point.flops_per_second / TERA), textcoords="offset points",
+            xytext=(POINTS * (begin - x), POINTS * (height - y)), ha="left", va="center", color=INK, fontsize=8.5,
+            arrowprops=LEADER,
+        )  # fmt: skip
+
+
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top, in pixels."""
+
+
+def _mark_size(point: RooflinePoint) -> float:
+    """Points across: area by share."""
+    return 5 + 22 * sqrt(point.share)
+
+
+def _mark_box(axes: Axes, point: RooflinePoint) -> Box:
+    x, y = axes.transData.transform((max(point.intensity, LEFT), point.flops_per_second / TERA))
+    half = _mark_size(point) / POINTS / 2
+    return float(x - half), float(y - half), float(x + half), float(y + half)
+
+
+def _name_box(begin: float, height: float, width: float) -> Box:
+    return begin, height - LINE / 2, begin + width, height + LINE / 2
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _say(

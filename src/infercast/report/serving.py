@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infercast.engine.deployment import Deployment
-from infercast.engine.host import Host, default_host
 from infercast.engine.settings import DEFAULT_ENGINE, ResolvedSettings
+from infercast.forecast.fleet import FleetForecast
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.phases import Phase
@@ -14,10 +14,12 @@ from infercast.forecast.saturation import OVERLOADED
 from infercast.forecast.serving import Forecast, Level
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
+from infercast.report.caveats import caveats, has_default_host
 from infercast.report.intervals import interval_fields, render_intervals
-from infercast.report.layout import facts, grid, section
+from infercast.report.layout import facts, grid, section, styled
 from infercast.report.memory import block_tokens
 from infercast.report.state import TITLES, host_fields, host_rows, latency_title, overload, state_fields, state_rows
+from infercast.serve.request import Workload
 from infercast.units import MILLI, format_bytes, format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
     shape = memory.kv.shape
     rows = [
         ("model", f"{model.name} ({format_count(parameter_count(model))} parameters, {model.layers} layers)"),
-        ("weights", f"{model.weights.name}, {format_bytes(memory.weights)} a GPU"),
+        ("weights", f"{model.weights.name}, {format_bytes(memory.weights)} per GPU"),
         ("GPU", f"{deployment.layout.gpus} x {gpu.title} ({gpu.name})"),
         (
             "KV cache",
@@ -40,12 +42,13 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         (
             "engine",
             f"{_engine(settings)}up to {settings.max_num_batched_tokens:,} tokens, "
-            f"{settings.max_num_seqs:,} sequences a step; "
+            f"{settings.max_num_seqs:,} sequences per step; "
             f"max_model_len {settings.max_model_len:,}; "
             f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}",
         ),
-        ("host", _host(deployment.host)),
-        ("kernel prices", deployment.predictor.describe(gpu)),
+        ("host", _host(deployment)),
+        ("clients", "over HTTP to the API server" if deployment.over_http else "in one program with the engine"),
+        ("kernel latencies", deployment.predictor.describe(gpu)),
     ]
     if not _is_plain(deployment.layout):
         rows.insert(3, ("layout", _layout(deployment)))
@@ -68,7 +71,7 @@ def _layout(deployment: Deployment) -> str:
     layout = deployment.layout
     parts = [f"{layout.tensor} GPUs share every layer"] if layout.tensor > 1 else []
     parts += [f"{layout.pipeline} stages"] if layout.pipeline > 1 else []
-    parts += [f"{layout.data} copies"] if layout.data > 1 else []
+    parts += [f"{layout.data} replicas"] if layout.data > 1 else []
     if layout.experts:
         parts.append(f"experts spread over {layout.expert_gpus} GPUs")
     elif deployment.shares_experts:
@@ -76,9 +79,10 @@ def _layout(deployment: Deployment) -> str:
     return f"{layout}: {', '.join(parts)}"
 
 
-def _host(host: Host) -> str:
+def _host(deployment: Deployment) -> str:
     """Whose CPU it is, and a warning where it is nobody's in particular."""
-    return f"{host.title} (default; not fitted to your machine)" if host == default_host() else host.title
+    unfitted = " (default; not fitted to your machine)" if has_default_host(deployment) else ""
+    return f"{deployment.host.title}{unfitted}"
 
 
 def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
@@ -95,14 +99,20 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
     if forecast.state.word == OVERLOADED:
         parts.insert(1, overload(forecast.state))
     parts += [section(_phase_title(phase), _phase_table(phase)) for phase in forecast.phases]
-    return parts
+    return [*parts, render_caveats(forecast)]
+
+
+def render_caveats(forecast: Forecast | FleetForecast) -> RenderableType:
+    """How far to trust it, one sentence a line; what is said beside the load already is left out."""
+    known = [text for _, text in host_rows(forecast.deployment, forecast.phases)]
+    return section("Caveats", styled("\n".join(each for each in caveats(forecast) if each not in known)))
 
 
 def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dict[str, Any]:
     """The same as plain data, in milliseconds where a name says so."""
     return {
         "deployment": deployment_dict(forecast.deployment),
-        "workload": {"description": forecast.workload.description, "requests": len(forecast.workload.requests)},
+        "workload": workload_dict(forecast.workload),
         "ttft_ms": milliseconds(forecast.ttft),
         "tpot_ms": milliseconds(forecast.tpot),
         "inter_token_ms": milliseconds(forecast.inter_token),
@@ -120,7 +130,18 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         **host_fields(forecast.phases),
         "source": forecast.source,
         "kind": forecast.kind,
+        "caveats": caveats(forecast),
         **interval_fields(intervals),
+    }
+
+
+def workload_dict(workload: Workload) -> dict[str, Any]:
+    """What was served, and how many requests had to be cut or left out for it."""
+    return {
+        "description": workload.description,
+        "requests": len(workload.requests),
+        "truncated": workload.num_truncated,
+        "skipped": workload.num_skipped,
     }
 
 
@@ -144,6 +165,7 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
         "max_model_len": settings.max_model_len,
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "enable_prefix_caching": settings.enable_prefix_caching,
+        "api_server": deployment.over_http,
         "notes": list(model.notes),
     }
 
@@ -219,7 +241,7 @@ def _phase_table(phase: Phase) -> RenderableType:
         for name, seconds, bound, source, kernels in parts
         if seconds >= 0.0005 * phase.whole
     ]
-    return grid(("family", "share", "a step", "bound by", "source", "largest kernels"), rows, notes_at=(3, 4, 5))
+    return grid(("family", "share", "per step", "bound by", "source", "largest kernels"), rows, notes_at=(3, 4, 5))
 
 
 def milliseconds(values: Percentiles | None) -> dict[str, float] | None:

@@ -65,10 +65,13 @@ def _layer_facts(tuning: Tuning) -> list[tuple[str, str]]:
         said += "; gains below are over its rules of thumb, which do not run then"
     return [
         ("model", f"{tuning.model.name} on {tuning.gpu.title}, {tuning.layout}"),
-        ("layer", f"{op.num_local} experts of {op.inter:,} on this GPU, hidden size {op.hidden:,}, {op.topk} a token"),
+        (
+            "layer",
+            f"{op.num_local} experts of {op.inter:,} here, hidden size {op.hidden:,}, {op.topk} per token",
+        ),
         ("format", op.dtype),
         ("file", f"{file_name(op.num_local, op.inter, op.dtype, tuning.gpu)}: {said}"),
-        ("configurations", f"{first.priced:,} priced, left out: {left_out}"),
+        ("configurations", f"{first.priced:,} estimated, left out: {left_out}"),
     ]
 
 

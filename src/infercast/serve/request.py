@@ -56,3 +56,10 @@ class Workload:
     description: str = ""
     drawn: Draw | None = None
     """Set where chance made the requests, so that it could have made others; see `redrawn`."""
+    num_truncated: int = 0
+    """Requests that were cut to the longest a model allows ..."""
+    num_skipped: int = 0
+    """... and those that were left out for it."""
+
+    def __repr__(self) -> str:
+        return f"<Workload: {self.description or f'{len(self.requests):,} requests'}>"

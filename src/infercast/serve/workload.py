@@ -106,27 +106,46 @@ def workload_from_requests(
     return Workload(ordered, concurrency, description=description or f"{len(ordered):,} requests")
 
 
-def scaled(workload: Workload, *, rate_scale: float = 1.0, limit: int | None = None) -> Workload:
-    """The same requests, the first ``limit`` of them, arriving ``rate_scale`` times as fast (2 halves every gap)."""
-    if not (rate_scale > 0 and math.isfinite(rate_scale)):
-        raise InputError(f"rate_scale must be a positive, finite number (2 is twice as fast), not {rate_scale!r}")
+def scaled(
+    workload: Workload, *, rate_scale: float = 1.0, rate: float | None = None, limit: int | None = None
+) -> Workload:
+    """The same requests, the first ``limit`` of them, arriving ``rate_scale`` times as fast (2 halves every gap).
+
+    With ``rate`` they arrive at that many requests a second on average, whatever it was before.
+    """
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1 request, not {limit!r}")
+    if rate is not None:
+        rate_scale = _scale_to(rate, rate_scale, workload, limit)
+    if not (rate_scale > 0 and math.isfinite(rate_scale)):
+        raise InputError(f"rate_scale must be a positive, finite number (2 is twice as fast), not {rate_scale!r}")
     if rate_scale != 1.0 and workload.concurrency is not None:
         raise InputError(f"rate_scale {rate_scale!r} was given, but a closed loop has no rate; change its concurrency")
-    requests, description, rate = workload.requests[:limit], workload.description, workload.rate
+    requests, description, steady = workload.requests[:limit], workload.description, workload.rate
     if len(requests) < len(workload.requests):
         description += f"; the first {len(requests):,} of them"
     if rate_scale != 1.0:
-        description += f"; {rate_scale:g} times the rate"
-        rate = None if rate is None else rate * rate_scale
-        requests = tuple(
-            Request(r.arrival / rate_scale, r.num_input, r.num_output, r.prefix, r.answer) for r in requests
-        )
+        to_rate = "" if rate is None else f", to {rate:g} requests/s"
+        description += f"; {rate_scale:.4g} times the rate{to_rate}"
+        steady = None if steady is None else steady * rate_scale
+        requests = tuple(replace(request, arrival=request.arrival / rate_scale) for request in requests)
     if not requests[-1].arrival < LATEST:
         last = f"the last is {requests[-1].arrival:g} s"
         raise InputError(f"rate_scale {rate_scale!r} gives arrival times too large for a clock: {last}")
-    return replace(workload, requests=requests, rate=rate, description=description.removeprefix("; "))
+    return replace(workload, requests=requests, rate=steady, description=description.removeprefix("; "))
+
+
+def _scale_to(rate: float, rate_scale: float, workload: Workload, limit: int | None) -> float:
+    """How many times as fast requests must arrive to come at ``rate``."""
+    if rate_scale != 1.0:
+        raise InputError(f"rate {rate!r} and rate_scale {rate_scale!r} both say how fast requests arrive; give one")
+    if not (rate > 0 and math.isfinite(rate)):
+        raise InputError(f"rate must be a positive, finite number of requests a second, not {rate!r}")
+    requests = workload.requests[:limit]
+    span = requests[-1].arrival - requests[0].arrival
+    if span <= 0:
+        raise InputError(f"rate {rate!r} cannot be reached: all requests arrive at once, so they have no rate to scale")
+    return rate * span / (len(requests) - 1)
 
 
 def _as_lengths(lengths: LengthDistribution | str | int, field: str) -> LengthDistribution:

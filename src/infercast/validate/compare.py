@@ -175,6 +175,7 @@ def deployment_of(
             gpu or gpu_from_driver_name(measured.gpu),
             settings,
             tensor_parallel_size=measured.tensor_parallel_size,
+            api_server=False,  # measured from a program that holds the engine
             predictor=predictor,
             host=host,
         )

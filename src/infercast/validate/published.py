@@ -1,9 +1,9 @@
 """Published serving results, read from a table: one row a run, with the settings that its source states.
 
 Columns: ``run_id``, ``source``, ``engine_version``, ``gpu``, ``model``, ``dtype``, ``tp``, ``ep``, ``replicas``,
-``isl`` and ``osl`` (or ``mean_isl`` and ``mean_osl``), ``load``, ``concurrency``, ``rate``, ``n_requests``,
-``max_model_len``, ``server_flags`` (words, see `read_flags`), ``flags``, and what was measured: ``ttft_mean_ms``,
-``tpot_mean_ms``, ``e2e_mean_ms`` and ``out_tok_s``, any of which may be empty.
+``isl`` and ``osl`` (or ``mean_isl`` and ``mean_osl``), ``len_dist``, ``load``, ``concurrency``, ``rate``,
+``n_requests``, ``max_model_len``, ``server_flags`` (words, see `read_flags`), ``flags``, and what was measured:
+``ttft_mean_ms``, ``tpot_mean_ms``, ``e2e_mean_ms`` and ``out_tok_s``, any of which may be empty.
 """
 
 from __future__ import annotations

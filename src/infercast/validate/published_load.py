@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import NormalDist
@@ -15,8 +16,12 @@ from infercast.errors import FileFormatError
 from infercast.serve.request import Request, Segment, Workload
 from infercast.serve.workload import synthetic_workload, workload_from_requests
 
-SHORTEST = 0.8
-"""Lengths are uniform between this share of the stated length and all of it."""
+SHARES = re.compile(r"uniform\s*\[\s*(\d+(?:\.\d+)?)?\s*l\s*,\s*(\d+(?:\.\d+)?)?\s*l\s*\]")
+"""Lengths that are uniform between two shares of the stated length: ``uniform[0.8L,L]``."""
+EXACT = ("", "exact", "fixed", "inference-perf shared_prefix")
+"""In the column ``len_dist``: every request has just the stated length."""
+LOADS = ("closed-loop", "all-at-once burst", "constant-rate", "poisson", "trace")
+"""How the column ``load`` may begin."""
 OPEN_LOOP_SECONDS = 120.0
 """Of a constant rate only so much is simulated: it is steady long before."""
 SHARED_PROMPTS = 16
@@ -89,39 +94,63 @@ def read_arguments(row: RowReader) -> dict[str, Any]:
 def read_workload(row: RowReader, *, cached: bool) -> Workload:
     """The requests of a run; ``cached``: its prompts come again and again and are likely to be found in the cache."""
     load = row.required("load")
-    if load.startswith("trace"):
+    kind = next((known for known in LOADS if load.lower().startswith(known)), None)
+    if kind is None:
+        raise row.wrong(f"load {load!r} is not known; known: {', '.join(LOADS)}")
+    if kind == "trace":
         return _read_requests(row, row.folder / "requests.jsonl")
-    if load == "closed-loop":
-        return synthetic_workload(
-            concurrency=row.whole("concurrency") or 1,
-            count=row.whole("n_requests") or 10 * (row.whole("concurrency") or 1),
-            input_lengths=_uniform(row, "isl"),
-            output_lengths=_uniform(row, "osl"),
-        )
-    if load == "all-at-once burst":
-        count = row.whole("n_requests") or 1
+    if kind == "all-at-once burst":
+        count = _stated(row, "n_requests")
         shuffle = np.random.default_rng(0)
-        lengths = (_chat(row, name, count, shuffle) for name in ("isl", "osl"))
+        lengths = (_burst_lengths(row, name, count, shuffle) for name in ("isl", "osl"))
         return workload_from_requests([Request(0.0, *pair) for pair in zip(*lengths, strict=True)])
+    inputs, outputs = _lengths(row, "isl"), _lengths(row, "osl")
+    if kind == "closed-loop":
+        clients = _stated(row, "concurrency")
+        count = row.whole("n_requests") or 10 * clients
+        return synthetic_workload(concurrency=clients, count=count, input_lengths=inputs, output_lengths=outputs)
     rate = row.number("rate")
     if rate is None:
-        raise row.wrong(f"load {load!r} needs a rate; known: closed-loop, all-at-once burst, trace, constant-rate")
-    return _constant(row, rate, cached=cached)
+        raise row.wrong(f"load {load!r} needs the column 'rate'")
+    # Of an open loop a part is enough.
+    most = max(1, round(rate * OPEN_LOOP_SECONDS))
+    count = min(row.whole("n_requests") or most, most)
+    arrival = "constant" if kind == "constant-rate" else kind
+    workload = synthetic_workload(arrival=arrival, rate=rate, count=count, input_lengths=inputs, output_lengths=outputs)
+    return _from_few_prompts(workload) if cached else workload
 
 
-def _uniform(row: RowReader, name: str) -> str:
-    """Lengths of a closed loop."""
-    length = row.whole(name)
-    if length is None:
-        raise row.wrong(f"a closed loop needs the column {name!r}")
-    return f"uniform:{max(1, math.floor(SHORTEST * length))}:{length}"
+def _stated(row: RowReader, name: str) -> int:
+    """A whole number without which this kind of load says too little."""
+    value = row.whole(name)
+    if value is None:
+        raise row.wrong(f"load {row.text('load')!r} needs the column {name!r}")
+    return value
 
 
-def _chat(row: RowReader, name: str, count: int, shuffle: np.random.Generator) -> list[int]:
+def _lengths(row: RowReader, name: str) -> str:
+    """Lengths as `parse_lengths` reads them: exactly the stated one, unless the row says how they differ."""
+    length = _stated(row, name)
+    stated = row.text("len_dist")
+    if stated.lower() in EXACT:
+        return str(length)
+    shares = SHARES.fullmatch(stated.lower())
+    if shares is None:
+        raise row.wrong(f"len_dist {stated!r} is not known; known: nothing (exact lengths), fixed, uniform[0.8L,L]")
+    low, high = (math.floor(float(share or 1) * length) for share in shares.groups())
+    return f"uniform:{max(1, low)}:{max(1, high)}"
+
+
+def _burst_lengths(row: RowReader, name: str, count: int, shuffle: np.random.Generator) -> list[int]:
+    """Lengths of chats where a mean is published, of one length where that is."""
+    mean, length = row.number(f"mean_{name}"), row.whole(name)
+    if mean is None and length is None:
+        raise row.wrong(f"load {row.text('load')!r} needs the column {name!r} or 'mean_{name}'")
+    return [length] * count if mean is None and length else _chat(row, name, mean or 1.0, count, shuffle)
+
+
+def _chat(row: RowReader, name: str, mean: float, count: int, shuffle: np.random.Generator) -> list[int]:
     """Lengths of chats whose mean is the published one, in random order."""
-    mean = row.number(f"mean_{name}") or row.number(name)
-    if mean is None:
-        raise row.wrong(f"needs the column 'mean_{name}'")
     spread, shortest, longest = CHATS[name]
     longest = min(longest, (row.whole("max_model_len") or 2 * longest) // 2)
     ranks = np.array([NormalDist().inv_cdf((position + 0.5) / count) for position in range(count)])
@@ -133,15 +162,12 @@ def _chat(row: RowReader, name: str, count: int, shuffle: np.random.Generator) -
     return [int(length) for length in shuffle.permutation(np.rint(lengths))]
 
 
-def _constant(row: RowReader, rate: float, *, cached: bool) -> Workload:
-    """Requests of one size at equal distances."""
-    isl, osl = row.whole("isl") or 1, row.whole("osl") or 1
-    count = min(row.whole("n_requests") or round(rate * OPEN_LOOP_SECONDS), round(rate * OPEN_LOOP_SECONDS))
-    requests = [
-        Request(index / rate, isl, osl, (Segment(index % SHARED_PROMPTS, isl),) if cached else ())
-        for index in range(count)
-    ]
-    return workload_from_requests(requests)
+def _from_few_prompts(workload: Workload) -> Workload:
+    """The same requests with prompts of a small set, which come round again and again."""
+    return workload_from_requests(
+        Request(each.arrival, each.num_input, each.num_output, (Segment(index % SHARED_PROMPTS, each.num_input),))
+        for index, each in enumerate(workload.requests)
+    )
 
 
 def _read_requests(row: RowReader, path: Path) -> Workload:
