@@ -17,6 +17,8 @@ LARGE_GPU_BYTES = 70 * GIB
 
 LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
+LARGEST_CAPTURE = 1_000_000
+"""No engine records graphs for larger steps."""
 
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
@@ -73,7 +75,8 @@ class ResolvedSettings:
             return ()
         if self.cudagraph_capture_sizes is not None:
             return tuple(size for size in self.cudagraph_capture_sizes if size <= self.max_num_batched_tokens)
-        return capture_sizes(self.max_num_seqs, self.max_cudagraph_capture_size)
+        largest = self.max_cudagraph_capture_size
+        return capture_sizes(self.max_num_seqs, None if largest is None else min(largest, self.max_num_batched_tokens))
 
 
 def resolve(
@@ -124,12 +127,15 @@ def _check(settings: EngineSettings, max_positions: int) -> None:
             raise InputError(f"{name} must be at least 1, not {value}")
     if settings.block_size is not None:
         check_block_size(settings.block_size)
+    largest = settings.max_cudagraph_capture_size
+    if largest is not None and largest > LARGEST_CAPTURE:
+        raise InputError(f"max_cudagraph_capture_size must be at most {LARGEST_CAPTURE:,}, not {largest:,}")
     sizes = settings.cudagraph_capture_sizes
     if sizes is not None and not (sizes and all(size >= 1 for size in sizes)):
         raise InputError(f"cudagraph_capture_sizes must be one or more numbers of at least 1, not {list(sizes)}")
-    if sizes and settings.max_cudagraph_capture_size not in (None, max(sizes)):
+    if sizes and largest not in (None, max(sizes)):
         raise InputError(
-            f"max_cudagraph_capture_size {settings.max_cudagraph_capture_size} is not the largest of "
+            f"max_cudagraph_capture_size {largest} is not the largest of "
             f"cudagraph_capture_sizes, {max(sizes)}; give one of the two"
         )
     if settings.cudagraph_mode not in MODES:
