@@ -14,17 +14,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import tree
-
-from cases import MODES, Case, draw, is_run
-from ours import Ours, turns
+import vllm_tree as tree
+from our_scheduler import Ours, turns
+from scheduling_cases import MODES, Case, draw, is_run
 
 WHAT = ("tokens", "preempted", "free blocks")
 
 
 def first_difference(case: Case) -> tuple[str | None, int, int]:
     """Where the two part, if they do; steps and preemptions up to there."""
-    from real import Real  # noqa: PLC0415 - imports vLLM, which `tree.use` has to have prepared
+    from vllm_scheduler import Real  # noqa: PLC0415 - imports vLLM, which `vllm_tree.use` has to have prepared
 
     steps = preemptions = 0
     try:

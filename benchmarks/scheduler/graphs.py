@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import tree
+import vllm_tree as tree
 
 from infercast.engine.graphs import Graphs, Launch
 from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
@@ -29,7 +29,7 @@ class Dispatchers:
     """vLLM's own, for one engine."""
 
     def __init__(self, settings: ResolvedSettings) -> None:
-        import vllm.v1.worker.gpu.cudagraph_utils as v2  # noqa: PLC0415 - after `tree.use`
+        import vllm.v1.worker.gpu.cudagraph_utils as v2  # noqa: PLC0415 - after `vllm_tree.use`
         from vllm.config import CUDAGraphMode  # noqa: PLC0415
         from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher  # noqa: PLC0415
 
@@ -57,7 +57,7 @@ class Dispatchers:
 
 def real_sizes(settings: ResolvedSettings) -> list[int]:
     """The sizes that vLLM's configuration chooses."""
-    from vllm.config import CUDAGraphMode, VllmConfig  # noqa: PLC0415 - after `tree.use`
+    from vllm.config import CUDAGraphMode, VllmConfig  # noqa: PLC0415 - after `vllm_tree.use`
 
     compilation = Namespace(
         cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE,

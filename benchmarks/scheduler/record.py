@@ -16,17 +16,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import tree
-
-from cases import MODES, Case, draw, is_run
-from ours import Script, turns
+import vllm_tree as tree
+from our_scheduler import Script, turns
+from scheduling_cases import MODES, Case, draw, is_run
 
 COUNT, LONGEST, FIRST_SEED = 20, 150, 1_000_000
 
 
 def record(version: str) -> list[dict[str, Any]]:
     """Small cases of all modes with the script of their steps."""
-    from real import Real  # noqa: PLC0415 - imports vLLM, which `tree.use` has to have prepared
+    from vllm_scheduler import Real  # noqa: PLC0415 - imports vLLM, which `vllm_tree.use` has to have prepared
 
     found = []
     for mode in (mode for mode in MODES if is_run(mode, version)):

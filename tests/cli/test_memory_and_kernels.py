@@ -30,7 +30,7 @@ def test_memory_in_tables(infercast: Any) -> None:
 
 def test_a_model_whose_every_layer_has_a_window_says_when_it_stops_growing(infercast: Any) -> None:
     out = infercast("memory", "phi-3-mini", "--gpu", "h200-sxm").out
-    assert "384.00 KiB a GPU up to 2,047 tokens, nothing more from there on" in out
+    assert "384.00 KiB per GPU up to 2,047 tokens, nothing more from there on" in out
     fit = infercast("memory", "phi-3-mini", "--gpu", "h200-sxm", "--json").json
     assert (fit["kv_bytes_per_token"], fit["kv_bytes_per_token_beyond_windows"]) == (2 * 32 * 96 * 2 * 32, 0)
 

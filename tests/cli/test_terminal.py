@@ -72,7 +72,24 @@ def test_terminals_get_colour_within_their_width(on_terminal: Callable[..., str]
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_narrow_terminals_lose_no_digit(on_terminal: Callable[..., str], words: tuple[str, ...]) -> None:
-    assert ANSI.sub("", on_terminal(*words, columns=60)) == ANSI.sub("", on_terminal(*words))
+    assert ANSI.sub("", on_terminal(*words, columns=60)) == ANSI.sub("", on_terminal(*words, columns=80))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate", "deepseek-v2-lite", "--gpu", "h200-sxm", "--rate", "4", "-n", "30"),
+        ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", "-n", "30", "-dp", "2"),
+        ("disaggregate", "qwen3-0.6b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--rate", "2", "-n", "30"),
+        ("layouts", "qwen3-0.6b", "--gpu", "l4", "--gpus", "1,2", "--concurrency", "2", "--output-len", "8"),
+        ("hosts",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_forecasts_fit_80_columns(on_terminal: Callable[..., str], words: tuple[str, ...]) -> None:
+    text = ANSI.sub("", on_terminal(*words, columns=80))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
 
 
 def test_no_color_is_obeyed(on_terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,10 @@ def test_a_few_short_sequences_bound_the_default_budget():
     assert settle(max_num_seqs=2, max_model_len=512).max_num_batched_tokens == 1024
 
 
+def test_no_graph_is_recorded_for_more_tokens_than_a_step_has():
+    assert settle(max_num_batched_tokens=2048, max_cudagraph_capture_size=4096).capture_sizes[-1] == 2048
+
+
 def test_without_chunks_a_step_holds_the_longest_prompt():
     assert settle("l4", enable_chunked_prefill=False, max_model_len=6000).max_num_batched_tokens == 6000
 
@@ -57,6 +61,7 @@ def test_without_chunks_a_step_holds_the_longest_prompt():
         ({"max_num_batched_tokens": -1}, "max_num_batched_tokens must be at least 1, not -1"),
         ({"max_model_len": 0}, "max_model_len must be at least 1, not 0"),
         ({"block_size": 0}, "block_size must be at least 1, not 0"),
+        ({"max_cudagraph_capture_size": 10**7}, "max_cudagraph_capture_size must be at most 1,000,000, not 10,000,000"),
         ({"num_gpu_blocks_override": 0}, "num_gpu_blocks_override must be at least 1, not 0"),
         ({"gpu_memory_utilization": 0.0}, r"gpu_memory_utilization must lie in \(0, 1\], not 0.0"),
         ({"gpu_memory_utilization": 1.1}, r"gpu_memory_utilization must lie in \(0, 1\], not 1.1"),

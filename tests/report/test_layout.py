@@ -63,4 +63,13 @@ def test_narrow_terminals_are_not_squeezed(capsys: pytest.CaptureFixture[str], m
     show(grid([str(number) for number in range(8)], [row]))
     plain = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert plain.splitlines()[-1].split() == row
-    assert len(plain.splitlines()[-1]) <= LEAST_WIDTH
+    assert LEAST_WIDTH < len(plain.splitlines()[-1]) < PIPE_WIDTH
+
+
+def test_what_can_be_narrow_is_narrow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    show(facts([("name", "word " * 100)]), grid([str(number) for number in range(8)], [["1,234,567"] * 8]))
+    words, table = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).split("\n\n")
+    assert max(map(len, words.splitlines())) <= LEAST_WIDTH < max(map(len, table.splitlines()))

@@ -21,11 +21,11 @@ MODES = sorted({(each["case"]["version"], each["case"]["mode"]) for each in RECO
 def ours() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(FOLDER))
-        yield importlib.import_module("ours")
+        yield importlib.import_module("our_scheduler")
 
 
 def case_of(values: dict[str, Any]) -> Any:
-    case = importlib.import_module("cases").Case(**values)
+    case = importlib.import_module("scheduling_cases").Case(**values)
     case.windows = tuple(case.windows)
     return case
 

@@ -23,6 +23,8 @@ DEFAULT_ENGINE = "vllm@0.25"
 
 LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
+LARGEST_CAPTURE = 1_000_000
+"""No engine records graphs for larger steps."""
 
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
@@ -158,12 +160,15 @@ def _check(settings: EngineSettings, max_positions: int) -> None:
             raise InputError(f"{name} must be at least 1, not {value}")
     if settings.block_size is not None:
         check_block_size(settings.block_size)
+    largest = settings.max_cudagraph_capture_size
+    if largest is not None and largest > LARGEST_CAPTURE:
+        raise InputError(f"max_cudagraph_capture_size must be at most {LARGEST_CAPTURE:,}, not {largest:,}")
     sizes = settings.cudagraph_capture_sizes
     if sizes is not None and not (sizes and all(size >= 1 for size in sizes)):
         raise InputError(f"cudagraph_capture_sizes must be one or more numbers of at least 1, not {list(sizes)}")
-    if sizes and settings.max_cudagraph_capture_size not in (None, max(sizes)):
+    if sizes and largest not in (None, max(sizes)):
         raise InputError(
-            f"max_cudagraph_capture_size {settings.max_cudagraph_capture_size} is not the largest of "
+            f"max_cudagraph_capture_size {largest} is not the largest of "
             f"cudagraph_capture_sizes, {max(sizes)}; give one of the two"
         )
     if settings.cudagraph_mode not in MODES:

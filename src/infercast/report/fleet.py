@@ -98,7 +98,7 @@ def latency_table(rows: Sequence[tuple[str, Percentiles | None]]) -> RenderableT
 
 def engine_table(engines: Sequence[EngineLoad]) -> RenderableType:
     """What each did; of many only the first, and the range of the others."""
-    columns = ("engine", "requests", "busy", "running", "KV cache at most", "found in cache", "preemptions")
+    columns = ("engine", "requests", "busy", "running", "KV cache peak", "found in cache", "preemptions")
     shown = len(engines) if len(engines) <= SHOWN_ENGINES else SHOWN_ENGINES - 1
     rows = [(f"{number}", *_cells([each])) for number, each in enumerate(engines[:shown])]
     if others := engines[shown:]:

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 PIPE_WIDTH = 160
-# On a narrower terminal lines run over its edge: every table fits in this width, and no digit is ever cut off.
-LEAST_WIDTH = 100
+# On a narrower terminal lines run over its edge, and where a table needs more its lines do: no digit is ever cut off.
+LEAST_WIDTH = 80
+WIDE = 100
+"""What a table has that does not fit a terminal anyway: enough that its notes are not broken at every word."""
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
@@ -35,16 +37,22 @@ def grid(
     Only notes are ever broken into lines.
     """
     from rich import box  # noqa: PLC0415 - as said above
+    from rich.cells import cell_len  # noqa: PLC0415 - as said above
     from rich.table import Table  # noqa: PLC0415 - as said above
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    written = [list(row) for row in rows]
     for position, name in enumerate(columns):
         note = position in notes_at
         words = note or position < text_columns
         table.add_column(
-            name, justify="left" if words else "right", no_wrap=not note, overflow="fold" if note else "ellipsis"
+            name,
+            justify="left" if words else "right",
+            no_wrap=not note,
+            overflow="fold",
+            min_width=None if note else max(cell_len(cell) for cell in (name, *(row[position] for row in written))),
         )
-    for row in rows:
+    for row in written:
         table.add_row(*(styled(cell) for cell in row))
     return table
 
@@ -67,12 +75,16 @@ def section(title: str, body: RenderableType) -> RenderableType:
 def show(*parts: RenderableType) -> None:
     """Print to standard output: in colour on a terminal, as plain wide text into a pipe or a file."""
     from rich.console import Console  # noqa: PLC0415 - as said above
+    from rich.measure import Measurement  # noqa: PLC0415 - as said above
 
     console = Console(highlight=False)
     spaced = [line for part in parts for line in (styled(""), part)][1:]
     if console.is_terminal:
-        console.width = max(console.width, LEAST_WIDTH)
-        console.print(*spaced, sep="\n")
+        least, unbound = max(console.width, LEAST_WIDTH), console.options.update(width=PIPE_WIDTH)
+        for part in spaced:
+            needed = Measurement.get(console, unbound, part).minimum
+            console.width = least if needed <= least else max(needed, WIDE)
+            console.print(part)
         return
     console.width = PIPE_WIDTH
     with console.capture() as captured:

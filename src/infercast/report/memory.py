@@ -37,7 +37,7 @@ def render_fit(fit: Fit) -> list[RenderableType]:
         answers.insert(3, ("groups of layers", f"{len(shape.windows)}: {_groups(shape)}"))
     if fit.layout.pipeline > 1:
         answers.append(("stage", f"the one of {fit.layout.pipeline} with least room; all have as many blocks"))
-        answers.append(("most weights", f"{format_bytes(fit.most_weights)} a GPU, of all stages"))
+        answers.append(("most weights", f"{format_bytes(fit.most_weights)} per GPU, of all stages"))
     answers += [("note", note) for note in model.notes]
     answers.append(("verdict", fit.problem or f"fits; max_model_len {fit.settings.max_model_len:,}"))
     return [
@@ -94,7 +94,7 @@ def block_tokens(shape: KvShape) -> str:
 def _token_cost(kv: KvLayout) -> str:
     """Bytes of a token, and what becomes of that once windows are full."""
     windows = sorted({window for window in kv.shape.windows if window})
-    cost = f"{format_bytes(kv.first_token_bytes)} a GPU"
+    cost = f"{format_bytes(kv.first_token_bytes)} per GPU"
     if not windows:
         return cost
     ends = " and ".join(f"{window:,}" for window in windows)

@@ -6,6 +6,7 @@ from types import SimpleNamespace as Namespace
 from typing import Any
 
 import torch
+from scheduling_cases import LONGEST, Case
 from vllm.config import CacheConfig, SchedulerConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -14,8 +15,6 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
-
-from cases import LONGEST, Case
 
 OWN, ANSWERED = 10_000_000_000, 20_000_000_000
 """Where token numbers begin that belong to one request alone."""

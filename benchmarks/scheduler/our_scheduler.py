@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from cases import Case
+from scheduling_cases import Case
+
 from infercast.engine.kv import KvShape
 from infercast.engine.versions import engine_version
 from infercast.serve.cache import KvCache
