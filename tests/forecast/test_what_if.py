@@ -79,6 +79,8 @@ def test_differences_add_up_to_the_latencies() -> None:
     assert min(each.before for each in explained["TPOT"].differences) > -1e-12
 
 
+LONG = infercast.synthetic_workload(rate=6, count=30, input_lengths=1500, output_lengths=40)
+"""Prompts that the GPU decides, also where every stage has a host of its own."""
 LAYOUTS = {
     "replicas": ("llama-3.1-8b", {"data_parallel_size": 3}),
     "stages": ("llama-3.1-8b", {"pipeline_parallel_size": 2}),
@@ -91,8 +93,8 @@ LAYOUTS = {
 def test_differences_add_up_with_replicas_and_stages(name: str) -> None:
     model, sizes = LAYOUTS[name]
     plain: dict[str, Any] = {"predictor": "roofline", "api_server": False}
-    before = watch_run(deploy(model, "h200-sxm", SETTINGS, **plain), WORKLOAD)
-    after = watch_run(deploy(model, "h200-sxm", SETTINGS, **plain, **sizes), WORKLOAD)
+    before = watch_run(deploy(model, "h200-sxm", SETTINGS, **plain), LONG)
+    after = watch_run(deploy(model, "h200-sxm", SETTINGS, **plain, **sizes), LONG)
     explained = compare_runs(before, after)
     assert explained["TTFT"].after == pytest.approx(after.forecast.ttft.mean)
     assert after.forecast.tpot is not None
