@@ -18,14 +18,18 @@ QUANTITIES = (
     ("output_tokens_per_s", "output tokens a second"),
 )
 MARKERS = {"static": "o", "poisson": "^", "prefix": "s"}
-COLOURS = ("#1f6fb4", "#d1603d", "#3a8f5c", "#8457a6", "#b08a1e")
+COLOURS = ("#1f6fb4", "#d1603d", "#3a8f5c", "#8457a6", "#b08a1e", "#4fa3a5", "#c2487f", "#6b6b6b")
+
+
+def model_of(run: dict) -> str:
+    return run["file"].removesuffix(".gz").removesuffix(".json").split("__")[0]
 
 
 def main() -> None:
     runs = json.load(sys.stdin)["runs"]
     plt.rcParams |= {"svg.hashsalt": "infercast", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     figure, panels = plt.subplots(1, 3, figsize=(11, 4.4), layout="constrained")
-    files = sorted({run["file"] for run in runs})
+    models = sorted({model_of(run) for run in runs})
     for panel, (quantity, title) in zip(panels, QUANTITIES, strict=True):
         chosen = [run for run in runs if run[quantity] is not None]
         values = [run[quantity][side] for run in chosen for side in ("measured", "predicted")]
@@ -33,7 +37,7 @@ def main() -> None:
         panel.fill_between(ends, [0.9 * end for end in ends], [1.1 * end for end in ends], color="#dddddd", lw=0)
         panel.plot(ends, ends, color="#888888", lw=0.8)
         for run in chosen:
-            pair, colour = run[quantity], COLOURS[files.index(run["file"]) % len(COLOURS)]
+            pair, colour = run[quantity], COLOURS[models.index(model_of(run)) % len(COLOURS)]
             panel.plot(
                 pair["measured"], pair["predicted"], MARKERS[run["kind"]], color=colour, ms=4.5, alpha=0.8, mew=0
             )
@@ -44,10 +48,11 @@ def main() -> None:
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.set_minor_formatter(NullFormatter())
     panels[0].set_ylabel("predicted (grey: within 10 %)")
-    names = [name.removesuffix(".gz").removesuffix(".json") for name in files]
-    points = [plt.Line2D([], [], marker="o", ls="", color=COLOURS[n % len(COLOURS)]) for n in range(len(files))]
+    points = [plt.Line2D([], [], marker="o", ls="", color=COLOURS[n % len(COLOURS)]) for n in range(len(models))]
     kinds = [plt.Line2D([], [], marker=marker, ls="", color="#555555") for marker in MARKERS.values()]
-    figure.legend(points + kinds, names + list(MARKERS), loc="outside lower center", ncols=8, frameon=False, fontsize=8)
+    figure.legend(
+        points + kinds, models + list(MARKERS), loc="outside lower center", ncols=11, frameon=False, fontsize=8
+    )
     figure.savefig(sys.argv[1], metadata={"Date": None})
 
 
