@@ -51,7 +51,7 @@ def main() -> None:
     points = [plt.Line2D([], [], marker="o", ls="", color=COLOURS[n % len(COLOURS)]) for n in range(len(models))]
     kinds = [plt.Line2D([], [], marker=marker, ls="", color="#555555") for marker in MARKERS.values()]
     figure.legend(
-        points + kinds, models + list(MARKERS), loc="outside lower center", ncols=11, frameon=False, fontsize=8
+        points + kinds, models + list(MARKERS), loc="outside lower center", ncols=6, frameon=False, fontsize=8
     )
     figure.savefig(sys.argv[1], metadata={"Date": None})
 
