@@ -101,3 +101,12 @@ def test_a_bad_table_is_named(infercast: Any, tmp_path: Path, content: str, sent
 
 def test_a_table_and_sizes_do_not_mix(infercast: Any, tmp_path: Path) -> None:
     assert "leave out --m" in infercast("price", "gemm", "--m", 3, "--csv", tmp_path, "--gpu", "h200-sxm").err
+
+
+@pytest.mark.parametrize(("gpu", "predictor"), [("h200-sxm", "roofline"), ("mi300x", "learned")])
+@pytest.mark.parametrize("words", [("decode", "--kv-len", 4096), ("prefill", "--q-len", 512)])
+def test_one_batch_of_attention_is_one_estimate_whatever_it_rests_on(
+    infercast: Any, gpu: str, predictor: str, words: tuple[object, ...]
+) -> None:
+    price = infercast("price", *words, "--batch", 2, *HEADS, "--gpu", gpu, "--predictor", predictor, "--json").json
+    assert 0 < price["low"] <= price["seconds"] <= price["high"] < 1

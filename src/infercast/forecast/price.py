@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,12 @@ _device = lru_cache(load_gpu)
 
 def price_kernel(predictor: Predictor, gpu: Gpu, family: str, values: dict[str, Any]) -> Estimate:
     """One kernel, named by its sizes."""
-    return _checked(predictor, build_op(family, values), gpu)
+    estimate = _checked(predictor, build_op(family, values), gpu)
+    if np.ndim(estimate.seconds) == 0:
+        return estimate
+    # Attention over a batch is an array of one batch.
+    seconds, low, high = (np.asarray(each).item() for each in (estimate.seconds, estimate.low, estimate.high))
+    return replace(estimate, seconds=seconds, low=low, high=high, bound=str(np.asarray(estimate.bound).item()))
 
 
 def _checked(predictor: Predictor, op: Op, gpu: Gpu) -> Estimate:
