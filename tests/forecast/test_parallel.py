@@ -212,3 +212,9 @@ def test_an_engine_that_nobody_measured_is_less_certain():
         band = infercast.forecast_intervals(forecast).tpot
         widths.append(band.high.mean / band.low.mean)
     assert widths[0] < min(widths[1:])
+
+
+def test_layouts_of_prompts_of_one_token_have_intervals_too():
+    one_token = workload(concurrency=2, count=4, input_lengths=1, output_lengths=4)
+    costs = infercast.compare_layouts("qwen2.5-0.5b", ["l4"], num_gpus=[1], workload=one_token, **CHEAP)
+    assert all(cost.ttft_width > 0 for cost in costs)

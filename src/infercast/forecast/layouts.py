@@ -249,7 +249,9 @@ def _widths(forecast: Forecast | FleetForecast) -> tuple[float, float]:
         for phase in forecast.phases
     }
     seconds = {phase.name: phase.whole for phase in forecast.phases}
-    return off["prefill"] / seconds["prefill"], sum(off.values()) / sum(seconds.values())
+    all_steps = sum(off.values()) / sum(seconds.values())
+    # Prompts of one token are steps like those of decoding.
+    return (off["prefill"] / seconds["prefill"] if "prefill" in off else all_steps), all_steps
 
 
 def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:

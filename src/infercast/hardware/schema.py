@@ -34,7 +34,9 @@ def _is_text_list(value: object) -> bool:
 Rule = tuple[str, Callable[[Any], bool]]
 TEXT: Rule = ("a non-empty string", lambda value: isinstance(value, str) and bool(value.strip()))
 TEXTS: Rule = ("a list of non-empty strings", _is_text_list)
-POSITIVE: Rule = ("a positive finite number", lambda value: _is_number(value) and value > 0)
+SMALLEST = 1e-4
+"""No field of a chip, in the units of its file, is smaller; less comes to nothing in bytes or whole cycles."""
+POSITIVE: Rule = (f"a finite number of at least {SMALLEST:g}", lambda value: _is_number(value) and value >= SMALLEST)
 NOT_NEGATIVE: Rule = ("zero or a positive finite number", lambda value: _is_number(value) and value >= 0)
 COUNT: Rule = ("a positive whole number", lambda value: _is_number(value) and isinstance(value, int) and value > 0)
 RATES: Rule = ("a table of rates by format", lambda value: isinstance(value, dict) and bool(value))
