@@ -52,7 +52,7 @@ ON_CHIP_FIELDS: dict[str, Rule] = {
 }
 """Facts of an architecture; a GPU file may replace any of them."""
 
-TOPOLOGY: Rule = (f"one of {', '.join(TOPOLOGIES)}", lambda value: value in TOPOLOGIES)
+TOPOLOGY: Rule = (f"one of {', '.join(TOPOLOGIES)}", lambda value: isinstance(value, str) and value in TOPOLOGIES)
 MEMORIES = ("hbm", "gddr")
 MEMORY: Rule = ("hbm (stacked) or gddr", lambda value: value in MEMORIES)
 ARCHITECTURE_FIELDS: dict[str, Rule] = {
