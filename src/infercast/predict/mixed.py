@@ -14,9 +14,9 @@ ADDED_SHARE, SHARED_SECONDS = 1.1, 14e-6
 """Of the shorter half, what comes on top of the longer one, once what both need once is taken off."""
 SLOWED_SHARE, SLOWED_SECONDS, BESIDE_SECONDS = 0.52, 250e-6, 10e-6
 """By which share long prompts take longer at most where sequences decode in the same launch, the prompts' seconds at
-which it is half of that, and the decoding sequences' seconds likewise. All five fitted on 1,804 mixed batches of our
-sweep of an H200. With whole head layouts left out they are 8 % off in the median instead of 12 with 0.6 of the shorter
-half, and 3 % instead of 12 short on batches as serving makes them."""
+which it is half of that, and the decoding sequences' seconds likewise. All but the last were fitted on 1,804 mixed
+batches of our sweep of an H200. With whole head layouts left out they are 8 % off in the median instead of 12 with 0.6
+of the shorter half, and 3 % instead of 12 short on batches as serving makes them."""
 
 
 def split_batch(op: Op) -> tuple[Op, Op | None]:

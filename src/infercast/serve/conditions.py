@@ -15,7 +15,7 @@ from infercast.engine.step import StepEstimate
 
 LAUNCH_SPREAD = 0.17
 """Standard deviation of the logarithm of how long launching a step with prompts takes, from step logs of engines on
-H200 machines: 0.10 to 0.21 in single runs (docs/engine.md)."""
+H200 machines: 0.06 to 0.27 in single runs (docs/engine.md)."""
 NUM_DRAWN = 4096
 """Draws of a run before they are used again."""
 
