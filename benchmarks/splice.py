@@ -14,8 +14,8 @@ from pathlib import Path
 from infercast.errors import InputError
 from infercast.fit.provenance import data_hash, origin_of
 from infercast.fit.train import fit_artifact, read_samples
-from infercast.predict.artifact import load_artifact, save_artifact
-from infercast.predict.manifest import read_manifest
+from infercast.predict.artifact.artifact import load_artifact, save_artifact
+from infercast.predict.artifact.manifest import read_manifest
 
 
 def main() -> None:

@@ -10,28 +10,27 @@ from typing import NamedTuple
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "infercast"
-BASE = {"bundled", "errors", "records", "units"}
-UNDER_FORECAST = BASE | {"hardware", "ops", "models", "predict", "engine", "serve"}
+BASE = {"bundled", "errors", "units"}
+UNDER_FORECAST = BASE | {"hardware", "ops", "models", "predict", "engines", "serve"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "": set(),
     "bundled": set(),
     "errors": set(),
-    "records": set(),
     "units": set(),
     "hardware": BASE,
     "ops": BASE,
     "models": BASE | {"ops"},
     "predict": BASE | {"hardware", "ops"},
-    "engine": BASE | {"hardware", "ops", "models", "predict"},
-    "serve": BASE | {"engine.step", "engine.kv"},
+    "engines": BASE | {"hardware", "ops", "models", "predict"},
+    "serve": BASE | {"engines.step", "engines.kv"},
     "forecast": UNDER_FORECAST,
     "validate": UNDER_FORECAST | {"forecast"},
     "fit": BASE | {"hardware", "ops", "predict"},
     "measure": BASE | {"hardware", "ops.lengths"},
-    "report": BASE | {"hardware", "models", "engine", "serve", "forecast", "validate"},
+    "report": BASE | {"hardware", "models", "engines", "serve", "forecast", "validate"},
     "cli": BASE
-    | {"", "hardware", "models.library", "engine.settings", "engine.host_presets", "serve", "forecast", "validate"}
+    | {"", "hardware", "models.library", "engines.settings", "engines.host_presets", "serve", "forecast", "validate"}
     | {"report", "fit", "measure"}
     | {"predict.artifact", "predict.default", "predict.learned", "predict.profile", "predict.roofline"},
     "__main__": {"cli.main"},
@@ -39,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """The public package itself is written as the empty name."""
 
 LIBRARIES = {
-    "numpy": {"predict", "ops", "models", "engine", "serve", "forecast", "validate", "fit", "measure"},
+    "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "validate", "fit", "measure"},
     "pandas": {"fit", "measure", "forecast"},
     "pyarrow": {"measure"},
     "matplotlib": {"report"},
@@ -116,7 +115,7 @@ def test_every_layer_has_a_row() -> None:
 
 
 def test_the_walk_sees_imports_of_every_kind() -> None:
-    assert any(each.file == "cli/simulate.py" and each.target == "infercast.cli.options" for each in OWN)
+    assert any(each.file == "cli/commands/simulate.py" and each.target == "infercast.cli.options.shared" for each in OWN)
     assert any(each.file == "cli/progress.py" and each.target == "rich.progress" for each in IMPORTS)
 
 
@@ -130,16 +129,16 @@ def test_no_arrow_outside_the_table() -> None:
 @pytest.mark.parametrize(
     ("layer", "target"),
     [
-        ("serve", "infercast.engine.timer"),
-        ("serve", "infercast.engine"),
+        ("serve", "infercast.engines.timer"),
+        ("serve", "infercast.engines"),
         ("cli", "infercast.predict.pipes"),
         ("cli", "infercast.ops"),
         ("models", "infercast.hardware"),
         ("hardware", "infercast.models.spec"),
-        ("engine", "infercast.serve.request"),
+        ("engines", "infercast.serve.workload.request"),
         ("errors", "infercast.units"),
         ("", "infercast.errors"),
-        ("engine", "infercast"),
+        ("engines", "infercast"),
         ("fit", "infercast.measure"),
         ("measure", "infercast.predict"),
     ],

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from infercast.engine.deployment import Deployment
-from infercast.engine.host import Host, HostModel, default_host
-from infercast.engine.launches import launch_work
-from infercast.engine.settings import EngineSettings
-from infercast.engine.step import StepShape
-from infercast.engine.timer import KernelTimer
+from infercast.engines.deployment import Deployment
+from infercast.engines.host import Host, HostModel, default_host
+from infercast.engines.launches import launch_work
+from infercast.engines.settings import EngineSettings
+from infercast.engines.step import StepShape
+from infercast.engines.timer import KernelTimer
 from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import replica_of
 from infercast.measure.host import CONFIG

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from infercast.forecast.intervals import LEVEL, responses
+from infercast.forecast.intervals.intervals import LEVEL, responses
+from infercast.forecast.intervals.uncertainty import HOST_SPREAD, uncertainty_of
 from infercast.forecast.serving import replica_of
-from infercast.forecast.uncertainty import HOST_SPREAD, uncertainty_of
 from infercast.serve import simulate
 from infercast.validate.compare import chances_of, deployment_of, quantile, summary_of
 from infercast.validate.measured import WARM_UP, MeasuredFile, read_measured

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from infercast.forecast.fleet import busiest, pool_of, serve_pool
-from infercast.forecast.intervals import LEVEL, MOST_REQUESTS
-from infercast.forecast.uncertainty import ELSEWHERE, MEASURED, Spread, slowed, uncertainty_of, widened
-from infercast.serve.fleet import same_engines
-from infercast.validate.compare_published import deployment_of, means_of
-from infercast.validate.published import PublishedRun, read_published
+from infercast.forecast.intervals.intervals import LEVEL, MOST_REQUESTS
+from infercast.forecast.intervals.uncertainty import ELSEWHERE, MEASURED, Spread, slowed, uncertainty_of, widened
+from infercast.serve.fleet.pool import same_engines
+from infercast.validate.published.compare import deployment_of, means_of
+from infercast.validate.published.table import PublishedRun, read_published
 
 STEP = 1.1
 """What is made longer by this factor to see what moves."""

@@ -10,17 +10,17 @@ import sys
 
 import numpy as np
 
-from infercast.engine.settings import EngineSettings
+from infercast.engines.settings import EngineSettings
 from infercast.forecast.deploy import deploy
-from infercast.forecast.intervals import pool_half_widths
+from infercast.forecast.intervals.intervals import pool_half_widths
+from infercast.forecast.intervals.luck import luck_of
+from infercast.forecast.intervals.results import results_of
+from infercast.forecast.intervals.uncertainty import uncertainty_of
 from infercast.forecast.latency import NAMES
-from infercast.forecast.luck import luck_of
-from infercast.forecast.results import results_of
 from infercast.forecast.serving import replica_of
-from infercast.forecast.uncertainty import uncertainty_of
 from infercast.serve import Replica, simulate
-from infercast.serve.fleet import Pool
-from infercast.serve.workload import synthetic_workload
+from infercast.serve.fleet.pool import Pool
+from infercast.serve.workload.synthetic import synthetic_workload
 
 CASES = {
     ("llama-3.1-8b", "h200-sxm"): (1, 12, 30, 38),

@@ -18,8 +18,8 @@ import pandas
 from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.train import FEWEST, Key, Sample, fit_measured, key_of, sample_of, sweep_samples
 from infercast.measure.plan import sweep_cases
-from infercast.predict.artifact import Entry
-from infercast.predict.forest import Forest
+from infercast.predict.artifact.artifact import Entry
+from infercast.predict.artifact.forest import Forest
 
 FOLDS = 5
 BEGINNINGS = (200, 600, 2000, 6000)

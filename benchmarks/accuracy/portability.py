@@ -25,8 +25,8 @@ from infercast.fit.train import Sample, _pool, key_of, sample_of
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm, MoE
 from infercast.ops.dtypes import tensor_rate_of
-from infercast.predict.artifact import POOLED
-from infercast.predict.ceiling import features_of, variant_of
+from infercast.predict.adjust.ceiling import features_of, variant_of
+from infercast.predict.artifact.artifact import POOLED
 from infercast.predict.default import default_artifact
 from infercast.predict.identity import SWEEP
 from infercast.predict.limits import limit_seconds

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from cases import read_cases
 from infercast.bundled import DATA
-from infercast.predict.artifact import load_artifact
-from infercast.predict.ceiling import CEILINGS
-from infercast.predict.features import KERNELS
+from infercast.predict.adjust.ceiling import CEILINGS
+from infercast.predict.artifact.artifact import load_artifact
+from infercast.predict.artifact.features import KERNELS
+from infercast.predict.artifact.manifest import read_manifest, stamp
 from infercast.predict.learned import Learned
-from infercast.predict.manifest import read_manifest, stamp
 from infercast.predict.profile import kernel_profile
 from moves import describe, moves_between
 from predictions import compute, read_expected

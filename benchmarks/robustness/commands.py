@@ -14,7 +14,7 @@ import typer
 from files import write_files
 
 from infercast.cli.app import make_app
-from infercast.cli.commands import COMMANDS
+from infercast.cli.registry import COMMANDS
 from infercast.forecast.shapes import SHAPES
 
 # A right and quick command line of each, to be spoilt.

@@ -6,12 +6,12 @@ from typing import Any, Protocol
 
 from scheduling_cases import Case
 
-from infercast.engine.kv import KvShape
-from infercast.engine.versions import engine_version
-from infercast.serve.cache import KvCache
-from infercast.serve.limits import Limits
-from infercast.serve.request import Request, Segment
-from infercast.serve.scheduler import Scheduler
+from infercast.engines.kv import KvShape
+from infercast.engines.versions import engine_version
+from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.limits import Limits
+from infercast.serve.scheduler.scheduler import Scheduler
+from infercast.serve.workload.request import Request, Segment
 
 MOST_TURNS = 20_000
 

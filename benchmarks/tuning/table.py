@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from tried import GPU, TABLE, Array, TriedShape, halves, read_trial
 
-from infercast.forecast.trial import spearman
-from infercast.predict.ceiling import default_ceilings
+from infercast.forecast.tune.trial import spearman
+from infercast.predict.adjust.ceiling import default_ceilings
 from infercast.predict.default import make_predictor
 
 HEAD = (

@@ -17,10 +17,10 @@ from typing import Any
 
 from tried import COLUMNS, GPU, SHAPE
 
-from infercast.engine.expert_defaults import FILE_KEYS, Configuration
+from infercast.engines.expert_defaults import FILE_KEYS, Configuration
 from infercast.forecast.deploy import load_model
-from infercast.forecast.trial import drawn, layer_of
-from infercast.forecast.tune import TunedShape, experts_of, tune_shape
+from infercast.forecast.tune.advice import TunedShape, experts_of, tune_shape
+from infercast.forecast.tune.trial import drawn, layer_of
 from infercast.measure.tuning import trial_cases, try_configurations
 from infercast.models.layout import ParallelLayout
 from infercast.predict.physics.expert_launch import price_tiles

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from infercast.engine.deployment import Deployment
-    from infercast.engine.settings import EngineSettings
-    from infercast.engine.step import StepShape
+    from infercast.engines.deployment import Deployment
+    from infercast.engines.settings import EngineSettings
+    from infercast.engines.step import StepShape
     from infercast.errors import (
         DoesNotFitError,
         FileFormatError,
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
         UnknownNameError,
         UnsupportedModelError,
     )
-    from infercast.forecast.breakdown import explain_run
     from infercast.forecast.deploy import deploy, load_model
-    from infercast.forecast.diagnose import diagnose
     from infercast.forecast.disaggregate import forecast_disaggregated
+    from infercast.forecast.estimate import price
+    from infercast.forecast.explain.breakdown import explain_run
+    from infercast.forecast.explain.diagnose import diagnose
+    from infercast.forecast.explain.kernels import StepCost, decode_shape, prefill_shape, price_step
     from infercast.forecast.fleet import forecast_fleet
-    from infercast.forecast.intervals import Intervals, forecast_intervals
-    from infercast.forecast.kernels import StepCost, decode_shape, prefill_shape, price_step
+    from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
     from infercast.forecast.layouts import compare_layouts
     from infercast.forecast.memory import Fit, fit_memory
-    from infercast.forecast.price import price
     from infercast.forecast.serving import Forecast
     from infercast.forecast.simulate import simulate
     from infercast.forecast.variants import Variants, price_variants
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
     from infercast.models.library import model_names
     from infercast.models.spec import ModelConfig
     from infercast.predict.estimate import Estimate
-    from infercast.serve.request import Request, Segment, Workload
-    from infercast.serve.traces import read_trace
-    from infercast.serve.workload import synthetic_workload, workload_from_requests
+    from infercast.serve.workload.request import Request, Segment, Workload
+    from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
+    from infercast.serve.workload.traces import read_trace
 
 # Where each public name lives. It is imported when it is first used, so that `import infercast` costs next to nothing.
 _HOMES = {
-    "Deployment": "engine.deployment",
+    "Deployment": "engines.deployment",
     "DoesNotFitError": "errors",
-    "EngineSettings": "engine.settings",
+    "EngineSettings": "engines.settings",
     "Estimate": "predict.estimate",
     "FileFormatError": "errors",
     "Fit": "forecast.memory",
@@ -61,38 +61,38 @@ _HOMES = {
     "Gpu": "hardware",
     "InfercastError": "errors",
     "InputError": "errors",
-    "Intervals": "forecast.intervals",
+    "Intervals": "forecast.intervals.intervals",
     "ModelConfig": "models.spec",
-    "Request": "serve.request",
+    "Request": "serve.workload.request",
     "SaturatedError": "errors",
-    "Segment": "serve.request",
-    "StepCost": "forecast.kernels",
-    "StepShape": "engine.step",
+    "Segment": "serve.workload.request",
+    "StepCost": "forecast.explain.kernels",
+    "StepShape": "engines.step",
     "UnknownNameError": "errors",
     "UnsupportedModelError": "errors",
     "Variants": "forecast.variants",
-    "Workload": "serve.request",
+    "Workload": "serve.workload.request",
     "compare_layouts": "forecast.layouts",
-    "decode_shape": "forecast.kernels",
+    "decode_shape": "forecast.explain.kernels",
     "deploy": "forecast.deploy",
-    "diagnose": "forecast.diagnose",
-    "explain_run": "forecast.breakdown",
+    "diagnose": "forecast.explain.diagnose",
+    "explain_run": "forecast.explain.breakdown",
     "fit_memory": "forecast.memory",
     "forecast_disaggregated": "forecast.disaggregate",
     "forecast_fleet": "forecast.fleet",
-    "forecast_intervals": "forecast.intervals",
+    "forecast_intervals": "forecast.intervals.intervals",
     "gpu_names": "hardware",
     "load_gpu": "hardware",
     "load_model": "forecast.deploy",
     "model_names": "models.library",
-    "prefill_shape": "forecast.kernels",
-    "price": "forecast.price",
-    "price_step": "forecast.kernels",
+    "prefill_shape": "forecast.explain.kernels",
+    "price": "forecast.estimate",
+    "price_step": "forecast.explain.kernels",
     "price_variants": "forecast.variants",
-    "read_trace": "serve.traces",
+    "read_trace": "serve.workload.traces",
     "simulate": "forecast.simulate",
-    "synthetic_workload": "serve.workload",
-    "workload_from_requests": "serve.workload",
+    "synthetic_workload": "serve.workload.synthetic",
+    "workload_from_requests": "serve.workload.synthetic",
 }
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infercast.cli import outputs
-from infercast.forecast import lanes
+from infercast.forecast.explain import lanes
 
 RUN = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", 20, "-n", 40)
 

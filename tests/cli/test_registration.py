@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from infercast.cli.app import load_command, make_app
-from infercast.cli.commands import COMMANDS
+from infercast.cli.registry import COMMANDS
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -36,8 +36,8 @@ def test_a_command_may_stand_behind_two_dashes(infercast):
     ("words", "spared"),
     [
         (["--version"], {"typer", "numpy", "rich"}),
-        (["--help"], {"numpy", "infercast.cli.simulate"}),
-        (["gpus", "--json"], {"rich", "infercast.cli.simulate", "infercast.forecast.serving"}),
+        (["--help"], {"numpy", "infercast.cli.commands.simulate"}),
+        (["gpus", "--json"], {"rich", "infercast.cli.commands.simulate", "infercast.forecast.serving"}),
         (["memory", "llama-3.1-8b", "--gpu", "h200-sxm", "--json"], {"rich", "numpy.random"}),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infercast.cli import tune
+from infercast.cli.commands import tune
 from infercast.measure.case import Case
 
 LAYER = ("tune", "deepseek-v2", "--gpu", "h200-sxm", "--tensor-parallel-size", 8, "--tokens", "16,2048", "--top", 2)

@@ -6,8 +6,8 @@ import pytest
 import typer
 
 from infercast.cli.app import make_app
-from infercast.cli.counts import human_readable_int
-from infercast.cli.vllm_flags import COMMANDS, NOT_MODELLED, SWITCHES, VALUES, without_vllm_flags
+from infercast.cli.options.counts import human_readable_int
+from infercast.cli.options.vllm_flags import COMMANDS, NOT_MODELLED, SWITCHES, VALUES, without_vllm_flags
 from infercast.errors import InputError
 
 SMALL = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", 20, "-n", 30)

@@ -1,8 +1,8 @@
 import pytest
 
-from infercast.engine.deployment import deploy
-from infercast.engine.host import default_host
-from infercast.engine.settings import EngineSettings
+from infercast.engines.deployment import deploy
+from infercast.engines.host import default_host
+from infercast.engines.settings import EngineSettings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout

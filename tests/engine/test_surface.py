@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from infercast.engine.surface import PAGE, DecodeSurface, PromptSurface
+from infercast.engines.surface import PAGE, DecodeSurface, PromptSurface
 
 
 def price(queries, keys, sequences=1):

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from infercast.engine.deployment import deploy
-from infercast.engine.graphs import Launch
-from infercast.engine.host import default_host
-from infercast.engine.settings import EngineSettings
-from infercast.engine.step import StepShape
+from infercast.engines.deployment import deploy
+from infercast.engines.graphs import Launch
+from infercast.engines.host import default_host
+from infercast.engines.settings import EngineSettings
+from infercast.engines.step import StepShape
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.models.read import read_model
-from infercast.predict.power import THROTTLED, throttle, throttle_decoding, weight_of
+from infercast.predict.adjust.power import THROTTLED, throttle, throttle_decoding, weight_of
 from infercast.predict.roofline import Roofline
 
 MODELS = {

@@ -7,7 +7,7 @@ import pytest
 from infercast.fit.train import fit_artifact, read_samples
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
-from infercast.predict.artifact import load_artifact
+from infercast.predict.artifact.artifact import load_artifact
 from infercast.predict.physics.cores import table_physics
 
 GPUS = ("a100-sxm", "h100-sxm", "h200-sxm")

@@ -9,8 +9,8 @@ from infercast.fit.ceilings import QUANTILE, Measured, are_cold, fit_ceilings, l
 from infercast.fit.tables import Rows
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
-from infercast.predict.artifact import load_artifact
-from infercast.predict.ceiling import CEILINGS
+from infercast.predict.adjust.ceiling import CEILINGS
+from infercast.predict.artifact.artifact import load_artifact
 from infercast.predict.identity import SWEEP
 
 SWEEPS = Path(__file__).parents[2] / "measurements"

@@ -3,7 +3,7 @@
 import numpy as np
 
 from infercast.fit.refine import refine
-from infercast.predict.forest import Forest
+from infercast.predict.artifact.forest import Forest
 
 
 def two_trees() -> Forest:

@@ -6,13 +6,13 @@ import numpy as np
 import pandas
 import pytest
 
-from infercast.cli.options import choose_predictor
+from infercast.cli.options.shared import choose_predictor
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.train import fit_measured, key_of, sample_of, sweep_samples
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
-from infercast.predict.artifact import Entry
+from infercast.predict.artifact.artifact import Entry
 from infercast.predict.default import default_artifact
 from infercast.predict.identity import SWEEP
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import infercast
-from infercast.forecast.breakdown import Breakdown, explain_run
+from infercast.forecast.explain.breakdown import Breakdown, explain_run
 from infercast.forecast.serving import Forecast
 
 RUNS = {

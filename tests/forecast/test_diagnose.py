@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import infercast
-from infercast.forecast.diagnose import diagnose
-from infercast.predict.ceiling import default_ceilings
-from infercast.predict.closing import Closing
+from infercast.forecast.explain.diagnose import diagnose
+from infercast.predict.adjust.ceiling import default_ceilings
+from infercast.predict.adjust.closing import Closing
 
 WORKLOAD = infercast.synthetic_workload(concurrency=8, count=40, input_lengths=600, output_lengths=60)
 

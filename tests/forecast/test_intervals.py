@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 
 import infercast
-from infercast.engine.settings import EngineSettings
-from infercast.forecast import intervals as module
-from infercast.forecast import uncertainty as sources
+from infercast.engines.settings import EngineSettings
 from infercast.forecast.deploy import deploy
+from infercast.forecast.explain.kernels import decode_shape, price_shape
 from infercast.forecast.fleet import forecast_fleet
-from infercast.forecast.intervals import Intervals, forecast_intervals, half_widths, responses
-from infercast.forecast.kernels import decode_shape, price_shape
-from infercast.forecast.latency import NAMES
-from infercast.forecast.results import chance_of
-from infercast.forecast.serving import simulate
-from infercast.forecast.uncertainty import (
+from infercast.forecast.intervals import intervals as module
+from infercast.forecast.intervals import uncertainty as sources
+from infercast.forecast.intervals.intervals import Intervals, forecast_intervals, half_widths, responses
+from infercast.forecast.intervals.results import chance_of
+from infercast.forecast.intervals.uncertainty import (
     EIGHTY,
     HOST_SPREAD,
     Uncertainty,
@@ -26,9 +24,11 @@ from infercast.forecast.uncertainty import (
     step_uncertainty,
     uncertainty_of,
 )
+from infercast.forecast.latency import NAMES
+from infercast.forecast.serving import simulate
 from infercast.predict.estimate import SOURCES
 from infercast.serve import simulate as simulate_replica
-from infercast.serve.workload import synthetic_workload
+from infercast.serve.workload.synthetic import synthetic_workload
 
 
 @pytest.fixture(scope="module")

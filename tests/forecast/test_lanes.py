@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import infercast
-from infercast.forecast import lanes as module
-from infercast.forecast.lanes import lanes_of
-from infercast.forecast.watched import WatchedRun, watch_run
+from infercast.forecast.explain import lanes as module
+from infercast.forecast.explain.lanes import lanes_of
+from infercast.forecast.explain.watched import WatchedRun, watch_run
 from infercast.serve import simulate, state
 from infercast.serve.timeline import Span, Timeline
 

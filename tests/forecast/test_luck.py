@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from infercast.engine.settings import EngineSettings
+from infercast.engines.settings import EngineSettings
 from infercast.forecast.deploy import deploy
-from infercast.forecast.intervals import forecast_intervals
+from infercast.forecast.intervals.intervals import forecast_intervals
+from infercast.forecast.intervals.luck import luck_of
+from infercast.forecast.intervals.results import chance_in, results_of
 from infercast.forecast.latency import NAMES
-from infercast.forecast.luck import luck_of
-from infercast.forecast.results import chance_in, results_of
 from infercast.forecast.serving import replica_of, simulate
 from infercast.serve import simulate as simulate_replica
-from infercast.serve.workload import redrawn, scaled, synthetic_workload
+from infercast.serve.workload.synthetic import redrawn, scaled, synthetic_workload
 
 SEEDS = 12
 LOAD = {"count": 200, "input_lengths": "lognormal:300:0.8:16:2000", "output_lengths": "lognormal:40:0.7:2:200"}

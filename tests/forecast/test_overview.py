@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import infercast
-from infercast.forecast.overview import MOST_BINS, Overview, look_over
-from infercast.forecast.watched import watch_run
+from infercast.forecast.explain.overview import MOST_BINS, Overview, look_over
+from infercast.forecast.explain.watched import watch_run
 
 LENGTHS = {"input_lengths": "uniform:50:900", "output_lengths": "uniform:2:60"}
 

@@ -1,11 +1,11 @@
 import pytest
 
-from infercast.engine.settings import EngineSettings
+from infercast.engines.settings import EngineSettings
 from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import simulate
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Request
-from infercast.serve.workload import synthetic_workload, workload_from_requests
+from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
 MODELS = ["llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b"]
 

@@ -3,12 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from infercast.engine.settings import EngineSettings
+from infercast.engines.settings import EngineSettings
 from infercast.forecast.capacity import full_rate, typical
 from infercast.forecast.deploy import deploy
 from infercast.forecast.saturation import Saturation
 from infercast.forecast.serving import replica_of, simulate
-from infercast.serve.workload import synthetic_workload, workload_from_requests
+from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
 
 @pytest.fixture(scope="module")

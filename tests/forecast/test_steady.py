@@ -7,7 +7,7 @@ from infercast.errors import InputError, SaturatedError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.fleet import forecast_fleet
 from infercast.forecast.serving import Forecast, simulate
-from infercast.serve.workload import synthetic_workload
+from infercast.serve.workload.synthetic import synthetic_workload
 
 
 def run(*, steady: bool, rate: float = 20.0, count: int = 400) -> Forecast:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from infercast.engine.expert_defaults import (
+from infercast.engines.expert_defaults import (
     Configuration,
     device_name,
     file_name,
@@ -15,9 +15,9 @@ from infercast.engine.expert_defaults import (
 )
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
-from infercast.forecast.trial import drawn, judge, layer_of, spearman
-from infercast.forecast.tune import RELIABLE, TunedShape, Tuning, experts_of, tune_model, tune_shape
-from infercast.forecast.tuned_file import tried_file, untried_file
+from infercast.forecast.tune.advice import RELIABLE, TunedShape, Tuning, experts_of, tune_model, tune_shape
+from infercast.forecast.tune.trial import drawn, judge, layer_of, spearman
+from infercast.forecast.tune.tuned_file import tried_file, untried_file
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 

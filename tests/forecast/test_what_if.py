@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 import infercast
-from infercast.engine.deployment import Deployment
+from infercast.engines.deployment import Deployment
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.compare import compare_runs, compare_steps
 from infercast.forecast.deploy import deploy
-from infercast.forecast.kernels import decode_shape, price_step
-from infercast.forecast.watched import watch_run
+from infercast.forecast.explain.kernels import decode_shape, price_step
+from infercast.forecast.explain.watched import watch_run
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.hardware import load_gpu
 from infercast.hardware.changed import PROPERTIES, changed_gpu
 from infercast.ops import Gemm
-from infercast.predict.changed import Changed
+from infercast.predict.adjust.changed import Changed
 from infercast.predict.default import make_predictor
 
 SETTINGS = infercast.EngineSettings(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infercast.cli import measure
+from infercast.cli.commands import measure
 from infercast.measure.plan import sweep_cases
 
 MOE = len(sweep_cases(["moe"]))

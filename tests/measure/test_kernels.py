@@ -13,7 +13,7 @@ from infercast.measure import engines
 from infercast.measure.case import Case
 from infercast.measure.plan import FAMILIES, sweep_cases
 
-NEEDS_TORCH = ("kernels", "kernels_attention", "kernels_elementwise", "kernels_experts", "kernels_linear", "launch")
+NEEDS_TORCH = ("kernels", "kernels.attention", "kernels.elementwise", "kernels.experts", "kernels.linear", "launch")
 NEEDS_TORCH += ("trace", "workspace")
 VLLM = ("", "._custom_ops", ".vllm_flash_attn", ".model_executor", ".model_executor.layers", ".v1", ".v1.worker")
 VLLM += (".model_executor.layers.fused_moe", ".model_executor.layers.fused_moe.config", ".v1.worker.gpu")

@@ -6,9 +6,9 @@ import pytest
 
 from infercast.errors import UnknownNameError
 from infercast.measure.plan import FAMILIES, SHARES, sweep_cases
-from infercast.measure.plan_attention import MOST_KEYS
-from infercast.measure.plan_gemm import LARGEST_WEIGHT, LONGEST_FLOPS, weight_shapes
-from infercast.measure.plan_other import MOST_ROWS
+from infercast.measure.plan.attention import MOST_KEYS
+from infercast.measure.plan.gemm import LARGEST_WEIGHT, LONGEST_FLOPS, weight_shapes
+from infercast.measure.plan.other import MOST_ROWS
 
 CASES = sweep_cases()
 

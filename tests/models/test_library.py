@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infercast.errors import UnknownNameError, UnsupportedModelError
-from infercast.models.architectures import REFUSED
+from infercast.models.families import REFUSED
 from infercast.models.library import bundled_config, bundled_name, model_names
 from infercast.models.parameters import active_parameter_count, parameter_count, weight_bytes
 from infercast.models.read import read_model

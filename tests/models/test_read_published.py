@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from infercast.errors import UnsupportedModelError
-from infercast.models.architectures import REFUSED
+from infercast.models.families import REFUSED
 from infercast.models.parameters import parameter_count
 from infercast.models.read import read_model
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infercast.errors import FileFormatError, InfercastError, UnknownNameError, UnsupportedModelError
-from infercast.models.architectures import FAMILIES, MODEL_TYPES, REFUSED, VISION
+from infercast.models.families import FAMILIES, MODEL_TYPES, REFUSED, VISION
 from infercast.models.library import bundled_config
 from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig

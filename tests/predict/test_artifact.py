@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from infercast.errors import FileFormatError
-from infercast.predict.artifact import POOLED, Entry, load_artifact, save_artifact
+from infercast.predict.artifact.artifact import POOLED, Entry, load_artifact, save_artifact
 
 
 def entry(**changes):

@@ -7,8 +7,8 @@ from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.elementwise import norm
-from infercast.predict.ceiling import FEATURES, default_ceilings, features_of
-from infercast.predict.closing import Closing, signature_of
+from infercast.predict.adjust.ceiling import FEATURES, default_ceilings, features_of
+from infercast.predict.adjust.closing import Closing, signature_of
 from infercast.predict.default import make_predictor
 from infercast.predict.limits import limit_seconds
 from infercast.predict.profile import family_of

@@ -10,10 +10,10 @@ import pytest
 
 from infercast.bundled import DATA
 from infercast.errors import FileFormatError
-from infercast.predict.artifact import POOLED, Entry, load_artifact, save_artifact
-from infercast.predict.ceiling import CEILINGS
-from infercast.predict.features import KERNELS, code_of
-from infercast.predict.manifest import manifest_path, read_manifest, stamp
+from infercast.predict.adjust.ceiling import CEILINGS
+from infercast.predict.artifact.artifact import POOLED, Entry, load_artifact, save_artifact
+from infercast.predict.artifact.features import KERNELS, code_of
+from infercast.predict.artifact.manifest import manifest_path, read_manifest, stamp
 
 ROOT = Path(__file__).parents[2]
 BUNDLED = [("kernels", KERNELS), ("ceilings", CEILINGS)]
@@ -88,7 +88,7 @@ def test_other_features_are_refused_by_name(path):
 
 
 def test_other_physics_is_refused_and_stamped_where_it_means_the_same(path):
-    changed = replace(KERNELS, sources=("forest.py",))
+    changed = replace(KERNELS, sources=("artifact/forest.py",))
     assert "was fitted to other physics" in refusal(path, changed)
     assert "stamp.py" in refusal(path, changed)
     before = manifest_path(path).read_text(encoding="utf-8").splitlines()

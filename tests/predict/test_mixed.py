@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from infercast.predict.adjust.mixed import ADDED_SHARE, SLOWED_SHARE, join, together
 from infercast.predict.estimate import Estimate
-from infercast.predict.mixed import ADDED_SHARE, SLOWED_SHARE, join, together
 
 
 def test_both_take_longer_than_one_and_short_halves_less_than_their_sum():

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from infercast.forecast.deploy import deploy
-from infercast.forecast.kernels import decode_shape, prefill_shape, price_shape
+from infercast.forecast.explain.kernels import decode_shape, prefill_shape, price_shape
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.ordering import has_at_least, links_at_least, ratio_bounds
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope, sampling
+from infercast.predict.adjust.ordering import ordering
 from infercast.predict.default import make_predictor
-from infercast.predict.ordering import ordering
 from infercast.predict.profile import family_of
 
 OF_ONE_MODEL = 1.10

@@ -6,7 +6,7 @@ import pytest
 from infercast.hardware import gpu_names, load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope, sampling
-from infercast.predict.features import FEATURES
+from infercast.predict.artifact.features import FEATURES
 from infercast.predict.physics.cores import engine_physics, table_physics
 
 SIZES = np.array([1, 2, 7, 16, 100, 513, 4096, 20_000])

@@ -6,11 +6,11 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, quantise, rope, routing, sampling
+from infercast.predict.adjust.typical import TYPICAL, Typical, efficiency_of
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import basis_of, kind_of
 from infercast.predict.limits import limit_seconds
 from infercast.predict.roofline import Roofline
-from infercast.predict.typical import TYPICAL, Typical, efficiency_of
 
 AMD = load_gpu("mi300x")
 ONE = np.array([1])

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 
 from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import Forecast, simulate
-from infercast.serve.workload import synthetic_workload
+from infercast.serve.workload.synthetic import synthetic_workload
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,10 @@ pytest.importorskip("matplotlib")
 from PIL import Image  # matplotlib brings it along
 
 from infercast.forecast.deploy import deploy
-from infercast.forecast.overview import look_over
-from infercast.forecast.watched import watch_run
-from infercast.report.html import report_page
-from infercast.serve.workload import synthetic_workload
+from infercast.forecast.explain.overview import look_over
+from infercast.forecast.explain.watched import watch_run
+from infercast.report.page.html import report_page
+from infercast.serve.workload.synthetic import synthetic_workload
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next((found for name in BROWSERS if (found := shutil.which(name))), None)

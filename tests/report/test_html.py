@@ -11,13 +11,13 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from infercast.forecast.deploy import deploy
-from infercast.forecast.overview import Overview, look_over
+from infercast.forecast.explain.overview import Overview, look_over
+from infercast.forecast.explain.watched import watch_run
 from infercast.forecast.saturation import State
-from infercast.forecast.watched import watch_run
 from infercast.report.files import check_writable, write_whole
-from infercast.report.html import report_page
 from infercast.report.intervals import format_interval
-from infercast.serve.workload import synthetic_workload
+from infercast.report.page.html import report_page
+from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.units import format_seconds
 
 CHARTS = {"chart-latency", "chart-load", "chart-composition", "chart-roofline", "chart-slowest"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infercast.forecast.deploy import load_model
-from infercast.forecast.kernels import decode_shape, prefill_shape, price_step
+from infercast.forecast.explain.kernels import decode_shape, prefill_shape, price_step
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.saturation import State
 from infercast.hardware import gpu_names, load_gpu
@@ -23,7 +23,7 @@ from infercast.report.catalog import (
 from infercast.report.kernels import render_step, step_dict
 from infercast.report.memory import fit_dict, render_fit
 from infercast.report.serving import forecast_dict, render_forecast
-from infercast.report.validation import render_validation, validation_dict
+from infercast.report.validation.runs import render_validation, validation_dict
 from infercast.units import format_bytes, format_percent, format_seconds
 from infercast.validate.compare import Comparison, RunComparison, Validation
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from infercast.engine.kv import KvShape
-from infercast.engine.step import HostCost, StepEstimate, StepShape, StepTimer
-from infercast.serve.limits import Limits
+from infercast.engines.kv import KvShape
+from infercast.engines.step import HostCost, StepEstimate, StepShape, StepTimer
 from infercast.serve.record import Record
-from infercast.serve.request import Request, Segment, Workload
+from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import Replica
+from infercast.serve.workload.request import Request, Segment, Workload
 
 Scenario = tuple[Replica, Workload]
 

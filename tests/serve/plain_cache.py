@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from infercast.engine.kv import KvShape
-from infercast.serve.prefix import BlockKey, PrefixNames
-from infercast.serve.request import Request
+from infercast.engines.kv import KvShape
+from infercast.serve.cache.prefix import BlockKey, PrefixNames
+from infercast.serve.workload.request import Request
 
 NO_BLOCK = -1
 """Stands in a table for a block that fell out of the window."""

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from infercast.engine.kv import KvShape
-from infercast.serve.cache import KvCache
-from infercast.serve.holding import Holding
-from infercast.serve.request import Request, Segment
+from infercast.engines.kv import KvShape
+from infercast.serve.cache.holding import Holding
+from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.workload.request import Request, Segment
 
 LARGE_CHUNK = 1000
 

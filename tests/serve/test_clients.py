@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from infercast.serve.clients import Clients
-from infercast.serve.request import Request, Workload
+from infercast.serve.workload.clients import Clients
+from infercast.serve.workload.request import Request, Workload
 
 
 def workload(*arrivals: float, concurrency: int | None = None) -> Workload:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infercast.engine.kv import KvShape
-from infercast.engine.step import StepEstimate, StepShape, StepTimer
+from infercast.engines.kv import KvShape
+from infercast.engines.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.coast import coast
 from infercast.serve.first_use import FirstUses
-from infercast.serve.limits import Limits
 from infercast.serve.record import Record
-from infercast.serve.request import Request, Segment, Workload
+from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import Replica, simulate
+from infercast.serve.workload.request import Request, Segment, Workload
 
 Facts = Callable[[Record], dict[str, Any]]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from infercast.engine.step import HostCost, StepEstimate
+from infercast.engines.step import HostCost, StepEstimate
 from infercast.serve.conditions import NUM_DRAWN, Conditions
 
 SETTLE, TARGET = 0.08, 0.16

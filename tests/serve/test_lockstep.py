@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast.engine.step import StepEstimate, StepShape, constant_timer
-from infercast.serve.fleet import Pool, same_engines, simulate_fleet
-from infercast.serve.limits import Limits
-from infercast.serve.request import Request, Workload
-from infercast.serve.served import Served
+from infercast.engines.step import StepEstimate, StepShape, constant_timer
+from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
+from infercast.serve.fleet.served import Served
+from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import Replica
+from infercast.serve.workload.request import Request, Workload
 
 TOKEN = 0.01
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infercast.serve.prefix import PrefixNames
-from infercast.serve.request import Request, Segment
+from infercast.serve.cache.prefix import PrefixNames
+from infercast.serve.workload.request import Request, Segment
 
 
 def request(*prefix: tuple[int, int], own: int = 0) -> Request:

@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from infercast.engine.kv import KvShape
-from infercast.engine.step import constant_timer
-from infercast.serve.limits import Limits
+from infercast.engines.kv import KvShape
+from infercast.engines.step import constant_timer
 from infercast.serve.record import Record
-from infercast.serve.request import Request, Workload
+from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import Replica, simulate
+from infercast.serve.workload.request import Request, Workload
 
 
 def serve(*requests: Request, max_num_seqs: int = 8, num_blocks: int = 8, seconds: float = 1.0) -> Record:

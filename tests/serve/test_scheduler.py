@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from infercast.engine.kv import KvShape
-from infercast.serve.cache import KvCache
+from infercast.engines.kv import KvShape
+from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.convoy import Convoy
-from infercast.serve.limits import Limits
-from infercast.serve.request import Request, Segment
-from infercast.serve.scheduler import Plan, Scheduler
+from infercast.serve.scheduler.limits import Limits
+from infercast.serve.scheduler.scheduler import Plan, Scheduler
+from infercast.serve.workload.request import Request, Segment
 
 
 def scheduler_of(

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from infercast.engine.kv import KvShape
-from infercast.engine.step import constant_timer
+from infercast.engines.kv import KvShape
+from infercast.engines.step import constant_timer
 from infercast.errors import InputError
-from infercast.serve.limits import Limits
 from infercast.serve.record import Record
-from infercast.serve.request import Request, Segment, Workload
+from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import TELL_EVERY, Replica, simulate
+from infercast.serve.workload.request import Request, Segment, Workload
 
 
 def replica_of(steps_under_way: int = 2, *, limits: Limits | None = None, **changes: Any) -> Replica:
@@ -187,10 +187,10 @@ def test_without_chunked_prefill_a_request_above_the_budget_is_refused() -> None
 
 SCRIPT = """
 import hashlib
-from infercast.engine.kv import KvShape
-from infercast.engine.step import constant_timer
+from infercast.engines.kv import KvShape
+from infercast.engines.step import constant_timer
 from infercast.serve import Limits, Replica, simulate
-from infercast.serve.workload import synthetic_workload
+from infercast.serve.workload.synthetic import synthetic_workload
 
 workload = synthetic_workload(
     rate=16.0, count=200, input_lengths="uniform:1:90", output_lengths="uniform:1:60",

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from infercast.engine.step import HostCost, constant_timer
-from infercast.serve.limits import Limits
-from infercast.serve.request import Request, Workload
-from infercast.serve.scheduler import Plan, Scheduler
+from infercast.engines.step import HostCost, constant_timer
+from infercast.serve.scheduler.limits import Limits
+from infercast.serve.scheduler.scheduler import Plan, Scheduler
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.stages import StagedTimeline
+from infercast.serve.workload.request import Request, Workload
 
 
 def pipeline(shares: tuple[float, ...], **limits: Any) -> Replica:

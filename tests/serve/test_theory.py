@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infercast.engine.step import StepEstimate, StepShape, StepTimer, constant_timer
-from infercast.serve.arrivals import arrival_times
-from infercast.serve.limits import Limits
+from infercast.engines.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.record import Record
-from infercast.serve.request import Request, Workload
-from infercast.serve.scheduler import Plan, Scheduler
+from infercast.serve.scheduler.limits import Limits
+from infercast.serve.scheduler.scheduler import Plan, Scheduler
 from infercast.serve.simulation import Replica, simulate
+from infercast.serve.workload.arrivals import arrival_times
+from infercast.serve.workload.request import Request, Workload
 
 SERVICE = 0.5
 """Seconds of a step. One request of one input and one output token is served at a time: a server with fixed times."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from infercast.engine.step import HostCost, StepEstimate, StepShape, StepTimer
+from infercast.engines.step import HostCost, StepEstimate, StepShape, StepTimer
 from infercast.serve.first_use import FirstUses, News
-from infercast.serve.limits import Limits
-from infercast.serve.request import Request, Workload
+from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.state import Flight
 from infercast.serve.timeline import Timeline
+from infercast.serve.workload.request import Request, Workload
 
 HOST = HostCost(plan=1.0, prepare=2.0, launch=4.0, process=0.5)
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercast.errors import FileFormatError, UnknownNameError
-from infercast.serve.request import Request, Segment
-from infercast.serve.traces import read_trace
-from infercast.serve.workload import synthetic_workload
+from infercast.serve.workload.request import Request, Segment
+from infercast.serve.workload.synthetic import synthetic_workload
+from infercast.serve.workload.traces import read_trace
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,4808,10

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from infercast.errors import InputError
-from infercast.serve.lengths import parse_lengths
-from infercast.serve.request import Request, Segment, Workload
-from infercast.serve.workload import scaled, synthetic_workload, workload_from_requests
+from infercast.serve.workload.lengths import parse_lengths
+from infercast.serve.workload.request import Request, Segment, Workload
+from infercast.serve.workload.synthetic import scaled, synthetic_workload, workload_from_requests
 
 
 def make(**changes: Any) -> Workload:

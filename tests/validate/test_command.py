@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infercast.cli import main
-from infercast.cli import validate as validate_command
+from infercast.cli.commands import validate as validate_command
 from infercast.models.library import model_names
 from infercast.validate.measured import WARM_UP, read_measured, shipped_runs
 
@@ -117,7 +117,7 @@ def test_options_reach_the_comparison(validate: Any, document: Any, write: Any, 
     ("content", "expected"),
     [
         (b"not json", "is not JSON or gzipped JSON"),
-        (gzip.compress(b'{"config": {}, "runs": []}')[:-9], "is not JSON or gzipped JSON"),
+        (gzip.compress(b'{"config": {}, "runs": []}', mtime=0)[:-9], "is not JSON or gzipped JSON"),
         (b'{"runs": []}', "needs the field 'config' of type dict"),
         (b'{"config": {}, "runs": []}', "config needs the field 'name' of type str"),
     ],

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast.engine.settings import EngineSettings
+from infercast.engines.settings import EngineSettings
 from infercast.errors import InfercastError, UnknownNameError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import simulate
-from infercast.serve.workload import synthetic_workload
+from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.validate.compare import Comparison, Validation, deployment_of, quantile, validate
 from infercast.validate.measured import read_measured, shipped_runs
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infercast.errors import FileFormatError
-from infercast.serve.request import Segment
+from infercast.serve.workload.request import Segment
 from infercast.validate.measured import read_measured
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from infercast.cli import main
 from infercast.errors import FileFormatError
-from infercast.validate.compare_published import compare_published, deployment_of, summarise
-from infercast.validate.published import read_published
-from infercast.validate.published_flags import read_flags
+from infercast.validate.published.compare import compare_published, deployment_of, summarise
+from infercast.validate.published.flags import read_flags
+from infercast.validate.published.table import read_published
 
 ROW = {
     "run_id": "someone#1", "source": "someone", "engine_version": "0.18.0", "gpu": "H100",

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from infercast import __version__
-from infercast.cli.commands import COMMANDS
+from infercast.cli.registry import COMMANDS
 from infercast.errors import InputError
 
 
@@ -69,7 +69,7 @@ def make_app(asked: str | None) -> typer.Typer:
 def load_command(name: str) -> Callable[..., Any]:
     """The function behind a command."""
     module, function = COMMANDS[name][0].split(".")
-    command: Callable[..., Any] = getattr(importlib.import_module(f"infercast.cli.{module}"), function)
+    command: Callable[..., Any] = getattr(importlib.import_module(f"infercast.cli.commands.{module}"), function)
     return command
 
 

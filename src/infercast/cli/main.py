@@ -10,8 +10,8 @@ import sys
 from typing import NoReturn
 
 from infercast import __version__
-from infercast.cli import vllm_flags
-from infercast.cli.commands import COMMANDS
+from infercast.cli.options import vllm_flags
+from infercast.cli.registry import COMMANDS
 from infercast.errors import InfercastError
 
 

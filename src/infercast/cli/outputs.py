@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,12 +14,11 @@ import typer
 
 from infercast import __version__
 from infercast.errors import InputError
-from infercast.forecast.intervals import Intervals
-from infercast.records import dataclass
+from infercast.forecast.intervals.intervals import Intervals
 from infercast.report.files import check_writable, write_whole
 
 if TYPE_CHECKING:
-    from infercast.forecast.watched import Watched
+    from infercast.forecast.explain.watched import Watched
 
 FILES = "Files"
 WINDOW = "0:60"
@@ -63,12 +63,12 @@ class Outputs:
                 f"--trace-window {begin:g}:{end:g} begins after the run, which ends at {run.forecast.duration:.4g} s"
             )
         if self.report is not None:
-            from infercast.forecast.overview import look_over  # noqa: PLC0415 - most runs write nothing
-            from infercast.report.html import report_page  # noqa: PLC0415
+            from infercast.forecast.explain.overview import look_over  # noqa: PLC0415 - most runs write nothing
+            from infercast.report.page.html import report_page  # noqa: PLC0415
 
             write_whole(self.report, [report_page(look_over(run, intervals), __version__, _command_line())])
         if self.trace is not None:
-            from infercast.forecast.lanes import lanes_of  # noqa: PLC0415
+            from infercast.forecast.explain.lanes import lanes_of  # noqa: PLC0415
             from infercast.report.trace import trace_pieces  # noqa: PLC0415
 
             lanes = lanes_of(run, *self.window)

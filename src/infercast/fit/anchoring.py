@@ -11,8 +11,8 @@ from infercast.errors import InputError
 from infercast.fit.tables import FILES, Rows, read_table
 from infercast.fit.train import key_of, sample_of
 from infercast.hardware import Gpu, load_gpu
-from infercast.predict.anchors import Correction, learn
-from infercast.predict.artifact import Artifact
+from infercast.predict.adjust.anchors import Correction, learn
+from infercast.predict.artifact.artifact import Artifact
 from infercast.predict.learned import Learned
 from infercast.predict.profile import KernelProfile
 

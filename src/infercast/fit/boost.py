@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from infercast.errors import InputError
 from infercast.fit.refine import refine
-from infercast.predict.forest import Forest
-from infercast.records import dataclass
+from infercast.predict.artifact.forest import Forest
 
 Array = npt.NDArray[Any]
 

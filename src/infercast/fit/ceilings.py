@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,12 @@ from infercast.hardware import Gpu, load_gpu
 from infercast.ops import Attention, Gemm, MoE
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.elementwise import quantise
-from infercast.predict.artifact import POOLED, Entry, save_artifact
-from infercast.predict.ceiling import CEILINGS, features_of, variant_of
+from infercast.predict.adjust.ceiling import CEILINGS, features_of, variant_of
+from infercast.predict.artifact.artifact import POOLED, Entry, save_artifact
 from infercast.predict.identity import SWEEP
 from infercast.predict.limits import limit_seconds, limits_of
 from infercast.predict.profile import family_of
 from infercast.predict.roofline import launch_floor
-from infercast.records import dataclass
 
 Array = npt.NDArray[Any]
 

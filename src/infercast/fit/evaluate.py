@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,10 @@ from infercast.fit.train import (
     sample_of,
 )
 from infercast.hardware import load_gpu
-from infercast.predict.anchors import choose, learn
-from infercast.predict.artifact import Artifact
+from infercast.predict.adjust.anchors import choose, learn
+from infercast.predict.artifact.artifact import Artifact
 from infercast.predict.learned import Learned
 from infercast.predict.profile import KernelProfile
-from infercast.records import dataclass
 
 Array = npt.NDArray[Any]
 

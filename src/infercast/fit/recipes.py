@@ -6,11 +6,12 @@ unseen tier. docs/predict.md has the numbers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from infercast.fit.boost import Settings
-from infercast.predict.features import FEATURES
+from infercast.predict.artifact.features import FEATURES
 from infercast.predict.identity import SWEEP
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES
-from infercast.records import dataclass
 
 # What tells one GPU from another rather than one kernel from another.
 _GEMM_DROP = ("log_flops_per_sm_clock", "sustained", "log_dram_per_clock", "log_bytes_x", "log_bytes_w", "scaled")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.predict.forest import Forest
+from infercast.predict.artifact.forest import Forest
 
 Array = npt.NDArray[Any]
 

@@ -8,6 +8,7 @@ be split between fitting and testing: one (n, k) pair, one head layout, one expe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from infercast.fit.checks import in_microseconds, read_checked
 from infercast.fit.repeats import merge_repeats
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.elementwise import quantise
-from infercast.records import dataclass
 
 Array = npt.NDArray[Any]
 Part = dict[str, Array]

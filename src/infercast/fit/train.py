@@ -6,7 +6,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,12 @@ from infercast.fit.spread import pooled_interval
 from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.tables import FILES, Rows, read_table
 from infercast.hardware import load_gpu
-from infercast.predict.artifact import POOLED, Entry, save_artifact
+from infercast.predict.artifact.artifact import POOLED, Entry, save_artifact
+from infercast.predict.artifact.forest import Forest
 from infercast.predict.choice import base_seconds
-from infercast.predict.forest import Forest
 from infercast.predict.identity import LATENT, SWEEP
 from infercast.predict.physics.cores import sweep_physics, table_physics
 from infercast.predict.physics.moe import kernel_family
-from infercast.records import dataclass
 
 Array = npt.NDArray[Any]
 

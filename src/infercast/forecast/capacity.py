@@ -17,9 +17,9 @@ from math import ceil
 
 import numpy as np
 
-from infercast.forecast.redraw import redraw
+from infercast.forecast.intervals.redraw import redraw
 from infercast.serve import Record, Replica, Request, Workload, simulate
-from infercast.serve.served import Served
+from infercast.serve.fleet.served import Served
 
 LEAST_COUNTED = 300
 MOST_ROUND = 1000

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from infercast.forecast.kernels import StepCost
-from infercast.forecast.step_log import Array, EngineRun, kernels_of
-from infercast.forecast.watched import Watched
-from infercast.records import dataclass
+from infercast.forecast.explain.kernels import StepCost
+from infercast.forecast.explain.step_log import Array, EngineRun, kernels_of
+from infercast.forecast.explain.watched import Watched
 
 HOST = "GPU waits for host"
 ON_THE_WAY = "host and the way to it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import exp
 from typing import Any
@@ -10,26 +10,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engine.deployment import Deployment
-from infercast.engine.kv import sequence_bytes
+from infercast.engines.deployment import Deployment
+from infercast.engines.kv import sequence_bytes
 from infercast.errors import InputError
 from infercast.forecast.capacity import full_rate, typical
 from infercast.forecast.fleet import EngineLoad, busiest, engine_loads, pool_of
-from infercast.forecast.intervals import MOST_REQUESTS, Intervals, around
+from infercast.forecast.intervals.intervals import MOST_REQUESTS, Intervals, around
+from infercast.forecast.intervals.luck import luck_of
+from infercast.forecast.intervals.results import chance_in, results_of
+from infercast.forecast.intervals.uncertainty import EIGHTY, ELSEWHERE, Uncertainty, slowed, uncertainty_of
 from infercast.forecast.latency import Percentiles, percentiles
-from infercast.forecast.luck import luck_of
 from infercast.forecast.outcome import outcome_of, part_of
-from infercast.forecast.results import chance_in, results_of
 from infercast.forecast.saturation import Saturation, State, find_state, judged
 from infercast.forecast.steady import SteadyState, find_steady
-from infercast.forecast.uncertainty import EIGHTY, ELSEWHERE, Uncertainty, slowed, uncertainty_of
 from infercast.hardware.network import networks
 from infercast.predict.physics.collective import NETWORK_EFFICIENCY
-from infercast.records import dataclass
 from infercast.serve import Replica, Workload
-from infercast.serve.disaggregate import Handover, Link, receiving, simulate_disaggregated
-from infercast.serve.fleet import Pool, same_engines
-from infercast.serve.served import Served
+from infercast.serve.fleet.pool import Pool, same_engines
+from infercast.serve.fleet.served import Served
+from infercast.serve.fleet.two_pools import Handover, Link, receiving, simulate_disaggregated
 from infercast.serve.state import Progress
 
 Array = npt.NDArray[Any]

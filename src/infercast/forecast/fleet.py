@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from infercast.engine.deployment import Deployment
-from infercast.engine.sharing import shared_seconds
-from infercast.engine.timer import KernelTimer
+from infercast.engines.deployment import Deployment
+from infercast.engines.sharing import shared_seconds
+from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.forecast.capacity import kept_full
+from infercast.forecast.explain.phases import Phase, summarise_phases, weakest_source
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.outcome import outcome_of, part_of
-from infercast.forecast.phases import Phase, summarise_phases, weakest_source
 from infercast.forecast.saturation import Saturation, State, find_state, judged
 from infercast.forecast.serving import Level, replica_of
 from infercast.forecast.shown import check_run, data_frame, one_line, plain_data, request_columns
 from infercast.forecast.steady import SteadyState, find_steady
 from infercast.predict.estimate import kind_of
-from infercast.records import dataclass
 from infercast.serve import Record, Workload, simulate
-from infercast.serve.fleet import MOST_ENGINES, Pool, same_engines, simulate_fleet
-from infercast.serve.served import Served
+from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulate_fleet
+from infercast.serve.fleet.served import Served
 from infercast.serve.state import Progress, Watcher
 
 if TYPE_CHECKING:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from infercast.records import dataclass
 
 FRACTIONS = (0.5, 0.9, 0.95, 0.99)
 NAMES = ("mean", "p50", "p90", "p95", "p99")

@@ -8,30 +8,30 @@ slower ones: kernels and host may be off by so much, each in its share of the ti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import exp, inf
 
-from infercast.engine.deployment import check_nodes
-from infercast.engine.settings import EngineSettings
+from infercast.engines.deployment import check_nodes
+from infercast.engines.settings import EngineSettings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy, load_model
 from infercast.forecast.fleet import FleetForecast, busiest
+from infercast.forecast.intervals.uncertainty import gain_of, uncertainty_of
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.saturation import Saturation
 from infercast.forecast.serving import Forecast
 from infercast.forecast.simulate import simulate
-from infercast.forecast.uncertainty import gain_of, uncertainty_of
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology
 from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.spec import ExpertFeedForward, ModelConfig
+from infercast.predict.adjust.ordering import ordering
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import basis_of, kind_of
-from infercast.predict.ordering import ordering
 from infercast.predict.roofline import Predictor
-from infercast.records import dataclass
 from infercast.serve import Record, Workload
-from infercast.serve.fleet import MOST_ENGINES
-from infercast.serve.workload import synthetic_workload
+from infercast.serve.fleet.pool import MOST_ENGINES
+from infercast.serve.workload.synthetic import synthetic_workload
 
 CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256
 """The usual load: so many clients, and the tokens of their requests."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from infercast.engine.block_size import default_block_size
-from infercast.engine.deployment import check_capability, check_nodes
-from infercast.engine.expert_padding import expert_multiples
-from infercast.engine.memory import Memory, plan_memory, require_fit
-from infercast.engine.settings import EngineSettings, ResolvedSettings, resolve
+from dataclasses import dataclass
+
+from infercast.engines.block_size import default_block_size
+from infercast.engines.deployment import check_capability, check_nodes
+from infercast.engines.expert_padding import expert_multiples
+from infercast.engines.memory import Memory, plan_memory, require_fit
+from infercast.engines.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, load_model
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.models.layout import ParallelLayout, check_layout
 from infercast.models.rank import rank_weight_bytes
 from infercast.models.spec import ModelConfig
-from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

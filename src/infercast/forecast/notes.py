@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from infercast.engine.deployment import Deployment
+from infercast.engines.deployment import Deployment
 from infercast.hardware.pcie import TOPOLOGIES, is_left_open
+from infercast.predict.adjust.ordering import ordering
+from infercast.predict.adjust.typical import Typical
 from infercast.predict.learned import UNDERSTOOD
-from infercast.predict.ordering import ordering
-from infercast.predict.typical import Typical
 
 
 def price_notes(deployment: Deployment) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,8 @@ from infercast.errors import InputError, SaturatedError
 from infercast.forecast.latency import Percentiles, percentiles
 from infercast.forecast.saturation import State
 from infercast.forecast.steady import SteadyState
-from infercast.records import dataclass
 from infercast.serve import Record
-from infercast.serve.served import Served
+from infercast.serve.fleet.served import Served
 
 Array = npt.NDArray[Any]
 

@@ -8,15 +8,14 @@ grows for as long as they do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from infercast.forecast.capacity import full_rate, num_seats
 from infercast.forecast.steady import SteadyState
-from infercast.records import dataclass
 from infercast.serve import Record, Replica, Workload
-from infercast.serve.served import Served
+from infercast.serve.fleet.served import Served
 
 STABLE, BACKLOGGED, OVERLOADED = "stable", "backlogged", "overloaded"
 FEW, FEW_OF_ALL = 10, 0.02

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from infercast.engine.deployment import Deployment
-from infercast.engine.step import StepTimer
-from infercast.engine.timer import KernelTimer
+from infercast.engines.deployment import Deployment
+from infercast.engines.step import StepTimer
+from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
+from infercast.forecast.explain.phases import Phase, summarise_phases, weakest_source
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.outcome import outcome_of, part_of
-from infercast.forecast.phases import Phase, summarise_phases, weakest_source
 from infercast.forecast.saturation import Saturation, State, find_state, judged
 from infercast.forecast.shown import check_run, data_frame, one_line, plain_data, request_columns
 from infercast.forecast.steady import SteadyState, find_steady
+from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.predict.estimate import kind_of
-from infercast.predict.power import SETTLE_SECONDS
-from infercast.records import dataclass
 from infercast.serve import Limits, Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.conditions import LAUNCH_SPREAD

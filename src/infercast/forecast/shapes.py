@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,6 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.dtypes import BYTES
 from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope
-from infercast.records import dataclass
 
 Values = Mapping[str, Any]
 DTYPES = frozenset(("dtype", "weight_dtype", "kv_dtype"))

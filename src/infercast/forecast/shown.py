@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engine.deployment import Deployment
+from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
 from infercast.serve import Record, Workload
-from infercast.serve.served import Served
+from infercast.serve.fleet.served import Served
 from infercast.units import MILLI, format_seconds
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def one_line(forecast: Forecast | FleetForecast) -> str:
 
 def plain_data(forecast: Forecast | FleetForecast, *, intervals: bool) -> dict[str, Any]:
     """What ``infercast simulate --json`` prints."""
-    from infercast.forecast.intervals import forecast_intervals  # noqa: PLC0415 - it imports what imports this
+    from infercast.forecast.intervals.intervals import forecast_intervals  # noqa: PLC0415 - it imports what imports this
 
     module, name = WRITERS[type(forecast).__name__]
     write = getattr(import_module(f"infercast.report.{module}"), name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infercast.engine.deployment import Deployment
+from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
 from infercast.forecast.fleet import DEFAULT_ROUTER, FleetForecast, forecast_fleet
 from infercast.forecast.serving import Forecast

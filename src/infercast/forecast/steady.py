@@ -7,15 +7,15 @@ requests in the system, cut off up to there, is known best (the rule MSER of Whi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.records import dataclass
 from infercast.serve import Record, Workload
-from infercast.serve.served import Served
+from infercast.serve.fleet.served import Served
 
 Array = npt.NDArray[Any]
 

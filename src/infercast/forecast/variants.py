@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,9 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu
 from infercast.ops import Attention, Gemm, Op
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, rope, sampling
+from infercast.predict.adjust.power import throttle_decoding
 from infercast.predict.default import make_predictor
-from infercast.predict.power import throttle_decoding
 from infercast.predict.roofline import Predictor
-from infercast.records import dataclass
 
 Array = npt.NDArray[Any]
 Sizes = dict[str, Array]

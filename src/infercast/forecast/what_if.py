@@ -6,20 +6,19 @@ another CPU, and ``quantization=fp8,max_num_seqs=64`` changes what a deployment 
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
-from infercast.engine.deployment import Deployment
-from infercast.engine.host import Host, default_host
-from infercast.engine.settings import EngineSettings
+from infercast.engines.deployment import Deployment
+from infercast.engines.host import Host, default_host
+from infercast.engines.settings import EngineSettings
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.deploy import deploy
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.changed import PROPERTIES, changed_gpu, factor_of
-from infercast.predict.changed import Changed
+from infercast.predict.adjust.changed import Changed
 from infercast.predict.default import make_predictor
-from infercast.records import dataclass
 
 OPTIONS: dict[str, type] = {
     "quantization": str, "dtype": str, "kv_cache_dtype": str, "tensor_parallel_size": int,

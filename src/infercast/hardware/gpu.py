@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from infercast.errors import UnknownNameError
-from infercast.records import dataclass
 
 # What a matrix product runs at when the chip lacks its format, first choice first. An engine then keeps the weights
 # small in memory and widens them to 16 bits on the way to the tensor cores (weight-only kernels such as Marlin).

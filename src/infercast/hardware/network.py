@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from infercast.bundled import DATA
 from infercast.errors import UnknownNameError
 from infercast.hardware.gpu import Gpu
 from infercast.hardware.schema import read_table
-from infercast.records import dataclass
 from infercast.units import GIGA, MICRO
 
 

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -16,7 +17,6 @@ import numpy as np
 
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware.load import gpu_from_driver_name
-from infercast.records import dataclass
 
 PERIOD_MS = 50
 POWER_CAP = 0x4

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
-
-from infercast.records import dataclass
 
 MARKER = "spin_kernel"
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")

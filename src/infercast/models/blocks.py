@@ -8,9 +8,9 @@ products (queries with keys and values, gate with up) may be cut inside a block.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig, Stack
-from infercast.records import dataclass
 
 BLOCK = 128
 

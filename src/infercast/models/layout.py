@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from infercast.errors import InputError
 from infercast.models.blocks import BLOCK, cut_block
 from infercast.models.spec import ExpertFeedForward, GroupedAttention, ModelConfig
-from infercast.records import dataclass
 
 MOST_TENSOR = 64
 """Sizes that a refusal looks at for alternatives."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from infercast.models.architectures import Layer
+from infercast.models.families import Layer
 from infercast.models.spec import DenseFeedForward, LatentAttention
-from infercast.records import dataclass
 
 # Where a layer's modules sit in a checkpoint: plain, and inside two kinds of vision models.
 PREFIXES = ("model.", "language_model.model.", "model.language_model.")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from infercast.models.spec import DenseFeedForward, ExpertFeedForward, LatentAttention, ModelConfig, Stack
-from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from infercast.errors import UnknownNameError, UnsupportedModelError
-from infercast.models.architectures import Fields, Layer
+from infercast.models.families import Fields, Layer
 from infercast.models.module_names import ModuleNames, part_modules
 from infercast.models.spec import ExpertFeedForward, WeightFormat
-from infercast.records import dataclass
 
 BASE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16"}
 """A float32 checkpoint is served in bf16, as vLLM's ``auto`` does."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from infercast.errors import FileFormatError, UnsupportedModelError
-from infercast.models.architectures import FAMILIES, MODEL_TYPES, PREDICTION, REFUSED, VISION, Fields, gather
-from infercast.models.architectures.vision import read_vision
+from infercast.models.families import FAMILIES, MODEL_TYPES, PREDICTION, REFUSED, VISION, Fields, gather
+from infercast.models.families.vision import read_vision
 from infercast.models.library import bundled_config, bundled_name, model_names
 from infercast.models.quantization import override_format, read_format
 from infercast.models.spec import ModelConfig
 from infercast.models.unknown_names import unknown_model
-from infercast.records import dataclass
 
 TEXT_KEYS = ("text_config", "llm_config", "language_config")
 PREDICTION_KEYS = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers")

@@ -6,11 +6,10 @@ and the same feed-forward, so everything is counted once a stack.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from infercast.ops.dtypes import bytes_of
-from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy.typing as npt
 
 from infercast.ops.dtypes import bytes_of
 from infercast.ops.op import Quantity
-from infercast.records import dataclass
 
 Lengths = npt.NDArray[Any]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from infercast.ops.op import Quantity, Size
-from infercast.records import dataclass
 
 _PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 """How often a ring carries each other GPU's share of the message."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from infercast.ops.dtypes import bytes_of
 from infercast.ops.op import Quantity, Size
-from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

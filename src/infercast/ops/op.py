@@ -6,11 +6,10 @@ kernel) or numpy arrays (many kernels of one family at once); every quantity is 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy.typing as npt
-
-from infercast.records import dataclass
 
 Size = int | npt.NDArray[Any]
 """A dimension of one kernel, or of an array of kernels."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.ordering import ratio_bounds
-from infercast.predict.artifact import Entry
-from infercast.predict.forest import Forest
+from infercast.predict.artifact.artifact import Entry
+from infercast.predict.artifact.forest import Forest
 from infercast.predict.identity import SWEEP
 from infercast.predict.physics.attention_decode import DECODE_FEATURES
 from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
 from infercast.predict.physics.terms import Array, Physics
-from infercast.records import dataclass
 
 SIBLING_WIDENING = 1.3
 """How much wider a sibling's interval is: H100's rows by H200's models fall into their own 65 to 78 % of the time."""

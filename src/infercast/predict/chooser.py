@@ -11,7 +11,7 @@ from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.kernels import by_kernels
 from infercast.hardware.pcie import MEASURED
 from infercast.ops import Collective, Op
-from infercast.predict.artifact import POOLED, Artifact
+from infercast.predict.artifact.artifact import POOLED, Artifact
 from infercast.predict.choice import Choice, borrowed
 from infercast.predict.identity import SWEEP
 from infercast.predict.profile import KernelProfile, family_of

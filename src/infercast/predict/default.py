@@ -7,7 +7,7 @@ from pathlib import Path
 
 from infercast.bundled import DATA
 from infercast.errors import UnknownNameError
-from infercast.predict.artifact import Artifact, load_artifact
+from infercast.predict.artifact.artifact import Artifact, load_artifact
 from infercast.predict.learned import Learned
 from infercast.predict.profile import kernel_profile
 from infercast.predict.roofline import Predictor, Roofline

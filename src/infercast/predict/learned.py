@@ -16,23 +16,23 @@ from infercast.hardware.pcie import is_left_open, servers
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity
-from infercast.predict.artifact import POOLED, Artifact
+from infercast.predict.adjust.mixed import join, split_batch, together
+from infercast.predict.adjust.ordering import at_most, ordering
+from infercast.predict.adjust.typical import Typical
+from infercast.predict.artifact.artifact import POOLED, Artifact
 from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice
 from infercast.predict.chooser import Chooser
 from infercast.predict.estimate import Estimate
 from infercast.predict.identity import SWEEP
-from infercast.predict.mixed import join, split_batch, together
-from infercast.predict.ordering import at_most, ordering
 from infercast.predict.physics.attention_kernels import Single
 from infercast.predict.physics.cores import engine_physics, sweep_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
 from infercast.predict.pricer import GemmPricer
 from infercast.predict.profile import KernelProfile, family_of
 from infercast.predict.single import SinglePricer, kind_of, size_of_one
-from infercast.predict.typical import Typical
 
 if TYPE_CHECKING:
-    from infercast.predict.anchors import Correction
+    from infercast.predict.adjust.anchors import Correction
 
 UNDERSTOOD = "NVIDIA"
 """The physics speaks of this vendor's multiprocessors and libraries; others are priced by what is typical."""

@@ -11,9 +11,9 @@ from infercast.hardware import Gpu
 from infercast.ops import Gemm
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity, Size
+from infercast.predict.artifact.forest import Forest
 from infercast.predict.choice import PHYSICS_INTERVAL, Choice
 from infercast.predict.estimate import Estimate
-from infercast.predict.forest import Forest
 from infercast.predict.identity import SWEEP
 from infercast.predict.physics.gemm import PRODUCTS, SHARES, Machine, products_of_sweep
 from infercast.predict.physics.numbers import CHUNK, Doubles, Floats, Number, Singles

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -14,7 +14,6 @@ from infercast.hardware.kernels import by_kernels
 from infercast.ops import Attention, Collective, Elementwise, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.identity import LATENT
-from infercast.records import dataclass
 
 SAME_KERNEL = {"marlin": "int4/marlin"}
 """A kernel that multiplies all its formats alike, and the format whose tables say most: Marlin's experts were measured

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.breakdown import Breakdown, KernelPart
-from infercast.forecast.composition import Composition
-from infercast.forecast.request_parts import RequestParts
-from infercast.forecast.step_log import KINDS
+from infercast.forecast.explain.breakdown import Breakdown, KernelPart
+from infercast.forecast.explain.composition import Composition
+from infercast.forecast.explain.request_parts import RequestParts
+from infercast.forecast.explain.step_log import KINDS
 from infercast.report.layout import grid, section
 from infercast.serve import Workload
 from infercast.units import MILLI, format_percent, format_seconds

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from infercast.engine.host_presets import HostPreset
+from infercast.engines.host_presets import HostPreset
 from infercast.hardware import Gpu
 from infercast.models.parameters import active_parameter_count, parameter_count, weight_bytes
 from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig, Stack

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from infercast.engine.deployment import Deployment
-from infercast.engine.host import default_host
+from infercast.engines.deployment import Deployment
+from infercast.engines.host import default_host
 from infercast.forecast.fleet import FleetForecast
+from infercast.forecast.intervals.uncertainty import MEASURED, borrowed_share, spread_of
 from infercast.forecast.notes import price_notes
 from infercast.forecast.saturation import OVERLOADED
 from infercast.forecast.serving import Forecast
-from infercast.forecast.uncertainty import MEASURED, borrowed_share, spread_of
 from infercast.report.state import BORROWED_TIMES, host_rows
 
 WEAK = {

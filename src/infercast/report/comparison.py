@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from infercast.engine.deployment import Deployment
-from infercast.forecast.breakdown import break_down
+from infercast.engines.deployment import Deployment
 from infercast.forecast.compare import Comparison, Difference, compare_runs, compare_steps
+from infercast.forecast.explain.breakdown import break_down
+from infercast.forecast.explain.kernels import StepCost
+from infercast.forecast.explain.watched import Watched
 from infercast.forecast.fleet import FleetForecast
-from infercast.forecast.kernels import StepCost
 from infercast.forecast.serving import Forecast
-from infercast.forecast.watched import Watched
 from infercast.report.breakdown import breakdown_dict, render_breakdown
 from infercast.report.fleet import fleet_dict
 from infercast.report.kernels import step_dict

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.diagnose import Diagnosis, Finding, Gap, Saving
+from infercast.forecast.explain.diagnose import Diagnosis, Finding, Gap, Saving
 from infercast.forecast.latency import NAMES
-from infercast.forecast.tune import experts_of, is_tunable
+from infercast.forecast.tune.advice import experts_of, is_tunable
 from infercast.report.layout import facts, grid, section
 from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds, workload_dict
 from infercast.units import MICRO, format_percent, format_seconds

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.fleet import EngineLoad, FleetForecast
-from infercast.forecast.intervals import Intervals
+from infercast.forecast.intervals.intervals import Intervals
 from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.saturation import OVERLOADED
 from infercast.report.caveats import caveats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.intervals import LEVEL, Band, Intervals
+from infercast.forecast.intervals.intervals import LEVEL, Band, Intervals
 from infercast.forecast.latency import NAMES
 from infercast.report.layout import facts, grid, section
 from infercast.units import MILLI, format_seconds

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infercast.engine.deployment import Deployment
-from infercast.forecast.kernels import KernelCost, StepCost
+from infercast.engines.deployment import Deployment
+from infercast.forecast.explain.kernels import KernelCost, StepCost
 from infercast.forecast.notes import price_notes
 from infercast.report.layout import facts, grid, section
 from infercast.report.serving import deployment_dict, deployment_facts

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from infercast.forecast.intervals import LEVEL
+from infercast.forecast.intervals.intervals import LEVEL
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.layouts import LayoutCost, comparison_notes, ranked
 from infercast.report.intervals import format_interval, format_rates

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infercast.engine.deployment import Deployment
+from infercast.engines.deployment import Deployment
 from infercast.forecast.disaggregate import DisaggregatedForecast
-from infercast.forecast.intervals import Intervals
+from infercast.forecast.intervals.intervals import Intervals
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.saturation import OVERLOADED
 from infercast.report.fleet import engine_table, engines_list, latency_table, workload_words

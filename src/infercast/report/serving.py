@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infercast.engine.deployment import Deployment
-from infercast.engine.settings import DEFAULT_ENGINE, ResolvedSettings
+from infercast.engines.deployment import Deployment
+from infercast.engines.settings import DEFAULT_ENGINE, ResolvedSettings
+from infercast.forecast.explain.phases import Phase
 from infercast.forecast.fleet import FleetForecast
-from infercast.forecast.intervals import Intervals
+from infercast.forecast.intervals.intervals import Intervals
 from infercast.forecast.latency import NAMES, Percentiles
-from infercast.forecast.phases import Phase
 from infercast.forecast.saturation import OVERLOADED
 from infercast.forecast.serving import Forecast, Level
 from infercast.models.layout import ParallelLayout
@@ -19,7 +19,7 @@ from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
 from infercast.report.memory import block_tokens
 from infercast.report.state import TITLES, host_fields, host_rows, latency_title, overload, state_fields, state_rows
-from infercast.serve.request import Workload
+from infercast.serve.workload.request import Workload
 from infercast.units import MILLI, format_bytes, format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:

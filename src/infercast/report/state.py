@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from infercast.engine.deployment import Deployment
-from infercast.forecast.phases import Phase, host_bound_share
+from infercast.engines.deployment import Deployment
+from infercast.forecast.explain.phases import Phase, host_bound_share
+from infercast.forecast.intervals.uncertainty import borrowed_share
 from infercast.forecast.saturation import State
 from infercast.forecast.steady import SteadyState
-from infercast.forecast.uncertainty import borrowed_share
 from infercast.report.layout import section, styled
 from infercast.units import format_percent
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from infercast.engine.expert_defaults import file_name
-from infercast.forecast.trial import Trial
-from infercast.forecast.tune import RELIABLE, Ranked, TunedShape, Tuning
+from infercast.engines.expert_defaults import file_name
+from infercast.forecast.tune.advice import RELIABLE, Ranked, TunedShape, Tuning
+from infercast.forecast.tune.trial import Trial
 from infercast.report.layout import facts, grid, section
 from infercast.units import MICRO, format_seconds
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import isnan
 
-from infercast.serve.clients import Clients
 from infercast.serve.convoy import Convoy
 from infercast.serve.cruise import Cruise, Step
-from infercast.serve.scheduler import Sequence
+from infercast.serve.scheduler.scheduler import Sequence
 from infercast.serve.state import Flight, Progress, State
+from infercast.serve.workload.clients import Clients
 
 
 def cruise(state: State, progress: Progress | None) -> bool:

@@ -9,9 +9,9 @@ is dissolved and the scheduler plans for each of them, until they do again.
 
 from __future__ import annotations
 
-from infercast.engine.step import GroupShape, StepEstimate, StepShape
+from infercast.engines.step import GroupShape, StepEstimate, StepShape
 from infercast.serve.convoy import Convoy
-from infercast.serve.scheduler import Plan, Sequence
+from infercast.serve.scheduler.scheduler import Plan, Sequence
 from infercast.serve.state import Flight, State
 
 Planned = tuple[Plan, StepShape, StepEstimate, list[Sequence], list[Sequence]]

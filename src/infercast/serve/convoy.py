@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from itertools import accumulate
 
-from infercast.serve.cache import KvCache
-from infercast.serve.scheduler import Sequence
+from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.scheduler import Sequence
 
 
 class Convoy:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 
-from infercast.engine.kv import KvShape
+from infercast.engines.kv import KvShape
 
 
 class IndexedConvoy:

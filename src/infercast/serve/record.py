@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.serve.scheduler import Scheduler, Sequence
+from infercast.serve.scheduler.scheduler import Scheduler, Sequence
 from infercast.serve.totals import Gauge, PhaseTotals
 
 MOST_NOTED = 4096

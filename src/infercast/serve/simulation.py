@@ -10,26 +10,25 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from operator import add
 
-from infercast.engine.kv import KvShape
-from infercast.engine.step import StepTimer
+from infercast.engines.kv import KvShape
+from infercast.engines.step import StepTimer
 from infercast.errors import InputError
-from infercast.records import dataclass
 from infercast.serve.boarding import cruise
-from infercast.serve.cache import KvCache
-from infercast.serve.clients import Clients
+from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.coast import coast, gather, plan_beside, plan_step
 from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import FirstUses
-from infercast.serve.limits import Limits
 from infercast.serve.record import Record
-from infercast.serve.request import Workload
-from infercast.serve.scheduler import Plan, Scheduler
-from infercast.serve.source import Source
+from infercast.serve.scheduler.limits import Limits
+from infercast.serve.scheduler.scheduler import Plan, Scheduler
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.state import EMPTY, TELL_EVERY, Progress, State, Watcher
+from infercast.serve.workload.clients import Clients
+from infercast.serve.workload.request import Workload
+from infercast.serve.workload.source import Source
 
 TURNS_APART = 16
 """Turns that are taken with sequences as objects before the fast loop is tried (again)."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 from typing import NamedTuple, Protocol
 
-from infercast.engine.step import HostCost
-from infercast.records import dataclass
+from infercast.engines.step import HostCost
 from infercast.serve.first_use import NOTHING_NEW, News
-from infercast.serve.scheduler import Plan
+from infercast.serve.scheduler.scheduler import Plan
 
 MARGIN = 1e-6
 """Seconds by which the host must be ahead, far more than rounding makes of a sum."""

@@ -7,13 +7,13 @@ adds up to the same bits as its steps one by one, and a long run needs no more m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engine.step import StepEstimate, StepShape
-from infercast.records import dataclass
+from infercast.engines.step import StepEstimate, StepShape
 
 Array = npt.NDArray[Any]
 

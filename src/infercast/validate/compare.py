@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engine.deployment import Deployment
-from infercast.engine.settings import EngineSettings
+from infercast.engines.deployment import Deployment
+from infercast.engines.settings import EngineSettings
 from infercast.forecast.deploy import deploy, load_model
-from infercast.forecast.intervals import half_widths
-from infercast.forecast.results import chance_of
+from infercast.forecast.intervals.intervals import half_widths
+from infercast.forecast.intervals.results import chance_of
+from infercast.forecast.intervals.uncertainty import uncertainty_of
 from infercast.forecast.serving import replica_of
-from infercast.forecast.uncertainty import uncertainty_of
 from infercast.hardware import gpu_from_driver_name
-from infercast.records import dataclass
 from infercast.serve import Record, Replica, simulate
 from infercast.validate.dummy_weights import with_dummy_weights
 from infercast.validate.measured import WARM_UP, MeasuredFile, MeasuredRun

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from infercast.engine.deployment import Deployment
-from infercast.engine.step import StepShape
-from infercast.forecast.kernels import price_shape
+from infercast.engines.deployment import Deployment
+from infercast.engines.step import StepShape
+from infercast.forecast.explain.kernels import price_shape
 from infercast.models.spec import ExpertFeedForward, ModelConfig
-from infercast.records import dataclass
 from infercast.validate.compare import deployment_of
 from infercast.validate.measured import MeasuredFile, load_document
 from infercast.validate.parts import Comparison

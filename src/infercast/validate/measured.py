@@ -14,7 +14,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.bundled import DATA
-from infercast.engine.settings import EngineSettings
+from infercast.engines.settings import EngineSettings
 from infercast.errors import FileFormatError
-from infercast.records import dataclass
-from infercast.serve.request import Request, Segment, Workload
+from infercast.serve.workload.request import Request, Segment, Workload
 
 GZIP_MAGIC = b"\x1f\x8b"
 TINY_MS = 1e-6

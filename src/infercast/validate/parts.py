@@ -7,11 +7,11 @@ step of decoding takes. What is left to go wrong under load is the queue.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import exp
 
 import numpy as np
 
-from infercast.records import dataclass
 from infercast.serve import Record
 from infercast.validate.measured import MeasuredRun
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.records import dataclass
 from infercast.serve import Record
 from infercast.validate.measured import MeasuredRun
 

@@ -5,6 +5,7 @@ Bytes of the cache over DRAM or L2, thread blocks with a latency of their own, a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil, log2
 
 import numpy as np
@@ -18,7 +19,6 @@ from infercast.predict.physics.either import Arrays, Kit, Number, Plain
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, schedule_features
 from infercast.predict.physics.flash_schedule_one import schedule_features_one
 from infercast.predict.physics.terms import OnePhysics, Physics
-from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

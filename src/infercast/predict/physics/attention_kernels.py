@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.either import Number, Plain
 from infercast.predict.physics.terms import Array
-from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ number of keys from the start of its first row's window to the end of its last r
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,6 @@ from infercast.predict.physics.either import Arrays, Kit, Number, Plain
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, schedule_features
 from infercast.predict.physics.flash_schedule_one import schedule_features_one
 from infercast.predict.physics.terms import OnePhysics, Physics
-from infercast.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

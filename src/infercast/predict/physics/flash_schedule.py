@@ -9,6 +9,8 @@ numbers are one more description of a shape.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from infercast.hardware import Gpu
@@ -16,7 +18,6 @@ from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.attention_kernels import Batch
 from infercast.predict.physics.terms import Array, columns, log2
-from infercast.records import dataclass
 
 SCHEDULE_FEATURES: tuple[str, ...] = (
     "tile_rows",

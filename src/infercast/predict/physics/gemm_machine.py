@@ -8,6 +8,7 @@ of these GPUs out.
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +18,6 @@ from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.gemm import Gemm
 from infercast.predict.physics.formats import as_run
 from infercast.predict.physics.numbers import Number
-from infercast.records import dataclass
 
 # Rows and columns of ``y`` a thread block owns. Small ones serve decode, where ``m`` is a few tokens.
 TILES = ((16, 64), (16, 128), (32, 128), (64, 64), (64, 128), (128, 128), (128, 192), (128, 256))

@@ -1,0 +1,111 @@
+"""``infercast price``: what single kernels cost."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from infercast.cli.options import shared as options
+from infercast.errors import InputError
+from infercast.forecast.estimate import price_kernel, price_table
+from infercast.forecast.shapes import SHAPES
+from infercast.hardware import load_gpu, with_network
+from infercast.predict.default import make_predictor
+from infercast.report.layout import facts, section, show
+from infercast.units import format_seconds
+
+
+def _size(meaning: str, *names: str) -> Any:
+    return typer.Option(*names, rich_help_panel="Sizes", metavar="N", show_default=False, help=meaning)
+
+
+def _word(meaning: str) -> Any:
+    return typer.Option(rich_help_panel="Formats", metavar="T", show_default=False, help=meaning)
+
+
+def command(
+    family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"One of {', '.join(SHAPES)}.")],
+    gpu: options.GpuName,
+    m: Annotated[int | None, _size("Products: rows, the tokens.")] = None,
+    n: Annotated[int | None, _size("Columns, the outputs.")] = None,
+    k: Annotated[int | None, _size("What is summed over, the inputs.")] = None,
+    batch: Annotated[int | None, _size("Attention: sequences.")] = None,
+    q_len: Annotated[int | None, _size("Prompt tokens of each.")] = None,
+    prefix: Annotated[int | None, _size("Tokens cached before each prompt; none by default.")] = None,
+    kv_len: Annotated[int | None, _size("Tokens before, of each decoding sequence.")] = None,
+    heads: Annotated[int | None, _size("Query heads, also of rope.")] = None,
+    kv_heads: Annotated[int | None, _size("Key-value heads.")] = None,
+    head_dim: Annotated[int | None, _size("Values per head.")] = None,
+    window: Annotated[int | None, _size("Sliding window; 0, the default: none.")] = None,
+    tokens: Annotated[int | None, _size("Experts: tokens of the step.")] = None,
+    hidden: Annotated[int | None, _size("The model's width.")] = None,
+    inter: Annotated[int | None, _size("An expert's width.")] = None,
+    experts: Annotated[int | None, _size("Number of experts.")] = None,
+    topk: Annotated[int | None, _size("Experts per token.")] = None,
+    rows: Annotated[int | None, _size("Memory-bound kernels: rows, the tokens.")] = None,
+    width: Annotated[int | None, _size("Values per row.")] = None,
+    bytes_: Annotated[int | None, _size("Collectives: bytes on each GPU.", "--bytes")] = None,
+    gpus: Annotated[int | None, _size("GPUs that take part.")] = None,
+    dtype: Annotated[str | None, _word("Of activations: bf16 by default.")] = None,
+    weight_dtype: Annotated[str | None, _word("Of weights: that of activations by default.")] = None,
+    kv_dtype: Annotated[str | None, _word("Of keys and values: bf16 by default.")] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option("--csv", metavar="FILE", help="A CSV of shapes; prints CSV."),
+    ] = None,
+    network: options.NetworkName = None,
+    predictor: options.PredictorName = "learned",
+    anchors: options.Anchors = None,
+    measurements: options.Measurements = None,
+    as_json: options.Json = False,
+) -> None:
+    """Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.
+
+    For example:
+
+      infercast price gemm --m 4096 --n 14336 --k 4096 --dtype bf16 --gpu h200-sxm
+
+      infercast price decode --batch 32 --kv-len 1400 --heads 32 --kv-heads 8 --head-dim 128 --gpu h200-sxm
+
+      infercast price decode --csv shapes.csv --gpu b200-sxm
+    """
+    given = {
+        "m": m, "n": n, "k": k, "batch": batch, "q_len": q_len, "prefix": prefix, "kv_len": kv_len, "heads": heads,
+        "kv_heads": kv_heads, "head_dim": head_dim, "window": window, "tokens": tokens, "hidden": hidden,
+        "inter": inter, "experts": experts, "topk": topk, "rows": rows, "width": width, "bytes": bytes_,
+        "gpus": gpus, "dtype": dtype, "weight_dtype": weight_dtype, "kv_dtype": kv_dtype,
+    }  # fmt: skip
+    values = {name: value for name, value in given.items() if value is not None}
+    chosen = options.choose_predictor(predictor, anchors, gpu, measurements)
+    device = with_network(load_gpu(gpu), network)
+    pricer = make_predictor(chosen) if isinstance(chosen, str) else chosen
+    if table is not None:
+        if values:
+            raise InputError(f"--csv brings its own sizes; leave out {', '.join(f'--{name}' for name in values)}")
+        _print_table(list(price_table(pricer, device, family, table)), as_json)
+        return
+    estimate = price_kernel(pricer, device, family, values)
+    numbers = {name: float(getattr(estimate, name)) for name in ("seconds", "low", "high")}
+    if as_json:
+        options.print_json({**numbers, "source": estimate.source, "bound": str(estimate.bound)})
+        return
+    interval = f"{format_seconds(numbers['low'])} to {format_seconds(numbers['high'])}"
+    sizes = ", ".join(
+        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in values.items()
+    )
+    rows_ = [("latency", format_seconds(numbers["seconds"])), ("80 % interval", interval), ("source", estimate.source)]
+    show(section(f"{family} on {device.title}: {sizes}", facts([*rows_, ("bound by", str(estimate.bound))])))
+
+
+def _print_table(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """The table with its prices, as it came: one line per row."""
+    if as_json:
+        options.print_json(rows)
+        return
+    writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)

@@ -1,0 +1,177 @@
+"""``infercast fit`` and ``infercast evaluate``: learn kernel efficiencies, and say how wrong they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infercast.cli.options import shared as options
+from infercast.errors import InputError, UnknownNameError
+from infercast.hardware import load_gpu
+from infercast.report.layout import show
+from infercast.report.validation.evaluation import render_evaluation
+
+FAMILIES = ("gemm", "attention_prefill", "attention_decode", "moe", "quantise", "collective")
+TIERS = ("measured", "few-shot", "sibling", "unseen")
+
+Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder of parquet files, one per kernel family.")]
+Gpus = Annotated[str | None, typer.Option("--gpus", metavar="A,B", help="Only these GPUs.")]
+Families = Annotated[str | None, typer.Option("--families", metavar="A,B", help=f"Of {', '.join(FAMILIES)}.")]
+
+
+def fit(
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Artefact to write (.npz).")],
+    gpus: Gpus = None,
+    families: Families = None,
+    measurements: Annotated[
+        Path | None, typer.Option("--measurements", metavar="DIR", help="Also tables of `infercast measure`.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Fit kernel efficiencies to measured latencies and write an artefact that every command can use.
+
+    A manifest (.toml) beside it says what it was fitted on. Keep the two together.
+
+    For example:
+
+      infercast fit ./tables --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
+    """
+    _need_packages()
+    from infercast.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
+    from infercast.fit.train import fit_artifact, read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
+
+    _need_folder(data, "DATA")
+    _need_folder(out.parent, "--out")
+    chosen = _names("family", families, FAMILIES) or tuple(each for each in FAMILIES if (data / FILES[each]).exists())
+    with _progress("reading") as tell:
+        samples = read_samples(data, chosen, _gpus(gpus))
+        if measurements is not None:
+            samples |= sweep_samples(measurements, chosen)
+        origin = _origin(data, chosen, measurements)
+        fitted = fit_artifact(samples, out, _provenance(data, chosen, samples), tell, origin)
+    rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
+    size = out.stat().st_size
+    if as_json:
+        options.print_json({"written": str(out), "models": len(fitted), "rows": rows, "bytes": size})
+    else:
+        typer.echo(f"{out}: {len(fitted)} models of {rows:,} rows, {size / 1e6:.2f} MB")
+
+
+def evaluate(
+    data: Data,
+    artifact: Annotated[
+        Path | None, typer.Option("--artifact", metavar="FILE", help="Default: the one that comes with infercast.")
+    ] = None,
+    gpus: Gpus = None,
+    families: Families = None,
+    tier: Annotated[
+        str | None,
+        typer.Option("--tier", help="unseen or sibling: use no better; few-shot; measured: hide shapes, not GPUs."),
+    ] = None,
+    anchors: Annotated[int, typer.Option("--anchors", help="Few-shot: measured points per kind of kernel.")] = 32,
+    in_sample: Annotated[bool, typer.Option("--in-sample", help="Score rows that were fitted on, too.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold.
+
+    For example:
+
+      infercast evaluate ./tables --artifact kernels.npz --gpus b200-sxm --tier unseen
+    """
+    _need_packages()
+    from infercast.fit.evaluate import score  # noqa: PLC0415 - only this command needs it
+    from infercast.predict.artifact.artifact import load_artifact  # noqa: PLC0415 - only this command needs it
+    from infercast.predict.default import default_artifact  # noqa: PLC0415 - only this command needs it
+    from infercast.predict.profile import kernel_profile  # noqa: PLC0415 - only this command needs it
+
+    if tier is not None and tier not in TIERS:
+        raise UnknownNameError("tier", tier, TIERS)
+    if anchors < 1:
+        raise InputError(f"--anchors must be at least 1, not {anchors}")
+    _need_folder(data, "DATA")
+    with _progress("scoring"):
+        result = score(
+            data,
+            load_artifact(artifact) if artifact is not None else default_artifact(),
+            kernel_profile(),
+            families=_names("family", families, FAMILIES) or FAMILIES,
+            gpus=_gpus(gpus),
+            tier=tier,
+            in_sample=in_sample,
+            anchors=anchors,
+        )
+    if as_json:
+        options.print_json(result)
+    else:
+        show(*render_evaluation(result))
+
+
+def _need_packages() -> None:
+    """Say what to install where the packages of infercast[fit] are missing."""
+    for name in ("pandas", "pyarrow", "catboost"):
+        if find_spec(name) is None:
+            raise InputError(f"fitting and scoring need {name}: pip install 'infercast[fit]'")
+
+
+def _need_folder(path: Path, what: str) -> None:
+    if not path.is_dir():
+        raise InputError(f"{what}: {path} is not a folder")
+
+
+def _gpus(text: str | None) -> list[str] | None:
+    """Names as the tables have them."""
+    names = _split(text)
+    return None if names is None else [load_gpu(name).name for name in names]
+
+
+def _split(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _names(kind: str, text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(_split(text) or ())
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(kind, name, known)
+    return names
+
+
+def _provenance(
+    data: Path, families: tuple[str, ...], samples: Mapping[tuple[str, str, str, str], object]
+) -> dict[str, object]:
+    """Where an artefact comes from."""
+    from infercast.fit.provenance import data_hash  # noqa: PLC0415 - only this command needs it
+
+    return {
+        "data": data_hash(data, families),
+        "gpus": sorted({key[1] for key in samples}),
+        "engines": sorted({key[2] for key in samples}),
+        "licence": "facts and figures; see docs/predict.md",
+    }
+
+
+def _origin(data: Path, families: tuple[str, ...], measurements: Path | None) -> dict[str, object]:
+    """What the manifest says of this fit."""
+    from infercast.fit.provenance import origin_of, sweep_hashes, table_hashes  # noqa: PLC0415 - as above
+
+    sweeps = {} if measurements is None else sweep_hashes(measurements, families)
+    return origin_of({**table_hashes(data, families), **sweeps})
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[str], None]]:
+    """Say on a terminal what is being done."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only this command needs it
+
+    with Console(stderr=True).status(what) as status:
+        yield status.update

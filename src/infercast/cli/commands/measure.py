@@ -1,0 +1,183 @@
+"""``infercast measure``: time the kernels of the GPU in this machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from infercast.cli.options import shared as options
+from infercast.errors import InputError, UnknownNameError
+from infercast.measure.device import gpu_name, require_gpu
+from infercast.measure.engines import ENGINES
+from infercast.measure.host import measure_host
+from infercast.measure.plan import FAMILIES
+from infercast.measure.sweep import Progress, Sweep, run_sweep
+from infercast.report.files import write_whole
+from infercast.report.layout import facts, grid, section, show
+
+INTERRUPTED = 130
+
+
+def command(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write; tables go to DIR/<gpu>/.")],
+    minutes: Annotated[
+        float, typer.Option("--minutes", metavar="N", help="Time limit in minutes; the most useful shapes come first.")
+    ] = 10.0,
+    families: Annotated[
+        str | None, typer.Option("--families", metavar="A,B", help=f"Only these of {', '.join(FAMILIES)}.")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", metavar="NAME", help="vllm or torch: whose kernels; default: vLLM's if installed."),
+    ] = None,
+    host: Annotated[
+        bool, typer.Option("--host", metavar="", help="Time an idle vLLM's CPU side instead: DIR/<gpu>/host.json.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Time the kernels of this machine's GPU at shapes tied to no model, and write a table per kernel family.
+
+    Any beginning of the sweep is spread over all families, so a few minutes are enough to start with.
+
+    The same command again takes up where the last one ended. Keep the GPU to yourself meanwhile.
+
+    For example:
+
+      infercast measure --out ./mine --minutes 3
+
+      infercast measure --out ./mine --families gemm,moe
+
+      infercast measure --out ./mine --host
+    """
+    if not 0 < minutes < math.inf:
+        raise InputError(f"--minutes must be above 0, not {minutes:g}")
+    if engine is not None and engine not in ENGINES:
+        raise UnknownNameError("engine", engine, ENGINES)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out: {out} is not a folder")
+    chosen = _families(families)
+    if host:
+        if chosen or engine == "torch":
+            raise InputError("--host times vLLM itself; leave out --families and --engine torch")
+        _host(out, as_json)
+        return
+    try:
+        with _bar(60 * minutes) as progress:
+            result = run_sweep(out, minutes=minutes, families=chosen, engine=engine, progress=progress)
+    except KeyboardInterrupt:
+        typer.echo("infercast: stopped; the same command takes the sweep up again", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        options.print_json(_sweep_dict(result, out))
+    else:
+        _show_sweep(result, out)
+
+
+def _families(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in names:
+        if name not in FAMILIES:
+            raise UnknownNameError("kernel family", name, FAMILIES)
+    if not names:
+        raise InputError(f"--families names none of {', '.join(FAMILIES)}")
+    return names
+
+
+@contextmanager
+def _bar(budget: float) -> Iterator[Progress | None]:
+    """A bar with the time left, where standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where a bar is shown
+    from rich.progress import BarColumn, TextColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    columns = TextColumn("measuring"), BarColumn(), TextColumn("{task.description}")
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("getting ready", total=1.0)
+
+        def tell(finished: int, total: int, used: float) -> None:
+            left = seconds_left(finished, total, used, budget)
+            text = f"{finished:,} of {total:,} shapes, {left // 60:.0f}:{left % 60:02.0f} left"
+            bar.update(task, completed=used / max(used + left, 1e-9), description=text)
+
+        yield tell
+
+
+def seconds_left(finished: int, total: int, used: float, budget: float) -> float:
+    """Until all is done at the speed so far or, if that comes first, until the time is up."""
+    until_stop = max(0.0, budget - used)
+    return min(until_stop, used / finished * (total - finished)) if finished else until_stop
+
+
+def _next(out: Path) -> str:
+    return f"infercast fit DATA --measurements {shlex.quote(str(out))} --out kernels.npz"
+
+
+def _sweep_dict(result: Sweep, out: Path) -> dict[str, Any]:
+    return {
+        "gpu": result.gpu,
+        "folder": str(result.folder),
+        "engine": result.engine,
+        "minutes": round(result.seconds / 60, 2),
+        "measured": result.rows,
+        "left": result.left,
+        "rows": result.tables,
+        "skipped": result.tally.skipped,
+        "next": _next(out),
+    }
+
+
+def _show_sweep(result: Sweep, out: Path) -> None:
+    spent = f"{result.seconds / 60:.1f} minutes, {result.rows:,} rows new"
+    if result.left:
+        spent += f", {result.left:,} shapes left: the same command goes on with them"
+    kernels = "vLLM's where it has them" if result.engine == "vllm" else "PyTorch's own"
+    parts = [
+        facts([("GPU", result.gpu), ("written to", str(result.folder)), ("kernels", kernels), ("time", spent)]),
+        grid(("table", "rows"), [(name, f"{rows:,}") for name, rows in result.tables.items()]),
+    ]
+    if result.tally.skipped:
+        rows = [(f"{count:,}", reason) for reason, count in result.tally.skipped.items()]
+        parts.append(section("Skipped", grid(("shapes", "why"), rows, text_columns=0, notes_at=(1,))))
+    show(*parts, section("Next", facts([("learn from it", _next(out))])))
+
+
+def _host(out: Path, as_json: bool) -> None:
+    """An idle engine's times."""
+    require_gpu()
+    times = measure_host(say=lambda text: typer.echo(text, err=True))
+    result = {"gpu": gpu_name(), **times}
+    path = out / result["gpu"] / "host.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError(f"cannot write to {path}: {problem.strerror}") from None
+    write_whole(path, [json.dumps(result, indent=1) + "\n"])
+    if as_json:
+        options.print_json(result)
+        return
+    rows = [
+        (str(model["layers"]), *_ends(model["first_token_ms"]), *_ends(model["decode_step_ms"]))
+        for model in times["models"]
+    ]
+    columns = ("layers", "first token, short prompt", "long prompt", "decode step, one sequence", "many")
+    known = [("GPU", result["gpu"]), ("engine", f"vLLM {times['engine_version']}"), ("CPU", times["cpu"])]
+    show(facts([*known, ("written to", str(path))]), grid(columns, rows, text_columns=0))
+
+
+def _ends(times: dict[str, float]) -> tuple[str, str]:
+    """The first and the last of a row of times."""
+    values = list(times.values())
+    return f"{values[0]:.2f} ms", f"{values[-1]:.2f} ms"

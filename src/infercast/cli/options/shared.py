@@ -1,0 +1,238 @@
+"""Options that several commands share. Engine options carry vLLM's names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from infercast.cli.options.counts import human_readable_int
+from infercast.errors import InputError
+from infercast.hardware import load_gpu
+from infercast.predict.artifact.artifact import load_artifact
+from infercast.predict.default import default_artifact
+from infercast.predict.learned import Learned
+from infercast.predict.profile import kernel_profile
+from infercast.predict.roofline import Predictor
+
+ENGINE = "Engine (vLLM's names and defaults)"
+WORKLOAD = "Workload"
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Bundled name, Hugging Face id, config.json or a folder with one.")
+]
+GpuName = Annotated[
+    str, typer.Option("--gpu", metavar="GPU", help="Bundled name (see `infercast gpus`) or your own TOML file.")
+]
+Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of tables.")]
+AllowOverload = Annotated[
+    bool, typer.Option("--allow-overload", metavar="", help="Print a saturated run's numbers instead of refusing.")
+]
+Steady = Annotated[
+    bool,
+    typer.Option("--steady", metavar="", help="Leave ramp-up and drain out of latencies and rates."),
+]
+Quantization = Annotated[
+    str | None,
+    typer.Option(
+        "--quantization",
+        "-q",
+        metavar="T",
+        help="Weights other than the checkpoint's: fp8, int8, int4, mxfp4, nvfp4, ...",
+    ),
+]
+KvCacheDtype = Annotated[
+    str, typer.Option("--kv-cache-dtype", metavar="T", help="auto, bf16 or fp8.", rich_help_panel=ENGINE)
+]
+TensorParallel = Annotated[
+    int,
+    typer.Option(
+        "--tensor-parallel-size", "-tp", metavar="N", help="GPUs that share every layer.", rich_help_panel=ENGINE
+    ),
+]
+PipelineParallel = Annotated[
+    int,
+    typer.Option(
+        "--pipeline-parallel-size", "-pp", metavar="N", help="Stages of layers, one after the other.",
+        rich_help_panel=ENGINE,
+    ),
+]  # fmt: skip
+DataParallel = Annotated[
+    int,
+    typer.Option(
+        "--data-parallel-size",
+        "-dp",
+        metavar="N",
+        help="Replicas of the model behind a load balancer.",
+        rich_help_panel=ENGINE,
+    ),
+]
+ExpertParallel = Annotated[
+    bool,
+    typer.Option(
+        "--enable-expert-parallel", "-ep", metavar="", help="Spread experts over the GPUs of all replicas.",
+        rich_help_panel=ENGINE,
+    ),
+]  # fmt: skip
+All2AllBackend = Annotated[
+    str,
+    typer.Option(
+        "--all2all-backend", metavar="NAME", help="Between replicas that share experts; also deepep_high_throughput.",
+        rich_help_panel=ENGINE,
+    ),
+]  # fmt: skip
+ExpertRouting = Annotated[
+    str,
+    typer.Option(
+        "--expert-routing", metavar="NAME", help="How tokens spread over experts: uniform, balanced, power_law_1.2.",
+        rich_help_panel=WORKLOAD,
+    ),
+]  # fmt: skip
+MoeBackend = Annotated[
+    str,
+    typer.Option(
+        "--moe-backend", metavar="NAME", help="Kernels of experts: auto, triton, cutlass, trtllm, marlin.",
+        rich_help_panel=ENGINE,
+    ),
+]  # fmt: skip
+LanguageModelOnly = Annotated[
+    bool,
+    typer.Option(
+        "--language-model-only", metavar="", help="Leave the encoder of images out of memory.", rich_help_panel=ENGINE
+    ),
+]
+NetworkName = Annotated[
+    str | None,
+    typer.Option("--network", metavar="NAME", help="Between nodes: infiniband-ndr, roce-400, ...; none by default."),
+]
+PcieTopology = Annotated[
+    str | None,
+    typer.Option(
+        "--pcie-topology",
+        metavar="NAME",
+        help="Between GPUs of a node without NVLink: switch, sockets or host; left open by default.",
+    ),
+]
+RouterName = Annotated[
+    str,
+    typer.Option(
+        "--router", metavar="NAME", help="Before several replicas: vllm, round_robin, least_loaded, prefix_aware."
+    ),
+]
+ApiServer = Annotated[
+    bool,
+    typer.Option(
+        "--api-server/--no-api-server", metavar="", rich_help_panel=WORKLOAD, show_default=False,
+        help="Requests come as text over HTTP, as to `vllm serve` (the default), or as tokens from one program.",
+    ),
+]  # fmt: skip
+MaxBatchedTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-num-batched-tokens", metavar="N", help="Most tokens in one step; default: 8192, on small GPUs 2048.",
+        rich_help_panel=ENGINE, parser=human_readable_int,
+    ),
+]  # fmt: skip
+MaxSeqs = Annotated[
+    int | None,
+    typer.Option(
+        "--max-num-seqs", metavar="N", help="Most sequences in one step; default: 1024, on small GPUs 256.",
+        rich_help_panel=ENGINE, parser=human_readable_int,
+    ),
+]  # fmt: skip
+MaxModelLen = Annotated[
+    int | None,
+    typer.Option(
+        "--max-model-len", metavar="N", help="Longest sequence, also as 32k or 32K; default: all the model allows.",
+        rich_help_panel=ENGINE, parser=human_readable_int,
+    ),
+]  # fmt: skip
+MemoryUtilization = Annotated[
+    float,
+    typer.Option(
+        "--gpu-memory-utilization", metavar="X", help="Share of GPU memory the engine takes.", rich_help_panel=ENGINE
+    ),
+]
+EngineName = Annotated[
+    str,
+    typer.Option("--engine", metavar="NAME", help="vllm@0.25 (measured) or vllm@0.32.", rich_help_panel=ENGINE),
+]
+BlockSize = Annotated[
+    int | None,
+    typer.Option(
+        "--block-size", metavar="N", help="Tokens in a KV block; default: 16, or what MLA's kernels need.",
+        rich_help_panel=ENGINE,
+    ),
+]  # fmt: skip
+EnforceEager = Annotated[
+    bool, typer.Option("--enforce-eager", metavar="", help="No CUDA graphs.", rich_help_panel=ENGINE)
+]
+PredictorName = Annotated[
+    str, typer.Option("--predictor", metavar="NAME", help="learned, roofline, or an artefact of your own (.npz).")
+]
+Anchors = Annotated[
+    Path | None,
+    typer.Option("--anchors", metavar="DIR", help="Measured kernels of this GPU (parquet) that correct its estimates."),
+]
+
+
+Measurements = Annotated[
+    Path | None,
+    typer.Option("--measurements", metavar="DIR", help="Your own tables of `infercast measure`, fitted on the spot."),
+]
+
+
+WhatIf = Annotated[
+    str | None,
+    typer.Option(
+        "--what-if", metavar="CHANGES", help="Beside it: dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm,quantization=fp8."
+    ),
+]
+
+
+HostFile = Annotated[
+    str | None,
+    typer.Option("--host", metavar="NAME", help="Your CPU: a name of `infercast hosts`, a host.json or a .toml file."),
+]
+
+
+def choose_predictor(name: str, anchors: Path | None, gpu: str, measurements: Path | None = None) -> str | Predictor:
+    """The predictor of a command, with a user's own tables, and corrected by anchors where there are any."""
+    if anchors is None and measurements is None:
+        return name
+    if name == "roofline":
+        given = "--anchors" if measurements is None else "--measurements"
+        raise InputError(f"{given} improve learned estimates; leave out --predictor roofline")
+    if anchors is not None and not anchors.is_dir():
+        raise InputError(f"--anchors {anchors} is not a folder")
+    for package in ("pandas", "pyarrow", "catboost"):
+        if find_spec(package) is None:
+            raise InputError(f"measured kernels need {package}: pip install 'infercast[fit]'")
+    artifact = default_artifact() if name == "learned" else load_artifact(Path(name))
+    if measurements is not None:
+        from infercast.fit.train import fit_sweeps  # noqa: PLC0415 - needs the packages of infercast[fit]
+
+        artifact = artifact.with_models(fit_sweeps(measurements))
+    if anchors is None:
+        return Learned(artifact, kernel_profile())
+    from infercast.fit.anchoring import read_corrections  # noqa: PLC0415 - as above
+
+    corrections = read_corrections(anchors, load_gpu(gpu), artifact, kernel_profile())
+    return Learned(artifact, kernel_profile(), corrections=corrections)
+
+
+def comma_list(option: str, given: Sequence[str]) -> list[str]:
+    """Names with commas between them, or one an option, or both; each counts once."""
+    names = [part.strip() for text in given for part in text.split(",")]
+    if not names or not all(names):
+        raise InputError(f"{option} must be names with commas between them, not {','.join(given)!r}")
+    return list(dict.fromkeys(names))
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on standard output."""
+    typer.echo(json.dumps(data, indent=2, allow_nan=False))

@@ -1,0 +1,190 @@
+"""Options that say what users send, and the workload they make, for commands that serve one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from infercast.cli.options.shared import WORKLOAD
+from infercast.errors import InputError
+from infercast.forecast.deploy import load_model
+from infercast.serve.workload.lengths import LengthDistribution, parse_lengths
+from infercast.serve.workload.request import Workload
+from infercast.serve.workload.synthetic import scaled, synthetic_workload
+from infercast.serve.workload.too_long import TOO_LONG, check_too_long, refuse_too_long, truncated, without_too_long
+
+INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
+DEFAULT_COUNT = 1000
+# What a trace brings along.
+SYNTHETIC = (
+    "arrival", "burstiness", "concurrency", "input_len", "output_len", "prefix_len", "prefix_groups", "seed",
+)  # fmt: skip
+
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        "--rate", "-r", metavar="R", rich_help_panel=WORKLOAD,
+        help="Requests per second; a trace's arrivals are scaled to it.",
+    ),
+]  # fmt: skip
+Arrival = Annotated[
+    str,
+    typer.Option(
+        "--arrival", metavar="NAME", help="poisson, gamma, constant or burst (all at once).", rich_help_panel=WORKLOAD
+    ),
+]
+Burstiness = Annotated[
+    float,
+    typer.Option(
+        "--burstiness", metavar="X", help="Gamma arrivals: 1 is Poisson, less is burstier.", rich_help_panel=WORKLOAD
+    ),
+]
+Concurrency = Annotated[
+    int | None,
+    typer.Option(
+        "--concurrency", metavar="N", rich_help_panel=WORKLOAD,
+        help="Closed loop: clients that each wait for their answer before they send again.",
+    ),
+]  # fmt: skip
+NumRequests = Annotated[
+    int | None,
+    typer.Option(
+        "--num-requests", "-n", metavar="N", rich_help_panel=WORKLOAD,
+        help=f"Requests in all; default: {DEFAULT_COUNT}, or the whole trace.",
+    ),
+]  # fmt: skip
+InputLen = Annotated[
+    str,
+    typer.Option(
+        "--input-len", metavar="LENGTH", rich_help_panel=WORKLOAD,
+        help="Prompt tokens: 512, uniform:MIN:MAX, lognormal:MEAN:SIGMA[:MIN:MAX].",
+    ),
+]  # fmt: skip
+OutputLen = Annotated[
+    str,
+    typer.Option("--output-len", metavar="LENGTH", help="Output tokens, in the same forms.", rich_help_panel=WORKLOAD),
+]
+PrefixLen = Annotated[
+    int,
+    typer.Option(
+        "--prefix-len", metavar="N", help="Tokens that prompts share at their start.", rich_help_panel=WORKLOAD
+    ),
+]
+PrefixGroups = Annotated[
+    int,
+    typer.Option("--prefix-groups", metavar="N", help="Number of different shared starts.", rich_help_panel=WORKLOAD),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", metavar="FILE", rich_help_panel=WORKLOAD,
+        help="Replay a trace: Azure CSV, Mooncake JSONL, or plain CSV/JSONL.",
+    ),
+]  # fmt: skip
+RateScale = Annotated[
+    float,
+    typer.Option("--rate-scale", metavar="X", help="Replay a trace this many times as fast.", rich_help_panel=WORKLOAD),
+]
+TooLong = Annotated[
+    str,
+    typer.Option(
+        "--too-long", metavar="HOW", rich_help_panel=WORKLOAD,
+        help="Requests above max_model_len: refuse, truncate (the prompt first) or skip.",
+    ),
+]  # fmt: skip
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Same seed, same result.", rich_help_panel=WORKLOAD)]
+
+
+def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> Workload:
+    """The workload that the options of a command ask for, by the names above; those it does not have are at rest.
+
+    All requests are within the model's length; what was clipped, cut or left out for it is in the description.
+    """
+    given = context.params
+    num_requests, trace, too_long = given["num_requests"], given["trace"], given.get("too_long", TOO_LONG[0])
+    if num_requests is not None and num_requests < 1:
+        raise InputError(f"--num-requests must be at least 1, not {num_requests}")
+    check_too_long(too_long)
+    refuse_idle_options(context, SYNTHETIC if trace is not None else ("rate_scale",), trace is not None)
+    longest = given.get("max_model_len")
+    if longest is not None and longest < 1:
+        raise InputError(f"max_model_len must be at least 1, not {longest}")
+    longest = longest or load_model(given["model"]).max_positions
+    if trace is not None:
+        workload = _replayed(Path(trace), given, longest)
+    else:
+        workload = _synthetic(given, default_count, longest)
+    if too_long == "truncate":
+        return truncated(workload, longest)
+    refuse_too_long(workload, longest)
+    return workload
+
+
+def _replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:
+    from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay none
+
+    workload = read_trace(path)
+    if given.get("too_long") == "skip":
+        workload = without_too_long(workload, longest)
+    return scaled(
+        workload, rate_scale=given.get("rate_scale", 1.0), rate=given.get("rate"), limit=given["num_requests"]
+    )
+
+
+def _synthetic(given: dict[str, Any], default_count: int, longest: int) -> Workload:
+    arrival = given.get("arrival", "poisson")
+    if given.get("rate") is None and given.get("concurrency") is None and arrival != "burst":
+        raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
+    prefix_length = given.get("prefix_len", 0)
+    inputs, outputs, is_clipped = _lengths(given["input_len"], given["output_len"], longest - prefix_length)
+    workload = synthetic_workload(
+        arrival=arrival,
+        rate=given.get("rate"),
+        count=default_count if given["num_requests"] is None else given["num_requests"],
+        concurrency=given.get("concurrency"),
+        input_lengths=inputs,
+        output_lengths=outputs,
+        burstiness=given.get("burstiness", 1.0),
+        prefix_length=prefix_length,
+        prefix_groups=given.get("prefix_groups", 1),
+        seed=given["seed"],
+    )
+    if is_clipped:
+        words = f"{workload.description}; default lengths clipped to max_model_len {longest:,}"
+        workload = replace(workload, description=words)
+    return without_too_long(workload, longest) if given.get("too_long") == "skip" else workload
+
+
+def _lengths(input_len: str, output_len: str, room: int) -> tuple[LengthDistribution, LengthDistribution, bool]:
+    """Lengths of prompts and answers. Those that nobody chose are clipped to what the model allows."""
+    inputs, outputs = parse_lengths(input_len, "--input-len"), parse_lengths(output_len, "--output-len")
+    if inputs.maximum + outputs.maximum <= room:
+        return inputs, outputs, False
+    asked_for = inputs, outputs
+    if output_len == OUTPUT_LEN:
+        outputs = _clipped(outputs, room // 4 if input_len == INPUT_LEN else room - inputs.maximum)
+    if input_len == INPUT_LEN:
+        inputs = _clipped(inputs, room - outputs.maximum)
+    return inputs, outputs, (inputs, outputs) != asked_for
+
+
+def _clipped(lengths: LengthDistribution, most: int) -> LengthDistribution:
+    """The same up to ``most`` tokens; where there is no room at all they stay, and requests are found too long."""
+    if most < 1:
+        return lengths
+    return replace(lengths, minimum=min(lengths.minimum, most), maximum=min(lengths.maximum, most))
+
+
+def refuse_idle_options(context: typer.Context, names: tuple[str, ...], replays: bool) -> None:
+    """An option that would change nothing is refused, never ignored."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            reason = "it brings its own arrivals and lengths; only --rate, --rate-scale and --num-requests change it"
+            raise InputError(
+                f"{option} has no meaning with --trace: {reason}" if replays else f"{option} needs --trace"
+            )

@@ -1,0 +1,68 @@
+"""The KV cache as a scheduler sees it: groups of layers, how many tokens a block of each holds, and their windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+
+
+@dataclass(frozen=True, slots=True)
+class KvShape:
+    """Blocks of ``block_size`` tokens; ``windows`` has one entry a group of layers, 0 for full attention."""
+
+    block_size: int = 16
+    """The least tokens in a block of any group."""
+    windows: tuple[int, ...] = (0,)
+    block_sizes: tuple[int, ...] = ()
+    """Tokens in a block of each group, where groups differ: narrow layers put more tokens into equal blocks."""
+    chunked: bool = False
+    """Windows are chunks (Llama 4): a token looks back to the start of its own, and no further."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Tokens in a block of each group."""
+        return self.block_sizes or (self.block_size,) * len(self.windows)
+
+    @property
+    def common_size(self) -> int:
+        """Tokens that fill whole blocks in every group: what a cached prefix is a multiple of."""
+        return lcm(*self.sizes)
+
+    @property
+    def even(self) -> KvShape:
+        """The same cache with blocks of one size: a group whose blocks hold half as many tokens counts as two."""
+        if not self.block_sizes:
+            return self
+        size = self.common_size
+        windows = (window for window, own in zip(self.windows, self.sizes, strict=True) for _ in range(size // own))
+        return KvShape(size, tuple(windows), chunked=self.chunked)
+
+    def group(self, number: int) -> KvShape:
+        """One group alone."""
+        return KvShape(self.sizes[number], (self.windows[number],), chunked=self.chunked)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks of the least size for that many tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def first_in_window(self, group: int, computed: int) -> int:
+        """The first block that the token after ``computed`` ones still looks at."""
+        window = self.windows[group]
+        if not window:
+            return 0
+        first = computed // window * window if self.chunked else max(0, computed - window + 1)
+        return first // self.sizes[group]
+
+    def most_blocks(self, num_tokens: int, chunk: int) -> int:
+        """Blocks that a sequence of ``num_tokens`` holds at its largest, computed at most ``chunk`` tokens a step."""
+        return sum(self._most(number, num_tokens, chunk) for number in range(len(self.windows)))
+
+    def _most(self, group: int, num_tokens: int, chunk: int) -> int:
+        window, size = self.windows[group], self.sizes[group]
+        whole = -(-num_tokens // size)
+        if not window:
+            return whole
+        if self.chunked:
+            return min(whole, -(-(window + chunk) // size))
+        # A window seldom starts at a block's edge, so it can touch one block more than its length says.
+        return min(whole, -(-(window - 1 + chunk) // size) + 1)

@@ -1,0 +1,179 @@
+"""The kernels of one step: how often, how long, what holds each back, and how close it comes to that limit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from infercast.engines.deployment import Deployment
+from infercast.engines.step import StepShape
+from infercast.errors import InputError
+from infercast.forecast.explain.step_calls import step_calls
+from infercast.ops import Call, Collective
+from infercast.ops.dtypes import tensor_rate_of
+from infercast.predict.adjust.power import THROTTLED, throttle, throttle_decoding, weight_of
+from infercast.predict.estimate import Estimate, kind_of, total
+
+MOST_SEQUENCES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """All launches of one kernel in a step."""
+
+    name: str
+    family: str
+    count: int
+    estimate: Estimate
+    """One launch."""
+    achieved: float
+    """FLOP/s where arithmetic is the bound, bytes/s otherwise."""
+    limit: float
+    """The GPU's own rate for the same."""
+    unit: str
+    terms: dict[str, float]
+    """What the price is made of, if it was asked for: seconds of each pipe, and what was learned on top."""
+
+    @property
+    def seconds(self) -> float:
+        """All launches together."""
+        return self.count * float(self.estimate.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """One step, kernel by kernel."""
+
+    kernels: tuple[KernelCost, ...]
+    gpu: Estimate
+    """All kernels together."""
+    gap_seconds: float
+    """What the GPU idles between them."""
+    host_seconds: float
+    launch: str
+    num_tokens: int
+    padded_tokens: int
+
+    @property
+    def kind(self) -> str:
+        """``estimate``, or ``bound``: the least that hardware allows."""
+        return kind_of(self.gpu.source)
+
+    @property
+    def seconds(self) -> float:
+        """The step as its GPU or its host takes longer."""
+        return max(float(self.gpu.seconds) + self.gap_seconds, self.host_seconds)
+
+
+def price_step(deployment: Deployment, shape: StepShape, *, explain: bool = False) -> StepCost:
+    """Price every kernel of one step over a given batch, if the engine's scheduler could plan it.
+
+    With ``explain``, each kernel also carries the terms that its price is made of.
+    """
+    _check_shape(deployment, shape)
+    return price_shape(deployment, shape, explain=explain)
+
+
+def price_shape(deployment: Deployment, shape: StepShape, *, explain: bool = False) -> StepCost:
+    """Price every kernel of one step, whatever the settings allow."""
+    calls = step_calls(deployment, shape)
+    priced = tuple(_price_call(deployment, call, explain) for call in calls.all)
+    kernels = _throttled(deployment, calls.by_tokens, priced, is_decode=shape.is_decode)
+    gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
+    host_seconds = deployment.host_cost(shape).total
+    return StepCost(
+        kernels, gpu, deployment.gap_seconds, host_seconds, calls.launch.value, shape.num_tokens, calls.padded_tokens
+    )
+
+
+def _throttled(
+    deployment: Deployment, products: list[Call], kernels: tuple[KernelCost, ...], *, is_decode: bool
+) -> tuple[KernelCost, ...]:
+    """The same kernels where the power limit slows the step down, by its products with weights (the first kernels).
+
+    Decoding goes on for long enough to feel it in all but attention, which waits for memory.
+    """
+    operations = sum(
+        call.count * float(call.op.flops) * weight_of(call.op.compute_dtype)
+        for call in products
+        if call.op.family in THROTTLED
+    )
+    many = len(products) if is_decode else len(kernels)
+    slower = throttle_decoding if is_decode else throttle
+    seconds = sum(kernel.seconds for kernel in kernels[:many]) + (0.0 if is_decode else deployment.gap_seconds)
+    factor = float(slower(deployment.gpu, operations, seconds))
+    if factor == 1.0:
+        return kernels
+    return tuple(
+        replace(kernel, estimate=kernel.estimate.scaled(factor), achieved=kernel.achieved / factor)
+        if kernel.family in THROTTLED and number < many
+        else kernel
+        for number, kernel in enumerate(kernels)
+    )
+
+
+def prefill_shape(num_tokens: int, cached: int = 0) -> StepShape:
+    """One prompt computed in one step, after ``cached`` tokens that are in the cache already."""
+    return StepShape([num_tokens], [cached], 1)
+
+
+def decode_shape(batch: int, context: int) -> StepShape:
+    """``batch`` sequences that each compute one token after ``context`` earlier ones."""
+    if batch > MOST_SEQUENCES:
+        raise InputError(f"a step of {batch} sequences is above the {MOST_SEQUENCES} that any engine could hold")
+    return StepShape([1] * batch, [context] * batch, batch)
+
+
+def _check_shape(deployment: Deployment, shape: StepShape) -> None:
+    """Refuse steps that the engine's scheduler could never plan."""
+    settings = deployment.settings
+    if not shape.new_tokens or len(shape.new_tokens) != len(shape.computed):
+        raise InputError(
+            f"a step needs at least one sequence and a context for each, not {len(shape.new_tokens)} sequences and "
+            f"{len(shape.computed)} contexts"
+        )
+    if min(shape.new_tokens) < 1 or min(shape.computed) < 0:
+        raise InputError("a step needs at least one new token a sequence and a context of 0 or more")
+    if not 0 <= shape.num_sampled <= len(shape.new_tokens):
+        raise InputError(f"num_sampled {shape.num_sampled} must lie between 0 and the batch of {len(shape.new_tokens)}")
+    if shape.num_tokens > settings.max_num_batched_tokens:
+        raise InputError(
+            f"a step of {shape.num_tokens} tokens is above max_num_batched_tokens {settings.max_num_batched_tokens}"
+        )
+    if len(shape.new_tokens) > settings.max_num_seqs:
+        raise InputError(f"a batch of {len(shape.new_tokens)} is above max_num_seqs {settings.max_num_seqs}")
+    longest = max(new + old for new, old in zip(shape.new_tokens, shape.computed, strict=True))
+    if longest > settings.max_model_len:
+        raise InputError(f"a sequence of {longest} tokens is above max_model_len {settings.max_model_len}")
+    _check_cache(deployment, shape)
+
+
+def _check_cache(deployment: Deployment, shape: StepShape) -> None:
+    """Refuse a step whose sequences do not fit in the KV cache together."""
+    memory = deployment.memory
+    pairs = Counter(zip(shape.new_tokens, shape.computed, strict=True))
+    needed = sum(memory.kv.shape.most_blocks(new + old, new) * count for (new, old), count in pairs.items())
+    if needed < memory.num_blocks:
+        return
+    tokens = sum((new + old) * count for (new, old), count in pairs.items())
+    longest = max(new + old for new, old in pairs)
+    raise InputError(
+        f"a step over {len(shape.new_tokens):,} sequences with {tokens:,} tokens in all does not fit in the KV cache, "
+        f"whose {memory.num_blocks - 1:,} blocks hold {memory.most_sequences(longest, 1):,} sequences of {longest:,} "
+        "tokens; take fewer or shorter ones, or more GPUs"
+    )
+
+
+def _price_call(deployment: Deployment, call: Call, explain: bool) -> KernelCost:
+    """One kernel of the step, with the rate it reaches on the pipe that holds it back."""
+    op, gpu = call.op, deployment.gpu
+    estimate = deployment.predictor.price(op, gpu)
+    seconds = float(estimate.seconds)
+    if estimate.bound in ("tensor", "special"):
+        achieved, limit, unit = op.flops / seconds, gpu.dense_flops(tensor_rate_of(op.compute_dtype)), "FLOP/s"
+    elif isinstance(op, Collective):
+        achieved, limit, unit = op.link_bytes / seconds, gpu.link_bandwidth(op.gpus), "B/s"
+    else:
+        achieved, limit, unit = (op.bytes_read + op.bytes_written) / seconds, gpu.dram_bandwidth, "B/s"
+    terms = deployment.predictor.explain(op, gpu) if explain else {}
+    return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms)

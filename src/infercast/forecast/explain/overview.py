@@ -1,0 +1,164 @@
+"""A run as a picture would show it: distributions, load over time, kernels on the roofline, the slowest requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from infercast.forecast.explain.breakdown import Breakdown, break_down
+from infercast.forecast.explain.rooflines import StepRoofline, step_rooflines
+from infercast.forecast.explain.step_log import Array, EngineRun
+from infercast.forecast.explain.watched import Watched, WatchedRun
+from infercast.forecast.fleet import FleetForecast
+from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
+from infercast.forecast.serving import Forecast
+from infercast.forecast.steady import mean_in_system
+from infercast.serve import Record, Workload
+from infercast.serve.fleet.served import Served
+
+MOST_BINS = 240
+"""Moments at which load is shown."""
+NARROWEST = 1.2
+"""A histogram reaches at least from its middle over this to its middle times this."""
+HISTOGRAM_BINS = 48
+SHOWN_REQUESTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many requests had a latency between each edge and the next; edges are evenly apart in logarithms."""
+
+    edges: list[float]
+    counts: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCurves:
+    """What went on in each of many equal stretches of the run; lists of equal length."""
+
+    width: float
+    """Seconds of one stretch."""
+    times: list[float]
+    """The middle of each, in seconds after the first request was sent."""
+    running: list[float]
+    """Requests that are being computed, on average."""
+    waiting: list[float]
+    """Requests that were sent and have not been started, on average."""
+    arrivals: list[float]
+    """Requests sent a second."""
+    output_tokens: list[float]
+    """Tokens produced a second."""
+    kv_usage: list[float]
+    """Share of the KV blocks that sequences hold, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRequest:
+    """One of the slowest first tokens, and where its time went."""
+
+    number: int
+    sent_at: float
+    num_input: int
+    num_cached: int
+    ttft: float
+    parts: dict[str, float]
+    """Seconds; they add up to the TTFT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All that a report of one run shows."""
+
+    forecast: Forecast | FleetForecast
+    intervals: Intervals
+    breakdown: Breakdown | None
+    """None for several engines, or stages, whose steps overlap; nothing is said of single requests then."""
+    ttft: Histogram
+    tpot: Histogram | None
+    load: LoadCurves
+    rooflines: tuple[StepRoofline, ...]
+    slowest: tuple[SlowRequest, ...]
+
+
+def look_over(run: Watched, intervals: Intervals | None = None) -> Overview:
+    """Everything that is worth showing of a run."""
+    forecast, engines = run.forecast, run.engines
+    busiest = max(engines, key=lambda engine: engine.log.num_steps)
+    served = engines[0].record if len(engines) == 1 else Served([engine.record for engine in engines])
+    in_order = isinstance(run, WatchedRun) and forecast.deployment.layout.pipeline == 1
+    breakdown = break_down(run) if isinstance(run, WatchedRun) and in_order else None
+    return Overview(
+        forecast=forecast,
+        intervals=intervals or forecast_intervals(forecast),
+        breakdown=breakdown,
+        ttft=_histogram(served.ttft),
+        tpot=_histogram(served.tpot) if served.tpot.size else None,
+        load=_load_curves(run),
+        rooflines=step_rooflines(forecast.deployment, busiest.record, forecast.phases),
+        slowest=() if breakdown is None else _slowest(forecast.workload, busiest.record, breakdown),
+    )
+
+
+def _histogram(values: Array) -> Histogram:
+    # Where all are much the same, bins are still wide enough to be seen.
+    middle = float(np.sqrt(values.min() * values.max()))
+    low = min(0.97 * float(values.min()), middle / NARROWEST)
+    high = max(1.03 * float(values.max()), middle * NARROWEST)
+    edges = np.geomspace(low, high, HISTOGRAM_BINS + 1)
+    return Histogram(edges.tolist(), np.histogram(values, edges)[0].tolist())
+
+
+def _load_curves(run: Watched) -> LoadCurves:
+    """Averages over stretches; a request that is in the system for a part of one counts for that part."""
+    engines = run.engines
+    sent_at, started_at, first_token, last_token = (
+        np.fmax.reduce([getattr(engine.record, name) for engine in engines])
+        for name in ("sent_at", "started_at", "first_token", "last_token")
+    )
+    start, most_steps = float(sent_at.min()), max(engine.log.num_steps for engine in engines)
+    bins = int(min(MOST_BINS, max(10, most_steps // 4)))
+    edges = np.linspace(0.0, run.forecast.duration, bins + 1)
+    width = float(edges[1])
+    started = np.fmin(np.maximum(started_at, sent_at), first_token) - start
+    sent, done = sent_at - start, last_token - start
+    running = mean_in_system(started, done, edges)
+    tokens, held = zip(*(_engine_curves(engine, start, edges, running) for engine in engines), strict=True)
+    return LoadCurves(
+        width=width,
+        times=((edges[1:] + edges[:-1]) / 2).tolist(),
+        running=running.tolist(),
+        waiting=mean_in_system(sent, started, edges).tolist(),
+        arrivals=(np.histogram(sent, edges)[0] / width).tolist(),
+        output_tokens=(sum(tokens) / width).tolist(),
+        kv_usage=np.maximum.reduce(held).tolist(),
+    )
+
+
+def _engine_curves(engine: EngineRun, start: float, edges: Array, running: Array) -> tuple[Array, Array]:
+    """Tokens that an engine produced in each stretch, and the share of its blocks that it held at most."""
+    steps, bins = engine.log.steps, edges.size - 1
+    place = np.clip(np.searchsorted(edges, steps.ends - start, side="left") - 1, 0, bins - 1)
+    held = np.zeros(bins)
+    np.maximum.at(held, place, steps.held_blocks)
+    # A step that is longer than a stretch ends in a later one: what it holds is held before, too.
+    busy, seen = running > 0, np.bincount(place, minlength=bins) > 0
+    following = np.minimum.accumulate(np.where(seen, np.arange(bins), bins)[::-1])[::-1]
+    held = np.where(busy & ~seen & (following < bins), held[np.minimum(following, bins - 1)], held)
+    return np.bincount(place, steps.sampled, minlength=bins), held / engine.replica.num_blocks
+
+
+def _slowest(workload: Workload, record: Record, breakdown: Breakdown) -> tuple[SlowRequest, ...]:
+    parts = breakdown.first_tokens
+    return tuple(
+        SlowRequest(
+            number=index,
+            sent_at=float(record.sent_at[index] - record.sent_at.min()),
+            num_input=workload.requests[index].num_input,
+            num_cached=int(record.num_cached[index]),
+            ttft=float(parts.total[position]),
+            parts={name: float(part[position]) for name, part in parts.parts.items()},
+        )
+        for position in np.argsort(-parts.total, kind="stable")[:SHOWN_REQUESTS].tolist()
+        for index in (int(parts.requests[position]),)
+    )

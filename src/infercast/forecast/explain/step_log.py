@@ -1,0 +1,246 @@
+"""What a run leaves behind for those who ask where its time went: one line a step, one entry a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engines.deployment import Deployment
+from infercast.engines.step import HostCost, StepEstimate, StepShape
+from infercast.engines.timer import KernelTimer
+from infercast.serve import Record, Replica
+from infercast.serve.scheduler.scheduler import Plan
+from infercast.serve.stages import StagedSpan
+from infercast.serve.timeline import Span
+
+Array = npt.NDArray[Any]
+
+CHUNK = 65_536
+"""Steps whose kernels are written out at once."""
+EXACT = 1e-7
+"""Seconds below which two times are the same but for rounding."""
+WAITING = ("waits for other replicas", "other replicas")
+"""Name and family of the time in which replicas that share experts wait for each other."""
+KINDS = ("prefill", "mixed", "decode")
+"""Steps of prompts alone, of prompts beside decoding sequences, and of decoding alone."""
+
+
+class StepLog:
+    """A watcher of one engine's run: notes its steps, and for each request what its prompt took."""
+
+    def __init__(self, num_requests: int) -> None:
+        self.own_seconds = np.zeros(num_requests)
+        """GPU seconds of each request up to its first token, steps divided among their tokens."""
+        self.prompt_end = np.full(num_requests, np.nan)
+        """When the step ended that produced its first token."""
+        self._ends: list[float] = []
+        self._gpu_seconds: list[float] = []
+        self._varying: list[list[float]] = []
+        self._held: list[int] = []
+        self._hosts: list[HostCost] = []
+        # Of each stretch: its steps, tokens, tokens of prompts, sampled tokens, and rows of the timer's tables.
+        self._stretches: list[tuple[int, ...]] = []
+        self._slowed: dict[int, float] = {}
+
+    def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: Sequence[int]) -> None:
+        """One step."""
+        if estimate.slowed:
+            self._slowed[len(self._ends)] = estimate.slowed
+        self._note(shape, estimate, [span.end], held)
+        share = estimate.gpu_seconds[0] / shape.num_tokens
+        for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
+            index = sequence.index
+            if sequence.num_promised > 1 or self.prompt_end[index] == self.prompt_end[index]:
+                continue
+            self.own_seconds[index] += share * new_tokens
+            if sequence.num_promised:
+                self.prompt_end[index] = span.end
+
+    def stretch(self, shape: StepShape, estimate: StepEstimate, ends: Sequence[float], held: Sequence[int]) -> None:
+        """Steps of decoding in a row."""
+        self._note(shape, estimate, ends, held)
+
+    def _note(self, shape: StepShape, estimate: StepEstimate, ends: Sequence[float], held: Sequence[int]) -> None:
+        steps = len(ends)
+        self._ends.extend(ends)
+        self._held.extend(held)
+        self._hosts.append(estimate.host)
+        self._gpu_seconds.extend(estimate.gpu_seconds[:steps])
+        if not self._varying:
+            self._varying = [[] for _ in estimate.varying]
+        for noted, values in zip(self._varying, estimate.varying, strict=True):
+            noted.extend(values[:steps])
+        num_decodes, sampled = shape.num_sequences - len(shape.prompts), shape.num_sampled
+        self._stretches.append((steps, shape.num_tokens, shape.num_tokens - num_decodes, sampled, *estimate.rows))
+
+    @property
+    def num_steps(self) -> int:
+        """Steps so far."""
+        return len(self._ends)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps as arrays, once the run is over."""
+        return Steps(**self._columns())
+
+    def _columns(self) -> dict[str, Any]:
+        stretches = np.array(self._stretches, dtype=np.int64)
+        columns = np.repeat(stretches[:, 1:], stretches[:, 0], axis=0).T
+        tokens, prompt_tokens, sampled, *rows = columns
+        slowed = np.zeros(tokens.size)
+        slowed[[*self._slowed]] = [*self._slowed.values()]
+        return {
+            "ends": np.array(self._ends),
+            "gpu_seconds": np.array(self._gpu_seconds),
+            "tokens": tokens,
+            "prompt_tokens": prompt_tokens,
+            "sampled": sampled,
+            "held_blocks": np.array(self._held),
+            "host": np.repeat(np.array(self._hosts), stretches[:, 0], axis=0),
+            "rows": tuple(rows),
+            "varying": np.array(self._varying).T,
+            "slowed": slowed,
+        }
+
+
+class StagedLog(StepLog):
+    """The same of a pipeline, whose steps overlap."""
+
+    def __init__(self, num_requests: int) -> None:
+        super().__init__(num_requests)
+        self.spans: list[StagedSpan] = []
+        """Of each step."""
+
+    def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: Sequence[int]) -> None:
+        """One step."""
+        super().step(plan, shape, estimate, span, held)
+        assert isinstance(span, StagedSpan)
+        self.spans.append(span)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps as arrays, with when they were on each stage."""
+        return StagedSteps(**self._columns(), stages=np.array([span.stages for span in self.spans]))
+
+
+def kernels_of(timer: KernelTimer) -> list[tuple[str, str]]:
+    """(name, family) of what a step's time consists of: the timer's kernels, and waiting for other replicas."""
+    return [*timer.kernels, WAITING]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRun:
+    """What one engine of a run did, and when."""
+
+    record: Record
+    """Of the requests that it served; not a number elsewhere."""
+    replica: Replica
+    timer: KernelTimer
+    log: StepLog
+
+
+def new_log(deployment: Deployment, num_requests: int) -> StepLog:
+    """A watcher for one engine of a deployment."""
+    return StepLog(num_requests) if deployment.layout.pipeline == 1 else StagedLog(num_requests)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Every step of a run, in order."""
+
+    ends: Array
+    """When the GPU is done."""
+    gpu_seconds: Array
+    """What its kernels take; the GPU is taken to have worked for so long up to the end, and to have waited before."""
+    tokens: Array
+    prompt_tokens: Array
+    """Those of sequences that compute more than one."""
+    sampled: Array
+    """Tokens produced at the end of each step."""
+    held_blocks: Array
+    """KV blocks held by sequences."""
+    host: Array
+    """(steps, 5): what each costs the host, as in `HostCost`."""
+    rows: tuple[Array, ...]
+    varying: Array
+    slowed: Array
+    stages: Array = field(default_factory=lambda: np.empty(0))
+    """(steps, stages, 2): when each step began and ended on each stage of a pipeline; empty without one."""
+
+    @cached_property
+    def kind(self) -> Array:
+        """For each step its place in `KINDS`."""
+        return np.where(self.prompt_tokens == 0, 2, np.where(self.prompt_tokens == self.tokens, 0, 1))
+
+    @cached_property
+    def prompt_seconds(self) -> Array:
+        """The part of each step's GPU time that goes to prompts, by their share of its tokens."""
+        return np.asarray(self.gpu_seconds * self.prompt_tokens / self.tokens)
+
+    @property
+    def by_stage(self) -> Array:
+        """(steps, stages, 2): when each step began and ended on each stage; without a pipeline on one."""
+        return np.stack([self.ends - self.gpu_seconds, self.ends], axis=1)[:, None, :]
+
+    def kernels(self, timer: KernelTimer) -> Iterator[tuple[slice, Array]]:
+        """Some steps after the other: which, and the seconds of each of `kernels_of` the timer (columns) in them."""
+        for start in range(0, self.ends.size, CHUNK):
+            part = slice(start, start + CHUNK)
+            yield part, self.kernels_at(timer, np.arange(self.ends.size)[part])
+
+    def kernels_at(self, timer: KernelTimer, chosen: Array) -> Array:
+        """The same of some steps; replicas that share experts wait for each other inside a step."""
+        rows = [of_table[chosen] for of_table in self.rows]
+        table = timer.step_kernels(rows, self.varying[chosen], self.slowed[chosen])
+        gpu, priced = self.gpu_seconds[chosen], table.sum(axis=1)
+        waits = np.where(gpu - priced > EXACT, gpu - priced, 0.0)
+        # Where others bring fewer tokens than was priced, all kernels are taken to be as much shorter.
+        scale = np.where(priced - gpu > EXACT, gpu / priced, 1.0)
+        return np.column_stack([table * scale[:, None], waits])
+
+    def until(self, times: Array, seconds: Array) -> Array:
+        """How much of ``seconds`` (of each step) the GPU had done by each of the times."""
+        begins = self.ends - self.gpu_seconds
+        position = np.searchsorted(self.ends, times)
+        done = np.concatenate([[0.0], np.cumsum(seconds)])[position]
+        under_way = np.minimum(position, self.ends.size - 1)
+        share = (times - begins[under_way]) / np.maximum(self.gpu_seconds[under_way], 1e-12)
+        running = np.where(position < self.ends.size, np.clip(share, 0.0, 1.0), 0.0)
+        return np.asarray(done + running * seconds[under_way])
+
+
+class StagedSteps(Steps):
+    """The same of a pipeline, whose steps overlap."""
+
+    @property
+    def by_stage(self) -> Array:
+        """When each step was on each stage."""
+        return self.stages
+
+    def until(self, times: Array, seconds: Array) -> Array:
+        """How much of ``seconds`` was done by each of the times, where a moment is divided among the stages at work.
+
+        So a step that is alone in the pipeline counts for all of its time, and steps that fill it share theirs.
+        """
+        edges, busy = self._moments
+        each = seconds / np.maximum((self.stages[:, :, 1] - self.stages[:, :, 0]).sum(axis=1), 1e-12)
+        rates = np.where(busy >= 0, each[np.maximum(busy, 0)], 0.0).sum(axis=0)
+        shared = rates / np.maximum((busy >= 0).sum(axis=0), 1)
+        done = np.concatenate([[0.0], np.cumsum(shared * np.diff(edges))])
+        return np.asarray(np.interp(times, edges, done))
+
+    @cached_property
+    def _moments(self) -> tuple[Array, Array]:
+        """Every moment at which a stage begins or ends a step, and (stages, stretches) which step it has in between."""
+        edges = np.unique(self.stages)
+        middles = (edges[1:] + edges[:-1]) / 2
+        busy = []
+        for begins, ends in zip(self.stages[:, :, 0].T, self.stages[:, :, 1].T, strict=True):
+            step = np.searchsorted(begins, middles, side="right") - 1
+            busy.append(np.where((step >= 0) & (ends[np.maximum(step, 0)] > middles), step, -1))
+        return edges, np.array(busy)

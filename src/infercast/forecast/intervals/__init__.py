@@ -1,0 +1,1 @@
+"""80 % intervals around a forecast, and where they come from."""

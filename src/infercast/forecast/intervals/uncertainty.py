@@ -1,0 +1,200 @@
+"""How far kernels and host may be off, and the same engine if they were.
+
+Three things are taken to be uncertain, and independent of each other:
+
+- *Kernels.* Every price has an 80 % interval of its own. Part of the error is common to the kernels of a step (a clock,
+  a memory that is slower than thought), the rest is each kernel's own and cancels: ``COMMON`` says how much of each
+  variance is taken to be common. Steps with prompts and those without are taken to be off in the same direction.
+- *The host.* Everything that its thread does is off by one factor.
+- *Chance.* Another draw of arrivals and lengths gives other latencies (`forecast.luck`). Of requests that are given,
+  which of them meet in a step is luck, and a percentile hangs on a few of them: it may as well have been one a few
+  ranks up or down, as many as a sample of so many requests leaves open (`forecast.results`).
+
+The first of ``COMMON`` was chosen on measured runs of five models, ``HOST_SPREAD`` on fourteen engines of several
+machines (benchmarks/accuracy/fit_intervals.py); docs/validation.md tells how often values lie inside.
+
+All of them are engines with one GPU, told tokens by their own process, on machines of one kind. An engine on several
+GPUs or behind a server over HTTP is on a machine, and mostly of a version, that nobody looked at: steps and host may be
+off by more than prices say (``ELSEWHERE``), set on published runs (benchmarks/accuracy/fit_published_intervals.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from math import hypot, inf, log
+
+import numpy as np
+
+from infercast.engines.deployment import Deployment
+from infercast.engines.graphs import Launch
+from infercast.engines.launches import launch_work
+from infercast.engines.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
+from infercast.forecast.explain.kernels import StepCost, price_shape
+from infercast.forecast.explain.phases import average_shape
+from infercast.predict.learned import UNDERSTOOD
+from infercast.serve import Record, Replica
+from infercast.serve.totals import PhaseTotals
+
+EIGHTY = 1.2816
+"""Standard deviations on either side that hold 80 % of a normal distribution."""
+COMMON = {
+    "measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "typical": 1.0, "roofline": 1.0,
+}  # fmt: skip
+"""The share of a kernel price's variance that all kernels of a step have in common, by what the price rests on. On a
+GPU that was measured kernels err each for itself; on one that was not, its own way of being different is in all."""
+HOST_SPREAD = 0.185
+"""Standard deviation of the logarithm of host times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Standard deviations of logarithms of times, beyond what prices say."""
+
+    prompts: float = 0.0
+    decodes: float = 0.0
+    host: float = HOST_SPREAD
+
+
+SEEN_IN_ONE = {
+    "latent_layer": "deepseek-v2-lite",
+    "shared_expert_layer": "deepseek-v2-lite",
+    "packed_expert_layer": "gpt-oss-20b",
+}
+"""Host times of layers that were seen in one model only, and the model."""
+SEEN_IN_ONE_SPREAD = 0.3
+"""Standard deviation of the logarithm of such a time in another model: an assumption. Routed experts were off by that
+(52 ms for 72) while they were known from one prompt of one model."""
+MEASURED = Spread()
+ELSEWHERE = Spread(prompts=0.125, decodes=0.08, host=0.20)
+NETWORK_SPREAD = 0.3
+"""The same of collectives between nodes, of which none was measured: an assumption."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertainty:
+    """Logarithms of the upper ends of the 80 % intervals of times."""
+
+    prompts: float
+    """GPU time of steps with prompt tokens."""
+    decodes: float
+    """GPU time of steps of decoding only."""
+    host: float = EIGHTY * HOST_SPREAD
+
+
+def spread_of(deployment: Deployment) -> Spread:
+    """How far an engine like this may be from those that were measured."""
+    return MEASURED if deployment.layout.gpus == 1 and not deployment.over_http else ELSEWHERE
+
+
+def borrowed_share(deployment: Deployment) -> float:
+    """The share of what launching a prompt costs the host that was seen in one other model only."""
+    host, work = deployment.host, launch_work(deployment.model, deployment.layout, deployment.gpu)
+    borrowed = sum(
+        getattr(host, term) * getattr(work, f"{term}s")
+        for term, model in SEEN_IN_ONE.items()
+        if deployment.model.name != model
+    )
+    return borrowed / host.launching(Launch.EAGER, work) if borrowed else 0.0
+
+
+def uncertainty_of(deployment: Deployment, record: Record, spread: Spread | None = None) -> Uncertainty:
+    """How far the steps of a run may be off, told by average ones; ``spread`` stands in for that of the deployment."""
+    spread = spread or spread_of(deployment)
+    prompts, decodes = (_of_phase(deployment, totals) for totals in (record.prefilling, record.decoding))
+    return widened(prompts, decodes, _with_borrowed(spread, borrowed_share(deployment)))
+
+
+def _with_borrowed(spread: Spread, share: float) -> Spread:
+    return replace(spread, host=hypot(spread.host, SEEN_IN_ONE_SPREAD * share)) if share else spread
+
+
+def widened(prompts: float, decodes: float, spread: Spread) -> Uncertainty:
+    """What prices say of steps with prompts and without, and what is added to it."""
+    if spread is MEASURED:
+        return Uncertainty(prompts, decodes)
+    return Uncertainty(
+        hypot(prompts, EIGHTY * spread.prompts), hypot(decodes, EIGHTY * spread.decodes), EIGHTY * spread.host
+    )
+
+
+def _of_phase(deployment: Deployment, totals: PhaseTotals) -> float:
+    if not totals.steps:
+        return 0.0
+    return step_uncertainty(price_shape(deployment, average_shape(totals)), across_nodes=deployment.crosses_nodes)
+
+
+def most_gain(deployment: Deployment, steps: Iterable[StepCost]) -> float:
+    """Logarithm of how many times shorter times can be: not at all than a bound, and than what is typical down to what
+    the hardware allows.
+    """
+    if deployment.predictor.is_bound:
+        return 0.0
+    if deployment.gpu.vendor == UNDERSTOOD:
+        return inf
+    return max(log(float(step.gpu.seconds) / float(step.gpu.low)) for step in steps)
+
+
+def gain_of(deployment: Deployment, record: Record) -> float:
+    """The same for the average steps of a run."""
+    phases = [totals for totals in (record.prefilling, record.decoding) if totals.steps]
+    return most_gain(deployment, [price_shape(deployment, average_shape(totals)) for totals in phases])
+
+
+def step_uncertainty(step: StepCost, *, across_nodes: bool = False) -> float:
+    """Logarithm of the upper end of the 80 % interval of a step's GPU time."""
+    seconds = np.array([kernel.seconds for kernel in step.kernels])
+    ends = np.array([(float(kernel.estimate.low), float(kernel.estimate.high)) for kernel in step.kernels])
+    weighted = seconds / seconds.sum() * np.log(ends[:, 1] / ends[:, 0]) / 2
+    common = np.array([COMMON[kernel.estimate.source] for kernel in step.kernels])
+    own, shared = ((1 - common) * weighted**2).sum(), (np.sqrt(common) * weighted).sum() ** 2
+    if across_nodes:
+        wires = sum(kernel.seconds for kernel in step.kernels if kernel.family == "collective") / seconds.sum()
+        own += (EIGHTY * NETWORK_SPREAD * wires) ** 2
+    return float(np.sqrt(own + shared))
+
+
+class SlowedTimer:
+    """A step timer whose answers are so many times longer; only what a clock needs is scaled."""
+
+    def __init__(self, timer: StepTimer, prompts: float, decodes: float, host: float) -> None:
+        self._timer, self._prompts, self._decodes, self._host = timer, prompts, decodes, host
+        self._groups = groups_of(timer)
+
+    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
+        """What steps in a row cost."""
+        return self._slow(self._timer(shape, steps), self._prompts if shape.prompts else self._decodes)
+
+    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+        """Steps in a row of a decoding batch."""
+        return self._slow(self._groups.decode(count, computed, contexts, steps), self._decodes)
+
+    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        """A step of such a batch with others beside it."""
+        estimate = self._groups.compute(beside, num_first, count, computed, contexts)
+        return self._slow(estimate, self._prompts if any(new > 1 for new, _ in beside) else self._decodes)
+
+    def _slow(self, estimate: StepEstimate, factor: float) -> StepEstimate:
+        if factor != 1.0:
+            estimate = estimate._replace(
+                gpu_seconds=[factor * seconds for seconds in estimate.gpu_seconds],
+                throttled=factor * estimate.throttled,
+            )
+        if self._host != 1.0:
+            estimate = estimate._replace(host=HostCost(*[self._host * seconds for seconds in estimate.host]))
+        return estimate
+
+
+def slowed(replica: Replica, *, prompts: float = 1.0, decodes: float = 1.0, host: float = 1.0) -> Replica:
+    """The same engine with times that are so many times longer, at the same state of its first uses."""
+    return replace(
+        replica,
+        timer=SlowedTimer(replica.timer, prompts, decodes, host),
+        request_path_seconds=host * replica.request_path_seconds,
+        request_token_seconds=host * replica.request_token_seconds,
+        token_path_seconds=host * replica.token_path_seconds,
+        token_turn_seconds=host * replica.token_turn_seconds,
+        wake_up_seconds=host * replica.wake_up_seconds,
+        first_uses=deepcopy(replica.first_uses),
+    )

@@ -1,0 +1,221 @@
+"""Launch configurations for a model's routed experts, ranked by what they should take.
+
+All configurations that can run are priced; the best few of them, no more than two of the same tile, are worth a try.
+A change is recommended untried only where the forecast gain is larger than what forecasts miss by (docs/tuning.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from infercast.engines.expert_defaults import FORMATS, Configuration, has_tuned_file, rule_of_thumb
+from infercast.errors import InputError
+from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.lower import token_calls
+from infercast.models.spec import ModelConfig
+from infercast.ops import MoE
+from infercast.predict.physics.expert_launch import ALIGNED, Prices, price_tiles
+from infercast.predict.physics.expert_tiles import Tiles, all_tiles, excluded, tiles_of
+
+TOKENS = (1, 16, 64, 256, 512, 1024, 2048, 4096)
+RELIABLE = 1.2
+"""A forecast gain from which a change is recommended untried. Four of five gains of the shapes that the constants were
+not fitted on were off by less than this, so smaller ones mean nothing. Chosen on the trial that it is reported on."""
+PROVED_ON = "hopper"
+"""The architecture that the constants were fitted and the ranking was tried on."""
+MOST_OF_A_TILE = 2
+"""Configurations with the same rows and columns among the best: others tell more when tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A configuration and what it should take."""
+
+    configuration: Configuration
+    seconds: float
+    """All kernels of the layer."""
+    speedup: float
+    """Over the default."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TunedShape:
+    """A layer of experts at one number of tokens."""
+
+    op: MoE
+    tokens: int
+    default: Ranked
+    """What vLLM runs by its rules of thumb."""
+    best: tuple[Ranked, ...]
+    """Fastest first."""
+    priced: int
+    excluded: dict[str, int]
+    """Configurations that cannot run, by the first word of why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Advice for one model on one GPU."""
+
+    model: ModelConfig
+    gpu: Gpu
+    layout: ParallelLayout
+    op: MoE
+    has_file: bool
+    """Whether vLLM brings a file tuned for this layer; its rules of thumb are then not what runs."""
+    shapes: tuple[TunedShape, ...]
+
+    @property
+    def needs_trial(self) -> str:
+        """Why nothing is recommended untried; empty where forecasts may be enough."""
+        if self.has_file:
+            return "vLLM runs a file that was tuned for this layer, and what it holds is not modelled"
+        if self.gpu.kernels != PROVED_ON:
+            return f"rankings were compared with measurements on {PROVED_ON.title()} GPUs only"
+        return ""
+
+    def recommended(self, shape: TunedShape) -> Ranked:
+        """What to run if nothing can be tried: the default unless the first of the ranking should be far better."""
+        change = bool(shape.best) and shape.best[0].speedup >= RELIABLE and not self.needs_trial
+        return shape.best[0] if change else shape.default
+
+
+def tune_model(
+    model: ModelConfig,
+    gpu: Gpu,
+    *,
+    tensor_parallel_size: int = 1,
+    enable_expert_parallel: bool = False,
+    tokens: Sequence[int] = TOKENS,
+    top: int = 5,
+) -> Tuning:
+    """Rank configurations for a model's experts at each number of tokens."""
+    if gpu.vendor != "NVIDIA":
+        raise InputError(f"launches are modelled on NVIDIA GPUs only, and {gpu.name} is none")
+    layout = ParallelLayout(tensor_parallel_size, experts=enable_expert_parallel)
+    check_layout(model, layout)
+    op = experts_of(model, layout)
+    if op is None:
+        raise InputError(f"{model.name} has no routed experts, so there is nothing to tune")
+    if not is_tunable(op):
+        known = ", ".join(FORMATS)
+        raise InputError(f"experts of {model.name} are {op.weight_dtype}; Triton's kernel is modelled in {known}")
+    shapes = tuple(tune_shape(replace(op, tokens=count), gpu, top) for count in tokens)
+    has_file = has_tuned_file(op.num_local, op.inter, op.dtype, gpu)
+    return Tuning(model, gpu, layout, op, has_file, shapes)
+
+
+def experts_of(model: ModelConfig, layout: ParallelLayout) -> MoE | None:
+    """The model's routed experts for one token; None if it has none."""
+    return next((call.op for call in token_calls(model, layout, 1) if isinstance(call.op, MoE)), None)
+
+
+def is_tunable(op: MoE) -> bool:
+    """Whether these experts are in a format that Triton's kernel is modelled in."""
+    return op.dtype in FORMATS and (op.weight_dtype or op.dtype) == op.dtype
+
+
+def tune_shape(op: MoE, gpu: Gpu, top: int) -> TunedShape:
+    """Rank configurations for one number of tokens."""
+    tokens = int(op.tokens)
+    usual = rule_of_thumb(tokens, op.num_local, op.dtype)
+    tiles, reasons = runnable(op, gpu)
+    usual_price, prices = price_tiles(op, gpu, tiles_of([usual])), price_tiles(op, gpu, tiles)
+    base = float(usual_price.seconds[0])
+    best = tuple(
+        Ranked(
+            Configuration(*tiles.one(number)),
+            float(prices.seconds[number]),
+            base / float(prices.seconds[number]),
+            _why(op, usual, usual_price, Configuration(*tiles.one(number)), prices, number),
+        )
+        for number in _choose(tiles, prices, usual, top)
+    )
+    default = Ranked(usual, base, 1.0, f"waits most for {_slowest(usual_price)}")
+    return TunedShape(op, tokens, default, best, len(tiles.rows), reasons)
+
+
+def runnable(op: MoE, gpu: Gpu) -> tuple[Tiles, dict[str, int]]:
+    """Configurations that can run, and how many cannot, by why."""
+    tiles = all_tiles()
+    why = excluded(tiles, op.dtype, (op.hidden, op.inter), gpu)
+    kinds = ("shared memory", "registers", "warps", "step")
+    counts = Counter(next(kind for kind in kinds if kind in reason) for reason in why if reason)
+    return tiles.take(np.array([not reason for reason in why])), dict(counts)
+
+
+def _choose(tiles: Tiles, prices: Prices, usual: Configuration, top: int) -> list[int]:
+    """The fastest. Of equals the one nearest to the default, and no more than two of the same rows and columns."""
+    far = np.sum([np.abs(np.log2(field / value)) for field, value in zip(tiles, usual, strict=True)], axis=0)
+    order = np.lexsort((far, np.round(np.log(prices.seconds), 3)))
+    taken: list[int] = []
+    same_tile: Counter[tuple[int, ...]] = Counter()
+    same_step: set[tuple[int, ...]] = set()
+    for number in order:
+        one = tiles.one(int(number))
+        step = (*one[:3], *one[4:])  # all but the group
+        if one == tuple(usual) or same_tile[one[:2]] == MOST_OF_A_TILE or step in same_step:
+            continue
+        taken.append(int(number))
+        same_tile[one[:2]] += 1
+        same_step.add(step)
+        if len(taken) == top:
+            break
+    return taken
+
+
+PIPES = {
+    "tensor": "the tensor cores",
+    "feed": "the road from L2",
+    "latency": "the latency of one tile after the other",
+    "dram": "memory bandwidth",
+}
+
+
+def _slowest(prices: Prices) -> str:
+    """What the only configuration waits for."""
+    return PIPES[max(PIPES, key=lambda name: float(getattr(prices, name)[0]))]
+
+
+def _why(op: MoE, usual: Configuration, base: Prices, other: Configuration, prices: Prices, number: int) -> str:
+    """What changes, largest saving of a pipe first, in words."""
+    saved = {name: float(getattr(base, name)[0] - getattr(prices, name)[number]) for name in PIPES}
+    pipe = max(saved, key=lambda name: saved[name])
+    ratio = float(getattr(base, pipe)[0] / max(getattr(prices, pipe)[number], 1e-12))
+    if ratio < 1.02:
+        return "about the same by every measure"
+    if pipe == "feed" and op.inter % ALIGNED and other.depth < usual.depth:
+        what = (
+            f"{other.depth} instead of {usual.depth} values a step, where rows of {op.inter} are loaded value by value"
+        )
+    else:
+        what = _change(usual, other, pipe, base, prices, number)
+    return f"{what}: {PIPES[pipe]} takes {ratio:.1f} times less".replace("cores takes", "cores take")
+
+
+def _change(usual: Configuration, other: Configuration, pipe: str, base: Prices, prices: Prices, number: int) -> str:
+    """The change of the configuration that is behind a pipe's saving."""
+    held = int(base.resident[0]), int(prices.resident[number])
+    if pipe == "latency" and held[1] > held[0]:
+        return f"{held[1]} instead of {held[0]} thread blocks on an SM at once"
+    if pipe == "dram" and other.group != usual.group:
+        return f"{other.group} instead of {usual.group} row blocks share weights before the next are read"
+    if pipe in ("feed", "dram") and other.rows > usual.rows:
+        less = float(base.weight_reads[0] / prices.weight_reads[number])
+        return f"{other.rows} instead of {usual.rows} rows a tile, weights are read {less:.1f} times less often"
+    if pipe == "tensor" and other.rows < usual.rows:
+        padding = float(base.padding[0]), float(prices.padding[number])
+        return (
+            f"{other.rows} instead of {usual.rows} rows a tile, {padding[1]:.1f} computed for one, not {padding[0]:.1f}"
+        )
+    if other.columns != usual.columns:
+        return f"{other.columns} instead of {usual.columns} columns a tile"
+    names = ("rows a tile", "columns", "values a step", "row blocks together", "warps", "stages")
+    pairs = zip(other, usual, names, strict=True)
+    return next(f"{new} instead of {old} {name}" for new, old, name in pairs if new != old)

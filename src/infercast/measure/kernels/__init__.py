@@ -1,0 +1,59 @@
+"""All kernels that can be measured, behind one door."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from infercast.measure.case import Case, Launch
+from infercast.measure.kernels.attention import build_attention
+from infercast.measure.kernels.elementwise import build_elementwise
+from infercast.measure.kernels.experts import build_experts, launch_configuration, trial_details
+from infercast.measure.kernels.linear import build_gemm, heater
+from infercast.measure.sections import Timing
+from infercast.measure.trace import repeat_for, time_launches, time_sustained
+from infercast.measure.workspace import POOL_SHARE, Workspace
+
+BUILDERS = {
+    "gemm": build_gemm,
+    "attention_prefill": build_attention,
+    "attention_decode": build_attention,
+    "attention_mixed": build_attention,
+    "moe": build_experts,
+    "tuning": build_experts,
+    "elementwise": build_elementwise,
+}
+
+
+class GpuBench:
+    """Builds and times launches on the GPU at hand."""
+
+    def __init__(self, share: float = POOL_SHARE) -> None:
+        torch.manual_seed(0)
+        # For good and not by a context: what is compiled inside of one is compiled again outside.
+        torch.set_grad_enabled(False)
+        self.workspace = Workspace(share=share)
+
+    def build(self, case: Case) -> Launch:
+        """A kernel ready to run."""
+        return BUILDERS[case.family](case.shape, self.workspace)
+
+    def time(self, launches: Sequence[Launch], repeats: int) -> list[Timing]:
+        """Cold and warm."""
+        return time_launches(launches, self.workspace, repeats)
+
+    def time_sustained(self, launches: Sequence[Launch], repeats: int, heat_seconds: float) -> list[Timing]:
+        """Among each other at the power limit."""
+        return time_sustained(launches, repeats, heater(self.workspace, heat_seconds))
+
+    def repeat_for(self, launch: Launch, seconds: float, each: float) -> float:
+        """On and on for so long; returns how many seconds one launch took."""
+        return repeat_for(launch, seconds, each)
+
+    def details(self, case: Case) -> dict[str, Any]:
+        """What else is known of a case's kernel."""
+        if case.family == "tuning":
+            return trial_details(case.shape)
+        return launch_configuration(case.shape) if case.family == "moe" else {}

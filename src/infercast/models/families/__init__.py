@@ -1,0 +1,138 @@
+"""Which published architecture is read by which function, and which ones are refused and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from infercast.models.families.deepseek import read_deepseek
+from infercast.models.families.dense import (
+    read_glm4,
+    read_llama,
+    read_mistral,
+    read_olmo2,
+    read_qwen2,
+    read_qwen3,
+    read_seed_oss,
+)
+from infercast.models.families.experts import (
+    read_glm4_moe,
+    read_gpt_oss,
+    read_llama4,
+    read_mimo_v2_flash,
+    read_minimax_m2,
+    read_mixtral,
+    read_qwen2_moe,
+    read_qwen3_moe,
+)
+from infercast.models.families.fields import Fields
+from infercast.models.families.gemma import (
+    GEMMA3_DEFAULTS,
+    read_gemma,
+    read_gemma2,
+    read_gemma3,
+    read_gemma4,
+)
+from infercast.models.families.layers import Layer, gather
+from infercast.models.families.refused import REFUSED
+
+__all__ = ["FAMILIES", "MODEL_TYPES", "PREDICTION", "REFUSED", "VISION", "Family", "Fields", "Layer", "gather"]
+
+PREDICTION = "multi-token prediction layers left out"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How one architecture is read."""
+
+    read: Callable[[Fields], list[Layer]]
+    tied: bool = False
+    """Whether the head shares the embedding where the config does not say."""
+    defaults: Mapping[str, Any] | None = None
+    """What a config.json may leave out."""
+    note: str = ""
+
+
+FAMILIES: dict[str, Family] = {
+    "LlamaForCausalLM": Family(read_llama),
+    "GraniteForCausalLM": Family(read_llama),
+    "MistralForCausalLM": Family(read_mistral),
+    "Phi3ForCausalLM": Family(read_mistral),
+    "Qwen2ForCausalLM": Family(read_qwen2),
+    "MiMoForCausalLM": Family(read_qwen2, note=PREDICTION),
+    "Qwen3ForCausalLM": Family(read_qwen3),
+    "Olmo2ForCausalLM": Family(read_olmo2),
+    "Olmo3ForCausalLM": Family(read_olmo2),
+    "Glm4ForCausalLM": Family(read_glm4),
+    "SeedOssForCausalLM": Family(read_seed_oss),
+    "GemmaForCausalLM": Family(read_gemma, tied=True),
+    "Gemma2ForCausalLM": Family(read_gemma2, tied=True),
+    "Gemma3ForCausalLM": Family(read_gemma3, tied=True, defaults=GEMMA3_DEFAULTS),
+    "Gemma4ForCausalLM": Family(read_gemma4, tied=True),
+    "MixtralForCausalLM": Family(read_mixtral),
+    "Qwen2MoeForCausalLM": Family(read_qwen2_moe),
+    "Qwen3MoeForCausalLM": Family(read_qwen3_moe),
+    "MiniMaxM2ForCausalLM": Family(read_minimax_m2),
+    "Glm4MoeForCausalLM": Family(read_glm4_moe),
+    "GptOssForCausalLM": Family(read_gpt_oss),
+    "Llama4ForCausalLM": Family(read_llama4),
+    "MiMoV2FlashForCausalLM": Family(read_mimo_v2_flash, note=PREDICTION),
+    "DeepseekV2ForCausalLM": Family(read_deepseek),
+    "DeepseekV3ForCausalLM": Family(read_deepseek),
+    "Glm4MoeLiteForCausalLM": Family(read_deepseek),
+}
+
+# Models with a vision part, and the family that reads their text part.
+VISION: dict[str, str] = {
+    "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
+    "KimiK25ForConditionalGeneration": "DeepseekV3ForCausalLM",
+    "Llama4ForConditionalGeneration": "Llama4ForCausalLM",
+    "Mistral3ForConditionalGeneration": "MistralForCausalLM",
+    "Qwen2VLForConditionalGeneration": "Qwen2ForCausalLM",
+    "Qwen2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
+    "Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM",
+    "Qwen3VLMoeForConditionalGeneration": "Qwen3MoeForCausalLM",
+}
+
+# Where a file names no architecture, its model_type tells.
+MODEL_TYPES: dict[str, str] = {
+    "llama": "LlamaForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "ministral3": "MistralForCausalLM",
+    "mistral3": "Mistral3ForConditionalGeneration",
+    "phi3": "Phi3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen2_vl": "Qwen2VLForConditionalGeneration",
+    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
+    "mimo": "MiMoForCausalLM",
+    "mimo_v2_flash": "MiMoV2FlashForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "olmo3": "Olmo3ForCausalLM",
+    "glm4": "Glm4ForCausalLM",
+    "glm4_moe": "Glm4MoeForCausalLM",
+    "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
+    "seed_oss": "SeedOssForCausalLM",
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gemma3": "Gemma3ForConditionalGeneration",
+    "gemma4_text": "Gemma4ForCausalLM",
+    "gemma4": "Gemma4ForConditionalGeneration",
+    "mixtral": "MixtralForCausalLM",
+    "minimax_m2": "MiniMaxM2ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+    "llama4_text": "Llama4ForCausalLM",
+    "llama4": "Llama4ForConditionalGeneration",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "kimi_k2": "DeepseekV3ForCausalLM",
+    "kimi_k25": "KimiK25ForConditionalGeneration",
+}

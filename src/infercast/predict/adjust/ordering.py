@@ -1,0 +1,120 @@
+"""Prices of several GPUs side by side: where one is bound by another's, and where a newer GPU is known to be slower."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from infercast.bundled import DATA
+from infercast.hardware import Gpu, load_gpu
+from infercast.hardware.ordering import has_at_least
+from infercast.ops import Gemm, MoE, Op
+from infercast.ops.op import Quantity
+from infercast.predict.estimate import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Kernels of an architecture that take at most a share of what they take on a GPU with less of everything."""
+
+    kernels: str
+    of: tuple[str, ...]
+    """Families, or family/format."""
+    gpu: str
+    share: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slower:
+    """Families that are slower on a newer architecture than on an older one, as measured."""
+
+    kernels: tuple[str, ...]
+    than: tuple[str, ...]
+    families: tuple[str, ...]
+    up_to: float
+    why: str
+
+    def speaks_of(self, gpu: Gpu, other: Gpu, family: str) -> bool:
+        """Whether it says why the first is slower than the second."""
+        return gpu.kernels in self.kernels and other.kernels in self.than and family in self.families
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """All that is known of it."""
+
+    bounds: tuple[Bound, ...]
+    slower: tuple[Slower, ...]
+
+    def lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
+        """The GPU of whose price a share is an upper bound of this operator's on ``gpu``, if there is one."""
+        for bound in self.bounds:
+            if bound.kernels == gpu.kernels and isinstance(op, Gemm | MoE):
+                family = "moe" if isinstance(op, MoE) else "gemm"
+                other = load_gpu(bound.gpu)
+                if not {family, f"{family}/{op.dtype}"}.isdisjoint(bound.of) and has_at_least(gpu, other):
+                    return other, bound.share
+        return None
+
+    def excuse(self, gpu: Gpu, other: Gpu, family: str) -> float:
+        """How many times as long the first may take by a stated reason; 1 without one."""
+        return max((each.up_to for each in self.slower if each.speaks_of(gpu, other, family)), default=1.0)
+
+    def notes(self, gpus: Sequence[Gpu]) -> Iterator[str]:
+        """For people who compare these GPUs: what is known to be out of order, and what was put in order."""
+        for bound in self.bounds:
+            names = [gpu.name for gpu in gpus if gpu.kernels == bound.kernels]
+            if names:
+                most = f"priced at most at {bound.share:g} of {bound.gpu}"
+                yield f"{_listed(bound.of)} on {', '.join(names)} are {most}: {bound.why}."
+        for each in self.slower:
+            pairs = [(a, b) for a in gpus for b in gpus if any(each.speaks_of(a, b, name) for name in each.families)]
+            pairs = [(a, b) for a, b in pairs if a is not b and has_at_least(a, b)]
+            if pairs:
+                newer, older = (dict.fromkeys(gpu.name for gpu in side) for side in zip(*pairs, strict=True))
+                compared = f"{', '.join(newer)} than on {', '.join(older)}"
+                yield f"{_listed(each.families)} may be slower on {compared}: {each.why}."
+
+
+def at_most(own: Estimate, seconds: Quantity) -> Estimate:
+    """The same, brought down to ``seconds`` where that is less. Its interval moves along, but still holds the first."""
+    ratio = np.minimum(1.0, seconds / own.seconds)
+    if np.ndim(own.seconds) == 0:
+        factor = float(ratio)
+        high = max(own.high * factor, own.seconds) if factor < 1.0 else own.high
+        return replace(own.scaled(factor), high=high)
+    high = np.where(ratio < 1.0, np.maximum(own.high * ratio, own.seconds), own.high)
+    return replace(own, seconds=own.seconds * ratio, low=own.low * ratio, high=high)
+
+
+@lru_cache
+def ordering(name: str = "vllm") -> Ordering:
+    """What is known of an engine's kernels."""
+    values = tomllib.loads(DATA.joinpath(f"engines/{name}_ordering.toml").read_text(encoding="utf-8"))
+    return Ordering(
+        tuple(Bound(**{**each, "of": tuple(each["of"])}) for each in values["at_most"]),
+        tuple(
+            Slower(**{**each, **{key: tuple(each[key]) for key in ("kernels", "than", "families")}})
+            for each in values["slower"]
+        ),
+    )
+
+
+WORDS = {
+    "gemm/fp8": "fp8 products",
+    "gemm/fp8_block": "block-scaled products",
+    "gemm/nvfp4": "nvfp4 products",
+    "moe": "experts",
+    "collective": "collectives",
+    "attention_prefill": "attention over short prompts",
+}
+
+
+def _listed(names: Sequence[str]) -> str:
+    words = [WORDS.get(name, name) for name in names]
+    return ", ".join(words).capitalize()

@@ -1,0 +1,109 @@
+"""What learned models are fed with: the names of their features, and the source that computes them."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from infercast.hardware import load_gpu
+from infercast.ops.gemm import Gemm
+from infercast.predict.identity import SWEEP
+from infercast.predict.physics import collective, gemm, hopper_fp8, memory_bound, moe
+from infercast.predict.physics.attention_decode import DECODE_FEATURES
+from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
+
+HERE = Path(__file__).parents[1]
+OF_HOPPER_FP8 = "gemm fp8 hopper"
+
+FEATURES: dict[str, tuple[str, ...]] = {
+    "gemm": gemm.FEATURES,
+    OF_HOPPER_FP8: hopper_fp8.FEATURES,
+    "attention_prefill": PREFILL_FEATURES,
+    "attention_decode": DECODE_FEATURES,
+    "moe": moe.FEATURES,
+    "memory_bound": memory_bound.FEATURES,
+    "collective": collective.FEATURES,
+}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What all models of an artefact are fed with."""
+
+    kind: str
+    features: dict[str, tuple[str, ...]]
+    """Sets of features by name ..."""
+    set_of: Callable[[str, str, str, str], str]
+    """... and the one that a model has, by its family, GPU, engine and variant."""
+    sources: tuple[str, ...]
+    """Files of `infercast.predict` that compute them."""
+
+    @property
+    def features_hash(self) -> str:
+        """Of all names."""
+        return hashlib.sha256(json.dumps({**self.features}, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def source_hash(self) -> str:
+        """Of the sources as they are written; empty where only compiled ones are installed. Takes a millisecond."""
+        return _source_hash(self.sources)
+
+    @property
+    def physics_hash(self) -> str:
+        """Of what the sources do: comments, docstrings and formatting do not count. Takes a tenth of a second."""
+        return _physics_hash(self.sources)
+
+
+def _set_of(family: str, gpu: str, engine: str, variant: str) -> str:
+    """Products of a sweep in fp8 start from kernels that are known by name where a GPU has them."""
+    if (family, engine, variant) == ("gemm", SWEEP, "fp8") and hopper_fp8.is_known(Gemm(1, 1, 1, "fp8"), load_gpu(gpu)):
+        return OF_HOPPER_FP8
+    return family
+
+
+KERNELS = Inputs("kernels", FEATURES, _set_of, ("physics/*.py",))
+
+
+def _files(sources: tuple[str, ...]) -> Iterator[Path]:
+    for pattern in sources:
+        yield from sorted(HERE.glob(pattern))
+
+
+@lru_cache
+def _source_hash(sources: tuple[str, ...]) -> str:
+    files = list(_files(sources))
+    # Line ends are git's business.
+    parts = [f"{file.name}\n".encode() + file.read_bytes().replace(b"\r\n", b"\n") for file in files]
+    return hashlib.sha256(b"".join(parts)).hexdigest() if files else ""
+
+
+@lru_cache
+def _physics_hash(sources: tuple[str, ...]) -> str:
+    parts = [f"{file.name}\n{code_of(file.read_text(encoding='utf-8'))}" for file in _files(sources)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def code_of(source: str) -> str:
+    """What a module does, as text that is the same however it is written down and whichever Python reads it."""
+    return _text(ast.parse(source))
+
+
+def _text(node: Any) -> str:
+    """A syntax tree without strings that stand alone, positions, and fields that some versions of Python leave out."""
+    if isinstance(node, list):
+        kept = [each for each in node if not _is_docstring(each)]
+        return f"[{','.join(map(_text, kept))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = ((name, value) for name, value in ast.iter_fields(node) if value not in (None, []) and name != "kind")
+    return f"{type(node).__name__}({','.join(f'{name}={_text(value)}' for name, value in fields)})"
+
+
+def _is_docstring(node: Any) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

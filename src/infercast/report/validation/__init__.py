@@ -1,0 +1,1 @@
+"""Forecasts against measurements, for people and for programs."""

@@ -1,0 +1,1 @@
+"""Several engines in one simulation: load balancers, data parallelism, prefill and decode pools."""

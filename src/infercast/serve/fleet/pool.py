@@ -1,0 +1,226 @@
+"""Several engines behind routers, in one simulation.
+
+Every engine runs its own loop turn by turn, and the next turn goes to the one whose clock is furthest behind. A
+request is handed to its router when no engine is further behind than its arrival, so every engine has said by then
+what it had to say about the time before. An engine that jumps over many steps stops where a request might reach it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from math import inf, isnan
+
+from infercast.errors import InputError
+from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
+from infercast.serve.fleet.router import Engines, Loads, make_policy
+from infercast.serve.record import Record
+from infercast.serve.simulation import Replica, check_workload, new_record, no_garbage, turns
+from infercast.serve.state import TELL_EVERY, Progress, Watcher
+from infercast.serve.workload.request import Request, Workload
+from infercast.serve.workload.source import Delivery, Inbox
+
+MOST_ENGINES = 1024
+"""Engines of a pool; more take minutes and gigabytes, and nobody runs them behind one load balancer."""
+MOST_RECORDED = 50_000_000
+"""Engines times requests: each engine keeps 48 bytes for every request of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Equal engines behind one router."""
+
+    replicas: tuple[Replica, ...]
+    router: str = "least_loaded"
+    lockstep: bool = False
+    """Whether the engines share experts, so that every step is one of all ..."""
+    shared: Shared | None = None
+    """... and what they do together in it."""
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """One engine, as whoever drives it sees it."""
+
+    number: int
+    """Its place in the pool."""
+    inbox: Inbox
+    record: Record
+    turns: Iterator[float]
+    clock: float = 0.0
+    outstanding: dict[int, Request] = field(default_factory=dict)
+    """Requests by their numbers."""
+    meeting: Meeting | None = None
+    """Where it meets the others, if in lockstep."""
+
+    def take_turn(self) -> list[int]:
+        """One turn of its loop; returns the requests that it has answered."""
+        if self.meeting is not None:
+            self.meeting.time = self.clock
+        self.clock = next(self.turns, inf)
+        if not self.inbox.has_answered:
+            return []
+        self.inbox.has_answered = False
+        last_token = self.record.last_token
+        return sorted([index for index in self.outstanding if not isnan(last_token[index])])
+
+
+class Gate:
+    """A pool while it runs: its router and its engines."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        num_requests: int,
+        watch: Sequence[Watcher] = (),
+        turned_into: Callable[[Replica], Replica] = lambda replica: replica,
+    ) -> None:
+        """``turned_into``: what each engine is made into once it is in lockstep with the others."""
+        check_size(len(pool.replicas), num_requests)
+        self._first = first = pool.replicas[0]
+        self._deliveries: list[Delivery] = []
+        # Engines with something to do, the one that is furthest behind first.
+        self._busy: list[tuple[float, int]] = []
+        meeting, replicas = in_lockstep(pool.replicas, pool.shared) if pool.lockstep else (None, pool.replicas)
+        self.engines: list[Engine] = []
+        for replica, watcher in zip_longest(map(turned_into, replicas), watch):
+            inbox, record = Inbox(), new_record(replica, num_requests)
+            loop = turns(replica, inbox, record, jump=not pool.lockstep, watch=watcher)
+            self.engines.append(Engine(len(self.engines), inbox, record, loop, next(loop), meeting=meeting))
+        self._loads = Loads(len(self.engines), [engine.record for engine in self.engines])
+        shape = first.kv_shape
+        engines = Engines(
+            count=len(self.engines),
+            cache_tokens=first.num_blocks * shape.block_size // len(shape.windows),
+            block_size=shape.block_size,
+            publish_counts=pool.lockstep,
+        )
+        self._choose = make_policy(pool.router, engines)
+
+    @property
+    def next_delivery(self) -> float:
+        """When the next request reaches an engine."""
+        return self._deliveries[0].arrival if self._deliveries else inf
+
+    @property
+    def furthest_behind(self) -> float:
+        """The clock of the engine that is furthest behind of those with something to do."""
+        return self._busy[0][0] if self._busy else inf
+
+    def next_engine(self) -> Engine:
+        """That engine, to take its turn; it counts as one without anything to do until then."""
+        return self.engines[heapq.heappop(self._busy)[1]]
+
+    def send(self, index: int, request: Request, sent: float, *, path: bool = True) -> None:
+        """A request leaves for this pool; without a ``path`` it is there at once."""
+        first, arrival = self._first, sent
+        if path:
+            arrival = sent + (first.request_path_seconds + first.request_token_seconds * request.num_input)
+        heapq.heappush(self._deliveries, Delivery(sent, index, arrival, request))
+
+    def route(self) -> None:
+        """Hand the next request to an engine."""
+        delivery = heapq.heappop(self._deliveries)
+        self._loads.move_to(delivery.arrival)
+        chosen = self._choose(delivery, self._loads)
+        self._loads.sent(chosen, delivery.request)
+        engine = self.engines[chosen]
+        if not engine.outstanding:
+            heapq.heappush(self._busy, (engine.clock, chosen))
+        engine.inbox.put(delivery)
+        engine.outstanding[delivery.number] = delivery.request
+
+    def take_turn(self, engine: Engine) -> list[tuple[int, float]]:
+        """One turn of the engine; returns the requests that it has answered, and when their clients had all tokens."""
+        answered = []
+        for index in engine.take_turn():
+            time = float(engine.record.last_token[index])
+            self._loads.answered(engine.number, time, engine.outstanding.pop(index))
+            answered.append((index, time))
+        if engine.outstanding:
+            heapq.heappush(self._busy, (engine.clock, engine.number))
+        return answered
+
+    def close(self) -> None:
+        """Let every engine end its loop."""
+        for engine in self.engines:
+            engine.inbox.horizon = None
+            for _ in engine.turns:
+                pass
+
+
+class Senders:
+    """Clients of a whole system: an open loop follows a clock, a closed loop waits for answers."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._requests = iter(enumerate(workload.requests))
+        self.is_closed = workload.concurrency is not None
+        self._at_once = min(len(workload.requests), workload.concurrency or len(workload.requests))
+
+    def begin(self, gate: Gate) -> None:
+        """Send what needs no answer first."""
+        for _ in range(self._at_once):
+            self._send(gate, 0.0)
+
+    def answer(self, gate: Gate, time: float) -> None:
+        """A client has its answer and may send the next request."""
+        if self.is_closed:
+            self._send(gate, time)
+
+    def _send(self, gate: Gate, time: float) -> None:
+        for index, request in self._requests:
+            gate.send(index, request, max(time, request.arrival))
+            return
+
+
+def simulate_fleet(
+    pool: Pool, workload: Workload, watch: Sequence[Watcher] = (), progress: Progress | None = None
+) -> list[Record]:
+    """Serve a workload by one pool; the record of each engine holds the requests that it served.
+
+    ``watch``: one watcher for each engine, told of its steps; none by default. ``progress`` is told of answers.
+    """
+    check_workload(pool.replicas[0], workload)
+    answered = 0
+    gate, senders = Gate(pool, len(workload.requests), watch), Senders(workload)
+    with no_garbage():
+        senders.begin(gate)
+        while next_gate([gate]) is not None:
+            engine = gate.next_engine()
+            others = gate.furthest_behind if senders.is_closed else inf
+            engine.inbox.look_ahead(min(gate.next_delivery, others), engine.clock)
+            for _, time in gate.take_turn(engine):
+                senders.answer(gate, time)
+                answered += 1
+                if progress is not None and answered % TELL_EVERY == 0:
+                    progress(answered, time)
+        gate.close()
+    return [engine.record for engine in gate.engines]
+
+
+def next_gate(gates: Sequence[Gate]) -> Gate | None:
+    """Whose engine is furthest behind, once every request that reaches an engine before its clock is routed."""
+    while True:
+        behind = min(gates, key=lambda each: each.furthest_behind)
+        receiving = min(gates, key=lambda each: each.next_delivery)
+        if receiving.next_delivery == inf or receiving.next_delivery > behind.furthest_behind:
+            return None if behind.furthest_behind == inf else behind
+        receiving.route()
+
+
+def check_size(engines: int, requests: int) -> None:
+    """Refuse pools that no simulation should be asked for."""
+    if engines > MOST_ENGINES:
+        raise InputError(f"{engines:,} replicas are too many to simulate together; use 1 to {MOST_ENGINES:,}")
+    if engines * requests > MOST_RECORDED:
+        raise InputError(
+            f"{engines:,} replicas and {requests:,} requests are too many to simulate together; use at most "
+            f"{MOST_RECORDED // engines:,} requests or {max(1, MOST_RECORDED // requests):,} replicas"
+        )
+
+
+def same_engines(replica: Replica, count: int) -> tuple[Replica, ...]:
+    """Equal engines, each with what it has met so far to itself."""
+    return tuple(replace(replica) for _ in range(count))

@@ -1,0 +1,165 @@
+"""Which engine gets a request: policies of a load balancer before several equal engines."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from infercast.errors import UnknownNameError
+from infercast.serve.fleet.balancer import counts_balancer
+from infercast.serve.fleet.prefix_index import PrefixIndex
+from infercast.serve.workload.request import Request
+from infercast.serve.workload.source import Delivery
+
+UNCACHED_WEIGHT = 1.0
+"""What a prompt token that must be computed costs, in tokens that an engine holds (NVIDIA Dynamo's default)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """What a policy knows of the engines before they start."""
+
+    count: int
+    cache_tokens: int = 1 << 40
+    """Tokens that the KV cache of one engine holds."""
+    block_size: int = 16
+    publish_counts: bool = True
+    """Whether engines tell how many requests run and wait, which those of vLLM 0.25 do for models with experts."""
+
+
+class Times(Protocol):
+    """What an engine has said of its requests; not a number where it has said nothing yet."""
+
+    started_at: npt.NDArray[Any]
+    first_token: npt.NDArray[Any]
+    last_token: npt.NDArray[Any]
+
+
+class Loads:
+    """Requests that each engine has taken and not answered, as of a moment that only moves forward."""
+
+    def __init__(self, num_engines: int, times: Sequence[Times] = ()) -> None:
+        self.counts = [0] * num_engines
+        self.prompt_tokens = [0] * num_engines
+        """Of these requests, together."""
+        self.times = times
+        """Of each engine."""
+        self._ends: list[tuple[float, int, int]] = []
+
+    def sent(self, engine: int, request: Request) -> None:
+        """A request goes to an engine."""
+        self.counts[engine] += 1
+        self.prompt_tokens[engine] += request.num_input
+
+    def answered(self, engine: int, time: float, request: Request) -> None:
+        """An engine will have answered one by then."""
+        heapq.heappush(self._ends, (time, engine, request.num_input))
+
+    def move_to(self, time: float) -> None:
+        """Forget what has been answered by then."""
+        while self._ends and self._ends[0][0] <= time:
+            _, engine, num_input = heapq.heappop(self._ends)
+            self.counts[engine] -= 1
+            self.prompt_tokens[engine] -= num_input
+
+
+Choose = Callable[[Delivery, Loads], int]
+
+
+def round_robin(engines: Engines) -> Choose:
+    """One after the other."""
+    turn = -1
+
+    def choose(delivery: Delivery, loads: Loads) -> int:
+        nonlocal turn
+        turn = (turn + 1) % engines.count
+        return turn
+
+    return choose
+
+
+def least_loaded(engines: Engines) -> Choose:
+    """The engine with the fewest requests; among equals the one whose turn it is."""
+    turn = 0
+
+    def choose(delivery: Delivery, loads: Loads) -> int:
+        nonlocal turn
+        chosen = next_smallest(loads.counts, turn)
+        turn = (chosen + 1) % engines.count
+        return chosen
+
+    return choose
+
+
+def vllm(engines: Engines) -> Choose:
+    """The balancer of one vLLM API server: 4 x waiting + running, from counts that are up to 100 ms old.
+
+    vLLM 0.25 publishes counts only for models with experts; without them its balancer takes turns.
+    """
+    if not engines.publish_counts:
+        return round_robin(engines)
+    balance = counts_balancer(engines.count)
+
+    def choose(delivery: Delivery, loads: Loads) -> int:
+        return balance(delivery, loads.times)
+
+    return choose
+
+
+def prefix_aware(engines: Engines) -> Choose:
+    """The engine with the least to compute and to hold: uncached prompt tokens that wait, and tokens in its cache.
+
+    What an engine has cached is told by what it was sent before, as far as that fits in its cache.
+    """
+    index = PrefixIndex(engines.count, engines.cache_tokens, engines.block_size)
+    # Of each engine: uncached prompt tokens of requests whose first token has not been seen.
+    waiting: list[dict[int, int]] = [{} for _ in range(engines.count)]
+    turn = 0
+
+    def choose(delivery: Delivery, loads: Loads) -> int:
+        nonlocal turn
+        num_input = delivery.request.num_input
+        cached = index.cached_tokens(delivery.request)
+        costs = []
+        for engine, pending in enumerate(waiting):
+            if pending:
+                first_token = loads.times[engine].first_token
+                for number in [number for number in pending if first_token[number] <= delivery.arrival]:
+                    del pending[number]
+            uncached = sum(pending.values()) + num_input - cached.get(engine, 0)
+            costs.append(UNCACHED_WEIGHT * uncached + loads.prompt_tokens[engine])
+        chosen = next_smallest(costs, turn)
+        turn = (chosen + 1) % engines.count
+        waiting[chosen][delivery.number] = num_input - cached.get(chosen, 0)
+        index.add(chosen, delivery.number, delivery.request)
+        return chosen
+
+    return choose
+
+
+def next_smallest(values: Sequence[float], start: int) -> int:
+    """Where the smallest value is; of several, the first from ``start`` on, around the end."""
+    smallest = min(values)
+    try:
+        return values.index(smallest, start)
+    except ValueError:
+        return values.index(smallest)
+
+
+POLICIES: dict[str, Callable[[Engines], Choose]] = {
+    "vllm": vllm,
+    "round_robin": round_robin,
+    "least_loaded": least_loaded,
+    "prefix_aware": prefix_aware,
+}
+
+
+def make_policy(name: str, engines: Engines) -> Choose:
+    """A policy by name."""
+    if name not in POLICIES:
+        raise UnknownNameError("router", name, POLICIES)
+    return POLICIES[name](engines)

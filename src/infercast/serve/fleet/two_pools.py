@@ -1,0 +1,156 @@
+"""Prompts on one pool of engines, decoding on another, and the wire between them.
+
+A request computes its prompt on an engine of the first pool, its keys and values cross the link, and an engine of the
+second pool takes them in and produces every token, the first among them (as vLLM's proxy does it). Each engine of the
+first pool sends one sequence at a time, and all of them share what the second pool can take in. Whoever is ready first
+is sent first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engines.step import StepEstimate, StepShape, StepTimer
+from infercast.serve.fleet.pool import Gate, Pool, Senders, next_gate
+from infercast.serve.record import Record
+from infercast.serve.simulation import Replica, check_workload, no_garbage
+from infercast.serve.state import TELL_EVERY, Progress
+from infercast.serve.workload.request import Workload
+
+WHOLE_PROMPT = 1 << 40
+"""Tokens that an engine may take in at once where it does not compute them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What joins the pools, in bytes a second and seconds."""
+
+    sending: float
+    """Of one engine of the first pool."""
+    receiving: float
+    """Of the whole second pool."""
+    latency: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What both pools did; arrays over requests, in seconds."""
+
+    prefill: list[Record]
+    decode: list[Record]
+    ready: npt.NDArray[Any]
+    """When a prompt was computed and its transfer could begin."""
+    began: npt.NDArray[Any]
+    """When the link was free for it."""
+    received: npt.NDArray[Any]
+    """When it had arrived."""
+
+
+class _Received:
+    """The step timer of an engine that finds its prompts computed: such a sequence costs a single token."""
+
+    def __init__(self, timer: StepTimer) -> None:
+        self._timer = timer
+
+    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
+        if shape.is_decode:
+            return self._timer(shape, steps)
+        before = [computed + new - 1 for new, computed in zip(shape.new_tokens, shape.computed, strict=True)]
+        return self._timer(StepShape([1] * len(before), before, shape.num_sampled), steps)
+
+
+def receiving(replica: Replica) -> Replica:
+    """An engine of the second pool: prompts arrive computed, so no step is bounded by their tokens."""
+    limits = replace(replica.limits, max_num_batched_tokens=WHOLE_PROMPT, long_prefill_token_threshold=0)
+    return replace(replica, timer=_Received(replica.timer), limits=limits, prefix_caching=False)
+
+
+class _Wire:
+    """The link while the simulation runs: transfers begin in the order in which they are ready."""
+
+    def __init__(self, link: Link, num_senders: int, sizes: npt.NDArray[Any]) -> None:
+        self._link, self._sizes = link, sizes
+        self._sender_free = [0.0] * num_senders
+        self._receivers_free = 0.0
+        self._waiting: list[tuple[float, int, int]] = []
+        self.ready, self.began, self.received = (np.full(sizes.size, np.nan) for _ in range(3))
+
+    @property
+    def next_ready(self) -> float:
+        """When the next transfer could begin."""
+        return self._waiting[0][0] if self._waiting else inf
+
+    def put(self, sender: int, index: int, ready: float) -> None:
+        """The prompt of a request is computed, and its keys and values can leave."""
+        heapq.heappush(self._waiting, (ready, index, sender))
+
+    def send(self) -> tuple[int, float]:
+        """The transfer that was ready first; returns whose it is and when it has arrived."""
+        ready, index, sender = heapq.heappop(self._waiting)
+        size, link = self._sizes[index], self._link
+        began = max(ready, self._sender_free[sender], self._receivers_free)
+        self._sender_free[sender] = began + size / link.sending
+        self._receivers_free = began + size / link.receiving
+        received = float(began + link.latency + size / min(link.sending, link.receiving))
+        self.ready[index], self.began[index], self.received[index] = ready, began, received
+        return index, received
+
+
+def simulate_disaggregated(
+    prefill: Pool,
+    decode: Pool,
+    link: Link,
+    sequence_bytes: Callable[[int], float],
+    workload: Workload,
+    progress: Progress | None = None,
+) -> Handover:
+    """Serve a workload; ``sequence_bytes`` says what the keys and values of so many tokens take.
+
+    ``progress`` is told of answers now and then.
+    """
+    check_workload(prefill.replicas[0], workload)
+    check_workload(receiving(decode.replicas[0]), workload)
+    num_requests, answered = len(workload.requests), 0
+    first, second = Gate(prefill, num_requests), Gate(decode, num_requests, turned_into=receiving)
+    sizes = np.array([sequence_bytes(request.num_input) for request in workload.requests])
+    wire = _Wire(link, len(first.engines), sizes)
+    prompts = tuple(replace(request, num_output=1) for request in workload.requests)
+    senders = Senders(replace(workload, requests=prompts))
+    with no_garbage():
+        senders.begin(first)
+        while (gate := next_gate([first, second])) is not None or wire.next_ready < inf:
+            # A transfer begins when every engine has said by then what else could have been ready before.
+            if gate is None or wire.next_ready <= gate.furthest_behind:
+                index, received = wire.send()
+                second.send(index, workload.requests[index], received, path=False)
+                continue
+            engine = gate.next_engine()
+            horizon = _horizon(gate, first, second, wire, is_closed=senders.is_closed)
+            engine.inbox.look_ahead(horizon, engine.clock)
+            for index, time in gate.take_turn(engine):
+                if gate is first:
+                    wire.put(engine.number, index, time)
+                    continue
+                senders.answer(first, time)
+                answered += 1
+                if progress is not None and answered % TELL_EVERY == 0:
+                    progress(answered, time)
+        first.close()
+        second.close()
+    prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
+    return Handover(prompts_by, tokens_by, wire.ready, wire.began, wire.received)
+
+
+def _horizon(gate: Gate, first: Gate, second: Gate, wire: _Wire, *, is_closed: bool) -> float:
+    """Before which moment nothing reaches an engine of this pool: deliveries, and whatever may lead to one."""
+    if gate is first and not is_closed:
+        return first.next_delivery
+    moments = (first.next_delivery, second.next_delivery, first.furthest_behind, wire.next_ready)
+    return min(*moments, second.furthest_behind if is_closed else inf)

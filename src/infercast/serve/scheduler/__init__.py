@@ -1,0 +1,1 @@
+"""Which sequences each step computes."""

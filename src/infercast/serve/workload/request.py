@@ -1,0 +1,66 @@
+"""What users send: requests and the workload they form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infercast.serve.workload.lengths import LengthDistribution
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of prompt whose content is named: equal ids at equal positions are equal tokens."""
+
+    content: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as a client sends it. Lengths are known to the simulation, not to its scheduler's decisions."""
+
+    arrival: float
+    """Seconds after the start. In a closed loop, the earliest moment the client may send it."""
+    num_input: int
+    num_output: int
+    prefix: tuple[Segment, ...] = ()
+    """The leading part of the prompt that other requests may share; the rest is this request's own."""
+    answer: int | None = None
+    """The name of the output's content, which the prefix of a later request may go on with after this whole prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What random requests were drawn from: the arguments of `synthetic_workload`."""
+
+    arrival: str
+    rate: float | None
+    count: int
+    concurrency: int | None
+    input_lengths: LengthDistribution
+    output_lengths: LengthDistribution
+    burstiness: float
+    prefix_length: int
+    prefix_groups: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests in order of arrival, and how many clients send them."""
+
+    requests: tuple[Request, ...]
+    concurrency: int | None = None
+    """Closed loop: at most this many requests are in the system; the next is sent when one ends. None: open loop."""
+    rate: float | None = None
+    """Offered requests a second where one number describes it; None for traces, bursts and closed loops."""
+    description: str = ""
+    drawn: Draw | None = None
+    """Set where chance made the requests, so that it could have made others; see `redrawn`."""
+    num_truncated: int = 0
+    """Requests that were cut to the longest a model allows ..."""
+    num_skipped: int = 0
+    """... and those that were left out for it."""
+
+    def __repr__(self) -> str:
+        return f"<Workload: {self.description or f'{len(self.requests):,} requests'}>"

@@ -1,0 +1,70 @@
+"""Where an engine's requests come from, as its loop sees it."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf, nextafter
+from typing import NamedTuple, Protocol
+
+from infercast.serve.workload.request import Request
+
+
+class Source(Protocol):
+    """Clients of one engine, or a router before several."""
+
+    wait_for_answers: bool
+    """Whether an answer may lead to the next request."""
+
+    @property
+    def next_arrival(self) -> float | None:
+        """When the next request reaches the engine's queue at the earliest; None if none comes before an answer."""
+
+    def pop(self) -> tuple[int, Request, float]:
+        """The next request: its index, itself, and when its client sent it."""
+
+    def answer(self, time: float) -> None:
+        """A client has its whole answer."""
+
+
+class Delivery(NamedTuple):
+    """A request on its way to an engine. Requests stay in the order in which they were sent."""
+
+    sent: float
+    number: int
+    arrival: float
+    request: Request
+
+
+class Inbox:
+    """What a router has sent to one engine.
+
+    ``horizon`` is the earliest moment at which something else may come; an engine that looks ahead stops there.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Delivery] = deque()
+        self.horizon: float | None = None
+        self.has_answered = False
+        self.wait_for_answers = True  # whoever drives the engine looks at each of them
+
+    @property
+    def next_arrival(self) -> float | None:
+        """The first delivery, or else the moment before which there is none."""
+        return self._waiting[0].arrival if self._waiting else self.horizon
+
+    def put(self, delivery: Delivery) -> None:
+        """Send a request."""
+        self._waiting.append(delivery)
+
+    def pop(self) -> tuple[int, Request, float]:
+        """Take the first delivery."""
+        delivery = self._waiting.popleft()
+        return delivery.number, delivery.request, delivery.sent
+
+    def answer(self, time: float) -> None:
+        """The router looks up which request it was."""
+        self.has_answered = True
+
+    def look_ahead(self, horizon: float | None, clock: float) -> None:
+        """Nothing more comes at or before the engine's own clock, whatever others may still do."""
+        self.horizon = None if horizon is None or horizon == inf else max(horizon, nextafter(clock, inf))

@@ -1,0 +1,219 @@
+"""Workloads made up from a few numbers, from a list of requests, or from another workload."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from operator import attrgetter
+
+import numpy as np
+
+from infercast.errors import InputError
+from infercast.serve.workload.arrivals import LATEST, arrival_times, check_arrivals
+from infercast.serve.workload.lengths import LONGEST, LengthDistribution, parse_lengths
+from infercast.serve.workload.request import Draw, Request, Segment, Workload
+
+
+def synthetic_workload(
+    *,
+    arrival: str = "poisson",
+    rate: float | None = None,
+    count: int = 1000,
+    concurrency: int | None = None,
+    input_lengths: LengthDistribution | str | int,
+    output_lengths: LengthDistribution | str | int,
+    burstiness: float = 1.0,
+    prefix_length: int = 0,
+    prefix_groups: int = 1,
+    seed: int = 0,
+) -> Workload:
+    """``count`` random requests, the same for the same arguments on every machine.
+
+    Open loop: ``arrival`` and ``rate`` (requests a second) say when they come, see `arrival_times`. Closed loop: give
+    ``concurrency`` instead of a rate, and that many clients each send the next request when their last one has ended.
+
+    Lengths are written as for `parse_lengths`. With ``prefix_length``, each prompt starts with one of ``prefix_groups``
+    shared prefixes of that many tokens, chosen uniformly; the sampled input length comes after it.
+
+    Arrivals, inputs, outputs and prefixes each have a random stream of their own: changing one leaves the others as
+    they were, so two workloads differ only in what was changed.
+    """
+    inputs_from = _as_lengths(input_lengths, "input_lengths")
+    outputs_from = _as_lengths(output_lengths, "output_lengths")
+    if concurrency is not None:
+        _check_closed_loop(arrival, rate, concurrency, burstiness)
+        arrival = "burst"
+    check_arrivals(arrival, rate, count, burstiness)
+    _check_prefixes(prefix_length, prefix_groups)
+    if seed < 0:
+        raise InputError(f"seed must be a whole number of at least 0, not {seed!r}")
+
+    arrival_rng, input_rng, output_rng, prefix_rng = np.random.default_rng(seed).spawn(4)
+    arrivals = arrival_times(arrival, rate, count, arrival_rng, burstiness)
+    inputs = inputs_from.sample(count, input_rng) + prefix_length
+    outputs = outputs_from.sample(count, output_rng)
+    prefixes = _draw_prefixes(prefix_length, prefix_groups, count, prefix_rng)
+    return Workload(
+        # Python numbers, not numpy scalars: the clock works on them one at a time.
+        requests=tuple(map(Request, arrivals.tolist(), inputs.tolist(), outputs.tolist(), prefixes)),
+        concurrency=concurrency,
+        rate=rate,
+        description=", ".join(
+            (
+                f"{count:,} requests",
+                _describe_arrivals(arrival, rate, concurrency, burstiness),
+                f"input {inputs_from}{_describe_prefixes(prefix_length, prefix_groups)}",
+                f"output {outputs_from}",
+            )
+        ),
+        drawn=Draw(
+            arrival=arrival,
+            rate=rate,
+            count=count,
+            concurrency=concurrency,
+            input_lengths=inputs_from,
+            output_lengths=outputs_from,
+            burstiness=burstiness,
+            prefix_length=prefix_length,
+            prefix_groups=prefix_groups,
+            seed=seed,
+        ),
+    )
+
+
+def redrawn(workload: Workload, *, seed: int, count: int) -> Workload | None:
+    """The first ``count`` requests that another seed would have drawn; None where chance made none of them."""
+    drawn = workload.drawn
+    if drawn is None or drawn.count != len(workload.requests) or drawn.rate != workload.rate:
+        return None
+    arguments = {field.name: getattr(drawn, field.name) for field in fields(drawn)}
+    return synthetic_workload(**{**arguments, "seed": seed, "count": count})
+
+
+def workload_from_requests(
+    requests: Iterable[Request], *, concurrency: int | None = None, description: str = ""
+) -> Workload:
+    """A workload of requests made elsewhere: checked, and sorted by arrival (equal arrivals keep their order)."""
+    ordered = tuple(requests)
+    if not ordered:
+        raise InputError("requests is empty; a workload needs at least one")
+    if concurrency is not None and concurrency < 1:
+        raise InputError(f"concurrency must be at least 1 client, not {concurrency!r}")
+    for position, request in enumerate(ordered):
+        _check_request(position, request)
+    ordered = tuple(sorted(ordered, key=attrgetter("arrival")))
+    return Workload(ordered, concurrency, description=description or f"{len(ordered):,} requests")
+
+
+def scaled(
+    workload: Workload, *, rate_scale: float = 1.0, rate: float | None = None, limit: int | None = None
+) -> Workload:
+    """The same requests, the first ``limit`` of them, arriving ``rate_scale`` times as fast (2 halves every gap).
+
+    With ``rate`` they arrive at that many requests a second on average, whatever it was before.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"limit must be at least 1 request, not {limit!r}")
+    if rate is not None:
+        rate_scale = _scale_to(rate, rate_scale, workload, limit)
+    if not (rate_scale > 0 and math.isfinite(rate_scale)):
+        raise InputError(f"rate_scale must be a positive, finite number (2 is twice as fast), not {rate_scale!r}")
+    if rate_scale != 1.0 and workload.concurrency is not None:
+        raise InputError(f"rate_scale {rate_scale!r} was given, but a closed loop has no rate; change its concurrency")
+    requests, description, steady = workload.requests[:limit], workload.description, workload.rate
+    if len(requests) < len(workload.requests):
+        description += f"; the first {len(requests):,} of them"
+    if rate_scale != 1.0:
+        to_rate = "" if rate is None else f", to {rate:g} requests/s"
+        description += f"; {rate_scale:.4g} times the rate{to_rate}"
+        steady = None if steady is None else steady * rate_scale
+        requests = tuple(replace(request, arrival=request.arrival / rate_scale) for request in requests)
+    if not requests[-1].arrival < LATEST:
+        last = f"the last is {requests[-1].arrival:g} s"
+        raise InputError(f"rate_scale {rate_scale!r} gives arrival times too large for a clock: {last}")
+    return replace(workload, requests=requests, rate=steady, description=description.removeprefix("; "))
+
+
+def _scale_to(rate: float, rate_scale: float, workload: Workload, limit: int | None) -> float:
+    """How many times as fast requests must arrive to come at ``rate``."""
+    if rate_scale != 1.0:
+        raise InputError(f"rate {rate!r} and rate_scale {rate_scale!r} both say how fast requests arrive; give one")
+    if not (rate > 0 and math.isfinite(rate)):
+        raise InputError(f"rate must be a positive, finite number of requests a second, not {rate!r}")
+    requests = workload.requests[:limit]
+    span = requests[-1].arrival - requests[0].arrival
+    if span <= 0:
+        raise InputError(f"rate {rate!r} cannot be reached: all requests arrive at once, so they have no rate to scale")
+    return rate * span / (len(requests) - 1)
+
+
+def _as_lengths(lengths: LengthDistribution | str | int, field: str) -> LengthDistribution:
+    return lengths if isinstance(lengths, LengthDistribution) else parse_lengths(str(lengths), field)
+
+
+def _draw_prefixes(length: int, num_groups: int, count: int, rng: np.random.Generator) -> list[tuple[Segment, ...]]:
+    if length == 0:
+        return [()] * count
+    # One tuple a group, shared by its requests: a million requests hold no more segments than there are groups.
+    groups = rng.integers(num_groups, size=count).tolist()
+    prefixes = {group: (Segment(content=group, num_tokens=length),) for group in set(groups)}
+    return [prefixes[group] for group in groups]
+
+
+def _check_closed_loop(arrival: str, rate: float | None, concurrency: int, burstiness: float) -> None:
+    if concurrency < 1:
+        raise InputError(f"concurrency must be at least 1 client, not {concurrency!r}")
+    if rate is not None:
+        raise InputError(
+            f"rate {rate!r} and concurrency {concurrency!r} exclude each other; "
+            "give a rate for an open loop or a concurrency for a closed one"
+        )
+    # The default cannot be told from a written "poisson", so that one is let through.
+    if arrival not in ("poisson", "burst") or burstiness != 1.0:
+        raise InputError(
+            f"arrival {arrival!r} with burstiness {burstiness!r} has no meaning in a closed loop, "
+            "where clients send when they are free; leave out either these or concurrency"
+        )
+
+
+def _check_prefixes(length: int, num_groups: int) -> None:
+    if not 0 <= length <= LONGEST:
+        raise InputError(f"prefix_length must be a number of tokens from 0 to {LONGEST}, not {length!r}")
+    if not 1 <= num_groups <= LONGEST:
+        raise InputError(f"prefix_groups must be a number from 1 to {LONGEST}, not {num_groups!r}")
+    if num_groups > 1 and length == 0:
+        raise InputError(f"prefix_groups {num_groups!r} needs prefix_length, the number of tokens each group shares")
+
+
+def _check_request(position: int, request: Request) -> None:
+    where = f"request {position}"
+    if not 0 <= request.arrival < LATEST:
+        raise InputError(f"{where}: arrival must be a number of seconds from 0 to {LATEST:g}, not {request.arrival!r}")
+    if request.num_input < 1:
+        raise InputError(f"{where}: num_input must be at least 1 token, not {request.num_input!r}")
+    if request.num_output < 1:
+        raise InputError(f"{where}: num_output must be at least 1 token, not {request.num_output!r}")
+    if any(segment.num_tokens < 1 for segment in request.prefix):
+        raise InputError(f"{where}: every segment of prefix must have at least 1 token")
+    covered = sum(segment.num_tokens for segment in request.prefix)
+    if covered > request.num_input:
+        raise InputError(f"{where}: prefix has {covered} tokens, more than num_input {request.num_input}")
+
+
+def _describe_arrivals(arrival: str, rate: float | None, concurrency: int | None, burstiness: float) -> str:
+    if concurrency is not None:
+        return f"closed loop of {concurrency:,} clients"
+    if rate is None:
+        return "all at once"
+    speed = f"{rate:,.1f}/s" if rate >= 1 else f"{rate:.3g}/s"
+    if arrival == "gamma":
+        return f"gamma {speed} burstiness {burstiness:g}"
+    return f"{'Poisson' if arrival == 'poisson' else arrival} {speed}"
+
+
+def _describe_prefixes(length: int, num_groups: int) -> str:
+    if length == 0:
+        return ""
+    shared = "a shared prefix" if num_groups == 1 else f"one of {num_groups:,} shared prefixes"
+    return f" after {shared} of {length:,}"

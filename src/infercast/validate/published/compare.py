@@ -1,0 +1,182 @@
+"""Forecasts held against published runs: the stated engine, the stated load, means against means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engines.deployment import Deployment
+from infercast.engines.host import Host, default_host, read_host
+from infercast.engines.settings import EngineSettings
+from infercast.errors import InfercastError
+from infercast.forecast.deploy import deploy, load_model
+from infercast.forecast.fleet import busiest, pool_of, serve_pool
+from infercast.forecast.intervals.intervals import pool_half_widths
+from infercast.forecast.intervals.uncertainty import uncertainty_of
+from infercast.models.spec import ModelConfig
+from infercast.serve import Record
+from infercast.serve.fleet.served import Served
+from infercast.validate.parts import Comparison
+from infercast.validate.published.flags import FIRST_V1
+from infercast.validate.published.table import PublishedRun
+
+QUANTITIES = ("ttft", "tpot", "end_to_end", "output_tokens_per_second")
+FORMATS = {"bf16": "", "fp16": "", "bfloat16": "", "float16": "", "fp4": "nvfp4"}
+"""Publishers' names of weight formats, where they are not ours; nothing for the checkpoint's own."""
+TRAINED_ROUTING = "power_law_1.2"
+"""Published runs have trained weights, whose routers prefer some experts."""
+V0_SEQUENCE_SECONDS = 80e-6
+"""What a token cost the one thread that both served and computed, before V1; fitted on published bursts."""
+CONTEXT_MARGIN = 256
+"""Publishers of closed loops set max_model_len a little above prompt and answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedComparison:
+    """One run; times in seconds. A quantity that was not published, or cannot be judged, is None."""
+
+    run: PublishedRun
+    ttft: Comparison | None = None
+    tpot: Comparison | None = None
+    end_to_end: Comparison | None = None
+    output_tokens_per_second: Comparison | None = None
+    problem: str = ""
+    """Why there is no forecast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Errors of one quantity over some runs."""
+
+    count: int
+    median: float
+    mean: float
+    p90: float
+    bias: float
+    """Median of the signed errors."""
+    inside: float
+    """Share of the measured values in the 80 % intervals of forecasts."""
+
+
+def compare_published(
+    runs: Iterable[PublishedRun],
+    *,
+    predictor: str = "learned",
+    host: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> tuple[PublishedComparison, ...]:
+    """Simulate every run; one that we refuse to simulate is kept with the reason."""
+    compared = []
+    for run in runs:
+        if progress is not None:
+            progress(run.run_id)
+        try:
+            compared.append(_compare(run, deployment_of(run, predictor, host)))
+        except InfercastError as problem:
+            compared.append(PublishedComparison(run, problem=str(problem)))
+    return tuple(compared)
+
+
+def summarise(compared: Iterable[PublishedComparison], quantity: str) -> Summary | None:
+    """Errors of one quantity; None where no run tells it."""
+    pairs = [pair for each in compared if (pair := getattr(each, quantity)) is not None]
+    errors = np.array([pair.error for pair in pairs])
+    if not errors.size:
+        return None
+    sizes = np.abs(errors)
+    return Summary(
+        count=errors.size,
+        median=float(np.median(sizes)),
+        mean=float(sizes.mean()),
+        p90=float(np.percentile(sizes, 90)),
+        bias=float(np.median(errors)),
+        inside=float(np.mean([bool(pair.is_inside) for pair in pairs])),
+    )
+
+
+def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> Deployment:
+    """The engine of a run, as we would set it up."""
+    flags = run.flags
+    model = _model(run)
+    longest = max(request.num_input + request.num_output for request in run.workload.requests)
+    context = min(model.max_positions, run.max_model_len or longest + CONTEXT_MARGIN)
+    batched = flags.max_num_batched_tokens
+    settings = EngineSettings(
+        # Without chunks a prompt must fit in one step.
+        max_num_batched_tokens=batched if batched is None or flags.chunked_prefill else max(batched, context),
+        max_num_seqs=flags.max_num_seqs,
+        max_model_len=context,
+        gpu_memory_utilization=flags.gpu_memory_utilization,
+        block_size=flags.block_size,
+        enable_prefix_caching=flags.prefix_caching,
+        enable_chunked_prefill=flags.chunked_prefill,
+        async_scheduling=flags.async_scheduling,
+        max_cudagraph_capture_size=flags.max_cudagraph_capture_size,
+        cudagraph_mode=flags.cudagraph_mode,
+        prompts_first=flags.prompts_first,
+    )
+    return deploy(
+        model,
+        run.gpu,
+        settings,
+        tensor_parallel_size=run.tensor,
+        data_parallel_size=run.data,
+        enable_expert_parallel=run.expert_parallel,
+        fuse_allreduce_rms=flags.fuse_allreduce_rms,
+        api_server=True,
+        predictor=predictor,
+        host=_host(run, host),
+    )
+
+
+def _host(run: PublishedRun, path: Path | None) -> Host:
+    """The machine beside the GPUs; before vLLM's V1 engine the server shared its thread with the engine."""
+    host = default_host() if path is None else read_host(path)
+    if run.version >= FIRST_V1:
+        return host
+    return replace(host, process_sequence=host.process_sequence + V0_SEQUENCE_SECONDS)
+
+
+def _model(run: PublishedRun) -> ModelConfig:
+    """The checkpoint: quantised while loading where the publisher states a format that the plain name does not have."""
+    quantization = FORMATS.get(run.dtype, run.dtype)
+    model = load_model(
+        run.model,
+        quantization=quantization or None,
+        kv_cache_dtype=run.flags.kv_cache_dtype,
+        expert_routing=TRAINED_ROUTING,
+    )
+    if model.weights.experts == "mxfp4":
+        activations = "fp8" if run.flags.eight_bit_experts else model.weights.activation_experts
+        kernel = "" if run.flags.moe_backend == "auto" else run.flags.moe_backend
+        weights = replace(model.weights, activation_experts=activations, experts_kernel=kernel)
+        return replace(model, weights=weights)
+    return model
+
+
+def means_of(served: Record | Served) -> npt.NDArray[Any]:
+    """Mean TTFT, TPOT and time to the last token, and output tokens a second."""
+    duration = float(served.last_token.max() - served.sent_at.min())
+    every = (served.ttft, served.tpot, served.end_to_end)
+    latencies = [float(values.mean()) if values.size else np.nan for values in every]  # one token has no second one
+    return np.array([*latencies, float(served.num_output.sum()) / duration])
+
+
+def _compare(run: PublishedRun, deployment: Deployment) -> PublishedComparison:
+    """Means of one simulated run beside the published ones."""
+    pool = pool_of(deployment)
+    records, served = serve_pool(pool, run.workload)
+    uncertainty = uncertainty_of(deployment, busiest(records))
+    predicted = means_of(served)
+    widths = pool_half_widths(pool, run.workload, uncertainty, means_of, np.zeros(predicted.size))
+    pairs = (
+        None if (measured := getattr(run, name)) is None or np.isnan(value) else Comparison(measured, value, width)
+        for name, value, width in zip(QUANTITIES, predicted.tolist(), widths.tolist(), strict=True)
+    )
+    ttft, tpot, end_to_end, rate = pairs
+    return PublishedComparison(run, ttft, tpot, end_to_end, rate)
