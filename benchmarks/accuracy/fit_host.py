@@ -23,13 +23,13 @@ from infercast.engines.deployment import Deployment
 from infercast.engines.host import Host, HostModel, default_host
 from infercast.engines.launches import launch_work
 from infercast.engines.settings import EngineSettings
-from infercast.engines.step import StepShape
 from infercast.engines.timer import KernelTimer
 from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import replica_of
 from infercast.measure.host import CONFIG
 from infercast.models.spec import ExpertFeedForward
 from infercast.serve import Request, Workload, simulate
+from infercast.serve.step import StepShape
 from infercast.validate.compare import deployment_of, quantile
 from infercast.validate.measured import WARM_UP, MeasuredRun, read_measured
 

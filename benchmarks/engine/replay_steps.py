@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from infercast.engines.step import StepShape
+from infercast.serve.step import StepShape
 from infercast.validate.compare import deployment_of
 from infercast.validate.measured import read_measured
 

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 from scheduling_cases import Case
 
-from infercast.engines.kv import KvShape
 from infercast.engines.versions import engine_version
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.cache.shape import KvShape
 from infercast.serve.scheduler.limits import Limits
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.workload.request import Request, Segment

@@ -4,7 +4,7 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from infercast.engines.kv import KvShape
+from infercast.serve.cache.shape import KvShape
 
 MODES = {
     "async": "asynchronous scheduling, prefix caching, chunked prefill",

@@ -18,7 +18,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from infercast.engines.deployment import Deployment
     from infercast.engines.settings import EngineSettings
-    from infercast.engines.step import StepShape
     from infercast.errors import (
         DoesNotFitError,
         FileFormatError,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from infercast.models.library import model_names
     from infercast.models.spec import ModelConfig
     from infercast.predict.estimate import Estimate
+    from infercast.serve.step import StepShape
     from infercast.serve.workload.request import Request, Segment, Workload
     from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
     from infercast.serve.workload.traces import read_trace
@@ -67,7 +67,7 @@ _HOMES = {
     "SaturatedError": "errors",
     "Segment": "serve.workload.request",
     "StepCost": "forecast.explain.kernels",
-    "StepShape": "engines.step",
+    "StepShape": "serve.step",
     "UnknownNameError": "errors",
     "UnsupportedModelError": "errors",
     "Variants": "forecast.variants",

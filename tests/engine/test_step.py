@@ -1,4 +1,4 @@
-from infercast.engines.step import GroupShape, StepShape, constant_timer
+from infercast.serve.step import GroupShape, StepShape, constant_timer
 
 
 def test_a_step_of_single_tokens_is_a_decode_step():

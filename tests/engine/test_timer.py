@@ -7,13 +7,13 @@ from infercast.engines.deployment import deploy
 from infercast.engines.graphs import Launch
 from infercast.engines.host import default_host
 from infercast.engines.settings import EngineSettings
-from infercast.engines.step import StepShape
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.models.read import read_model
 from infercast.predict.adjust.power import THROTTLED, throttle, throttle_decoding, weight_of
 from infercast.predict.roofline import Roofline
+from infercast.serve.step import StepShape
 
 MODELS = {
     "dense": "llama-3.1-8b",

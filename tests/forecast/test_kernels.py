@@ -3,10 +3,10 @@
 import pytest
 
 from infercast.engines.settings import EngineSettings
-from infercast.engines.step import StepShape
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.explain.kernels import decode_shape, prefill_shape, price_step
+from infercast.serve.step import StepShape
 
 SETTINGS = EngineSettings(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)
 

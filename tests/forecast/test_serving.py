@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercast.engines.settings import EngineSettings
-from infercast.engines.step import StepShape
 from infercast.forecast.deploy import deploy
 from infercast.forecast.latency import NAMES, percentiles
 from infercast.forecast.serving import replica_of, simulate
 from infercast.serve import Request
 from infercast.serve import simulate as simulate_replica
+from infercast.serve.step import StepShape
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from infercast.engines.step import constant_timer
 from infercast.forecast.capacity import full_rate
 from infercast.forecast.saturation import find_state, judged
 from infercast.forecast.steady import find_steady
 from infercast.serve import Limits, Record, Replica, Request, Workload, simulate
+from infercast.serve.step import constant_timer
 from infercast.serve.workload.arrivals import arrival_times
 
 SERVICE = 0.5

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from infercast.engines.kv import KvShape
-from infercast.engines.step import HostCost, StepEstimate, StepShape, StepTimer
+from infercast.serve.cache.shape import KvShape
 from infercast.serve.record import Record
 from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import Replica
+from infercast.serve.step import HostCost, StepEstimate, StepShape, StepTimer
 from infercast.serve.workload.request import Request, Segment, Workload
 
 Scenario = tuple[Replica, Workload]

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from infercast.engines.kv import KvShape
 from infercast.serve.cache.prefix import BlockKey, PrefixNames
+from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request
 
 NO_BLOCK = -1

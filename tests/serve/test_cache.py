@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from infercast.engines.kv import KvShape
 from infercast.serve.cache.holding import Holding
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request, Segment
 
 LARGE_CHUNK = 1000

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infercast.engines.kv import KvShape
-from infercast.engines.step import StepEstimate, StepShape, StepTimer
+from infercast.serve.cache.shape import KvShape
 from infercast.serve.coast import coast
 from infercast.serve.first_use import FirstUses
 from infercast.serve.record import Record
 from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import Replica, simulate
+from infercast.serve.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.workload.request import Request, Segment, Workload
 
 Facts = Callable[[Record], dict[str, Any]]

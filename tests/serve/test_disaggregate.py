@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast.engines.step import StepEstimate, StepShape, constant_timer
 from infercast.serve.fleet.pool import Pool, same_engines
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
 from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import Replica
+from infercast.serve.step import StepEstimate, StepShape, constant_timer
 from infercast.serve.workload.request import Request, Workload
 
 

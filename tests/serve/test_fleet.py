@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infercast.engines.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.errors import InputError
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.served import Served
 from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import Replica, simulate
+from infercast.serve.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload
 
 POLICIES = ("vllm", "round_robin", "least_loaded", "prefix_aware")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast.engines.step import StepEstimate, StepShape, constant_timer
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.served import Served
 from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import Replica
+from infercast.serve.step import StepEstimate, StepShape, constant_timer
 from infercast.serve.workload.request import Request, Workload
 
 TOKEN = 0.01

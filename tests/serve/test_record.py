@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from infercast.engines.kv import KvShape
-from infercast.engines.step import constant_timer
+from infercast.serve.cache.shape import KvShape
 from infercast.serve.record import Record
 from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import Replica, simulate
+from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Request, Workload
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from infercast.engines.kv import KvShape
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.cache.shape import KvShape
 from infercast.serve.convoy import Convoy
 from infercast.serve.scheduler.limits import Limits
 from infercast.serve.scheduler.scheduler import Plan, Scheduler

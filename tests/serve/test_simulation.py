@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from infercast.engines.kv import KvShape
-from infercast.engines.step import constant_timer
 from infercast.errors import InputError
+from infercast.serve.cache.shape import KvShape
 from infercast.serve.record import Record
 from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import TELL_EVERY, Replica, simulate
+from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload
 
 
@@ -187,8 +187,8 @@ def test_without_chunked_prefill_a_request_above_the_budget_is_refused() -> None
 
 SCRIPT = """
 import hashlib
-from infercast.engines.kv import KvShape
-from infercast.engines.step import constant_timer
+from infercast.serve.cache.shape import KvShape
+from infercast.serve.step import constant_timer
 from infercast.serve import Limits, Replica, simulate
 from infercast.serve.workload.synthetic import synthetic_workload
 

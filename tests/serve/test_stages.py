@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from infercast.engines.step import HostCost, constant_timer
 from infercast.serve.scheduler.limits import Limits
 from infercast.serve.scheduler.scheduler import Plan, Scheduler
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.stages import StagedTimeline
+from infercast.serve.step import HostCost, constant_timer
 from infercast.serve.workload.request import Request, Workload
 
 

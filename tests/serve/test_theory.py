@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infercast.engines.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.record import Record
 from infercast.serve.scheduler.limits import Limits
 from infercast.serve.scheduler.scheduler import Plan, Scheduler
 from infercast.serve.simulation import Replica, simulate
+from infercast.serve.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.workload.arrivals import arrival_times
 from infercast.serve.workload.request import Request, Workload
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from infercast.engines.step import HostCost, StepEstimate, StepShape, StepTimer
 from infercast.serve.first_use import FirstUses, News
 from infercast.serve.scheduler.limits import Limits
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.state import Flight
+from infercast.serve.step import HostCost, StepEstimate, StepShape, StepTimer
 from infercast.serve.timeline import Timeline
 from infercast.serve.workload.request import Request, Workload
 

@@ -11,7 +11,6 @@ from infercast.engines.launches import launch_work
 from infercast.engines.memory import Memory, require_fit
 from infercast.engines.pipeline import stage_shares
 from infercast.engines.settings import EngineSettings, ResolvedSettings, resolve
-from infercast.engines.step import HostCost, StepShape
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -19,6 +18,7 @@ from infercast.hardware.network import networks
 from infercast.models.layout import ParallelLayout, check_layout, copies_sharing_experts, talking_gpus
 from infercast.models.spec import ExpertFeedForward, ModelConfig
 from infercast.predict.roofline import Predictor
+from infercast.serve.step import HostCost, StepShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import Any
 from infercast.bundled import DATA
 from infercast.engines.graphs import Launch
 from infercast.engines.launches import LaunchWork
-from infercast.engines.step import HostCost
 from infercast.errors import FileFormatError
+from infercast.serve.step import HostCost
 from infercast.units import MICRO, MILLI
 
 LONGEST, FASTEST = 1e6, 1e3

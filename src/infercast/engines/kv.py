@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from infercast.engines.kv_shape import KvShape
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import LatentAttention, ModelConfig, Stack
 from infercast.models.stages import stage_range
 from infercast.ops.dtypes import bytes_of
+from infercast.serve.cache.shape import KvShape
 
-__all__ = ["SMALLEST_BLOCK", "KvLayout", "KvShape", "kv_layout", "sequence_bytes"]
+__all__ = ["SMALLEST_BLOCK", "KvLayout", "kv_layout", "sequence_bytes"]
 
 SMALLEST_BLOCK = 16
 """Tokens in a block of windowed layers, whatever block size was asked for: the least that attention kernels take."""

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from infercast.engines.graphs import Graphs, Launch
 from infercast.engines.host import Host, HostModel
 from infercast.engines.launches import launch_work
-from infercast.engines.step import Contexts, GroupShape, HostCost, Prompts, StepEstimate, StepShape
 from infercast.engines.surface import DecodeSurface, PromptSurface
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -30,6 +29,7 @@ from infercast.predict.adjust.power import (
     weight_of,
 )
 from infercast.predict.roofline import Predictor
+from infercast.serve.step import Contexts, GroupShape, HostCost, Prompts, StepEstimate, StepShape
 
 Table = npt.NDArray[Any]
 

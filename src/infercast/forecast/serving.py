@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.step import StepTimer
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.forecast.explain.phases import Phase, summarise_phases, weakest_source
@@ -24,6 +23,7 @@ from infercast.serve import simulate as simulate_replica
 from infercast.serve.conditions import LAUNCH_SPREAD
 from infercast.serve.first_use import FirstUses
 from infercast.serve.state import Progress, Watcher
+from infercast.serve.step import StepTimer
 
 if TYPE_CHECKING:
     import pandas

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from infercast.engines.kv import KvLayout, KvShape
+from infercast.engines.kv import KvLayout
 from infercast.forecast.memory import Fit
 from infercast.models.parameters import parameter_count
 from infercast.report.layout import facts, grid, section
+from infercast.serve.cache.shape import KvShape
 from infercast.units import format_bytes, format_count, format_percent
 
 if TYPE_CHECKING:

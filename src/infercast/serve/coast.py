@@ -9,10 +9,10 @@ is dissolved and the scheduler plans for each of them, until they do again.
 
 from __future__ import annotations
 
-from infercast.engines.step import GroupShape, StepEstimate, StepShape
 from infercast.serve.convoy import Convoy
 from infercast.serve.scheduler.scheduler import Plan, Sequence
 from infercast.serve.state import Flight, State
+from infercast.serve.step import GroupShape, StepEstimate, StepShape
 
 Planned = tuple[Plan, StepShape, StepEstimate, list[Sequence], list[Sequence]]
 """A step to start: what it computes and costs, and whom its end concerns, as in `Flight`."""

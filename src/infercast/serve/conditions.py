@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from infercast.engines.step import StepEstimate
+from infercast.serve.step import StepEstimate
 
 LAUNCH_SPREAD = 0.17
 """Standard deviation of the logarithm of how long launching a step with prompts takes, from step logs of engines on

@@ -12,10 +12,10 @@ from bisect import bisect_left
 from collections import deque
 from itertools import accumulate
 
-from infercast.engines.step import StepEstimate, groups_of
 from infercast.serve.coast import MOST_STEPS
 from infercast.serve.indexed import IndexedConvoy
 from infercast.serve.state import TELL_EVERY, Progress, State
+from infercast.serve.step import StepEstimate, groups_of
 from infercast.serve.timeline import MARGIN
 from infercast.serve.workload.clients import Clients
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from infercast.engines.step import StepShape
+from infercast.serve.step import StepShape
 
 TOKENS_ALIKE = 64
 """Eager steps whose tokens need as many tiles of this size are taken to run the same kernels ..."""

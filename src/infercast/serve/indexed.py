@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 
-from infercast.engines.kv import KvShape
+from infercast.serve.cache.shape import KvShape
 
 
 class IndexedConvoy:

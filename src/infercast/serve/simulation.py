@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import add
 
-from infercast.engines.kv import KvShape
-from infercast.engines.step import StepTimer
 from infercast.errors import InputError
 from infercast.serve.boarding import cruise
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.cache.shape import KvShape
 from infercast.serve.coast import coast, gather, plan_beside, plan_step
 from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import FirstUses
@@ -26,6 +25,7 @@ from infercast.serve.scheduler.limits import Limits
 from infercast.serve.scheduler.scheduler import Plan, Scheduler
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.state import EMPTY, TELL_EVERY, Progress, State, Watcher
+from infercast.serve.step import StepTimer
 from infercast.serve.workload.clients import Clients
 from infercast.serve.workload.request import Workload
 from infercast.serve.workload.source import Source

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from infercast.engines.step import HostCost
 from infercast.serve.first_use import NOTHING_NEW, News
 from infercast.serve.scheduler.scheduler import Plan
+from infercast.serve.step import HostCost
 from infercast.serve.timeline import Span, Timeline
 
 

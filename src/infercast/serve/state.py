@@ -7,12 +7,12 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple, Protocol
 
-from infercast.engines.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.conditions import Conditions
 from infercast.serve.convoy import Convoy
 from infercast.serve.first_use import NOTHING_NEW, FirstUses
 from infercast.serve.record import Record
 from infercast.serve.scheduler.scheduler import Plan, Scheduler, Sequence
+from infercast.serve.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.timeline import Span, Timeline
 from infercast.serve.workload.source import Source
 

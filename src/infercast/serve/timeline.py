@@ -15,9 +15,9 @@ from itertools import accumulate
 from math import inf
 from typing import NamedTuple, Protocol
 
-from infercast.engines.step import HostCost
 from infercast.serve.first_use import NOTHING_NEW, News
 from infercast.serve.scheduler.scheduler import Plan
+from infercast.serve.step import HostCost
 
 MARGIN = 1e-6
 """Seconds by which the host must be ahead, far more than rounding makes of a sum."""

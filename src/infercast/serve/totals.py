@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engines.step import StepEstimate, StepShape
+from infercast.serve.step import StepEstimate, StepShape
 
 Array = npt.NDArray[Any]
 

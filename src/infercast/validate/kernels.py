@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.step import StepShape
 from infercast.forecast.explain.kernels import price_shape
 from infercast.models.spec import ExpertFeedForward, ModelConfig
+from infercast.serve.step import StepShape
 from infercast.validate.compare import deployment_of
 from infercast.validate.measured import MeasuredFile, load_document
 from infercast.validate.parts import Comparison

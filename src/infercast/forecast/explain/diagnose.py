@@ -13,7 +13,6 @@ import numpy as np
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.host import Host
-from infercast.engines.step import StepShape
 from infercast.errors import InputError
 from infercast.forecast.explain.step_calls import step_calls
 from infercast.forecast.outcome import Outcome, outcome_of
@@ -23,6 +22,7 @@ from infercast.predict.adjust.closing import Closing, Signature, signature_of
 from infercast.predict.limits import limit_seconds
 from infercast.serve import Workload
 from infercast.serve import simulate as simulate_replica
+from infercast.serve.step import StepShape
 from infercast.serve.totals import PhaseTotals
 
 LEAST_LOSS = 0.002

@@ -6,13 +6,13 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.step import StepShape
 from infercast.errors import InputError
 from infercast.forecast.explain.step_calls import step_calls
 from infercast.ops import Call, Collective
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.adjust.power import THROTTLED, throttle, throttle_decoding, weight_of
 from infercast.predict.estimate import Estimate, kind_of, total
+from infercast.serve.step import StepShape
 
 MOST_SEQUENCES = 2**20
 

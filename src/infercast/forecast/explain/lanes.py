@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from infercast.engines.step import HostCost
 from infercast.errors import InputError
 from infercast.forecast.explain.request_lanes import RequestSlice, request_counts, request_slices
 from infercast.forecast.explain.step_log import EXACT, KINDS, Array, EngineRun, StagedLog, kernels_of
 from infercast.forecast.explain.watched import Watched
 from infercast.serve import Workload
+from infercast.serve.step import HostCost
 
 LAST = ("lm_head", "sampling")
 """Families that end a step."""

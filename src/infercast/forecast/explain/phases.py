@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.step import StepShape
 from infercast.engines.timer import GAPS, KernelTimer
 from infercast.forecast.explain.kernels import price_shape
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record
+from infercast.serve.step import StepShape
 from infercast.serve.totals import PhaseTotals
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.step import StepShape
 from infercast.forecast.explain.kernels import StepCost, price_shape
 from infercast.forecast.explain.phases import Phase, average_shape
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops import Collective
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.serve import Record
+from infercast.serve.step import StepShape
 from infercast.serve.totals import PhaseTotals
 
 

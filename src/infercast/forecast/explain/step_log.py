@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.step import HostCost, StepEstimate, StepShape
 from infercast.engines.timer import KernelTimer
 from infercast.serve import Record, Replica
 from infercast.serve.scheduler.scheduler import Plan
 from infercast.serve.stages import StagedSpan
+from infercast.serve.step import HostCost, StepEstimate, StepShape
 from infercast.serve.timeline import Span
 
 Array = npt.NDArray[Any]

@@ -30,11 +30,11 @@ import numpy as np
 from infercast.engines.deployment import Deployment
 from infercast.engines.graphs import Launch
 from infercast.engines.launches import launch_work
-from infercast.engines.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
 from infercast.forecast.explain.kernels import StepCost, price_shape
 from infercast.forecast.explain.phases import average_shape
 from infercast.predict.learned import UNDERSTOOD
 from infercast.serve import Record, Replica
+from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.totals import PhaseTotals
 
 EIGHTY = 1.2816

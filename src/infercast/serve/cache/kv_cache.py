@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from infercast.engines.kv import KvShape
 from infercast.serve.cache.holding import Copy, Holding, Name, Table
 from infercast.serve.cache.lookup import Lookup
 from infercast.serve.cache.prefix import PrefixNames
+from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infercast.engines.kv import KvShape
 from infercast.serve.cache.holding import Copy, Holding, Name
+from infercast.serve.cache.shape import KvShape
 
 
 class Lookup:

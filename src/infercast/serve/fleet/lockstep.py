@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from infercast.engines.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.simulation import Replica
+from infercast.serve.step import StepEstimate, StepShape, StepTimer
 
 Shared = Callable[[float], float]
 """Seconds that all engines spend together, by the tokens of each if all bring as many."""

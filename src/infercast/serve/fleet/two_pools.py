@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engines.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.fleet.pool import Gate, Pool, Senders, next_gate
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, no_garbage
 from infercast.serve.state import TELL_EVERY, Progress
+from infercast.serve.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.workload.request import Workload
 
 WHOLE_PROMPT = 1 << 40

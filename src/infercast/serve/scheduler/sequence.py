@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from infercast.engines.step import StepShape
 from infercast.serve.cache.holding import Holding
+from infercast.serve.step import StepShape
 from infercast.serve.workload.request import Request
 
 
