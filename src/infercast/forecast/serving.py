@@ -18,11 +18,11 @@ from infercast.forecast.shown import check_run, data_frame, one_line, plain_data
 from infercast.forecast.steady import SteadyState, find_steady
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.predict.estimate import kind_of
-from infercast.serve import Limits, Record, Replica, Workload
+from infercast.serve import FirstCome, Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.conditions import LAUNCH_SPREAD
 from infercast.serve.first_use import FirstUses
-from infercast.serve.state import Progress, Watcher
+from infercast.serve.loop import Progress, Watcher
 from infercast.serve.step import StepTimer
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
     if not warmed_up:
         largest_graph = max(deployment.graphs.sizes, default=0)
         first_uses = FirstUses(largest_graph, settings.max_num_batched_tokens, settings.max_num_seqs)
-    limits = Limits(
+    policy = FirstCome(
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_num_seqs=settings.max_num_seqs,
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
@@ -117,7 +117,7 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
     )
     return Replica(
         timer=timer,
-        limits=limits,
+        policy=policy,
         # The engine keeps one block aside as the empty block.
         num_blocks=deployment.memory.num_blocks - 1,
         kv_shape=deployment.memory.kv.shape.even,
