@@ -30,7 +30,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": BASE | {"hardware", "ops.lengths"},
     "report": BASE | {"hardware", "models", "engines", "serve", "forecast", "validate"},
     "cli": BASE
-    | {"", "hardware", "models.library", "engines.settings", "engines.host_presets", "serve", "forecast", "validate"}
+    | {
+        "",
+        "hardware",
+        "models.library",
+        "engines.vllm.settings",
+        "engines.host_presets",
+        "serve",
+        "forecast",
+        "validate",
+    }
     | {"report", "fit", "measure"}
     | {"predict.artifact", "predict.default", "predict.learned", "predict.profile", "predict.roofline"},
     "__main__": {"cli.main"},

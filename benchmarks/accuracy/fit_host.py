@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.host import Host, HostModel, default_host
-from infercast.engines.launches import launch_work
-from infercast.engines.settings import EngineSettings
 from infercast.engines.timer import KernelTimer
+from infercast.engines.vllm.host import Host, HostModel, default_host
+from infercast.engines.vllm.launches import launch_work
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import replica_of
 from infercast.measure.host import CONFIG

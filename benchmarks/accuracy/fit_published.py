@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from infercast.engines.host import default_host
+from infercast.engines.vllm.host import default_host
 from infercast.forecast.serving import replica_of
 from infercast.predict.physics import collective
 from infercast.serve import simulate

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
 from infercast.forecast.intervals.intervals import pool_half_widths
 from infercast.forecast.intervals.luck import luck_of

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import vllm_tree as tree
 
-from infercast.engines.graphs import Graphs, Launch
-from infercast.engines.settings import EngineSettings, ResolvedSettings, resolve
+from infercast.engines.vllm.graphs import Graphs, Launch
+from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.hardware import load_gpu
 
 NAMES = {Launch.FULL_GRAPH: "FULL", Launch.PIECEWISE_GRAPHS: "PIECEWISE", Launch.EAGER: "NONE"}

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from infercast.engines.kv import SMALLEST_BLOCK, kv_layout
+from infercast.engines.vllm.kv import SMALLEST_BLOCK, kv_layout
 from infercast.models.layout import ParallelLayout, divides
 from infercast.models.library import model_names
 from infercast.models.read import read_model

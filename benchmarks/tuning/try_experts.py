@@ -17,7 +17,7 @@ from typing import Any
 
 from tried import COLUMNS, GPU, SHAPE
 
-from infercast.engines.expert_defaults import FILE_KEYS, Configuration
+from infercast.engines.vllm.expert_defaults import FILE_KEYS, Configuration
 from infercast.forecast.deploy import load_model
 from infercast.forecast.tune.advice import TunedShape, experts_of, tune_shape
 from infercast.forecast.tune.trial import drawn, layer_of

@@ -4,7 +4,7 @@ Nothing here uses the package but `fit_memory`, whose answer is checked. Norms a
 per cent, are left out of the sums.
 """
 
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.memory import fit_memory
 
 # Bytes of a stored weight with its scales: an fp32 for a tile, a bf16 for 128 or 32 integers, a byte for 32 or 16.

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from infercast.engines.block_size import default_block_size
-from infercast.engines.settings import EngineSettings, resolve
+from infercast.engines.vllm.block_size import default_block_size
+from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
 from infercast.hardware import load_gpu

@@ -1,8 +1,8 @@
 import pytest
 
 from infercast.engines.deployment import deploy
-from infercast.engines.host import default_host
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.host import default_host
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout

@@ -1,8 +1,8 @@
 import pytest
 
-from infercast.engines.graphs import Graphs, Launch
-from infercast.engines.graphs import capture_sizes as sizes_up_to
-from infercast.engines.settings import EngineSettings, resolve
+from infercast.engines.vllm.graphs import Graphs, Launch
+from infercast.engines.vllm.graphs import capture_sizes as sizes_up_to
+from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.hardware import load_gpu
 
 

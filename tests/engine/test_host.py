@@ -3,9 +3,9 @@ from dataclasses import fields
 
 import pytest
 
-from infercast.engines.graphs import Launch
-from infercast.engines.host import HostModel, default_host, read_host
-from infercast.engines.launches import LaunchWork, launch_work
+from infercast.engines.vllm.graphs import Launch
+from infercast.engines.vllm.host import HostModel, default_host, read_host
+from infercast.engines.vllm.launches import LaunchWork, launch_work
 from infercast.errors import FileFormatError
 from infercast.forecast.deploy import deploy
 from infercast.hardware import load_gpu

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from infercast.engines.kv import KvShape, kv_layout
+from infercast.engines.vllm.kv import KvShape, kv_layout
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
 

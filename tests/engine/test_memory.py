@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from infercast.engines.memory import plan_memory, require_fit
-from infercast.engines.settings import EngineSettings, resolve
+from infercast.engines.vllm.memory import plan_memory, require_fit
+from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.errors import DoesNotFitError
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infercast.engines.settings import EngineSettings, resolve
+from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from infercast.engines.deployment import deploy
-from infercast.engines.graphs import Launch
-from infercast.engines.host import default_host
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.graphs import Launch
+from infercast.engines.vllm.host import default_host
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, token_calls

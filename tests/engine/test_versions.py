@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from infercast import deploy
-from infercast.engines.settings import EngineSettings, ResolvedSettings, resolve
-from infercast.engines.versions import ENGINES, engine_version
+from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
+from infercast.engines.vllm.versions import ENGINES, engine_version
 from infercast.errors import UnknownNameError
 from infercast.hardware import load_gpu
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from infercast.engines.host import default_host
 from infercast.engines.host_presets import host_presets
+from infercast.engines.vllm.host import default_host
 from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.host_speed import host_from

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.capacity import full_rate, typical
 from infercast.forecast.deploy import deploy
 from infercast.forecast.saturation import Saturation

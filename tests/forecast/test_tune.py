@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from infercast.engines.expert_defaults import (
+from infercast.engines.vllm.expert_defaults import (
     Configuration,
     device_name,
     file_name,

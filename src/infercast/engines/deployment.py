@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infercast.engines.block_size import default_block_size
-from infercast.engines.graphs import Graphs
-from infercast.engines.host import Host, HostModel
-from infercast.engines.launches import launch_work
-from infercast.engines.memory import Memory, require_fit
 from infercast.engines.pipeline import stage_shares
-from infercast.engines.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.timer import KernelTimer
+from infercast.engines.vllm.block_size import default_block_size
+from infercast.engines.vllm.graphs import Graphs
+from infercast.engines.vllm.host import Host, HostModel
+from infercast.engines.vllm.launches import launch_work
+from infercast.engines.vllm.memory import Memory, require_fit
+from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.hardware.network import networks

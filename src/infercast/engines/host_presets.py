@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from infercast.bundled import DATA
-from infercast.engines.host import Host, default_host
+from infercast.engines.vllm.host import Host, default_host
 from infercast.errors import UnknownNameError
 
 MEASURED = "measured"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engines.graphs import Graphs, Launch
-from infercast.engines.host import Host, HostModel
-from infercast.engines.launches import launch_work
 from infercast.engines.surface import DecodeSurface, PromptSurface
+from infercast.engines.vllm.graphs import Graphs, Launch
+from infercast.engines.vllm.host import Host, HostModel
+from infercast.engines.vllm.launches import launch_work
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, token_calls

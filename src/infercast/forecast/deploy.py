@@ -9,9 +9,9 @@ from typing import Any
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.deployment import deploy as deploy_resolved
-from infercast.engines.host import Host, default_host, read_host
 from infercast.engines.host_presets import named_host
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.host import Host, default_host, read_host
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology

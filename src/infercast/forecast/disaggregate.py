@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.kv import sequence_bytes
+from infercast.engines.vllm.kv import sequence_bytes
 from infercast.errors import InputError
 from infercast.forecast.capacity import full_rate, typical
 from infercast.forecast.fleet import EngineLoad, busiest, engine_loads, pool_of

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from infercast.engines.host import Host, default_host, read_host
 from infercast.engines.host_presets import named_host, sped_up
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.host import Host, default_host, read_host
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import FileFormatError, InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import replica_of

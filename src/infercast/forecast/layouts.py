@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import exp, inf
 
 from infercast.engines.deployment import check_nodes
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy, load_model
 from infercast.forecast.fleet import FleetForecast, busiest

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infercast.engines.block_size import default_block_size
 from infercast.engines.deployment import check_capability, check_nodes
-from infercast.engines.expert_padding import expert_multiples
-from infercast.engines.memory import Memory, plan_memory, require_fit
-from infercast.engines.settings import EngineSettings, ResolvedSettings, resolve
+from infercast.engines.vllm.block_size import default_block_size
+from infercast.engines.vllm.expert_padding import expert_multiples
+from infercast.engines.vllm.memory import Memory, plan_memory, require_fit
+from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, load_model
 from infercast.hardware import Gpu, load_gpu, with_network

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.host import Host, default_host
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.host import Host, default_host
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.deploy import deploy
 from infercast.hardware import Gpu, load_gpu

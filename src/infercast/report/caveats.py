@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.host import default_host
+from infercast.engines.vllm.host import default_host
 from infercast.forecast.fleet import FleetForecast
 from infercast.forecast.intervals.uncertainty import MEASURED, borrowed_share, spread_of
 from infercast.forecast.notes import price_notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.settings import DEFAULT_ENGINE, ResolvedSettings
+from infercast.engines.vllm.settings import DEFAULT_ENGINE, ResolvedSettings
 from infercast.forecast.explain.phases import Phase
 from infercast.forecast.fleet import FleetForecast
 from infercast.forecast.intervals.intervals import Intervals

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from infercast.engines.expert_defaults import file_name
+from infercast.engines.vllm.expert_defaults import file_name
 from infercast.forecast.tune.advice import RELIABLE, Ranked, TunedShape, Tuning
 from infercast.forecast.tune.trial import Trial
 from infercast.report.layout import facts, grid, section

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.intervals.intervals import half_widths
 from infercast.forecast.intervals.results import chance_of

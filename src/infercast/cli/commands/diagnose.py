@@ -10,7 +10,7 @@ import typer
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
-from infercast.engines.settings import DEFAULT_ENGINE, EngineSettings
+from infercast.engines.vllm.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import SaturatedError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.explain.diagnose import diagnose

@@ -11,7 +11,7 @@ from infercast.cli.commands.runs import refuse_overload
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload
 from infercast.cli.progress import simulation_bar
-from infercast.engines.settings import DEFAULT_ENGINE, EngineSettings
+from infercast.engines.vllm.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.disaggregate import PROXY_ROUTER, disaggregated_intervals, forecast_disaggregated

@@ -9,7 +9,7 @@ import typer
 
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
-from infercast.engines.settings import DEFAULT_ENGINE, EngineSettings
+from infercast.engines.vllm.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy, load_model
 from infercast.forecast.explain.kernels import decode_shape, prefill_shape, price_step

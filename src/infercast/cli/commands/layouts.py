@@ -9,7 +9,7 @@ import typer
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload
 from infercast.cli.progress import runs_bar
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.fleet import DEFAULT_ROUTER
 from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, ROUNDS, compare_layouts, count_layouts

@@ -8,7 +8,7 @@ import typer
 
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
-from infercast.engines.settings import DEFAULT_ENGINE, EngineSettings
+from infercast.engines.vllm.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
 from infercast.report.layout import show

@@ -13,7 +13,7 @@ from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.progress import simulation_bar
-from infercast.engines.settings import DEFAULT_ENGINE, EngineSettings
+from infercast.engines.vllm.settings import DEFAULT_ENGINE, EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
 from infercast.forecast.fleet import DEFAULT_ROUTER

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.options.shared import ENGINE
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError, UnknownNameError
 
 SWITCHES = "Engine switches"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.host import Host
+from infercast.engines.vllm.host import Host
 from infercast.errors import InputError
 from infercast.forecast.explain.step_calls import step_calls
 from infercast.forecast.outcome import Outcome, outcome_of

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.graphs import Launch
+from infercast.engines.vllm.graphs import Launch
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops import Call
 from infercast.serve.step import StepShape

@@ -28,8 +28,8 @@ from math import hypot, inf, log
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.graphs import Launch
-from infercast.engines.launches import launch_work
+from infercast.engines.vllm.graphs import Launch
+from infercast.engines.vllm.launches import launch_work
 from infercast.forecast.explain.kernels import StepCost, price_shape
 from infercast.forecast.explain.phases import average_shape
 from infercast.predict.learned import UNDERSTOOD

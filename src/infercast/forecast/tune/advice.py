@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from infercast.engines.expert_defaults import FORMATS, Configuration, has_tuned_file, rule_of_thumb
+from infercast.engines.vllm.expert_defaults import FORMATS, Configuration, has_tuned_file, rule_of_thumb
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout, check_layout

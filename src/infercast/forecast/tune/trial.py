@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from infercast.engines.expert_defaults import FILE_KEYS, Configuration
+from infercast.engines.vllm.expert_defaults import FILE_KEYS, Configuration
 from infercast.forecast.tune.advice import TunedShape, runnable
 from infercast.hardware import Gpu
 from infercast.predict.physics.expert_launch import price_tiles

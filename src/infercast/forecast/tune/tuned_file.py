@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from infercast.engines.expert_defaults import file_tokens, rule_of_thumb
+from infercast.engines.vllm.expert_defaults import file_tokens, rule_of_thumb
 from infercast.errors import InputError
 from infercast.forecast.tune.advice import Tuning, tune_shape
 from infercast.forecast.tune.trial import Trial

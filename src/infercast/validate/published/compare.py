@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.host import Host, default_host, read_host
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.host import Host, default_host, read_host
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InfercastError
 from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.fleet import busiest, pool_of, serve_pool

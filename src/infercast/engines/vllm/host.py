@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from infercast.bundled import DATA
-from infercast.engines.graphs import Launch
-from infercast.engines.launches import LaunchWork
+from infercast.engines.vllm.graphs import Launch
+from infercast.engines.vllm.launches import LaunchWork
 from infercast.errors import FileFormatError
 from infercast.serve.step import HostCost
 from infercast.units import MICRO, MILLI

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from infercast.engines.kv import kv_layout
+from infercast.engines.vllm.kv import kv_layout
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, attention_kinds, token_calls

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from infercast.engines.expert_padding import expert_multiples
-from infercast.engines.kv import KvLayout, kv_layout
-from infercast.engines.settings import ResolvedSettings
+from infercast.engines.vllm.expert_padding import expert_multiples
+from infercast.engines.vllm.kv import KvLayout, kv_layout
+from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout, check_layout

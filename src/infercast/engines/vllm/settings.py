@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from infercast.engines.block_size import UNIT, check_block_size
-from infercast.engines.graphs import MODES, capture_sizes
-from infercast.engines.versions import EngineVersion, engine_version
+from infercast.engines.vllm.block_size import UNIT, check_block_size
+from infercast.engines.vllm.graphs import MODES, capture_sizes
+from infercast.engines.vllm.versions import EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.units import GIB
