@@ -48,6 +48,7 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
                 libraries=LIBRARY_BYTES,
                 kv=kv,
                 num_blocks=max(0, int(left // kv.block_bytes)),
+                spare_blocks=1,  # the empty block
             )
         )
     plan = min(plans, key=lambda memory: (memory.num_blocks, -memory.weights))

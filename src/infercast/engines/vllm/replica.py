@@ -41,8 +41,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
     return Replica(
         timer=timer,
         limits=limits,
-        # The engine keeps one block aside as the empty block.
-        num_blocks=deployment.memory.num_blocks - 1,
+        num_blocks=deployment.memory.request_blocks,
         kv_shape=deployment.memory.kv.shape.even,
         prefix_caching=settings.enable_prefix_caching,
         sparse_windows=version.sparse_windows,
