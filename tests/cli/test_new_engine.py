@@ -67,7 +67,7 @@ class Eager:
         return Launch.EAGER, num_tokens
 
 
-def resolve(asked: ToySettings, model: Any, gpu: Any) -> ToyResolved:
+def resolve(asked: ToySettings, model: Any, layout: Any, gpu: Any) -> ToyResolved:
     return ToyResolved(asked.engine, asked.running_requests or 8, asked.prefill_tokens, 8192)
 
 
@@ -100,7 +100,7 @@ TOY = Engine(
         asked.engine, asked.running_requests or 8, asked.prefill_tokens, 4096
     ),
     check_gpu=lambda gpu: None,
-    fuses_norms=lambda gpu: False,
+    fuses_norms=lambda model, gpu: False,
     expert_multiples=lambda model, gpu: (1, 1),
     graphs=lambda settings: Eager(),
     plan_memory=plan_memory,

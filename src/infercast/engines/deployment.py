@@ -123,7 +123,8 @@ def deploy(
     engine.check_gpu(gpu)
     check_layout(model, layout)
     check_nodes(model, layout, gpu)
-    resolved = engine.resolve(settings, model, gpu)
+    model = engine.choose_kernels(model, gpu)
+    resolved = engine.resolve(settings, model, layout, gpu)
     memory = require_fit(engine, model, layout, gpu, resolved)
     machine = host or engine.default_host()
     if not isinstance(machine, engine.host_type):

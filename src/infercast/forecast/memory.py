@@ -73,7 +73,8 @@ def fit_memory(
     engine.check_gpu(device)
     check_layout(config, layout)
     check_nodes(config, layout, device)
-    resolved = engine.resolve(wanted, config, device)
+    config = engine.choose_kernels(config, device)
+    resolved = engine.resolve(wanted, config, layout, device)
     memory = engine.plan_memory(config, layout, device, resolved)
     chunk = engine.tokens_under_way(resolved, layout)
     return Fit(
