@@ -65,7 +65,7 @@ def test_narrow_layers_put_more_tokens_into_equal_blocks():
 def test_widths_that_do_not_divide_leave_room_in_a_block():
     config = read_model("gemma-2-9b")
     windowed, full = config.stacks
-    wider = replace(full, attention=replace(full.attention, kv_heads=12))
+    wider = replace(full, mixer=replace(full.mixer, kv_heads=12))
     kv = kv_layout(replace(config, stacks=(windowed, wider)), ParallelLayout(), 16)
     assert kv.shape == KvShape(16, (4096, 0))
     assert kv.block_bytes == 21 * 2 * 12 * 256 * 2 * 16

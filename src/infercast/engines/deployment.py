@@ -15,8 +15,9 @@ from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, re
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.hardware.network import networks
-from infercast.models.layout import ParallelLayout, check_layout, copies_sharing_experts, talking_gpus
-from infercast.models.spec import ExpertFeedForward, ModelConfig
+from infercast.models.layout import ParallelLayout
+from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout, copies_sharing_experts, talking_gpus
 from infercast.predict.roofline import Predictor
 from infercast.serve.step import HostCost, StepShape
 
@@ -43,8 +44,7 @@ class Deployment:
     @property
     def runs_v2(self) -> bool:
         """Whether the engine runs the model with its V2 model runner."""
-        has_experts = any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in self.model.stacks)
-        return self.settings.version.runs_v2(self.model.architecture, has_experts=has_experts)
+        return self.settings.version.runs_v2(self.model.architecture, has_experts=self.model.has_experts)
 
     @property
     def crosses_nodes(self) -> bool:

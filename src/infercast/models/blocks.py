@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig, Stack
+from infercast.models.spec import ModelConfig, Stack
 
-BLOCK = 128
+BLOCKED, BLOCK = "fp8_block", 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +44,10 @@ def cut_block(config: ModelConfig, tensor: int, expert_gpus: int) -> Cut | None:
 
 def _cuts(config: ModelConfig, stack: Stack, tensor: int, expert_gpus: int) -> Iterator[Cut]:
     """Every cut through weights in blocks."""
-    weights, attention, spec = config.weights, stack.attention, stack.feed_forward
-    if weights.attention == "fp8_block":
-        yield Cut("attention output", attention.heads * attention.value_dim, tensor)
-        if isinstance(attention, LatentAttention):
-            yield Cut("queries", attention.heads * (attention.nope_dim + attention.rope_dim), tensor)
-            yield Cut("keys and values", attention.heads * (attention.nope_dim + attention.value_dim), tensor)
-    if isinstance(spec, ExpertFeedForward):
-        if weights.experts == "fp8_block":
-            yield Cut("experts", spec.inter, expert_gpus, always=True)
-        beside = spec.shared_inter + spec.dense_inter
-    else:
-        beside = spec.inter
-    if weights.feed_forward == "fp8_block":
-        yield Cut("feed-forward", beside, tensor)
+    weights, spec = config.weights, stack.feed_forward
+    if weights.attention == BLOCKED:
+        yield from (Cut(what, width, tensor) for what, width in stack.mixer.split_widths.items())
+    if weights.experts == BLOCKED and spec.num_experts:
+        yield Cut("experts", spec.inter, expert_gpus, always=True)
+    if weights.feed_forward == BLOCKED:
+        yield Cut("feed-forward", sum(spec.dense_widths), tensor)

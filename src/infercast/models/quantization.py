@@ -8,8 +8,8 @@ from typing import Any
 
 from infercast.errors import UnknownNameError, UnsupportedModelError
 from infercast.models.families import Fields, Layer
+from infercast.models.formats import WeightFormat
 from infercast.models.module_names import ModuleNames, part_modules
-from infercast.models.spec import ExpertFeedForward, WeightFormat
 
 BASE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16"}
 """A float32 checkpoint is served in bf16, as vLLM's ``auto`` does."""
@@ -133,7 +133,7 @@ def _uniform(base: str, layers: Sequence[Layer], scheme: Scheme | None) -> Weigh
     """One scheme for every linear layer it applies to; None: nothing is quantised."""
     if scheme is None:
         return _assemble(base, {}, None)
-    has_experts = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in layers)
+    has_experts = any(layer.feed_forward.num_experts for layer in layers)
     if scheme.experts_only and not has_experts:
         raise UnsupportedModelError(f"quantization {scheme.weights!r} applies to experts, and this model has none")
     parts = ["experts"] if scheme.experts_only else ["attention", "feed_forward", "experts"]

@@ -15,9 +15,10 @@ import numpy as np
 from infercast.engines.vllm.expert_defaults import FORMATS, Configuration, has_tuned_file, rule_of_thumb
 from infercast.errors import InputError
 from infercast.hardware import Gpu
-from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
 from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout
 from infercast.ops import MoE
 from infercast.predict.physics.expert_launch import ALIGNED, Prices, price_tiles
 from infercast.predict.physics.expert_tiles import Tiles, all_tiles, excluded, tiles_of
