@@ -35,7 +35,6 @@ from infercast.models.families.gemma import (
     read_gemma4,
 )
 from infercast.models.families.layers import Layer, gather
-from infercast.models.families.refused import REFUSED
 
 __all__ = ["FAMILIES", "MODEL_TYPES", "PREDICTION", "REFUSED", "VISION", "Family", "Fields", "Layer", "gather"]
 
@@ -135,4 +134,45 @@ MODEL_TYPES: dict[str, str] = {
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "kimi_k2": "DeepseekV3ForCausalLM",
     "kimi_k25": "KimiK25ForConditionalGeneration",
+}
+
+# Known and not modelled, each with what stands in the way.
+REFUSED: dict[str, str] = {
+    "DeepseekV32ForCausalLM": "sparse attention (an indexer that picks tokens) is not modelled yet",
+    "DeepseekV4ForCausalLM": "compressed sparse attention and hyper-connections are not modelled yet",
+    "GlmMoeDsaForCausalLM": "sparse attention (an indexer that picks tokens) is not modelled yet",
+    "MiniMaxM3ForCausalLM": "block-sparse attention is not modelled yet",
+    "MiniMaxM1ForCausalLM": "lightning (linear) attention layers are not modelled yet",
+    "MiniMaxText01ForCausalLM": "lightning (linear) attention layers are not modelled yet",
+    "NemotronHForCausalLM": "Mamba layers are not modelled yet",
+    "MambaForCausalLM": "Mamba layers are not modelled yet",
+    "Mamba2ForCausalLM": "Mamba layers are not modelled yet",
+    "JambaForCausalLM": "Mamba layers are not modelled yet",
+    "BambaForCausalLM": "Mamba layers are not modelled yet",
+    "FalconH1ForCausalLM": "Mamba layers are not modelled yet",
+    "GraniteMoeHybridForCausalLM": "Mamba layers are not modelled yet",
+    "Zamba2ForCausalLM": "Mamba layers are not modelled yet",
+    "Qwen3NextForCausalLM": "gated delta net layers are not modelled yet",
+    "Qwen3_5ForCausalLM": "gated delta net layers are not modelled yet",
+    "Qwen3_5ForConditionalGeneration": "gated delta net layers are not modelled yet",
+    "Qwen3_5MoeForCausalLM": "gated delta net layers are not modelled yet",
+    "Qwen3_5MoeForConditionalGeneration": "gated delta net layers are not modelled yet",
+    "KimiLinearForCausalLM": "Kimi delta attention (linear attention) layers are not modelled yet",
+    "KimiK3ForConditionalGeneration": "Kimi delta attention (linear attention) layers are not modelled yet",
+    "Lfm2ForCausalLM": "short convolution layers are not modelled yet",
+    "RecurrentGemmaForCausalLM": "recurrent layers are not modelled yet",
+    "RwkvForCausalLM": "recurrent layers are not modelled yet",
+    "DeciLMForCausalLM": "layers without attention (block_configs with no_op) are not modelled yet",
+    "Step3p5ForCausalLM": "head-wise gated attention is not modelled yet",
+    "Step3p7FlashForCausalLM": "head-wise gated attention is not modelled yet",
+    "Gemma3nForConditionalGeneration": "per-layer embeddings and alternating updates are not modelled yet",
+    "Gemma3nForCausalLM": "per-layer embeddings and alternating updates are not modelled yet",
+    "MllamaForConditionalGeneration": "cross-attention layers are not modelled yet",
+    "CohereForCausalLM": "attention and feed-forward side by side are not modelled yet",
+    "Cohere2ForCausalLM": "attention and feed-forward side by side are not modelled yet",
+    "FalconForCausalLM": "attention and feed-forward side by side are not modelled yet",
+    "T5ForConditionalGeneration": "an encoder beside the decoder is not modelled yet",
+    "WhisperForConditionalGeneration": "an encoder beside the decoder is not modelled yet",
+    "BertModel": "an encoder generates no tokens",
+    "LongcatFlashForCausalLM": "two attention blocks a layer and experts that do nothing are not modelled yet",
 }

@@ -26,6 +26,11 @@ class KvShape:
         return self.block_sizes or (self.block_size,) * len(self.windows)
 
     @property
+    def num_groups(self) -> int:
+        """Groups of layers that have a block table of their own."""
+        return len(self.windows) + self.state_blocks
+
+    @property
     def common_size(self) -> int:
         """Tokens that fill whole blocks in every group: what a cached prefix is a multiple of."""
         return lcm(*self.sizes)
