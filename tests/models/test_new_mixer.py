@@ -15,7 +15,6 @@ from infercast.engines.vllm.kv import kv_layout
 from infercast.models.families import FAMILIES, Family, Layer
 from infercast.models.families.layers import dense_feed_forward, grouped_attention
 from infercast.models.layout import ParallelLayout
-from infercast.models.linear import linear
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers import Cache, Mixer
 from infercast.models.parameters import parameter_count
@@ -79,11 +78,10 @@ class Recurrence(Mixer):
         return 4.0 * shard.layout.share(self.heads) * self.dim**2
 
     def token_calls(self, shard, tokens, layers):
-        weights, width = shard.weights, shard.layout.share(self.heads) * self.dim
-        formats = (weights.attention, weights.activation_attention)
+        formats, width = shard.weights.of_attention, shard.layout.share(self.heads) * self.dim
         return [
-            *linear("in_proj", tokens, 3 * width, shard.hidden, formats, weights.base, layers),
-            *linear("out_proj", tokens, shard.hidden, width, formats, weights.base, layers),
+            *shard.linear("in_proj", tokens, 3 * width, shard.hidden, formats, layers),
+            *shard.linear("out_proj", tokens, shard.hidden, width, formats, layers),
         ]
 
     def sequence_calls(self, shard, layers, queries, keys, sequences=1):

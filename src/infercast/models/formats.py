@@ -33,6 +33,16 @@ class WeightFormat:
     int4_scale_bytes: float = 2 / 128
     """Bytes of scale and zero point for each 4-bit integer: by default one bf16 scale for 128 of them."""
 
+    @property
+    def of_attention(self) -> tuple[str, str]:
+        """Weights and inputs of the products in token mixers."""
+        return self.attention, self.activation_attention
+
+    @property
+    def of_feed_forward(self) -> tuple[str, str]:
+        """Weights and inputs of the products in dense feed-forwards and shared experts."""
+        return self.feed_forward, self.activation_feed_forward
+
     def stored_bytes(self, dtype: str) -> float:
         """Bytes that a weight takes in memory in one of these formats, its share of the scales included."""
         return 0.5 + self.int4_scale_bytes if dtype == "int4" else bytes_of(dtype)

@@ -94,16 +94,16 @@ def kv_layout(config: ModelConfig, layout: ParallelLayout, block_size: int, stag
 def _members(config: ModelConfig, layout: ParallelLayout, block_size: int) -> list[Member]:
     """The caches of all layers, first layer first.
 
-    Where layers keep a state of each sequence, blocks hold enough tokens to be as large as one (``models/config.py``,
-    ``HybridAttentionMambaModelConfig``).
+    Where layers keep a state of each sequence, the others' blocks hold as many times the tokens as make them no smaller
+    than one (``platforms/interface.py``, ``_align_hybrid_block_size``); a sequence has one block of a state
+    (``mamba_cache_mode="none"``).
     """
     shard = config.shard(layout)
     stacks = [stack.mixer.caches(shard) for stack in config.stacks]
     caches = [cache for stack in stacks for cache in stack]
     state = max(cache.bytes_per_sequence for cache in caches)
     if state:
-        unit_bytes = SMALLEST_BLOCK * max(cache.bytes_per_token for cache in caches)
-        block_size = max(block_size, SMALLEST_BLOCK * ceil(state / unit_bytes))
+        block_size *= ceil(state / (block_size * max(cache.bytes_per_token for cache in caches)))
     kinds = [[_kind(cache, block_size) for cache in stack] for stack in stacks]
     return [(position, kind) for position, number in enumerate(config.layer_stacks) for kind in kinds[number]]
 

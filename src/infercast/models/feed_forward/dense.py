@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from infercast.models.feed_forward.feed_forward import UNPADDED, FeedForward, Multiples
-from infercast.models.linear import linear
 from infercast.models.shard import Shard
 from infercast.ops import Call
 from infercast.ops.elementwise import gated_activation, plain_activation
@@ -64,12 +63,12 @@ class DenseFeedForward(FeedForward):
 def dense_calls(shard: Shard, prefix: str, inter: int, gated: bool, tokens: Size, layers: int) -> list[Call]:
     """Gate and up in one product, the activation, then down."""
     weights, width = shard.weights, shard.layout.share(inter)
-    formats = (weights.feed_forward, weights.activation_feed_forward)
     activation = gated_activation if gated else plain_activation
     up_name = f"{prefix}gate_up_proj" if gated else f"{prefix}up_proj"
     # The norm before and the activation between quantise what they write: the engine's compiler fuses it into them.
     up_width = width * (2 if gated else 1)
-    up = linear(up_name, tokens, up_width, shard.hidden, formats, weights.base, layers, quantised=True)
-    down = linear(f"{prefix}down_proj", tokens, shard.hidden, width, formats, weights.base, layers, quantised=True)
+    formats = weights.of_feed_forward
+    up = shard.linear(up_name, tokens, up_width, shard.hidden, formats, layers, quantised=True)
+    down = shard.linear(f"{prefix}down_proj", tokens, shard.hidden, width, formats, layers, quantised=True)
     written = activation(tokens, width, weights.base, weights.activation_feed_forward)
     return [*up, Call(f"{prefix}activation", written, layers), *down]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infercast.models.linear import linear
 from infercast.models.mixers.cache import Cache
 from infercast.models.mixers.mixer import Mixer
 from infercast.models.shard import Shard
@@ -97,9 +96,8 @@ class GroupedAttention(Mixer):
         heads, kv_heads = layout.share(self.heads), layout.share_kv_heads(self.kv_heads)
         key_width, value_width = kv_heads * self.head_dim, kv_heads * self.value_dim
         projected = heads * self.head_dim + key_width + (0 if self.shared_key_value else value_width)
-        formats = (weights.attention, weights.activation_attention)
         # The norm before quantises what it writes: the engine's compiler fuses it into it.
-        calls = linear("qkv_proj", tokens, projected, shard.hidden, formats, weights.base, layers, quantised=True)
+        calls = shard.linear("qkv_proj", tokens, projected, shard.hidden, weights.of_attention, layers, quantised=True)
         if self.qk_norm:
             op = head_norm(tokens, heads + kv_heads, self.head_dim, weights.base)
             calls.append(Call("qk_norm", op, layers))
@@ -111,7 +109,7 @@ class GroupedAttention(Mixer):
             calls.append(Call("rope", op, layers))
         written = kv_write(tokens, key_width + value_width, weights.base, shard.cache_dtype)
         calls.append(Call("kv_write", written, layers))
-        calls += linear("o_proj", tokens, shard.hidden, heads * self.value_dim, formats, weights.base, layers)
+        calls += shard.linear("o_proj", tokens, shard.hidden, heads * self.value_dim, weights.of_attention, layers)
         return calls
 
     def sequence_calls(

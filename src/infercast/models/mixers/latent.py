@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infercast.models.linear import linear
 from infercast.models.mixers.cache import Cache
 from infercast.models.mixers.mixer import Mixer
 from infercast.models.shard import Shard
@@ -99,22 +98,21 @@ class LatentAttention(Mixer):
         weights = shard.weights
         heads = shard.layout.share(self.heads)
         query_width = heads * self.query_dim
-        formats = (weights.attention, weights.activation_attention)
         compressed = self.q_lora_rank + self.latent_dim
         calls: list[Call] = []
         if self.q_lora_rank:
-            calls += linear("qkv_a_proj", tokens, compressed, shard.hidden, formats, weights.base, layers)
+            calls += shard.linear("qkv_a_proj", tokens, compressed, shard.hidden, weights.of_attention, layers)
             calls.append(Call("q_a_norm", norm(tokens, self.q_lora_rank, residual=False, dtype=weights.base), layers))
-            calls += linear("q_b_proj", tokens, query_width, self.q_lora_rank, formats, weights.base, layers)
+            calls += shard.linear("q_b_proj", tokens, query_width, self.q_lora_rank, weights.of_attention, layers)
         else:
-            calls += linear("q_proj", tokens, query_width, shard.hidden, formats, weights.base, layers)
-            calls += linear("kv_a_proj", tokens, compressed, shard.hidden, formats, weights.base, layers)
+            calls += shard.linear("q_proj", tokens, query_width, shard.hidden, weights.of_attention, layers)
+            calls += shard.linear("kv_a_proj", tokens, compressed, shard.hidden, weights.of_attention, layers)
         calls.append(Call("kv_a_norm", norm(tokens, self.kv_lora_rank, residual=False, dtype=weights.base), layers))
         # The rest of each query head is copied beside what is rotated.
         rotated = rope(tokens, heads + 1, self.rope_dim, weights.base, copied=query_width - heads * self.rope_dim)
         calls.append(Call("rope", rotated, layers))
         calls.append(Call("kv_write", kv_write(tokens, self.latent_dim, weights.base, shard.cache_dtype), layers))
-        calls += linear("o_proj", tokens, shard.hidden, heads * self.value_dim, formats, weights.base, layers)
+        calls += shard.linear("o_proj", tokens, shard.hidden, heads * self.value_dim, weights.of_attention, layers)
         return calls
 
     def sequence_calls(
@@ -137,13 +135,12 @@ class LatentAttention(Mixer):
     ) -> list[Call]:
         """The latent of every key is expanded into full heads, which attend as multi-head attention."""
         weights, heads = shard.weights, shard.layout.share(self.heads)
-        formats = (weights.attention, weights.activation_attention)
         tokens = (keys * sequences).sum(axis=-1)
         expanded = heads * self.expanded_dim
         op = Attention(
             queries, keys, heads, heads, self.query_dim, self.value_dim, sequences=sequences, dtype=weights.base
         )
-        expansion = linear("kv_b_proj", tokens, expanded, self.kv_lora_rank, formats, weights.base, layers)
+        expansion = shard.linear("kv_b_proj", tokens, expanded, self.kv_lora_rank, weights.of_attention, layers)
         return [*expansion, Call("attention_prompt", op, layers)]
 
     def _decode_calls(
