@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from infercast.engines.vllm.host import default_host
-from infercast.forecast.serving import replica_of
 from infercast.predict.physics import collective
 from infercast.serve import simulate
 from infercast.validate.published.compare import compare_published, deployment_of
@@ -29,7 +28,7 @@ def server_errors(runs: list[PublishedRun], grid: list[tuple[float, float]]) -> 
     host, errors = default_host(), []
     for run in runs:
         deployment = deployment_of(run)
-        replica = replica_of(deployment, deployment.timer())
+        replica = deployment.replica()
         for path, token in grid:
             served = replace(
                 replica, request_path_seconds=host.request_path + path, request_token_seconds=host.request_token + token

@@ -1,4 +1,4 @@
-"""Options that several commands share. Engine options carry vLLM's names."""
+"""Options that several commands share. Those of an engine carry the names of the default one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.options.counts import human_readable_int
+from infercast.engines.registry import default_engine, engines
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.predict.artifact.artifact import load_artifact
@@ -18,8 +19,9 @@ from infercast.predict.default import default_artifact
 from infercast.predict.learned import Learned
 from infercast.predict.profile import kernel_profile
 from infercast.predict.roofline import Predictor
+from infercast.serve.fleet.router import POLICIES
 
-ENGINE = "Engine (vLLM's names and defaults)"
+ENGINE = f"Engine ({default_engine().title}'s names and defaults)"
 WORKLOAD = "Workload"
 
 Model = Annotated[
@@ -79,9 +81,9 @@ ExpertParallel = Annotated[
     ),
 ]  # fmt: skip
 All2AllBackend = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--all2all-backend", metavar="NAME", help="Between replicas that share experts; also deepep_high_throughput.",
+        "--all2all-backend", metavar="NAME", help="Between replicas that share experts: deepep_low_latency, ...",
         rich_help_panel=ENGINE,
     ),
 ]  # fmt: skip
@@ -118,16 +120,17 @@ PcieTopology = Annotated[
     ),
 ]
 RouterName = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--router", metavar="NAME", help="Before several replicas: vllm, round_robin, least_loaded, prefix_aware."
+        "--router", metavar="NAME",
+        help=f"Before several replicas: {', '.join(POLICIES)}; default: the engine's own, before pools least_loaded.",
     ),
-]
+]  # fmt: skip
 ApiServer = Annotated[
     bool,
     typer.Option(
         "--api-server/--no-api-server", metavar="", rich_help_panel=WORKLOAD, show_default=False,
-        help="Requests come as text over HTTP, as to `vllm serve` (the default), or as tokens from one program.",
+        help="Requests come as text over HTTP (the default), or as tokens from one program.",
     ),
 ]  # fmt: skip
 MaxBatchedTokens = Annotated[
@@ -159,8 +162,11 @@ MemoryUtilization = Annotated[
 ]
 EngineName = Annotated[
     str,
-    typer.Option("--engine", metavar="NAME", help="vllm@0.25 (measured) or vllm@0.32.", rich_help_panel=ENGINE),
-]
+    typer.Option(
+        "--engine", metavar="NAME", rich_help_panel=ENGINE,
+        help=f"{' or '.join(name if each.note else f'{name} (measured)' for name, each in engines().items())}.",
+    ),
+]  # fmt: skip
 BlockSize = Annotated[
     int | None,
     typer.Option(

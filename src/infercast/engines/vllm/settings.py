@@ -1,4 +1,4 @@
-"""The knobs of a serving engine, under vLLM's names and with vLLM's defaults."""
+"""The knobs of vLLM, under its names and with its defaults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from infercast.engines.vllm.block_size import UNIT, check_block_size
 from infercast.engines.vllm.graphs import MODES, capture_sizes
-from infercast.engines.vllm.versions import EngineVersion, engine_version
+from infercast.engines.vllm.versions import MEASURED, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.units import GIB
@@ -16,9 +16,6 @@ LARGE_GPU_BYTES = 70 * GIB
 # Newer versions have still larger ones on these.
 LARGEST_GPU_BYTES = 160 * GIB
 LARGE_GRAPH_GPUS = ("blackwell", "blackwell-ultra")
-
-DEFAULT_ENGINE = "vllm@0.25"
-"""The one that was measured."""
 
 LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
@@ -51,7 +48,7 @@ class EngineSettings:
     cudagraph_mode: str = MODES[0]
     prompts_first: bool = False
     """Steps of prompts alone before any decoding, as vLLM did before its V1 engine."""
-    engine: str = DEFAULT_ENGINE
+    engine: str = MEASURED
     """The engine and its version, whose rules and defaults hold."""
 
 
@@ -74,7 +71,7 @@ class ResolvedSettings:
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     cudagraph_mode: str = MODES[0]
     prompts_first: bool = False
-    engine: str = DEFAULT_ENGINE
+    engine: str = MEASURED
     most_graph_tokens: int = 512
     """The largest graph where none is asked for."""
 

@@ -3,8 +3,9 @@ from dataclasses import fields
 
 import pytest
 
-from infercast.engines.vllm.graphs import Launch
-from infercast.engines.vllm.host import HostModel, default_host, read_host
+from infercast.engines.engine import Launch
+from infercast.engines.host import read_host
+from infercast.engines.vllm.host import VllmHost, VllmHostModel, default_host
 from infercast.engines.vllm.launches import LaunchWork, launch_work
 from infercast.errors import FileFormatError
 from infercast.forecast.deploy import deploy
@@ -42,7 +43,7 @@ def test_a_full_graph_hides_the_layers():
 
 
 def test_sequences_and_prompt_tokens_cost_planning():
-    model = HostModel(default_host(), DENSE)
+    model = VllmHostModel(default_host(), DENSE)
     one, many = (model.cost(Launch.FULL_GRAPH, count, count) for count in (1, 200))
     assert many.plan > one.plan
     assert many.process > one.process
@@ -51,7 +52,7 @@ def test_sequences_and_prompt_tokens_cost_planning():
 
 
 def test_the_total_is_what_the_thread_is_busy_for():
-    cost = HostModel(default_host(), DENSE).cost(Launch.FULL_GRAPH, 1, 1)
+    cost = VllmHostModel(default_host(), DENSE).cost(Launch.FULL_GRAPH, 1, 1)
     assert cost.total == pytest.approx(cost.plan + cost.prepare + cost.launch + cost.process)
 
 
@@ -79,7 +80,7 @@ TEXT = "\n".join(['title = "t"', 'source = "s"', *(f"{name}_ms = 1.5" for name i
 def test_a_faster_cpu_divides_everything(tmp_path):
     (tmp_path / "plain.toml").write_text(TEXT)
     (tmp_path / "fast.toml").write_text(TEXT + "\nsingle_thread_speed = 1.5")
-    plain, fast = (read_host(tmp_path / f"{name}.toml") for name in ("plain", "fast"))
+    plain, fast = (read_host(tmp_path / f"{name}.toml", VllmHost) for name in ("plain", "fast"))
     for name in NAMES:
         assert getattr(plain, name) == pytest.approx(1.5e-3)
         assert getattr(fast, name) == pytest.approx(1e-3)
@@ -102,12 +103,12 @@ def test_bad_files_are_one_sentence(tmp_path, text, expected):
     path = tmp_path / "host.toml"
     path.write_text(text)
     with pytest.raises(FileFormatError, match=expected):
-        read_host(path)
+        read_host(path, VllmHost)
 
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(FileFormatError, match="cannot be read"):
-        read_host(tmp_path / "none.toml")
+        read_host(tmp_path / "none.toml", VllmHost)
 
 
 def test_a_deployment_takes_a_host_of_its_own(tmp_path):
@@ -128,6 +129,6 @@ def test_packed_experts_are_set_up_in_python_on_hopper_alone():
 def test_every_group_of_layers_has_inputs_of_its_own():
     work = launch_work(read_model("gemma-3-1b"), ParallelLayout(1), H200)
     host = default_host()
-    prepare = HostModel(host, work).cost(Launch.FULL_GRAPH, 1, 1).prepare
+    prepare = VllmHostModel(host, work).cost(Launch.FULL_GRAPH, 1, 1).prepare
     assert work.kv_groups == 7
     assert prepare == pytest.approx(host.prepare + 6 * host.kv_group)

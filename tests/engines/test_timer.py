@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from infercast.engines.deployment import deploy
-from infercast.engines.vllm.graphs import Launch
 from infercast.engines.vllm.host import default_host
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.hardware import load_gpu
@@ -56,10 +55,10 @@ def kernel_seconds(timer, shape):
 
 def priced_apart(deployment, shape):
     """GPU seconds of a step: every kernel lowered and priced by itself."""
-    model, layout, graphs = deployment.model, deployment.layout, deployment.graphs
-    eager = graphs.launch(shape.num_tokens, shape.is_decode) is Launch.EAGER
+    model, layout = deployment.model, deployment.layout
+    _, padded = deployment.graphs.launch(shape.num_tokens, shape.is_decode)
     queries = np.array(shape.new_tokens)
-    by_tokens = token_calls(model, layout, shape.num_tokens if eager else graphs.padded(shape.num_tokens))
+    by_tokens = token_calls(model, layout, padded)
     calls = [
         *by_tokens,
         *attention_calls(model, layout, queries, queries + np.array(shape.computed)),
