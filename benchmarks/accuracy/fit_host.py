@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from infercast.engines.deployment import Deployment
+from infercast.engines.host import bundled_host
 from infercast.engines.timer import KernelTimer
-from infercast.engines.vllm.host import VllmHost, default_host
+from infercast.engines.vllm.host import VllmHost
 from infercast.engines.vllm.launches import launch_work
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
@@ -137,11 +138,11 @@ def main(host_path: str, *paths: str) -> None:
     leave_out = "--leave-out" in paths
     files = [measured_engine(Path(path)) for path in paths if not path.startswith("--")]
     engines = [*dummy_engines(json.loads(Path(host_path).read_text(encoding="utf-8"))), *files]
-    host, value = fit(engines, default_host())
+    host, value = fit(engines, bundled_host(VllmHost, "vllm"))
     print(f"all: {value:.2%}", {name: round(1e3 * getattr(host, name), 3) for name in NAMES})
     for model in dict.fromkeys(engine.model for engine in files) if leave_out else ():
         rest = [engine for engine in engines if engine.model != model]
-        host, _ = fit(rest, _without_the_unknown(default_host(), rest))
+        host, _ = fit(rest, _without_the_unknown(bundled_host(VllmHost, "vllm"), rest))
         for engine in files:
             if engine.model == model:
                 errors = {label: round(100 * float(np.expm1(error)), 1) for label, error in engine.errors(host)}

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from infercast.engines.deployment import deploy
-from infercast.engines.vllm.host import default_host
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
@@ -33,7 +32,7 @@ SHAPES = {
 
 def deployment_of(model, tensor=1, settings=SETTINGS):
     layout = ParallelLayout(tensor)
-    return deploy(read_model(model), load_gpu("h200-sxm"), settings, layout, Roofline(), default_host())
+    return deploy(read_model(model), load_gpu("h200-sxm"), settings, layout, Roofline())
 
 
 @pytest.fixture(scope="module", params=MODELS.values(), ids=MODELS)

@@ -96,7 +96,7 @@ class Deployment:
 
     def replica(self, timer: StepTimer | None = None, *, warmed_up: bool = True) -> Replica:
         """What the simulation sees of it; an engine that is not warmed up has just been started."""
-        return self.engine.replica(self, self.settings, timer or self.timer(), warmed_up=warmed_up)
+        return self.engine.replica(self, self.settings, timer or self.timer(), warmed_up)
 
 
 def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from infercast.engines.host import HostCosts, bundled_host
 from infercast.engines.settings import Resolved, Settings, setting_types
 from infercast.hardware import Gpu
-from infercast.models.feed_forward import UNPADDED, Multiples
+from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
 from infercast.serve import Replica
@@ -22,7 +22,6 @@ from infercast.serve.step import HostCost, StepTimer
 if TYPE_CHECKING:
     from infercast.engines.deployment import Deployment
     from infercast.engines.expert_launches import ExpertLaunches
-    from infercast.engines.host import HostCosts
     from infercast.engines.memory import Memory
 
 Tell = Callable[[str], None]
@@ -101,23 +100,57 @@ Asked = TypeVar("Asked", bound=Settings)
 Filled = TypeVar("Filled", bound=Resolved)
 
 
-class Engine(ABC, Generic[Asked, Filled]):
-    """One release of an engine."""
+@dataclass(frozen=True, kw_only=True)
+class Engine(Generic[Asked, Filled]):
+    """One release of an engine: its facts and its rules."""
 
     name: str
     """With its version: ``vllm@0.25``."""
+    title: str
+    """As its makers write it."""
     note: str = ""
     """What to know of a release whose costs were not measured."""
-    title: ClassVar[str]
-    """As its makers write it."""
-    load_balancer: ClassVar[str]
+    load_balancer: str
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
-    names: ClassVar[Names]
-    flags: ClassVar[Flags]
-    settings_type: ClassVar[type[Any]]
-    host_type: ClassVar[type[HostCosts]]
-    expert_launches: ClassVar[ExpertLaunches | None] = None
+    names: Names
+    flags: Flags
+
+    settings_type: type[Asked]
+    settings_from: Callable[[Mapping[str, Any], Tell], dict[str, Any]]
+    """Settings by name from the values of flags; what is left aside is told."""
+    bounds: tuple[str, str, str]
+    """Settings that bound the tokens and the sequences of a step, and the tokens of a sequence."""
+    shown: tuple[str, ...]
+    """Settings that reports tell."""
+    describe: Callable[[Filled], str]
+    """The same in words."""
+    resolve: Callable[[Asked, ModelConfig, Gpu], Filled]
+    """What the engine would choose where nothing is asked for; an error where it would refuse."""
+
+    check_gpu: Callable[[Gpu], None]
+    """Refuse a GPU that the engine does not run on."""
+    fuses_norms: Callable[[Gpu], bool]
+    """Whether its all-reduces carry the norm that follows, unless it is told otherwise."""
+    expert_multiples: Callable[[ModelConfig, Gpu], Multiples]
+    """What its kernels round the hidden size and the width of experts up to."""
+    expert_launches: ExpertLaunches | None = None
     """How it launches Triton's kernel for routed experts, where that can be tuned."""
+    graphs: Callable[[Filled], Graphs]
+    """The CUDA graphs it records at its start."""
+
+    plan_memory: Callable[[ModelConfig, ParallelLayout, Gpu, Filled], Memory]
+    """How it divides the memory of one GPU at its start; there may be no room for a single KV block."""
+    tokens_under_way: Callable[[Filled, ParallelLayout], int]
+    """Tokens of a sequence that its blocks have to have room for beside its window."""
+
+    host_type: type[HostCosts]
+    host_model: Callable[[Any, ModelConfig, ParallelLayout, Gpu], HostModel]
+    """What a model costs a host of `host_type`."""
+
+    replica: Callable[[Deployment, Filled, StepTimer, bool], Replica]
+    """The engine as the simulation sees it, with its limits and its way of scheduling; warmed up, or just started."""
+    shared_seconds: Callable[[Deployment], Callable[[float], float]]
+    """Seconds that replicas that share experts spend together in a step, by the tokens that each of them brings."""
 
     @property
     def family(self) -> str:
@@ -125,66 +158,19 @@ class Engine(ABC, Generic[Asked, Filled]):
         return self.name.partition("@")[0]
 
     def settings(self, given: Mapping[str, Any] | None = None, tell: Tell = lambda _: None) -> Asked:
-        """Settings from what was given by name; ``tell`` hears what is left aside."""
-        made: Asked = self.settings_type(engine=self.name, **(given or {}))
-        return made
+        """Settings from the values of flags by name; ``tell`` hears what is left aside."""
+        make: Callable[..., Asked] = self.settings_type
+        return make(engine=self.name, **self.settings_from(given or {}, tell))
 
     @property
     def setting_types(self) -> dict[str, type]:
         """Settings that can be written as one word, by name."""
         return setting_types(self.settings_type)
 
-    @abstractmethod
-    def room_for(self, num_tokens: int, num_sequences: int, longest: int) -> dict[str, int]:
-        """Settings that allow steps of so many tokens and sequences, each of ``longest`` tokens at most."""
+    def room_for(self, *bounds: int) -> dict[str, int]:
+        """Settings that allow so many tokens and sequences a step and tokens a sequence."""
+        return dict(zip(self.bounds, bounds, strict=True))
 
-    @abstractmethod
-    def resolve(self, settings: Asked, model: ModelConfig, gpu: Gpu) -> Filled:
-        """What the engine would choose where nothing is asked for; an error where it would refuse."""
-
-    @abstractmethod
-    def describe(self, settings: Filled) -> str:
-        """The settings that matter most, for people."""
-
-    @abstractmethod
-    def shown(self, settings: Filled) -> dict[str, Any]:
-        """The same by the engine's own names, for programs."""
-
-    @abstractmethod
-    def plan_memory(self, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Filled) -> Memory:
-        """How it divides the memory of one GPU at its start; there may be no room for a single KV block."""
-
-    def tokens_under_way(self, settings: Filled, layout: ParallelLayout) -> int:
-        """Tokens of a sequence that its blocks have to have room for beside its window."""
-        return settings.max_num_batched_tokens
-
-    @abstractmethod
-    def graphs(self, settings: Filled) -> Graphs:
-        """The CUDA graphs it records at its start."""
-
-    @abstractmethod
     def default_host(self) -> HostCosts:
         """What it costs the host it was measured on."""
-
-    @abstractmethod
-    def host_model(self, host: Any, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> HostModel:
-        """What a model costs a host of `host_type`."""
-
-    @abstractmethod
-    def replica(self, deployment: Deployment, settings: Filled, timer: StepTimer, *, warmed_up: bool) -> Replica:
-        """The engine as the simulation sees it, with its limits and its way of scheduling."""
-
-    @abstractmethod
-    def shared_seconds(self, deployment: Deployment) -> Callable[[float], float]:
-        """Seconds that replicas that share experts spend together in a step, by the tokens each of them brings."""
-
-    def check_gpu(self, gpu: Gpu) -> None:
-        """Refuse a GPU that the engine does not run on."""
-
-    def fuses_norms(self, gpu: Gpu) -> bool:
-        """Whether its all-reduces carry the norm that follows, unless it is told otherwise."""
-        return False
-
-    def expert_multiples(self, model: ModelConfig, gpu: Gpu) -> Multiples:
-        """What its kernels round the hidden size and the width of experts up to."""
-        return UNPADDED
+        return bundled_host(self.host_type, self.family)

@@ -158,7 +158,7 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
         "weight_bytes": memory.weights,
         "num_gpu_blocks": memory.num_blocks,
         "block_size": memory.kv.shape.block_size,
-        **deployment.engine.shown(deployment.settings),
+        **{name: getattr(deployment.settings, name) for name in deployment.engine.shown},
         "api_server": deployment.over_http,
         "notes": list(model.notes),
     }

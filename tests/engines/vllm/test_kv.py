@@ -1,16 +1,33 @@
 """Blocks of the KV cache by hand."""
 
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 
 import pytest
 
 from infercast.engines.vllm.kv import KvShape, kv_layout
 from infercast.models.layout import ParallelLayout
+from infercast.models.mixers import Cache, LatentAttention
 from infercast.models.read import read_model
 
 
 def layout_of(model, tensor=1, block_size=16, **changes):
     return kv_layout(replace(read_model(model), **changes), ParallelLayout(tensor), block_size)
+
+
+@dataclass(frozen=True)
+class Indexed(LatentAttention):
+    """Latent attention that keeps a key of 132 bytes a token beside the latent, as sparse attention does."""
+
+    def caches(self, shard):
+        return (*LatentAttention.caches(self, shard), Cache(132))
+
+
+def test_what_a_layer_stores_apart_adds_up():
+    plain = read_model("deepseek-v2-lite")
+    stacks = tuple(replace(stack, mixer=Indexed(**asdict(stack.mixer))) for stack in plain.stacks)
+    more, less = (kv_layout(config, ParallelLayout(2), 64) for config in (replace(plain, stacks=stacks), plain))
+    assert more.shape == less.shape
+    assert more.block_bytes - less.block_bytes == 27 * 64 * 132
 
 
 def test_grouped_heads_store_keys_and_values():

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 from infercast.engines.engine import Launch
-from infercast.engines.host import HostCosts, bundled_host
+from infercast.engines.host import HostCosts
 from infercast.engines.vllm.launches import LaunchWork
 from infercast.serve.step import HostCost
 
@@ -85,9 +84,3 @@ class VllmHostModel:
             getattr(host, term) * getattr(work, f"{term}s") for term, seen in SEEN_IN_ONE.items() if model != seen
         )
         return borrowed / host.launching(Launch.EAGER, work) if borrowed else 0.0
-
-
-@cache
-def default_host() -> VllmHost:
-    """The host that was measured."""
-    return bundled_host(VllmHost, "vllm")

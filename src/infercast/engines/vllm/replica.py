@@ -17,7 +17,7 @@ def runs_v2(model: ModelConfig, settings: ResolvedSettings) -> bool:
     return settings.version.runs_v2(model.architecture, has_experts=model.has_experts)
 
 
-def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, *, warmed_up: bool) -> Replica:
+def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
     """One replica of a deployment."""
     host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
     is_v2 = runs_v2(deployment.model, settings)
