@@ -70,6 +70,6 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
         expert_layers=sum(stack.layers for stack in experts),
         shared_expert_layers=sum(shared),
         stages=layout.pipeline,
-        kv_groups=kv_layout(config, layout, block_size=16).shape.num_groups,
+        kv_groups=kv_layout(config, layout, block_size=16).shape.num_tables,
         packed_expert_layers=sum(stack.layers for stack in experts) if is_packed else 0,
     )

@@ -26,8 +26,8 @@ class KvShape:
         return self.block_sizes or (self.block_size,) * len(self.windows)
 
     @property
-    def num_groups(self) -> int:
-        """Groups of layers that have a block table of their own."""
+    def num_tables(self) -> int:
+        """Block tables of a sequence: one a group of layers, those with states among them."""
         return len(self.windows) + self.state_blocks
 
     @property
