@@ -2,97 +2,65 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from infercast.cli.options.shared import ENGINE
+from infercast.cli.options.shared import of_count, of_engine
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
 from infercast.engines.settings import Settings, read_setting
 from infercast.errors import InputError
 
-SWITCHES = "Engine switches"
+of_switch = partial(typer.Option, metavar="", rich_help_panel="Engine switches", show_default=False)
 
 Setting = Annotated[
-    list[str],
-    typer.Option(
-        "--setting", metavar="NAME=VALUE", help="Any other setting of the engine, by its own name.",
-        rich_help_panel=ENGINE,
-    ),
-]  # fmt: skip
+    list[str], of_engine("--setting", metavar="NAME=VALUE", help="Any other setting of the engine, by its own name.")
+]
 Dtype = Annotated[
-    str,
-    typer.Option(
-        "--dtype", metavar="T", help="Of weights that are not quantised: auto, bfloat16 or float16.",
-        rich_help_panel=ENGINE,
-    ),
-]  # fmt: skip
+    str, of_engine("--dtype", metavar="T", help="Of weights that are not quantised: auto, bfloat16 or float16.")
+]
 PrefixCaching = Annotated[
-    bool,
-    typer.Option(
-        "--enable-prefix-caching/--no-enable-prefix-caching", metavar="", help="Prefix caching; on by default.",
-        rich_help_panel=SWITCHES, show_default=False,
-    ),
-]  # fmt: skip
+    bool, of_switch("--enable-prefix-caching/--no-enable-prefix-caching", help="Prefix caching; on by default.")
+]
 AsyncScheduling = Annotated[
-    bool,
-    typer.Option(
-        "--async-scheduling/--no-async-scheduling", metavar="", help="Plan a step ahead; on by default.",
-        rich_help_panel=SWITCHES, show_default=False,
-    ),
-]  # fmt: skip
+    bool, of_switch("--async-scheduling/--no-async-scheduling", help="Plan a step ahead; on by default.")
+]
 ChunkedPrefill = Annotated[
     bool,
-    typer.Option(
-        "--enable-chunked-prefill/--no-enable-chunked-prefill", metavar="", rich_help_panel=SWITCHES,
-        help="Split prompts over steps; on by default.", show_default=False,
-    ),
-]  # fmt: skip
+    of_switch("--enable-chunked-prefill/--no-enable-chunked-prefill", help="Split prompts over steps; on by default."),
+]
 LongPrefill = Annotated[
-    int,
-    typer.Option(
-        "--long-prefill-token-threshold", metavar="N", rich_help_panel=ENGINE,
-        help="Most tokens of one prompt in a step; 0: no such limit.",
-    ),
-]  # fmt: skip
+    int, of_count("--long-prefill-token-threshold", help="Most tokens of one prompt in a step; 0: no such limit.")
+]
 NumBlocks = Annotated[
-    int | None,
-    typer.Option(
-        "--num-gpu-blocks-override", metavar="N", rich_help_panel=ENGINE,
-        help="KV blocks, in place of what fits in memory.",
-    ),
-]  # fmt: skip
+    int | None, of_count("--num-gpu-blocks-override", help="KV blocks, in place of what fits in memory.")
+]
 CompilationConfig = Annotated[
     str | None,
-    typer.Option(
-        "--compilation-config", "-cc", metavar="JSON", rich_help_panel=ENGINE,
+    of_engine(
+        "--compilation-config",
+        "-cc",
+        metavar="JSON",
         help="JSON; cudagraph_mode, cudagraph_capture_sizes and max_cudagraph_capture_size are read.",
     ),
-]  # fmt: skip
+]
 CaptureSizes = Annotated[
     str | None,
-    typer.Option(
-        "--cudagraph-capture-sizes", metavar="N,N", rich_help_panel=ENGINE,
+    of_engine(
+        "--cudagraph-capture-sizes",
+        metavar="N,N",
         help="Tokens of the steps that CUDA graphs are recorded for; default: the engine's list.",
     ),
-]  # fmt: skip
-LargestCapture = Annotated[
-    int | None,
-    typer.Option("--max-cudagraph-capture-size", metavar="N", help="The largest of them.", rich_help_panel=ENGINE),
 ]
+LargestCapture = Annotated[int | None, of_count("--max-cudagraph-capture-size", help="The largest of them.")]
 SchedulingPolicy = Annotated[
     str,
-    typer.Option(
-        "--scheduling-policy", metavar="NAME", rich_help_panel=ENGINE,
-        help="fcfs or priority; the same here, as requests have no priorities.",
-    ),
-]  # fmt: skip
-DecodeContextParallel = Annotated[
-    int,
-    typer.Option(
-        "--decode-context-parallel-size", "-dcp", metavar="N", help="Only 1 is modelled.", rich_help_panel=ENGINE
+    of_engine(
+        "--scheduling-policy", metavar="NAME", help="fcfs or priority; the same here, as requests have no priorities."
     ),
 ]
+DecodeContextParallel = Annotated[int, of_count("--decode-context-parallel-size", "-dcp", help="Only 1 is modelled.")]
 
 
 def settings_of(context: typer.Context, **fixed: Any) -> Settings:

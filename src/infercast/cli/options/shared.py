@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +24,8 @@ from infercast.serve.fleet.router import POLICIES
 
 ENGINE = f"Engine ({default_engine().title}'s names and defaults)"
 WORKLOAD = "Workload"
+of_engine = partial(typer.Option, rich_help_panel=ENGINE)
+of_count = partial(of_engine, metavar="N")
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="Bundled name, Hugging Face id, config.json or a folder with one.")
@@ -47,46 +50,21 @@ Quantization = Annotated[
         help="Weights other than the checkpoint's: fp8, int8, int4, mxfp4, nvfp4, ...",
     ),
 ]
-KvCacheDtype = Annotated[
-    str, typer.Option("--kv-cache-dtype", metavar="T", help="auto, bf16 or fp8.", rich_help_panel=ENGINE)
-]
-TensorParallel = Annotated[
-    int,
-    typer.Option(
-        "--tensor-parallel-size", "-tp", metavar="N", help="GPUs that share every layer.", rich_help_panel=ENGINE
-    ),
-]
+KvCacheDtype = Annotated[str, of_engine("--kv-cache-dtype", metavar="T", help="auto, bf16 or fp8.")]
+TensorParallel = Annotated[int, of_count("--tensor-parallel-size", "-tp", help="GPUs that share every layer.")]
 PipelineParallel = Annotated[
-    int,
-    typer.Option(
-        "--pipeline-parallel-size", "-pp", metavar="N", help="Stages of layers, one after the other.",
-        rich_help_panel=ENGINE,
-    ),
-]  # fmt: skip
+    int, of_count("--pipeline-parallel-size", "-pp", help="Stages of layers, one after the other.")
+]
 DataParallel = Annotated[
-    int,
-    typer.Option(
-        "--data-parallel-size",
-        "-dp",
-        metavar="N",
-        help="Replicas of the model behind a load balancer.",
-        rich_help_panel=ENGINE,
-    ),
+    int, of_count("--data-parallel-size", "-dp", help="Replicas of the model behind a load balancer.")
 ]
 ExpertParallel = Annotated[
-    bool,
-    typer.Option(
-        "--enable-expert-parallel", "-ep", metavar="", help="Spread experts over the GPUs of all replicas.",
-        rich_help_panel=ENGINE,
-    ),
-]  # fmt: skip
+    bool, of_engine("--enable-expert-parallel", "-ep", metavar="", help="Spread experts over the GPUs of all replicas.")
+]
 All2AllBackend = Annotated[
     str | None,
-    typer.Option(
-        "--all2all-backend", metavar="NAME", help="Between replicas that share experts: deepep_low_latency, ...",
-        rich_help_panel=ENGINE,
-    ),
-]  # fmt: skip
+    of_engine("--all2all-backend", metavar="NAME", help="Between replicas that share experts: deepep_low_latency, ..."),
+]
 ExpertRouting = Annotated[
     str,
     typer.Option(
@@ -95,17 +73,10 @@ ExpertRouting = Annotated[
     ),
 ]  # fmt: skip
 MoeBackend = Annotated[
-    str,
-    typer.Option(
-        "--moe-backend", metavar="NAME", help="Kernels of experts: auto, triton, cutlass, trtllm, marlin.",
-        rich_help_panel=ENGINE,
-    ),
-]  # fmt: skip
+    str, of_engine("--moe-backend", metavar="NAME", help="Kernels of experts: auto, triton, cutlass, trtllm, marlin.")
+]
 LanguageModelOnly = Annotated[
-    bool,
-    typer.Option(
-        "--language-model-only", metavar="", help="Leave the encoder of images out of memory.", rich_help_panel=ENGINE
-    ),
+    bool, of_engine("--language-model-only", metavar="", help="Leave the encoder of images out of memory.")
 ]
 NetworkName = Annotated[
     str | None,
@@ -135,48 +106,43 @@ ApiServer = Annotated[
 ]  # fmt: skip
 MaxBatchedTokens = Annotated[
     int | None,
-    typer.Option(
-        "--max-num-batched-tokens", metavar="N", help="Most tokens in one step; default: 8192, on small GPUs 2048.",
-        rich_help_panel=ENGINE, parser=human_readable_int,
+    of_count(
+        "--max-num-batched-tokens",
+        help="Most tokens in one step; default: 8192, on small GPUs 2048.",
+        parser=human_readable_int,
     ),
-]  # fmt: skip
+]
 MaxSeqs = Annotated[
     int | None,
-    typer.Option(
-        "--max-num-seqs", metavar="N", help="Most sequences in one step; default: 1024, on small GPUs 256.",
-        rich_help_panel=ENGINE, parser=human_readable_int,
+    of_count(
+        "--max-num-seqs",
+        help="Most sequences in one step; default: 1024, on small GPUs 256.",
+        parser=human_readable_int,
     ),
-]  # fmt: skip
+]
 MaxModelLen = Annotated[
     int | None,
-    typer.Option(
-        "--max-model-len", metavar="N", help="Longest sequence, also as 32k or 32K; default: all the model allows.",
-        rich_help_panel=ENGINE, parser=human_readable_int,
+    of_count(
+        "--max-model-len",
+        help="Longest sequence, also as 32k or 32K; default: all the model allows.",
+        parser=human_readable_int,
     ),
-]  # fmt: skip
+]
 MemoryUtilization = Annotated[
-    float,
-    typer.Option(
-        "--gpu-memory-utilization", metavar="X", help="Share of GPU memory the engine takes.", rich_help_panel=ENGINE
-    ),
+    float, of_engine("--gpu-memory-utilization", metavar="X", help="Share of GPU memory the engine takes.")
 ]
 EngineName = Annotated[
     str,
-    typer.Option(
-        "--engine", metavar="NAME", rich_help_panel=ENGINE,
-        help=f"{' or '.join(name if each.note else f'{name} (measured)' for name, each in engines().items())}.",
+    of_engine(
+        "--engine",
+        metavar="NAME",
+        help=f"{' or '.join((name if each.note else f'{name} (measured)' for name, each in engines().items()))}.",
     ),
-]  # fmt: skip
-BlockSize = Annotated[
-    int | None,
-    typer.Option(
-        "--block-size", metavar="N", help="Tokens in a KV block; default: 16, or what MLA's kernels need.",
-        rich_help_panel=ENGINE,
-    ),
-]  # fmt: skip
-EnforceEager = Annotated[
-    bool, typer.Option("--enforce-eager", metavar="", help="No CUDA graphs.", rich_help_panel=ENGINE)
 ]
+BlockSize = Annotated[
+    int | None, of_count("--block-size", help="Tokens in a KV block; default: 16, or what MLA's kernels need.")
+]
+EnforceEager = Annotated[bool, of_engine("--enforce-eager", metavar="", help="No CUDA graphs.")]
 PredictorName = Annotated[
     str, typer.Option("--predictor", metavar="NAME", help="learned, roofline, or an artefact of your own (.npz).")
 ]

@@ -52,26 +52,14 @@ class EngineSettings:
     """The engine and its version, whose rules and defaults hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedSettings(EngineSettings):
     """The same knobs with every default filled in."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
     max_model_len: int
-    gpu_memory_utilization: float
     block_size: int
-    enable_prefix_caching: bool
-    enable_chunked_prefill: bool
-    long_prefill_token_threshold: int
-    async_scheduling: bool
-    enforce_eager: bool
-    num_gpu_blocks_override: int | None
-    max_cudagraph_capture_size: int | None = None
-    cudagraph_capture_sizes: tuple[int, ...] | None = None
-    cudagraph_mode: str = MODES[0]
-    prompts_first: bool = False
-    engine: str = MEASURED
     most_graph_tokens: int = 512
     """The largest graph where none is asked for."""
 
