@@ -76,7 +76,8 @@ class KvCache:
 
         It starts only if all the blocks for its ``num_tokens``, computed at most ``chunk`` a step, were free now.
         """
-        needed = self.blocks_to_start(num_cached, new_tokens, num_tokens, chunk)
+        states = self.shape.state_blocks
+        needed = states + self.blocks_to_start(num_cached, new_tokens, num_tokens, chunk)
         if needed > self.num_free:
             return False
         count = num_cached // self._block_size
@@ -92,6 +93,7 @@ class KvCache:
             holding.spans = [[self._hold(holding, *part) for part in parts] for parts in found]
             holding.first = [parts[0][1] if parts else count for parts in found]
         holding.named = holding.length = count
+        self.take(states)
         return self.grow(holding, num_cached + new_tokens)
 
     def blocks_to_start(self, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> int:
@@ -190,6 +192,9 @@ class KvCache:
 
         A sequence that is not ``done`` may come back and find its own blocks again.
         """
+        if holding.length:
+            self.num_held -= self.shape.state_blocks
+            self._num_blank += self.shape.state_blocks
         for group, first in enumerate(holding.first):
             if holding.length > first:
                 self._release(holding, group, first, holding.length, named=not done)
