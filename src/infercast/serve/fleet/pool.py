@@ -91,6 +91,7 @@ class Gate:
         check_size(len(pool.replicas), num_requests)
         self._first = first = pool.replicas[0]
         self._deliveries: list[Delivery] = []
+        self._last_arrival = 0.0
         # Engines with something to do, the one that is furthest behind first.
         self._busy: list[tuple[float, int]] = []
         meeting, replicas = in_lockstep(pool.replicas, pool.shared) if pool.lockstep else (None, pool.replicas)
@@ -140,8 +141,10 @@ class Gate:
         chosen = self._choose(delivery, self._loads)
         self._loads.sent(chosen, delivery.request)
         engine = self.engines[chosen]
-        engine.inbox.put(delivery)
-        if engine.loop.is_ahead and delivery.arrival < engine.clock:
+        # Requests stay in order: one may have had to wait for another that was sent before it.
+        self._last_arrival = arrival = max(self._last_arrival, delivery.arrival)
+        engine.inbox.put(delivery._replace(arrival=arrival))
+        if engine.loop.is_ahead and arrival < engine.clock:
             engine.stop_repeating()
             heapq.heappush(self._busy, (engine.clock, chosen))
         elif not engine.outstanding:

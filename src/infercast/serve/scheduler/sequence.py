@@ -10,7 +10,6 @@ from infercast.serve.cache.paths import Path
 from infercast.serve.step import GroupShape, StepShape
 from infercast.serve.workload.request import Request
 
-
 APART, ENDING = -1, -2
 """Instead of the step after which a sequence joined a cohort."""
 
