@@ -24,7 +24,7 @@ from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice
 from infercast.predict.chooser import Chooser
 from infercast.predict.estimate import Estimate
 from infercast.predict.identity import SWEEP
-from infercast.predict.physics.attention_kernels import Single
+from infercast.predict.physics.attention_batch import Single
 from infercast.predict.physics.cores import engine_physics, sweep_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
 from infercast.predict.pricer import GemmPricer
