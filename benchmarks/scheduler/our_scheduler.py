@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from scheduling_cases import Case
 
-from infercast.engines.versions import engine_version
+from infercast.engines.vllm.versions import engine_version
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.scheduler.limits import Limits
