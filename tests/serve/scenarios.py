@@ -144,7 +144,7 @@ def _scenario(rng: Random, requests: Sequence[Request], changes: dict[str, Any])
     policy = replace(policy, **rules)
     if not policy.chunked_prefill:
         policy = replace(policy, max_num_batched_tokens=longest + rng.randint(0, 8))
-    windows = rng.choice([(0,), (0,), (0,), (0, 0), (6,), (0, 5), (0, 4, 9), (3, 3, 0)])
+    windows = rng.choice([(0,), (0,), (0,), (0, 0), (6,), (0, 5), (0, 4, 9), (3, 3, 0), (2, 0, 1)])
     shape = changes.pop("kv_shape", KvShape(rng.randint(1, 5), windows))
     steps_under_way = changes.pop("steps_under_way", rng.randint(1, 2))
     # At least what the longest request needs, seldom enough for all of them.

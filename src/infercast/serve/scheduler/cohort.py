@@ -147,17 +147,12 @@ class Cohort:
             if self._blocks[phase] > cache.num_free:  # now it matters who gives back before whom
                 return held
             self.name_answers(step - 1)
-            moving = [*self._leave[phase], *self._recent[1], *self._recent[0]]
-            if (
-                cache.sparse_windows
-            ):  # what falls out of a window may be blank, and is handed out at once to who comes next
-                for member in sorted({*moving, *self._begin[phase]}, key=lambda each: each.place):
-                    self._move_on(member, step)
-                    self._begin_block(member, step)
-            else:
-                for member in moving:
-                    self._move_on(member, step)
-                for member in self._begin[phase]:
+            # What falls out of a window is handed out again in the order in which it did.
+            begin = self._begin[phase]
+            moving = {*self._leave[phase], *self._recent[1], *self._recent[0], *begin}
+            for member in sorted(moving, key=lambda each: each.place):
+                self._move_on(member, step)
+                if member in begin:
                     self._begin_block(member, step)
             self._recent = [[], self._recent[0]]
             held.append(cache.num_held)
