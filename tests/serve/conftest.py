@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from infercast.serve.fleet.pool import Pool
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica
 from infercast.serve.step import StepTimer
@@ -52,6 +53,13 @@ def plain_engine() -> Any:
 def plain() -> Callable[[Replica, Workload], Record]:
     """The plain engine's simulation."""
     simulate: Callable[[Replica, Workload], Record] = _load("plain_engine.py")["simulate"]
+    return simulate
+
+
+@pytest.fixture(scope="session")
+def plain_fleet() -> Callable[[Pool, Workload], list[Record]]:
+    """The simulation of several plain engines."""
+    simulate: Callable[[Pool, Workload], list[Record]] = _load("plain_fleet.py")["simulate_fleet"]
     return simulate
 
 

@@ -106,15 +106,15 @@ def pipeline(seed: object, **changes: Any) -> Scenario:
     """Several batches under way, prompts first, or one token of a sequence at a time."""
     rng = Random(f"pipeline {seed}")
     depth = rng.randint(1, 4)
-    kind = {
+    kind: dict[str, Any] = {
         "waits_for_tokens": (waits := rng.random() < 0.3),
-        "steps_between_tokens": 1 if waits else rng.choice([1, depth]),
         "prompts_first": rng.random() < 0.25,
         "steps_under_way": depth if waits else rng.choice([depth, depth + 1]),
     }
     if rng.random() < 0.8:
         kind["stages"] = tuple(rng.choice([1.0, 0.7, 1.6]) / depth for _ in range(depth))
         kind["stages_in_turn"] = rng.random() < 0.2
+        kind["steps_between_tokens"] = 1 if waits else rng.choice([1, depth])
     make = rng.choice([small, small, tree, crowd])
     return make(rng.random(), **kind, **changes)
 

@@ -47,9 +47,7 @@ both = pytest.mark.parametrize("steps_under_way", [1, 2])
 
 @pytest.mark.parametrize(("kind", "count"), [("small", 800), ("tree", 400), ("pipeline", 240), ("crowd", 120)])
 @pytest.mark.parametrize("part", range(4))
-def test_every_step_of_random_engines(
-    scenario: Any, facts: Any, plain: Any, kind: str, count: int, part: int
-) -> None:
+def test_every_step_of_random_engines(scenario: Any, facts: Any, plain: Any, kind: str, count: int, part: int) -> None:
     preempting = finding = 0
     for seed in range(part, count, 4):  # an engine remembers what it met, so each run has its own
         record = plain(*scenario(kind, seed))

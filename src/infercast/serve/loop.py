@@ -198,8 +198,8 @@ class Loop:
         timeline, under_way, estimate = self.timeline, self.under_way, step.estimate
         seconds: list[float] = []
         held: list[int] = []
-        if len(estimate.gpu_seconds) > 1:
-            host, gpu_seconds = estimate.host, estimate.gpu_seconds[1:]
+        if steps := self.scheduler.cohort.steps_with_room(len(estimate.gpu_seconds) - 1):
+            host, gpu_seconds = estimate.host, estimate.gpu_seconds[1 : steps + 1]
             seconds, ends, clocks = timeline.run_ahead(host, gpu_seconds, under_way, self.steps_under_way)
             self.is_ahead = True
             yield clocks[-1]

@@ -8,6 +8,7 @@ step of the cohort therefore costs the same however many sequences are in it, an
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
 
@@ -124,6 +125,10 @@ class Cohort:
         if steps <= self._block_size - start:
             return blocks[start : start + steps]
         return (blocks[start:] + blocks * (1 + steps // self._block_size))[:steps]
+
+    def steps_with_room(self, steps: int) -> int:
+        """Of the next steps, those for which there are blocks, even if windows give none back."""
+        return bisect_right([*accumulate(self.blocks_needed(steps))], self._cache.num_free)
 
     def grow(self, steps: int) -> list[int]:
         """Take the blocks of the next steps; returns how many are held in each, while there is room."""
