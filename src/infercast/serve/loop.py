@@ -195,13 +195,15 @@ class Loop:
     def _repeat(self, step: Step) -> Iterator[float]:
         """The same step again and again, before the next request comes; it may still be sent until the clock told."""
         timeline, plan, estimate = self.timeline, step.plan, step.estimate
-        is_under_way = bool(self.under_way)
-        seconds, ends, clocks = timeline.repeat(estimate.host, estimate.gpu_seconds[1:], ahead=is_under_way)
-        self.is_ahead = True
-        yield clocks[-1]
-        self.is_ahead = False
-        steps = self._before_arrival(clocks)
-        held = self.scheduler.repeat(plan, steps) if steps else []
+        held: list[int] = []
+        if steps := self.scheduler.cohort.steps_with_room(len(estimate.gpu_seconds) - 1):
+            is_under_way, gpu_seconds = bool(self.under_way), estimate.gpu_seconds[1 : steps + 1]
+            seconds, ends, clocks = timeline.repeat(estimate.host, gpu_seconds, ahead=is_under_way)
+            self.is_ahead = True
+            yield clocks[-1]
+            self.is_ahead = False
+            steps = self._before_arrival(clocks)
+            held = self.scheduler.repeat(plan, steps) if steps else held
         if not held:
             self._note(step, [step.span.seconds], [step.held])
             return

@@ -8,6 +8,7 @@ step of the cohort therefore costs the same however many sequences are in it, an
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
 
@@ -129,6 +130,13 @@ class Cohort:
             return blocks[start : start + steps]
         return (blocks[start:] + blocks * (1 + steps // self._block_size))[:steps]
 
+    def steps_with_room(self, steps: int) -> int:
+        """Of the next steps, those for which there are blocks, even if windows give none back."""
+        room = self._cache.num_free
+        if len(self.members) * self._num_groups * (1 + steps // self._block_size) <= room:
+            return steps
+        return bisect_right([*accumulate(self._blocks_needed(steps))], room)
+
     def grow(self, steps: int) -> list[int]:
         """Take the blocks of the next steps; returns how many are held in each, while there is room."""
         if self.is_windowed:
@@ -151,17 +159,12 @@ class Cohort:
             if self._blocks[phase] > cache.num_free:  # now it matters who gives back before whom
                 return held
             self.name_answers(step - 1)
-            moving = [*self._leave[phase], *self._recent[1], *self._recent[0]]
-            if (
-                cache.sparse_windows
-            ):  # what falls out of a window may be blank, and is handed out at once to who comes next
-                for member in sorted({*moving, *self._begin[phase]}, key=lambda each: each.place):
-                    self._move_on(member, step)
-                    self._begin_block(member, step)
-            else:
-                for member in moving:
-                    self._move_on(member, step)
-                for member in self._begin[phase]:
+            # What falls out of a window is handed out again in the order in which it did.
+            begin = self._begin[phase]
+            moving = {*self._leave[phase], *self._recent[1], *self._recent[0], *begin}
+            for member in sorted(moving, key=lambda each: each.place):
+                self._move_on(member, step)
+                if member in begin:
                     self._begin_block(member, step)
             self._recent = [[], self._recent[0]]
             held.append(cache.num_held)
