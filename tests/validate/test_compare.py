@@ -11,7 +11,7 @@ import pytest
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InfercastError, UnknownNameError
 from infercast.forecast.deploy import deploy
-from infercast.forecast.serving import simulate
+from infercast.forecast.simulate import simulate
 from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.validate.compare import Comparison, Validation, deployment_of, quantile, validate
 from infercast.validate.measured import read_measured, shipped_runs

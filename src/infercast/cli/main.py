@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from infercast import __version__
 from infercast.cli.options import vllm_flags
-from infercast.cli.registry import COMMANDS
+from infercast.cli.registry import COMMANDS, OLD_NAMES
 from infercast.errors import InfercastError
 
 
@@ -50,6 +50,11 @@ def _answer(arguments: list[str]) -> None:
     from infercast.cli.app import make_app  # noqa: PLC0415 - typer takes longer to load than a version to print
 
     first = next((word for word in arguments if word != "--"), "")
+    if first in OLD_NAMES:
+        new = OLD_NAMES[first]
+        print(f"infercast: the command {first} is {new} now; 1.0 drops the old name", file=sys.stderr)
+        arguments = [new if word == first else word for word in arguments]
+        first = new
     if first in vllm_flags.COMMANDS:
         arguments, left_out = vllm_flags.without_vllm_flags(arguments)
         if left_out:

@@ -11,8 +11,8 @@ from infercast.cli.options import workload
 from infercast.cli.progress import runs_bar
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
-from infercast.forecast.fleet import DEFAULT_ROUTER
 from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, ROUNDS, compare_layouts, count_layouts
+from infercast.forecast.system import DEFAULT_ROUTER
 from infercast.report.layout import show
 from infercast.report.layouts import layouts_list, render_layouts
 from infercast.serve.workload.too_long import TOO_LONG
