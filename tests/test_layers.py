@@ -30,16 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": BASE | {"hardware", "ops.lengths"},
     "report": BASE | {"hardware", "models", "engines", "serve", "forecast", "validate"},
     "cli": BASE
-    | {
-        "",
-        "hardware",
-        "models.library",
-        "engines.vllm.settings",
-        "engines.host_presets",
-        "serve",
-        "forecast",
-        "validate",
-    }
+    | {"", "hardware", "models.library", "engines.registry", "engines.settings", "engines.engine", "serve"}
+    | {"forecast", "validate"}
     | {"report", "fit", "measure"}
     | {"predict.artifact", "predict.default", "predict.learned", "predict.profile", "predict.roofline"},
     "__main__": {"cli.main"},

@@ -3,7 +3,7 @@
 Needs the Python files of vLLM 0.25 (its wheel unpacked; nothing compiled, no GPU) and what they import, PyTorch for a
 CPU among it:
 
-    python benchmarks/scheduler/kv_groups.py --vllm path/to/vllm-0.25.0 [--write tests/engine/kv_groups.csv]
+    python benchmarks/scheduler/kv_groups.py --vllm path/to/vllm-0.25.0 [--write tests/engines/vllm/kv_groups.csv]
 
 ``VLLM_TREE`` may name the folder instead. Exits with 1 if any row differs.
 """

@@ -10,8 +10,7 @@ import sys
 from typing import NoReturn
 
 from infercast import __version__
-from infercast.cli.options import vllm_flags
-from infercast.cli.registry import COMMANDS, OLD_NAMES
+from infercast.cli.registry import COMMANDS, OLD_NAMES, WITH_ENGINE
 from infercast.errors import InfercastError
 
 
@@ -55,8 +54,10 @@ def _answer(arguments: list[str]) -> None:
         print(f"infercast: the command {first} is {new} now; 1.0 drops the old name", file=sys.stderr)
         arguments = [new if word == first else word for word in arguments]
         first = new
-    if first in vllm_flags.COMMANDS:
-        arguments, left_out = vllm_flags.without_vllm_flags(arguments)
+    if first in WITH_ENGINE:
+        from infercast.cli.options.pasted import translated  # noqa: PLC0415 - other commands need no engine
+
+        arguments, left_out = translated(arguments)
         if left_out:
             print(f"infercast: no forecast depends on {', '.join(left_out)}; left out", file=sys.stderr)
     app = make_app(first if first in COMMANDS else None)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from math import exp, inf
 
 from infercast.engines.deployment import check_nodes
-from infercast.engines.vllm.settings import EngineSettings
+from infercast.engines.settings import Settings
 from infercast.errors import DoesNotFitError, InputError
-from infercast.forecast.deploy import GpuSource, ModelSource, deploy, load_model
+from infercast.forecast.deploy import GpuSource, ModelSource, asked_settings, deploy, load_model
 from infercast.forecast.intervals.uncertainty import gain_of, uncertainty_of
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.result import Forecast
@@ -117,7 +117,7 @@ def compare_layouts(
     *,
     num_gpus: Iterable[int] = (1, 2, 4, 8),
     workload: Workload | None = None,
-    settings: EngineSettings | None = None,
+    settings: Settings | None = None,
     router: str | None = None,
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
@@ -132,11 +132,11 @@ def compare_layouts(
     ``router`` is the load balancer of layouts with several replicas. ``tell`` is told of each layout as it
     begins. With ``api_server`` requests come as text over HTTP, as in `deploy`.
     """
-    config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
+    (wanted, engine), load = asked_settings(settings), workload or usual_workload()
+    config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine)
     loaded = [each if isinstance(each, Gpu) else load_gpu(each) for each in gpus]
     devices = [with_topology(with_network(each, network), pcie_topology) for each in loaded]
-    chosen = make_predictor(predictor) if isinstance(predictor, str) else predictor
-    wanted, load = settings or EngineSettings(), workload or usual_workload()
+    chosen = make_predictor(predictor, engine.family) if isinstance(predictor, str) else predictor
     costs = []
     for device, layout in layouts_of(config, devices, num_gpus):
         if tell is not None:
@@ -191,7 +191,7 @@ def _simulate(
     config: ModelConfig,
     gpu: Gpu,
     layout: ParallelLayout,
-    settings: EngineSettings,
+    settings: Settings,
     workload: Workload,
     router: str | None,
     api_server: bool,

@@ -33,7 +33,7 @@ def simulate(
 ) -> Forecast:
     """Simulate a workload on a deployment, with ``data_parallel_size`` replicas on all of them.
 
-    ``router`` names the load balancer before several replicas; that of a vLLM API server if none is named.
+    ``router`` names the load balancer before several replicas; that of the engine if none is named.
     ``progress`` is told now and then how many requests have been served, and the simulated seconds.
     With ``steady``, latencies and rates leave out ramp-up and drain; it is an error if the run reached no steady state.
     """

@@ -9,11 +9,9 @@ from functools import partial
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.sharing import shared_seconds
 from infercast.engines.timer import KernelTimer
 from infercast.engines.vllm.kv import sequence_bytes
 from infercast.errors import InputError
-from infercast.forecast.serving import replica_of
 from infercast.hardware.network import networks
 from infercast.predict.physics.collective import NETWORK_EFFICIENCY
 from infercast.serve import Record, Replica, Workload, simulate
@@ -24,8 +22,6 @@ from infercast.serve.state import Progress, Watcher
 
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
 """What a pool of replicas does."""
-DEFAULT_ROUTER = "vllm"
-"""The load balancer inside an API server of vLLM, which ``--data-parallel-size`` starts."""
 PROXY_ROUTER = "least_loaded"
 """How a proxy before two pools chooses replicas, if nothing else is said."""
 DEFAULT_LINK, NVLINK = "infiniband-ndr", "nvlink"
@@ -120,10 +116,10 @@ class System:
 
 
 def system_of(deployment: Deployment, router: str | None = None) -> System:
-    """All replicas of a deployment; ``router`` names the load balancer before several."""
+    """All replicas of a deployment; ``router`` names the load balancer before several, that of the engine if not."""
     if router is not None and deployment.layout.data == 1:
         raise InputError(f"router {router!r} has no meaning for one replica; deploy with data_parallel_size=N")
-    return System((_pool(deployment, router or DEFAULT_ROUTER),))
+    return System((_pool(deployment, router or deployment.engine.load_balancer),))
 
 
 def two_pools(
@@ -159,8 +155,8 @@ def _pool(deployment: Deployment, router: str, role: str = BOTH, instances: int 
             f"{instances} instances of layout {layout}, whose replicas share experts, cannot be simulated; use one "
             "instance, or instances without data parallelism"
         )
-    replicas = same_engines(replica_of(deployment, deployment.timer()), count)
-    engines = Pool(replicas, router, lockstep, shared_seconds(deployment) if lockstep else None)
+    shared = deployment.engine.shared_seconds(deployment) if lockstep else None
+    engines = Pool(same_engines(deployment.replica(), count), router, lockstep, shared)
     return ServingPool(deployment, engines, role, instances)
 
 

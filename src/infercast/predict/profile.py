@@ -85,10 +85,14 @@ class KernelProfile:
         return replace(self, tables=tables)
 
 
+DEFAULT_ENGINE = "vllm"
+"""Whose kernels are meant where no engine is named."""
+
+
 @lru_cache
-def kernel_profile(name: str = "vllm") -> KernelProfile:
+def kernel_profile(name: str = DEFAULT_ENGINE) -> KernelProfile:
     """A bundled engine profile."""
-    text = DATA.joinpath(f"engines/{name}.toml").read_text(encoding="utf-8")
+    text = DATA.joinpath(f"engines/{name}/kernels.toml").read_text(encoding="utf-8")
     values = tomllib.loads(text)
     return KernelProfile(
         title=values["title"],

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from infercast.engines.host_presets import HostPreset
 from infercast.hardware import Gpu
+from infercast.hardware.hosts import HostCpu
 from infercast.models.parameters import active_parameter_count, parameter_count, weight_bytes
 from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig, Stack
 from infercast.report.layout import facts, grid, section, styled
@@ -37,7 +37,7 @@ def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
     return [grid(columns, rows, text_columns=2), styled(legend, style="dim")]
 
 
-def render_hosts(presets: Iterable[HostPreset]) -> list[RenderableType]:
+def render_hosts(presets: Iterable[HostCpu]) -> list[RenderableType]:
     """One line a CPU."""
     rows = [(each.name, f"{each.single_thread_speed:.2f}", each.title) for each in presets]
     legend = (

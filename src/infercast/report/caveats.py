@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.vllm.host import default_host
 from infercast.forecast.explain.phases import Phase
 from infercast.forecast.intervals.uncertainty import MEASURED, borrowed_share, spread_of
 from infercast.forecast.notes import estimate_notes
@@ -35,16 +34,11 @@ WIDE = (
 )
 
 
-def has_default_host(deployment: Deployment) -> bool:
-    """Whether nobody said which host this is."""
-    bundled = default_host()
-    return deployment.host == (bundled.behind_server() if deployment.over_http else bundled)
-
-
 def caveats(forecast: Forecast) -> list[str]:
     """Sentences, the weightiest first."""
     sentences = [
-        "This is a forecast: a simulation of vLLM's scheduler with estimated kernel latencies, not measured ones."
+        f"This is a forecast: a simulation of {forecast.deployment.engine.title}'s scheduler with estimated kernel "
+        "latencies, not measured ones."
     ]
     pools = {pool.role: _of_deployment(pool.deployment, pool.phases) for pool in forecast.pools}
     for role, said in pools.items():
@@ -80,7 +74,7 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
         if families.get(source)
     ]
     sentences += estimate_notes(deployment)
-    if has_default_host(deployment):
+    if deployment.has_default_host:
         sentences.append(
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host` fits them "
             "to yours."

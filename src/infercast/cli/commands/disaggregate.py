@@ -13,7 +13,6 @@ from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.groups import Deployed, Served, Shown, asked_deployment, takes
 from infercast.errors import InputError
-from infercast.forecast.deploy import ALL2ALL_BACKENDS
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, two_pools
 from infercast.serve.fleet.pool import MOST_ENGINES
 
@@ -48,7 +47,7 @@ def command(
         str,
         typer.Option("--link", metavar="NAME", help="Between the pools: nvlink or a network.", rich_help_panel=POOLS),
     ] = DEFAULT_LINK,
-    router: options.RouterName = PROXY_ROUTER,
+    router: options.RouterName = None,
     **given: Any,
 ) -> None:
     """Simulate disaggregated serving: TTFT by its parts, TPOT, throughput, and what each pool and the link did.
@@ -75,10 +74,10 @@ def command(
     question = Question.of(given, served.workload_of(context))
     asked = [
         asked_deployment(
-            model,
+            context,
             gpu,
             # An exchange between replicas has no meaning for a pool of one.
-            given if data > 1 else {**given, "all2all_backend": ALL2ALL_BACKENDS[0]},
+            all2all_backend=given["all2all_backend"] if data > 1 else None,
             tensor_parallel_size=tensor,
             pipeline_parallel_size=pipeline,
             data_parallel_size=data,
@@ -88,6 +87,6 @@ def command(
 
     def build(deployments: Sequence[Deployment], other_router: str | None) -> System:
         instances = prefill_engines, decode_engines
-        return two_pools(*deployments, instances=instances, link=link, router=other_router or router)
+        return two_pools(*deployments, instances=instances, link=link, router=other_router or router or PROXY_ROUTER)
 
     answer(question, asked, build)

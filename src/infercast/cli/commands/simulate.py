@@ -13,7 +13,7 @@ from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.groups import Deployed, Served, Shown, asked_deployment, takes
 from infercast.errors import InputError
-from infercast.forecast.system import DEFAULT_ROUTER, System, system_of
+from infercast.forecast.system import System, system_of
 
 
 @takes(Served, Deployed, Shown)
@@ -24,7 +24,7 @@ def command(
     tensor_parallel_size: options.TensorParallel = 1,
     pipeline_parallel_size: options.PipelineParallel = 1,
     data_parallel_size: options.DataParallel = 1,
-    router: options.RouterName = DEFAULT_ROUTER,
+    router: options.RouterName = None,
     **given: Any,
 ) -> None:
     """Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes.
@@ -41,21 +41,18 @@ def command(
     """
     question = Question.of(given, served.workload_of(context))
     asked = asked_deployment(
-        model,
+        context,
         gpu,
-        given,
         tensor_parallel_size=tensor_parallel_size,
         pipeline_parallel_size=pipeline_parallel_size,
         data_parallel_size=data_parallel_size,
     )
-    source = context.get_parameter_source("router")
-    named = router if source is not None and source.name == "COMMANDLINE" else None
-    if named is not None and data_parallel_size == 1 and question.what_if is None:
+    if router is not None and data_parallel_size == 1 and question.what_if is None:
         asked()  # what is wrong with the deployment comes first
         raise InputError("--router has no meaning for one replica; add --data-parallel-size N")
 
     def build(deployments: Sequence[Deployment], other_router: str | None) -> System:
         (deployment,) = deployments
-        return system_of(deployment, (other_router or named) if deployment.layout.data > 1 else None)
+        return system_of(deployment, (other_router or router) if deployment.layout.data > 1 else None)
 
     answer(question, [asked], build)

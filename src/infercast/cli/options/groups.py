@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
 from functools import partial
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -15,22 +14,17 @@ from infercast.cli import outputs
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
-from infercast.engines.vllm.settings import DEFAULT_ENGINE, EngineSettings
-from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
+from infercast.engines.registry import DEFAULT_ENGINE
+from infercast.forecast.deploy import ROUTINGS, deploy
 from infercast.serve.workload.too_long import TOO_LONG
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
 OF_DEPLOY = (
-    "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "moe_backend", "language_model_only",
-    "expert_routing", "network", "pcie_topology", "api_server",
+    "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "all2all_backend", "moe_backend",
+    "language_model_only", "expert_routing", "network", "pcie_topology", "api_server",
 )  # fmt: skip
 """Options that `deploy` takes as they are."""
-OF_GRAPHS = (
-    "compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size", "scheduling_policy",
-    "decode_context_parallel_size",
-)  # fmt: skip
-"""Options that `engine_settings` turns into settings."""
 
 
 class Served:
@@ -58,7 +52,7 @@ class Deployed:
     dtype: engine_options.Dtype = "auto"
     kv_cache_dtype: options.KvCacheDtype = "auto"
     enable_expert_parallel: options.ExpertParallel = False
-    all2all_backend: options.All2AllBackend = ALL2ALL_BACKENDS[0]
+    all2all_backend: options.All2AllBackend = None
     moe_backend: options.MoeBackend = "auto"
     language_model_only: options.LanguageModelOnly = False
     expert_routing: options.ExpertRouting = ROUTINGS[0]
@@ -82,6 +76,7 @@ class Deployed:
     scheduling_policy: engine_options.SchedulingPolicy = "fcfs"
     decode_context_parallel_size: engine_options.DecodeContextParallel = 1
     enforce_eager: options.EnforceEager = False
+    setting: engine_options.Setting = []  # noqa: RUF012 - read only
     predictor: options.PredictorName = "learned"
     anchors: options.Anchors = None
     measurements: options.Measurements = None
@@ -121,23 +116,20 @@ def takes(*groups: type) -> Callable[[Command], Command]:
     return extend
 
 
-def asked_deployment(model: str, gpu: str, given: dict[str, Any], **layout: Any) -> partial[Deployment]:
-    """What `deploy` is to be called with; ``layout``: how GPUs are used together."""
+def asked_deployment(context: typer.Context, gpu: str, **layout: Any) -> partial[Deployment]:
+    """What `deploy` is to be called with; ``layout``: how GPUs are used together, and what only some pools take."""
+    given = context.params
     host = None
     if given["host"] is not None:
         from infercast.forecast.host_speed import host_from  # noqa: PLC0415 - most runs name no host
 
-        host = host_from(given["host"], gpu)
-    names = {field.name for field in fields(EngineSettings)} & {*given} - {*OF_GRAPHS}
-    settings = EngineSettings(**{name: given[name] for name in names})
+        host = host_from(given["host"], gpu, given["engine"])
     return partial(
         deploy,
-        model,
+        given["model"],
         gpu,
-        engine_options.engine_settings(settings, **{name: given[name] for name in OF_GRAPHS}),
-        **{name: given[name] for name in OF_DEPLOY},
-        all2all_backend=given["all2all_backend"],
-        **layout,
+        engine_options.settings_of(context),
+        **{**{name: given[name] for name in OF_DEPLOY}, **layout},
         predictor=options.choose_predictor(given["predictor"], given["anchors"], gpu, given["measurements"]),
         host=host,
     )

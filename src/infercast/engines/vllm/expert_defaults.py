@@ -9,33 +9,13 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
 
+from infercast.engines.expert_launches import Configuration, ExpertLaunches
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 
 FORMATS = {"bf16": "", "fp8": "fp8_w8a8", "fp8_block": "fp8_w8a8"}
 """What the kernel multiplies in, and how a configuration file's name says it."""
-FILE_KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
-
-
-class Configuration(NamedTuple):
-    """One launch configuration."""
-
-    rows: int
-    columns: int
-    depth: int
-    group: int
-    warps: int
-    stages: int
-
-    def as_file(self) -> dict[str, int]:
-        """As vLLM's files have it."""
-        return dict(zip(FILE_KEYS, self, strict=True))
-
-    def __str__(self) -> str:
-        group = f", groups of {self.group}" if self.group > 1 else ""
-        return f"{self.rows} x {self.columns} x {self.depth}, {self.warps} warps, {self.stages} stages{group}"
 
 
 def rule_of_thumb(tokens: int, experts: int, dtype: str) -> Configuration:
@@ -88,10 +68,20 @@ def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
 
 @cache
 def _tuned() -> dict[str, dict[str, dict[str, list[int]]]]:
-    text = resources.files("infercast").joinpath("data/engines/vllm_tuned_experts.toml").read_text(encoding="utf-8")
+    text = resources.files("infercast").joinpath("data/engines/vllm/tuned_experts.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 
 def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:
     """Whether vLLM's package has a configuration tuned for this layer."""
     return inter in _tuned().get(device_name(gpu), {}).get(dtype, {}).get(str(experts), [])
+
+
+EXPERT_LAUNCHES = ExpertLaunches(
+    formats=FORMATS,
+    folder_variable="VLLM_TUNED_CONFIG_FOLDER",
+    rule_of_thumb=rule_of_thumb,
+    file_tokens=file_tokens,
+    file_name=file_name,
+    has_tuned_file=has_tuned_file,
+)

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
-from enum import Enum
 
-
-class Launch(Enum):
-    """How a step's kernels reach the GPU."""
-
-    FULL_GRAPH = "full graph"
-    """The whole step is one graph: steps in which every sequence computes one token."""
-    PIECEWISE_GRAPHS = "piecewise graphs"
-    """Attention is launched by hand between graphs of the rest."""
-    EAGER = "eager"
-    """Every kernel is launched by itself."""
-
+from infercast.engines.engine import Launch
 
 MODES = ("full_and_piecewise", "full_decode_only", "piecewise", "none")
 """vLLM's ``cudagraph_mode``: which kinds of steps have graphs."""
@@ -44,16 +33,14 @@ class Graphs:
     max_num_seqs: int
     mode: str = MODES[0]
 
-    def launch(self, num_tokens: int, is_decode: bool) -> Launch:
-        """How a step of that many tokens is launched."""
+    def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
+        """How a step of that many tokens is launched, and how many are then computed: the next recorded size."""
         if not self.sizes or num_tokens > self.sizes[-1]:
-            return Launch.EAGER
+            return Launch.EAGER, num_tokens
+        padded = self.sizes[bisect.bisect_left(self.sizes, num_tokens)]
         # Full graphs exist for as many sequences as can run. A batch that is padded beyond that has none.
-        if is_decode and self.padded(num_tokens) <= self.max_num_seqs and self.mode != "piecewise":
-            return Launch.FULL_GRAPH
-        return Launch.EAGER if self.mode == "full_decode_only" else Launch.PIECEWISE_GRAPHS
-
-    def padded(self, num_tokens: int) -> int:
-        """Tokens that are really computed: the next recorded size, or just what is asked beyond the last."""
-        position = bisect.bisect_left(self.sizes, num_tokens)
-        return self.sizes[position] if position < len(self.sizes) else num_tokens
+        if is_decode and padded <= self.max_num_seqs and self.mode != "piecewise":
+            return Launch.FULL_GRAPH, padded
+        if self.mode == "full_decode_only":
+            return Launch.EAGER, num_tokens
+        return Launch.PIECEWISE_GRAPHS, padded

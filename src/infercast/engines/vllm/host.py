@@ -1,37 +1,26 @@
-"""What the CPU beside the GPU costs a step and a request, from a data file of fitted seconds."""
+"""What the CPU beside the GPU costs a step of vLLM."""
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass, fields, replace
-from functools import cache
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from infercast.bundled import DATA
-from infercast.engines.vllm.graphs import Launch
+from infercast.engines.engine import Launch
+from infercast.engines.host import HostCosts
 from infercast.engines.vllm.launches import LaunchWork
-from infercast.errors import FileFormatError
 from infercast.serve.step import HostCost
-from infercast.units import MICRO, MILLI
 
-LONGEST, FASTEST = 1e6, 1e3
-"""No time of a host is longer than that, in ms or us, and no thread so many times as fast as the one measured."""
-UNITS = {"_ms": MILLI, "_us": MICRO}
-WANTED = "title, source, and times with _ms or _us behind them, all as in the bundled default.toml"
+SEEN_IN_ONE = {
+    "latent_layer": "deepseek-v2-lite",
+    "shared_expert_layer": "deepseek-v2-lite",
+    "packed_expert_layer": "gpt-oss-20b",
+}
+"""Host times of layers that were seen in one model only, and the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmHost(HostCosts):
     """Seconds of host time; what each is for is said in the data file."""
 
-    title: str
-    source: str
-    request_path: float
-    request_token: float
-    wake_up: float
-    token_path: float
-    token_turn: float
     plan: float
     plan_sequence: float
     plan_token: float
@@ -50,16 +39,6 @@ class Host:
     process: float
     process_sequence: float
     wake: float
-    server_path: float = 0.0
-    server_token: float = 0.0
-
-    def behind_server(self) -> Host:
-        """The same host where requests come as text over HTTP, and not as tokens from the same program."""
-        return replace(
-            self,
-            request_path=self.request_path + self.server_path,
-            request_token=self.request_token + self.server_token,
-        )
 
     def launching(self, launch: Launch, work: LaunchWork) -> float:
         """From a step's first kernel to its last one before sampling; what every step costs, each stage pays."""
@@ -78,13 +57,18 @@ class Host:
         )
 
 
-class HostModel:
+class VllmHostModel:
     """A host that runs one model."""
 
-    def __init__(self, host: Host, work: LaunchWork) -> None:
-        self._host = host
+    def __init__(self, host: VllmHost, work: LaunchWork) -> None:
+        self._host, self._work = host, work
         self._prepare = host.prepare + host.kv_group * (work.kv_groups - 1)
         self._launching = {launch: host.launching(launch, work) + host.sample for launch in Launch}
+
+    @property
+    def gap_seconds(self) -> float:
+        """What the GPU idles between the kernels of one step."""
+        return self._work.gap_seconds
 
     def cost(self, launch: Launch, num_sequences: int, num_tokens: int) -> HostCost:
         """The host's part of a step."""
@@ -93,57 +77,10 @@ class HostModel:
         process = host.process + host.process_sequence * num_sequences
         return HostCost(plan, self._prepare, self._launching[launch], process, host.wake)
 
-
-@cache
-def default_host() -> Host:
-    """The host that was measured."""
-    text = DATA.joinpath("hosts/default.toml").read_text(encoding="utf-8")
-    return _host_of(tomllib.loads(text))
-
-
-def read_host(path: Path) -> Host:
-    """A host from a data file like the bundled one."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "is not UTF-8 text, so not a TOML file") from None
-    except ValueError as problem:
-        raise FileFormatError(path, f"is not TOML: {problem}") from None
-    for name, value in values.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name in ("title", "source"):
-            if not isinstance(value, str):
-                raise FileFormatError(path, f"{name} must be text, not {value!r}")
-        elif not (number and 0 <= value <= LONGEST):
-            raise FileFormatError(path, f"{name} must be a number from 0 to {LONGEST:,.0f}, not {value!r}")
-    if not 1 / FASTEST <= (speed := values.get("single_thread_speed", 1.0)) <= FASTEST:
-        raise FileFormatError(path, f"single_thread_speed must lie in {1 / FASTEST:g} to {FASTEST:g}, not {speed}")
-    try:
-        return _host_of(values)
-    except (KeyError, TypeError):
-        raise FileFormatError(path, f"must hold exactly these: {WANTED}; {_amiss(values)}") from None
-
-
-def _amiss(values: dict[str, Any]) -> str:
-    """Which names are missing, and which are too many."""
-    given = {name.removesuffix("_ms").removesuffix("_us") for name in values} - {"single_thread_speed"}
-    needed = {field.name for field in fields(Host)}
-    optional = {"server_path", "server_token"}
-    missing, unknown = sorted(needed - given - optional), sorted(given - needed)
-    parts = [f"{', '.join(missing)} missing"] if missing else []
-    parts += [f"{', '.join(unknown)} not known"] if unknown else []
-    return " and ".join(parts) or "a time needs _ms or _us"
-
-
-def _host_of(values: dict[str, Any]) -> Host:
-    """``single_thread_speed`` scales everything that runs on the CPU."""
-    speed = values.get("single_thread_speed", 1.0)
-    seconds = {
-        name.removesuffix(unit): value * scale / speed
-        for name, value in values.items()
-        for unit, scale in UNITS.items()
-        if name.endswith(unit)
-    }
-    return Host(title=values["title"], source=values["source"], **seconds)
+    def borrowed_share(self, model: str) -> float:
+        """The share of what launching a prompt costs that was seen in one other model only."""
+        host, work = self._host, self._work
+        borrowed = sum(
+            getattr(host, term) * getattr(work, f"{term}s") for term, seen in SEEN_IN_ONE.items() if model != seen
+        )
+        return borrowed / host.launching(Launch.EAGER, work) if borrowed else 0.0

@@ -7,35 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from infercast.engines.memory import KvLayout
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import LatentAttention, ModelConfig, Stack
 from infercast.models.stages import stage_range
 from infercast.ops.dtypes import bytes_of
 from infercast.serve.cache.shape import KvShape
 
-__all__ = ["SMALLEST_BLOCK", "KvLayout", "kv_layout", "sequence_bytes"]
+__all__ = ["SMALLEST_BLOCK", "kv_layout", "sequence_bytes"]
 
 SMALLEST_BLOCK = 16
 """Tokens in a block of windowed layers, whatever block size was asked for: the least that attention kernels take."""
-
-
-@dataclass(frozen=True, slots=True)
-class KvLayout:
-    """The cache's shape and what it costs on one GPU."""
-
-    shape: KvShape
-    block_bytes: int
-
-    @property
-    def token_bytes(self) -> float:
-        """Bytes that one more token of a long sequence costs: layers with windows have stopped growing by then."""
-        pairs = zip(self.shape.sizes, self.shape.windows, strict=True)
-        return sum(self.block_bytes / size for size, window in pairs if not window)
-
-    @property
-    def first_token_bytes(self) -> float:
-        """Bytes that one more token costs while no window is full."""
-        return sum(self.block_bytes / size for size in self.shape.sizes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The knobs of a serving engine, under vLLM's names and with vLLM's defaults."""
+"""The knobs of vLLM, under its names and with its defaults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from infercast.engines.vllm.block_size import UNIT, check_block_size
 from infercast.engines.vllm.graphs import MODES, capture_sizes
-from infercast.engines.vllm.versions import EngineVersion, engine_version
+from infercast.engines.vllm.versions import MEASURED, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.units import GIB
@@ -16,9 +16,6 @@ LARGE_GPU_BYTES = 70 * GIB
 # Newer versions have still larger ones on these.
 LARGEST_GPU_BYTES = 160 * GIB
 LARGE_GRAPH_GPUS = ("blackwell", "blackwell-ultra")
-
-DEFAULT_ENGINE = "vllm@0.25"
-"""The one that was measured."""
 
 LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
@@ -51,30 +48,18 @@ class EngineSettings:
     cudagraph_mode: str = MODES[0]
     prompts_first: bool = False
     """Steps of prompts alone before any decoding, as vLLM did before its V1 engine."""
-    engine: str = DEFAULT_ENGINE
+    engine: str = MEASURED
     """The engine and its version, whose rules and defaults hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedSettings(EngineSettings):
     """The same knobs with every default filled in."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
     max_model_len: int
-    gpu_memory_utilization: float
     block_size: int
-    enable_prefix_caching: bool
-    enable_chunked_prefill: bool
-    long_prefill_token_threshold: int
-    async_scheduling: bool
-    enforce_eager: bool
-    num_gpu_blocks_override: int | None
-    max_cudagraph_capture_size: int | None = None
-    cudagraph_capture_sizes: tuple[int, ...] | None = None
-    cudagraph_mode: str = MODES[0]
-    prompts_first: bool = False
-    engine: str = DEFAULT_ENGINE
     most_graph_tokens: int = 512
     """The largest graph where none is asked for."""
 

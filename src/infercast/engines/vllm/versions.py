@@ -1,4 +1,4 @@
-"""What differs between the engines a forecast can be asked for: one field a fact, one entry a release.
+"""What differs between the releases of vLLM a forecast can be asked for: one field a fact, one entry a release.
 
 All of it is read from the sources of the released packages; costs were measured on vLLM 0.25. What a version changes in
 costs and is not known here (host costs of the V2 runner with experts, graph memory, new kernels) is in docs/engine.md.
@@ -38,8 +38,11 @@ class EngineVersion:
         return self.v2_for_all or not has_experts or architecture in V2_EXPERTS
 
 
+MEASURED = "vllm@0.25"
+"""The release whose costs were measured."""
+
 ENGINES = {
-    "vllm@0.25": EngineVersion(
+    MEASURED: EngineVersion(
         spares_lone_prompts=False,
         settles=False,
         sparse_windows=False,

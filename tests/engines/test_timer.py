@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from infercast.engines.deployment import deploy
-from infercast.engines.vllm.graphs import Launch
-from infercast.engines.vllm.host import default_host
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
@@ -34,7 +32,7 @@ SHAPES = {
 
 def deployment_of(model, tensor=1, settings=SETTINGS):
     layout = ParallelLayout(tensor)
-    return deploy(read_model(model), load_gpu("h200-sxm"), settings, layout, Roofline(), default_host())
+    return deploy(read_model(model), load_gpu("h200-sxm"), settings, layout, Roofline())
 
 
 @pytest.fixture(scope="module", params=MODELS.values(), ids=MODELS)
@@ -56,10 +54,10 @@ def kernel_seconds(timer, shape):
 
 def priced_apart(deployment, shape):
     """GPU seconds of a step: every kernel lowered and priced by itself."""
-    model, layout, graphs = deployment.model, deployment.layout, deployment.graphs
-    eager = graphs.launch(shape.num_tokens, shape.is_decode) is Launch.EAGER
+    model, layout = deployment.model, deployment.layout
+    _, padded = deployment.graphs.launch(shape.num_tokens, shape.is_decode)
     queries = np.array(shape.new_tokens)
-    by_tokens = token_calls(model, layout, shape.num_tokens if eager else graphs.padded(shape.num_tokens))
+    by_tokens = token_calls(model, layout, padded)
     calls = [
         *by_tokens,
         *attention_calls(model, layout, queries, queries + np.array(shape.computed)),

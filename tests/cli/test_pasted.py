@@ -7,7 +7,9 @@ import typer
 
 from infercast.cli.app import make_app
 from infercast.cli.options.counts import human_readable_int
-from infercast.cli.options.vllm_flags import COMMANDS, NOT_MODELLED, SWITCHES, VALUES, without_vllm_flags
+from infercast.cli.options.pasted import translated
+from infercast.cli.registry import WITH_ENGINE
+from infercast.engines.registry import engines
 from infercast.errors import InputError
 
 SMALL = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", 20, "-n", 30)
@@ -91,22 +93,24 @@ def test_vllms_names_of_formats(infercast: Any, name: str, ours: str) -> None:
     assert infercast(*words, name).json == infercast(*words, ours).json
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_no_option_of_ours_is_taken_for_one_of_vllms(name: str) -> None:
+@pytest.mark.parametrize("name", WITH_ENGINE)
+def test_no_option_of_ours_is_taken_for_one_of_an_engine(name: str) -> None:
     options = typer.main.get_command(make_app(name)).commands[name].params  # type: ignore[attr-defined]
     words = {word.lstrip("-") for option in options for word in (*option.opts, *option.secondary_opts)}
-    assert not words & {*SWITCHES, *VALUES, *NOT_MODELLED}
+    for engine in engines().values():
+        flags = engine.flags
+        assert not words & {*flags.switches, *flags.values, *flags.not_modelled, *flags.settings}
 
 
 def test_a_flag_at_the_end_and_words_that_are_no_flags() -> None:
-    assert without_vllm_flags(["simulate", "x", "--port"]) == (["simulate", "x"], ["--port"])
-    assert without_vllm_flags(["--", "a_b", "--a_b=c_d"]) == (["--", "a_b", "--a-b=c_d"], [])
+    assert translated(["simulate", "x", "--port"]) == (["simulate", "x"], ["--port"])
+    assert translated(["--", "a_b", "--a_b=c_d"]) == (["--", "a_b", "--a-b=c_d"], [])
     with pytest.raises(InputError, match="--enable-lora is not modelled: LoRA adapters"):
-        without_vllm_flags(["--enable_lora"])
+        translated(["--enable_lora"])
 
 
 def test_names_of_the_serving_benchmark() -> None:
     words = ["simulate", "--request-rate", "4", "--num-prompts=9", "--max_concurrency", "2", "--offline"]
-    assert without_vllm_flags(words)[0] == [
+    assert translated(words)[0] == [
         "simulate", "--rate", "4", "--num-requests=9", "--concurrency", "2", "--no-api-server",
     ]  # fmt: skip

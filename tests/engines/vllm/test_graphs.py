@@ -1,6 +1,7 @@
 import pytest
 
-from infercast.engines.vllm.graphs import Graphs, Launch
+from infercast.engines.engine import Launch
+from infercast.engines.vllm.graphs import Graphs
 from infercast.engines.vllm.graphs import capture_sizes as sizes_up_to
 from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.hardware import load_gpu
@@ -36,7 +37,7 @@ def test_few_sequences_record_up_to_twice_their_number(sequences, sizes):
     ("tokens", "padded"), [(1, 1), (3, 4), (5, 8), (33, 40), (248, 248), (249, 256), (257, 272), (512, 512), (513, 513)]
 )
 def test_batches_are_padded_to_the_next_size(tokens, padded):
-    assert Graphs(capture_sizes(256), 256).padded(tokens) == padded
+    assert Graphs(capture_sizes(256), 256).launch(tokens, is_decode=False)[1] == padded
 
 
 @pytest.mark.parametrize(
@@ -52,33 +53,31 @@ def test_batches_are_padded_to_the_next_size(tokens, padded):
     ],
 )
 def test_how_a_step_is_launched(tokens, is_decode, launch):
-    assert Graphs(capture_sizes(256), 256).launch(tokens, is_decode) is launch
+    assert Graphs(capture_sizes(256), 256).launch(tokens, is_decode)[0] is launch
 
 
 def test_without_graphs_everything_is_eager_and_unpadded():
     graphs = Graphs((), 256)
-    assert graphs.launch(1, True) is Launch.EAGER
-    assert graphs.padded(33) == 33
+    assert graphs.launch(33, True) == (Launch.EAGER, 33)
 
 
 @pytest.mark.parametrize(("sequences", "last_full"), [(10, 8), (20, 16), (50, 48), (64, 64), (100, 96), (300, 288)])
 def test_a_batch_that_is_padded_beyond_max_num_seqs_has_no_full_graph(sequences, last_full):
     graphs = graphs_of(sequences)
-    assert graphs.launch(last_full, True) is Launch.FULL_GRAPH
+    assert graphs.launch(last_full, True)[0] is Launch.FULL_GRAPH
     for tokens in range(last_full + 1, sequences + 1):
-        assert graphs.launch(tokens, True) is Launch.PIECEWISE_GRAPHS
+        assert graphs.launch(tokens, True)[0] is Launch.PIECEWISE_GRAPHS
 
 
 @pytest.mark.parametrize("sequences", [10, 20, 50, 64, 100, 300])
 def test_newer_versions_record_a_graph_of_max_num_seqs(sequences):
     graphs = graphs_of(sequences, "vllm@0.32")
-    assert graphs.launch(sequences, True) is Launch.FULL_GRAPH
-    assert graphs.padded(sequences) == sequences
+    assert graphs.launch(sequences, True) == (Launch.FULL_GRAPH, sequences)
 
 
 def test_a_padded_batch_is_eager_where_only_decoding_has_graphs():
     graphs = graphs_of(100, cudagraph_mode="full_decode_only")
-    assert [graphs.launch(tokens, True) for tokens in (96, 97)] == [Launch.FULL_GRAPH, Launch.EAGER]
+    assert [graphs.launch(tokens, True) for tokens in (96, 97)] == [(Launch.FULL_GRAPH, 96), (Launch.EAGER, 97)]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@ from dataclasses import fields
 
 import pytest
 
-from infercast.engines.vllm.graphs import Launch
-from infercast.engines.vllm.host import HostModel, default_host, read_host
+from infercast.engines.engine import Launch
+from infercast.engines.host import bundled_host, read_host
+from infercast.engines.vllm.host import VllmHost, VllmHostModel
 from infercast.engines.vllm.launches import LaunchWork, launch_work
 from infercast.errors import FileFormatError
 from infercast.forecast.deploy import deploy
@@ -18,7 +19,7 @@ DENSE = LaunchWork(layers=32, kernels=322, latent_layers=0, expert_layers=0, sha
 
 
 def test_the_bundled_host_is_complete_and_in_seconds():
-    host = default_host()
+    host = bundled_host(VllmHost, "vllm")
     assert host.title
     assert host.source
     for field in fields(host):
@@ -27,7 +28,7 @@ def test_the_bundled_host_is_complete_and_in_seconds():
 
 
 def test_launching_by_hand_takes_longer_than_graphs():
-    host = default_host()
+    host = bundled_host(VllmHost, "vllm")
     graph, pieces, eager = (
         host.launching(launch, DENSE) for launch in (Launch.FULL_GRAPH, Launch.PIECEWISE_GRAPHS, Launch.EAGER)
     )
@@ -35,14 +36,14 @@ def test_launching_by_hand_takes_longer_than_graphs():
 
 
 def test_a_full_graph_hides_the_layers():
-    host = default_host()
+    host = bundled_host(VllmHost, "vllm")
     more = LaunchWork(layers=80, kernels=900, latent_layers=80, expert_layers=80, shared_expert_layers=80)
     assert host.launching(Launch.FULL_GRAPH, more) == host.launching(Launch.FULL_GRAPH, DENSE)
     assert host.launching(Launch.PIECEWISE_GRAPHS, more) > 2 * host.launching(Launch.PIECEWISE_GRAPHS, DENSE)
 
 
 def test_sequences_and_prompt_tokens_cost_planning():
-    model = HostModel(default_host(), DENSE)
+    model = VllmHostModel(bundled_host(VllmHost, "vllm"), DENSE)
     one, many = (model.cost(Launch.FULL_GRAPH, count, count) for count in (1, 200))
     assert many.plan > one.plan
     assert many.process > one.process
@@ -51,7 +52,7 @@ def test_sequences_and_prompt_tokens_cost_planning():
 
 
 def test_the_total_is_what_the_thread_is_busy_for():
-    cost = HostModel(default_host(), DENSE).cost(Launch.FULL_GRAPH, 1, 1)
+    cost = VllmHostModel(bundled_host(VllmHost, "vllm"), DENSE).cost(Launch.FULL_GRAPH, 1, 1)
     assert cost.total == pytest.approx(cost.plan + cost.prepare + cost.launch + cost.process)
 
 
@@ -72,14 +73,14 @@ def test_quantising_is_fused_and_launched_with_its_neighbour():
     assert launch_work(plain, ParallelLayout(1), H200) == launch_work(quantised, ParallelLayout(1), H200)
 
 
-NAMES = [field.name for field in fields(default_host()) if field.name not in WORDS]
+NAMES = [field.name for field in fields(bundled_host(VllmHost, "vllm")) if field.name not in WORDS]
 TEXT = "\n".join(['title = "t"', 'source = "s"', *(f"{name}_ms = 1.5" for name in NAMES)])
 
 
 def test_a_faster_cpu_divides_everything(tmp_path):
     (tmp_path / "plain.toml").write_text(TEXT)
     (tmp_path / "fast.toml").write_text(TEXT + "\nsingle_thread_speed = 1.5")
-    plain, fast = (read_host(tmp_path / f"{name}.toml") for name in ("plain", "fast"))
+    plain, fast = (read_host(tmp_path / f"{name}.toml", VllmHost) for name in ("plain", "fast"))
     for name in NAMES:
         assert getattr(plain, name) == pytest.approx(1.5e-3)
         assert getattr(fast, name) == pytest.approx(1e-3)
@@ -102,32 +103,34 @@ def test_bad_files_are_one_sentence(tmp_path, text, expected):
     path = tmp_path / "host.toml"
     path.write_text(text)
     with pytest.raises(FileFormatError, match=expected):
-        read_host(path)
+        read_host(path, VllmHost)
 
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(FileFormatError, match="cannot be read"):
-        read_host(tmp_path / "none.toml")
+        read_host(tmp_path / "none.toml", VllmHost)
 
 
 def test_a_deployment_takes_a_host_of_its_own(tmp_path):
     path = tmp_path / "host.toml"
     path.write_text(TEXT)
     assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline", host=path).host.title == "t"
-    assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline", api_server=False).host == default_host()
+    assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline", api_server=False).host == bundled_host(
+        VllmHost, "vllm"
+    )
 
 
 def test_packed_experts_are_set_up_in_python_on_hopper_alone():
     config = read_model("gpt-oss-20b")
     on_hopper, elsewhere = (launch_work(config, ParallelLayout(1), load_gpu(name)) for name in ("h200-sxm", "b200-sxm"))
     assert (on_hopper.packed_expert_layers, elsewhere.packed_expert_layers) == (24, 0)
-    times = [default_host().launching(Launch.EAGER, work) for work in (on_hopper, elsewhere)]
+    times = [bundled_host(VllmHost, "vllm").launching(Launch.EAGER, work) for work in (on_hopper, elsewhere)]
     assert times[0] > times[1] + 0.03
 
 
 def test_every_group_of_layers_has_inputs_of_its_own():
     work = launch_work(read_model("gemma-3-1b"), ParallelLayout(1), H200)
-    host = default_host()
-    prepare = HostModel(host, work).cost(Launch.FULL_GRAPH, 1, 1).prepare
+    host = bundled_host(VllmHost, "vllm")
+    prepare = VllmHostModel(host, work).cost(Launch.FULL_GRAPH, 1, 1).prepare
     assert work.kv_groups == 7
     assert prepare == pytest.approx(host.prepare + 6 * host.kv_group)

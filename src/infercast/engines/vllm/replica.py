@@ -1,8 +1,10 @@
-"""A deployment as the simulation sees it."""
+"""vLLM as the simulation sees it: its limits, its way of scheduling, its cache and its ways in and out."""
 
 from __future__ import annotations
 
 from infercast.engines.deployment import Deployment
+from infercast.engines.vllm.settings import ResolvedSettings
+from infercast.models.spec import ExpertFeedForward, ModelConfig
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import Limits, Replica
 from infercast.serve.conditions import LAUNCH_SPREAD
@@ -10,13 +12,19 @@ from infercast.serve.first_use import FirstUses
 from infercast.serve.step import StepTimer
 
 
-def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = True) -> Replica:
-    """The deployment as the simulation sees it; an engine that is not warmed up has just been started."""
-    settings, host, version = deployment.settings, deployment.host, deployment.settings.version
-    stages = deployment.layout.pipeline
+def runs_v2(model: ModelConfig, settings: ResolvedSettings) -> bool:
+    """Whether the engine runs the model with its V2 model runner."""
+    has_experts = any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in model.stacks)
+    return settings.version.runs_v2(model.architecture, has_experts=has_experts)
+
+
+def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
+    """One replica of a deployment."""
+    host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
+    is_v2 = runs_v2(deployment.model, settings)
     first_uses = None
     if not warmed_up:
-        largest_graph = max(deployment.graphs.sizes, default=0)
+        largest_graph = max(settings.capture_sizes, default=0)
         first_uses = FirstUses(largest_graph, settings.max_num_batched_tokens, settings.max_num_seqs)
     limits = Limits(
         max_num_batched_tokens=settings.max_num_batched_tokens,
@@ -26,7 +34,7 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         prompts_first=settings.prompts_first,
         # A pipeline without asynchronous scheduling has each sequence in one of its batches.
         waits_for_tokens=stages > 1 and not settings.async_scheduling,
-        steps_between_tokens=stages if settings.async_scheduling and deployment.runs_v2 else 1,
+        steps_between_tokens=stages if settings.async_scheduling and is_v2 else 1,
         spares_lone_prompts=version.spares_lone_prompts,
         settles=version.settles,
     )
@@ -38,7 +46,7 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         kv_shape=deployment.memory.kv.shape.even,
         prefix_caching=settings.enable_prefix_caching,
         sparse_windows=version.sparse_windows,
-        steps_under_way=settings.steps_under_way(stages, v2_runner=deployment.runs_v2),
+        steps_under_way=settings.steps_under_way(stages, v2_runner=is_v2),
         request_path_seconds=host.request_path,
         request_token_seconds=host.request_token,
         token_path_seconds=host.token_path,
@@ -49,5 +57,5 @@ def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = Tr
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
-        stages_in_turn=stages > 1 and settings.async_scheduling and not deployment.runs_v2,
+        stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
     )

@@ -1,0 +1,119 @@
+"""What an engine costs the CPU beside the GPU: seconds that were fitted on one machine, and the same on another.
+
+How fast a CPU is stands in ``data/hosts``; what an engine asks of it in ``data/engines/<engine>/host.toml``. A user's
+own file has the form of the latter.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from infercast.bundled import DATA
+from infercast.errors import FileFormatError
+from infercast.hardware.hosts import MEASURED, host_cpu
+from infercast.units import MICRO, MILLI
+
+LONGEST, FASTEST = 1e6, 1e3
+"""No time of a host is longer than that, in ms or us, and no thread so many times as fast as the one measured."""
+UNITS = {"_ms": MILLI, "_us": MICRO}
+WORDS = ("title", "source", "cpu")
+OPTIONAL = ("server_path", "server_token")
+WANTED = "title, source, and times with _ms or _us behind them, all as in the bundled host.toml of the engine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCosts:
+    """Seconds of host time: the ways in and out, which all engines have. Each engine adds what its steps cost."""
+
+    title: str
+    """The machine."""
+    source: str
+    request_path: float
+    request_token: float
+    wake_up: float
+    token_path: float
+    token_turn: float
+    server_path: float = 0.0
+    server_token: float = 0.0
+
+    def behind_server(self) -> Self:
+        """The same host where requests come as text over HTTP, and not as tokens from the same program."""
+        return replace(
+            self,
+            request_path=self.request_path + self.server_path,
+            request_token=self.request_token + self.server_token,
+        )
+
+    def sped_up(self, speed: float, title: str, source: str | None = None) -> Self:
+        """A host whose thread is so many times as fast."""
+        names = (field.name for field in fields(self) if field.name not in WORDS)
+        seconds: dict[str, Any] = {name: getattr(self, name) / speed for name in names}
+        return replace(self, title=title, source=source or self.source, **seconds)
+
+    def on_cpu(self, name: str) -> Self:
+        """The same engine on a CPU that is known by its name."""
+        cpu = host_cpu(name)
+        if name == MEASURED:
+            return self
+        title = f"{cpu.title}, {cpu.single_thread_speed:.2f} times as fast as the measured one"
+        return self.sped_up(cpu.single_thread_speed, title, cpu.source)
+
+
+Costs = TypeVar("Costs", bound=HostCosts)
+
+
+def bundled_host(kind: type[Costs], engine: str) -> Costs:
+    """What the engine costs on the machine where it was measured."""
+    return _costs_of(kind, tomllib.loads(DATA.joinpath(f"engines/{engine}/host.toml").read_text(encoding="utf-8")))
+
+
+def read_host(path: Path, kind: type[Costs]) -> Costs:
+    """A host from a data file like the bundled one."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise FileFormatError(path, f"cannot be read: {problem.strerror or problem}") from None
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "is not UTF-8 text, so not a TOML file") from None
+    except ValueError as problem:
+        raise FileFormatError(path, f"is not TOML: {problem}") from None
+    for name, value in values.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name in WORDS:
+            if not isinstance(value, str):
+                raise FileFormatError(path, f"{name} must be text, not {value!r}")
+        elif not (number and 0 <= value <= LONGEST):
+            raise FileFormatError(path, f"{name} must be a number from 0 to {LONGEST:,.0f}, not {value!r}")
+    if not 1 / FASTEST <= (speed := values.get("single_thread_speed", 1.0)) <= FASTEST:
+        raise FileFormatError(path, f"single_thread_speed must lie in {1 / FASTEST:g} to {FASTEST:g}, not {speed}")
+    try:
+        return _costs_of(kind, values)
+    except (KeyError, TypeError):
+        raise FileFormatError(path, f"must hold exactly these: {WANTED}; {_amiss(kind, values)}") from None
+
+
+def _amiss(kind: type[HostCosts], values: dict[str, Any]) -> str:
+    """Which names are missing, and which are too many."""
+    given = {name.removesuffix("_ms").removesuffix("_us") for name in values} - {"single_thread_speed", "cpu"}
+    given |= {"title"} if "cpu" in values else set()
+    needed = {field.name for field in fields(kind)}
+    missing, unknown = sorted(needed - given - {*OPTIONAL}), sorted(given - needed)
+    parts = [f"{', '.join(missing)} missing"] if missing else []
+    parts += [f"{', '.join(unknown)} not known"] if unknown else []
+    return " and ".join(parts) or "a time needs _ms or _us"
+
+
+def _costs_of(kind: type[Costs], values: dict[str, Any]) -> Costs:
+    """``single_thread_speed`` scales everything that runs on the CPU."""
+    speed = values.get("single_thread_speed", 1.0)
+    seconds = {
+        name.removesuffix(unit): value * scale / speed
+        for name, value in values.items()
+        for unit, scale in UNITS.items()
+        if name.endswith(unit)
+    }
+    title = host_cpu(values["cpu"]).title if "cpu" in values else values["title"]
+    return kind(title=title, source=values["source"], **seconds)

@@ -1,0 +1,128 @@
+"""What fits: where the memory of a GPU goes, and what to do where it is not enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from infercast.engines.registry import AnyEngine
+from infercast.engines.settings import Resolved
+from infercast.errors import DoesNotFitError, InputError
+from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.spec import ModelConfig
+from infercast.serve.cache.shape import KvShape
+from infercast.units import format_bytes
+
+MOST_GPUS = 1024
+"""As many of a node are tried where a model does not fit on fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvLayout:
+    """The cache's shape and what it costs on one GPU."""
+
+    shape: KvShape
+    block_bytes: int
+
+    @property
+    def token_bytes(self) -> float:
+        """Bytes that one more token of a long sequence costs: layers with windows have stopped growing by then."""
+        pairs = zip(self.shape.sizes, self.shape.windows, strict=True)
+        return sum(self.block_bytes / size for size, window in pairs if not window)
+
+    @property
+    def first_token_bytes(self) -> float:
+        """Bytes that one more token costs while no window is full."""
+        return sum(self.block_bytes / size for size in self.shape.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where the memory of one GPU goes, in bytes."""
+
+    total: float
+    usable: float
+    weights: float
+    activations: float
+    graphs: float
+    libraries: float
+    kv: KvLayout
+    num_blocks: int
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of all KV blocks."""
+        return self.num_blocks * self.kv.block_bytes
+
+    @property
+    def needed(self) -> float:
+        """What must fit before the first KV block does."""
+        return self.weights + self.activations + self.graphs + self.libraries
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that all blocks hold, of sequences that no window has cut anything off."""
+        shape = self.kv.shape.even
+        return self.num_blocks * shape.block_size // len(shape.windows)
+
+    def most_sequences(self, num_tokens: int, chunk: int) -> int:
+        """Sequences of that many tokens that fit at once; the engine sets one block aside."""
+        return max(0, self.num_blocks - 1) // self.kv.shape.most_blocks(num_tokens, chunk)
+
+    def longest_sequence(self, chunk: int) -> int:
+        """Tokens of the longest sequence that fits alone."""
+        shape, blocks = self.kv.shape, max(0, self.num_blocks - 1)
+        low, high = 0, blocks * max(shape.sizes) // shape.block_size
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = shape.most_blocks(middle * shape.block_size, chunk) <= blocks
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low * shape.block_size
+
+
+def require_fit(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> Memory:
+    """The memory plan, or the reason why there is none and the smallest layout that helps."""
+    memory = engine.plan_memory(config, layout, gpu, settings)
+    chunk = engine.tokens_under_way(settings, layout)
+    if memory.most_sequences(settings.max_model_len, chunk):
+        return memory
+    where = f"{layout.replica_gpus} x {gpu.name}"
+    remedy = _remedy(engine, config, layout, gpu, settings)
+    longest = memory.longest_sequence(chunk)
+    if longest == 0:
+        raise DoesNotFitError(
+            f"{config.name} ({config.weights.name}) does not fit on {where}: weights, activations and graphs need "
+            f"{format_bytes(memory.needed)} of {format_bytes(memory.usable)} usable a GPU; {remedy}"
+        )
+    raise DoesNotFitError(
+        f"one sequence of max_model_len {settings.max_model_len} does not fit in the KV cache of {config.name} on "
+        f"{where}, whose {memory.num_blocks} blocks hold {longest} tokens; lower max_model_len, or: {remedy}"
+    )
+
+
+def _remedy(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> str:
+    """The smallest tensor parallelism within a node that the model allows and that fits, or pipeline parallelism."""
+    in_node = min(gpu.gpus_per_node, MOST_GPUS)
+    for size in range(layout.tensor + 1, in_node // layout.pipeline + 1):
+        wider = replace(layout, tensor=size)
+        if _is_valid(config, wider) and _fits(engine, config, wider, gpu, settings):
+            return f"tensor_parallel_size={size} fits"
+    for size in range(layout.pipeline + 1, in_node // layout.tensor + 1):
+        deeper = replace(layout, pipeline=size)
+        if _is_valid(config, deeper) and _fits(engine, config, deeper, gpu, settings):
+            return f"pipeline_parallel_size={size} fits"
+    return f"no layout within the {gpu.gpus_per_node} GPUs of a node fits"
+
+
+def _is_valid(config: ModelConfig, layout: ParallelLayout) -> bool:
+    """Whether the model's dimensions allow the layout."""
+    try:
+        check_layout(config, layout)
+    except InputError:
+        return False
+    return True
+
+
+def _fits(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> bool:
+    memory = engine.plan_memory(config, layout, gpu, settings)
+    return memory.most_sequences(settings.max_model_len, engine.tokens_under_way(settings, layout)) > 0

@@ -1,0 +1,66 @@
+"""Settings of an engine: what a user asks for, and the same with every default filled in.
+
+Each engine has a frozen dataclass of its own for either, under its own names. What is here is all that others know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Protocol, TypeVar, cast
+
+from infercast.errors import InputError, UnknownNameError
+
+TYPES = {"int": int, "float": float, "bool": bool, "str": str}
+"""Of settings that can be written as one word."""
+TRUTHS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
+WANTED = {bool: "on or off", int: "a whole number", float: "a number"}
+
+
+class Settings(Protocol):
+    """What a user asks of an engine; None in a field is the engine's choice for the GPU and the model."""
+
+    @property
+    def engine(self) -> str:
+        """The engine and its version, such as ``vllm@0.25``, whose rules and defaults hold."""
+
+
+class Resolved(Settings, Protocol):
+    """The same with nothing left open; only these are read outside the engine."""
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens of the largest step."""
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences of the largest step."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest sequence."""
+
+
+Asked = TypeVar("Asked", bound=Settings)
+
+
+def changed(settings: Asked, **values: Any) -> Asked:
+    """The settings with other values."""
+    return cast("Asked", replace(cast("Any", settings), **values)) if values else settings
+
+
+def setting_types(kind: type[Settings]) -> dict[str, type]:
+    """Settings that can be written as one word, by name."""
+    assert is_dataclass(kind)
+    written = {field.name: str(field.type).removesuffix(" | None") for field in fields(kind)}
+    return {name: TYPES[text] for name, text in written.items() if text in TYPES}
+
+
+def read_setting(known: Mapping[str, type], name: str, text: str, what: str = "setting") -> Any:
+    """The value that a word stands for."""
+    if name not in known:
+        raise UnknownNameError(what, name, known)
+    try:
+        return TRUTHS[text.lower()] if known[name] is bool else known[name](text)
+    except (KeyError, ValueError):
+        raise InputError(f"{what} {name}={text}: must be {WANTED[known[name]]}") from None
