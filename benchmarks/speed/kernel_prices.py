@@ -95,13 +95,13 @@ for family, make_rows in PUBLIC.items():
 
     price_publicly(make_rows()[0])
     public = best_seconds(make_rows, price_publicly) / SINGLE
-    results[f"infercast.price {family}"] = {"one_us": 1e6 * public}
+    results[f"infercast.estimate {family}"] = {"one_us": 1e6 * public}
     print(f"{'price(' + family + ')':18} {public * 1e6:6.1f} us")
 million = best_seconds(
     lambda: [dict(zip("mnk", products(1_000_000), strict=True))],
     lambda row: infercast.estimate("gemm", GPU, predictor=PREDICTOR, **row),
 )
-results["infercast.price gemm"]["1000000_at_once_per_s"] = 1_000_000 / million
+results["infercast.estimate gemm"]["1000000_at_once_per_s"] = 1_000_000 / million
 print(f"{'price(gemm)':12} {1 / million:46.2f} M a s")
 for family, make in FAMILIES.items():
     PREDICTOR.price(make(1), GPU)

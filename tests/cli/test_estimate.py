@@ -1,4 +1,4 @@
-"""``infercast price``: single kernels and tables of shapes."""
+"""``infercast estimate``: single kernels and tables of shapes."""
 
 import csv
 import io
@@ -110,3 +110,10 @@ def test_one_batch_of_attention_is_one_estimate_whatever_it_rests_on(
 ) -> None:
     price = infercast("estimate", *words, "--batch", 2, *HEADS, "--gpu", gpu, "--predictor", predictor, "--json").json
     assert 0 < price["low"] <= price["seconds"] <= price["high"] < 1
+
+
+def test_the_old_name_works_with_a_notice(infercast: Any) -> None:
+    sizes = ("gemm", "--m", 16, "--n", 4096, "--k", 4096, "--gpu", "h200-sxm", "--json")
+    old, new = infercast("price", *sizes), infercast("estimate", *sizes)
+    assert (old.code, old.out) == (0, new.out)
+    assert (old.err, new.err) == ("infercast: the command price is estimate now; 1.0 drops the old name\n", "")

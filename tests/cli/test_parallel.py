@@ -148,9 +148,16 @@ def test_two_pools_with_every_kind_of_parallelism(infercast: Any, tmp_path: Path
     assert [engine["requests"] for engine in result["engines"] if engine["pool"] == "prefill"] == [6, 6]
     assert [engine["pool"] for engine in result["engines"]].count("decode") == 2
     assert "2 of these" in infercast(*words, *sizes).out
-    faster = infercast(*words, "--what-if", "dram_bandwidth=2x", "--json").json
-    assert faster["after"]["tpot_ms"]["mean"] < faster["before"]["tpot_ms"]["mean"]
-    assert "waiting for the link" in infercast(*words, "--what-if", "dram_bandwidth=2x").out
+    faster = infercast(*words, "--what-if", "dram_bandwidth=2x", "--breakdown", "--json").json
+    for name in ("ttft", "tpot"):
+        before, after = (faster[when][f"{name}_ms"]["mean"] for when in ("before", "after"))
+        assert after < before
+        assert 1e-3 * sum(each["before_us"] for each in faster["explained"][name]) == pytest.approx(before)
+        assert 1e-3 * sum(each["after_us"] for each in faster["explained"][name]) == pytest.approx(after)
+    assert faster["after"]["breakdown"]["side_by_side"] == 2
+    text = infercast(*words, "--what-if", "dram_bandwidth=2x").out
+    assert "waiting for the link" in text
+    assert "With dram_bandwidth=2x: decode pool" in text
 
 
 def test_two_pools_replay_a_trace(infercast: Any, tmp_path: Path) -> None:

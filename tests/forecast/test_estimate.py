@@ -14,7 +14,7 @@ def test_sizes_and_operators_are_two_ways_to_ask_the_same():
 
 
 @pytest.mark.parametrize("predictor", ["learned", "roofline"])
-def test_arrays_are_priced_as_their_elements(predictor):
+def test_arrays_are_estimated_as_their_elements(predictor):
     m, k = np.array([1, 100, 4096]), np.array([512, 4096, 1024])
     together = infercast.estimate("gemm", "h100-sxm", predictor=predictor, m=m.tolist(), n=2048, k=k)
     for index in range(3):

@@ -1,11 +1,14 @@
 """Fleets, two pools and layouts side by side, as a user asks for them."""
 
+import numpy as np
 import pytest
 
 import infercast
 from infercast.errors import InputError
+from infercast.forecast.explain.breakdown import break_down
+from infercast.forecast.explain.watched import watch_run
 from infercast.forecast.layouts import ranked, usual_workload
-from infercast.forecast.system import link_between, system_of
+from infercast.forecast.system import link_between, system_of, two_pools
 
 CHEAP = {"predictor": "roofline"}
 
@@ -75,6 +78,22 @@ def test_two_pools_add_up_to_the_first_token():
     assert forecast.gpus == 3
     slow = infercast.forecast_disaggregated(prefill, decode, workload(), link="ethernet-100")
     assert slow.ttft.mean > forecast.ttft.mean
+
+
+@pytest.mark.parametrize("sizes", [{}, {"pipeline_parallel_size": 2}, {"data_parallel_size": 2}])
+def test_every_second_of_two_pools_is_accounted_for(sizes):
+    prefill = infercast.deploy("qwen2.5-7b", "h100-sxm", **CHEAP)
+    decode = infercast.deploy("qwen2.5-7b", "a100-sxm", **sizes, **CHEAP)
+    run = watch_run(two_pools(prefill, decode, link="ethernet-100"), workload())
+    forecast, breakdown = run.forecast, break_down(run)
+    assert breakdown.side_by_side == 1 + sum(sizes.values() or (1,))
+    assert breakdown.parts_sum == pytest.approx(breakdown.whole)
+    first, later = breakdown.first_tokens, breakdown.later_tokens
+    np.testing.assert_allclose(sum(first.parts.values()), forecast.clients.ttft, rtol=1e-9)
+    np.testing.assert_allclose(first.total, forecast.clients.ttft, rtol=1e-9)
+    np.testing.assert_allclose(sum(later.parts.values()), forecast.clients.tpot, rtol=1e-9)
+    assert all((part >= -1e-9).all() for part in first.parts.values())
+    assert breakdown.steps["prefill"] == sum(record.prefilling.steps for record in forecast.pools[0].records)
 
 
 def test_pools_that_do_not_go_together():

@@ -20,7 +20,7 @@ from infercast.validate.measured import read_measured, shipped_runs
 def run_of_our_own(deployment: Any, **workload: Any) -> dict[str, Any]:
     """A simulated run, written down as if it had been measured."""
     made = synthetic_workload(count=40, input_lengths="uniform:50:900", output_lengths="uniform:1:60", **workload)
-    record = simulate(deployment, made).record
+    record = simulate(deployment, made).records[0]
     decode = record.last_token - record.first_token
     return {
         "kind": "poisson",

@@ -68,7 +68,7 @@ class LayoutCost:
     gain: float = inf
     """Logarithm of how many times shorter times can be."""
     source: str = ""
-    """What the weakest of the prices that count rests on: one of `SOURCES`."""
+    """What the weakest of the estimates that count rests on: one of `SOURCES`."""
 
     @property
     def kind(self) -> str:

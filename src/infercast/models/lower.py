@@ -1,6 +1,6 @@
 """From a model to the kernels of one step, fused as an engine launches them.
 
-A step's kernels come in three groups that depend on different things, so each can be priced on its own:
+A step's kernels come in three groups that depend on different things, so each can be estimated on its own:
 
 - `token_calls`: everything that depends on the number of tokens in the step alone (projections, feed-forward, norms);
 - `attention_calls`: what depends on the lengths of the sequences in the batch;

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def render_step(
     deployment: Deployment, cost: StepCost, question: str, *, explain: bool = False
 ) -> list[RenderableType]:
-    """Tables for a terminal; with ``explain``, what each price is made of."""
+    """Tables for a terminal; with ``explain``, what each estimate is made of."""
     padded = f", padded to {cost.padded_tokens:,}" if cost.padded_tokens != cost.num_tokens else ""
     gpu = cost.gpu
     summary = [
@@ -44,7 +44,7 @@ def render_step(
 
 
 def _explained(kernel: KernelCost) -> tuple[str, str]:
-    """The terms of one price, largest first; factors last."""
+    """The terms of one estimate, largest first; factors last."""
     seconds = sorted(((value, name) for name, value in kernel.terms.items() if "factor" not in name), reverse=True)
     factors = [(name, value) for name, value in kernel.terms.items() if "factor" in name]
     words = [f"{name} {format_seconds(value)}" for value, name in seconds if value > 0]

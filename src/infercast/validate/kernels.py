@@ -71,7 +71,7 @@ def compare_profiles(
 
 
 def compare_profile(file: str, deployment: Deployment, profile: Profile) -> ProfileComparison:
-    """Price the steps of a profile and add their kernels up."""
+    """Estimate the steps of a profile and add their kernels up."""
     predicted: dict[str, float] = defaultdict(float)
     for step, count in profile.steps:
         for family, seconds in estimate_families(deployment, profile, step).items():
