@@ -14,8 +14,9 @@ from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.hardware.network import networks
-from infercast.models.layout import ParallelLayout, check_layout, copies_sharing_experts, talking_gpus
+from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout, copies_sharing_experts, talking_gpus
 from infercast.predict.roofline import Predictor
 from infercast.serve import Replica
 from infercast.serve.step import HostCost, StepShape, StepTimer

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from infercast.engines.host import HostCosts, bundled_host
 from infercast.engines.settings import Resolved, Settings, setting_types
 from infercast.hardware import Gpu
+from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
-from infercast.models.rank import Multiples
 from infercast.models.spec import ModelConfig
 from infercast.serve import Replica
 from infercast.serve.step import HostCost, StepTimer

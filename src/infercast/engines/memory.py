@@ -8,8 +8,9 @@ from infercast.engines.registry import AnyEngine
 from infercast.engines.settings import Resolved
 from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import Gpu
-from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout
 from infercast.serve.cache.shape import KvShape
 from infercast.units import format_bytes
 

@@ -15,9 +15,10 @@ from infercast.engines.settings import Settings, changed
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology
+from infercast.models.formats import with_base
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
-from infercast.models.spec import ModelConfig, with_base, with_routing
+from infercast.models.spec import ModelConfig, with_routing
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 
@@ -130,6 +131,7 @@ def deploy(
         experts=enable_expert_parallel,
         fused_norms=chosen.fuses_norms(config, device) if fuse_allreduce_rms is None else fuse_allreduce_rms,
         all_to_all=exchange != backends[0],
+        library=chosen.family,
     )
     return deploy_resolved(
         config,

@@ -11,9 +11,10 @@ from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, asked_settings, load_model
 from infercast.hardware import Gpu, load_gpu, with_network
-from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.layout import ParallelLayout
 from infercast.models.rank import rank_weight_bytes
 from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout
 
 
 @dataclass(frozen=True, slots=True)
