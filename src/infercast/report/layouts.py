@@ -11,7 +11,7 @@ from infercast.forecast.latency import Percentiles
 from infercast.forecast.layouts import LayoutCost, comparison_notes, ranked
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.layout import grid, section, styled
-from infercast.report.serving import milliseconds
+from infercast.report.quantities import milliseconds
 from infercast.serve import Workload
 from infercast.units import MILLI, format_bytes, format_seconds
 

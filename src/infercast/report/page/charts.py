@@ -135,7 +135,7 @@ def composition_chart(breakdown: Breakdown) -> str:
         of_family = families.setdefault(part.family, dict.fromkeys(KINDS, 0.0))
         for kind in KINDS:
             of_family[kind] += part.seconds[kind]
-    rows = [*families.items(), ("GPU waits for host", breakdown.host.seconds)]
+    rows = [*families.items(), (breakdown.host.name, breakdown.host.seconds)]
     totals = {kind: sum(seconds[kind] for _, seconds in rows) for kind in kinds}
     height = 1.3 + 0.5 * len(kinds)
 
@@ -145,7 +145,7 @@ def composition_chart(breakdown: Breakdown) -> str:
             axes,
             [f"{KIND_TITLES[kind]}\n{_count(breakdown.steps[kind], 'step')}" for kind in kinds],
             [
-                (name, COLOURS.get(name, OTHERS) if name != "GPU waits for host" else HOST, [s[k] for k in kinds])
+                (name, COLOURS.get(name, OTHERS) if name != breakdown.host.name else HOST, [s[k] for k in kinds])
                 for name, s in rows
             ],
             [totals[kind] for kind in kinds],

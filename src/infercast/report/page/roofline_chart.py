@@ -25,8 +25,8 @@ LEFT, RIGHT = 0.3, 6e3
 PHASE_TITLES = {"prefill": "average step with prompt tokens", "decode": "average step of decoding"}
 
 
-def roofline_chart(rooflines: Sequence[StepRoofline]) -> str:
-    """Kernels of average steps under the roof of the GPU."""
+def roofline_chart(rooflines: Sequence[StepRoofline], suffix: str = "") -> str:
+    """Kernels of average steps under the roof of the GPU; ``suffix`` sets the charts of one pool apart."""
     charts = []
     for number, roofline in enumerate(rooflines):
 
@@ -34,7 +34,7 @@ def roofline_chart(rooflines: Sequence[StepRoofline]) -> str:
             axes = figure.subplots(gridspec_kw={"left": 0.16, "right": 0.98, "bottom": 0.12, "top": 0.93})
             _roofline(axes, roofline, tips)
 
-        name = "roofline" if number == 0 else f"roofline-{roofline.phase}"
+        name = f"roofline{suffix}" if number == 0 else f"roofline-{roofline.phase}{suffix}"
         words = f"What the kernels of an {PHASE_TITLES[roofline.phase]} reach against what the GPU allows"
         charts.append(draw(name, words, 3.9, paint, HALF))
     return f'<div class="pair">{"".join(charts)}</div>'
