@@ -27,7 +27,6 @@ from infercast.engines.vllm.launches import launch_work
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
 from infercast.measure.host import CONFIG
-from infercast.models.spec import ExpertFeedForward
 from infercast.serve import Request, Workload, simulate
 from infercast.serve.step import StepShape
 from infercast.validate.compare import deployment_of, quantile
@@ -86,11 +85,10 @@ def measured_engine(path: Path) -> Engine:
     measured = read_measured(path)
     deployment = deployment_of(measured, None, None)
     timer = deployment.timer()
-    has_experts = any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in deployment.model.stacks)
     cases = tuple(
         Case(run.label, run.workload, quantile(run.ttft, 0.5))
         for run in measured.runs
-        if run.kind != WARM_UP and _is_decided_by_host(run, timer, has_experts)
+        if run.kind != WARM_UP and _is_decided_by_host(run, timer, deployment.model.has_experts)
     )
     return Engine(path.name, measured.model, deployment, timer, cases)
 

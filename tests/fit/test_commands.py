@@ -47,21 +47,8 @@ def test_fit_then_evaluate_then_price(infercast, tables, fitted):
     few = ("--tier", "few-shot", "--anchors", 16, "--gpus", "h200-sxm", "--families", "gemm", "--json")
     code, out, _ = infercast("evaluate", tables, "--artifact", fitted, *few)
     assert json.loads(out)["overall"]["rows"] == 343 - 16
-    words = (
-        "estimate",
-        "gemm",
-        "--m",
-        64,
-        "--n",
-        2048,
-        "--k",
-        2048,
-        "--gpu",
-        "a100-sxm",
-        "--predictor",
-        fitted,
-        "--json",
-    )
+    sizes = ("--m", 64, "--n", 2048, "--k", 2048)
+    words = ("estimate", "gemm", *sizes, "--gpu", "a100-sxm", "--predictor", fitted, "--json")
     assert json.loads(infercast(*words)[1])["source"] == "measured"
 
 

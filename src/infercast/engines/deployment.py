@@ -14,8 +14,9 @@ from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.hardware.network import networks
-from infercast.models.layout import ParallelLayout, check_layout, copies_sharing_experts, talking_gpus
+from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout, copies_sharing_experts, talking_gpus
 from infercast.predict.roofline import Predictor
 from infercast.serve import Replica
 from infercast.serve.step import HostCost, StepShape, StepTimer
@@ -123,7 +124,8 @@ def deploy(
     engine.check_gpu(gpu)
     check_layout(model, layout)
     check_nodes(model, layout, gpu)
-    resolved = engine.resolve(settings, model, gpu)
+    model = engine.choose_kernels(model, gpu)
+    resolved = engine.resolve(settings, model, layout, gpu)
     memory = require_fit(engine, model, layout, gpu, resolved)
     machine = host or engine.default_host()
     if not isinstance(machine, engine.host_type):

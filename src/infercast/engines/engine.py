@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from infercast.engines.host import HostCosts, bundled_host
 from infercast.engines.settings import Resolved, Settings, setting_types
 from infercast.hardware import Gpu
+from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
-from infercast.models.rank import Multiples
 from infercast.models.spec import ModelConfig
 from infercast.serve import Replica
 from infercast.serve.step import HostCost, StepTimer
@@ -124,13 +124,15 @@ class Engine(Generic[Asked, Filled]):
     """Settings that reports tell."""
     describe: Callable[[Filled], str]
     """The same in words."""
-    resolve: Callable[[Asked, ModelConfig, Gpu], Filled]
+    resolve: Callable[[Asked, ModelConfig, ParallelLayout, Gpu], Filled]
     """What the engine would choose where nothing is asked for; an error where it would refuse."""
 
     check_gpu: Callable[[Gpu], None]
     """Refuse a GPU that the engine does not run on."""
-    fuses_norms: Callable[[Gpu], bool]
+    fuses_norms: Callable[[ModelConfig, Gpu], bool]
     """Whether its all-reduces carry the norm that follows, unless it is told otherwise."""
+    choose_kernels: Callable[[ModelConfig, Gpu], ModelConfig] = lambda model, _: model
+    """The model with kernels that it chooses by more than formats and the GPU, which `data/engines` says."""
     expert_multiples: Callable[[ModelConfig, Gpu], Multiples]
     """What its kernels round the hidden size and the width of experts up to."""
     expert_launches: ExpertLaunches | None = None

@@ -8,8 +8,9 @@ from infercast.engines.registry import AnyEngine
 from infercast.engines.settings import Resolved
 from infercast.errors import DoesNotFitError, InputError
 from infercast.hardware import Gpu
-from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout
 from infercast.serve.cache.shape import KvShape
 from infercast.units import format_bytes
 
@@ -48,6 +49,13 @@ class Memory:
     libraries: float
     kv: KvLayout
     num_blocks: int
+    spare_blocks: int = 0
+    """Of these, what the engine keeps for itself."""
+
+    @property
+    def request_blocks(self) -> int:
+        """Blocks that hold tokens of requests."""
+        return max(0, self.num_blocks - self.spare_blocks)
 
     @property
     def kv_bytes(self) -> int:
@@ -66,12 +74,12 @@ class Memory:
         return self.num_blocks * shape.block_size // len(shape.windows)
 
     def most_sequences(self, num_tokens: int, chunk: int) -> int:
-        """Sequences of that many tokens that fit at once; the engine sets one block aside."""
-        return max(0, self.num_blocks - 1) // self.kv.shape.most_blocks(num_tokens, chunk)
+        """Sequences of that many tokens that fit at once."""
+        return self.request_blocks // self.kv.shape.most_blocks(num_tokens, chunk)
 
     def longest_sequence(self, chunk: int) -> int:
         """Tokens of the longest sequence that fits alone."""
-        shape, blocks = self.kv.shape, max(0, self.num_blocks - 1)
+        shape, blocks = self.kv.shape, self.request_blocks
         low, high = 0, blocks * max(shape.sizes) // shape.block_size
         while low < high:
             middle = (low + high + 1) // 2

@@ -15,9 +15,10 @@ from infercast.engines.settings import Settings, changed
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology
+from infercast.models.formats import with_base
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
-from infercast.models.spec import ModelConfig, with_base, with_routing
+from infercast.models.spec import ModelConfig, with_routing
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 
@@ -113,25 +114,27 @@ def deploy(
             f"all2all_backend {exchange} is for replicas that share experts; add enable_expert_parallel and a "
             "data_parallel_size of 2 or more, or leave it out"
         )
+    config = load_model(
+        model,
+        quantization=quantization,
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        moe_backend=moe_backend,
+        expert_routing=expert_routing,
+        language_model_only=language_model_only,
+        engine=chosen,
+    )
     layout = ParallelLayout(
         tensor_parallel_size,
         pipeline_parallel_size,
         data_parallel_size,
         experts=enable_expert_parallel,
-        fused_norms=chosen.fuses_norms(device) if fuse_allreduce_rms is None else fuse_allreduce_rms,
+        fused_norms=chosen.fuses_norms(config, device) if fuse_allreduce_rms is None else fuse_allreduce_rms,
         all_to_all=exchange != backends[0],
+        library=chosen.family,
     )
     return deploy_resolved(
-        load_model(
-            model,
-            quantization=quantization,
-            dtype=dtype,
-            kv_cache_dtype=kv_cache_dtype,
-            moe_backend=moe_backend,
-            expert_routing=expert_routing,
-            language_model_only=language_model_only,
-            engine=chosen,
-        ),
+        config,
         device,
         wanted,
         layout,

@@ -23,8 +23,9 @@ from infercast.forecast.simulate import simulate
 from infercast.forecast.system import busiest
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology
-from infercast.models.layout import ParallelLayout, check_layout
-from infercast.models.spec import ExpertFeedForward, ModelConfig
+from infercast.models.layout import ParallelLayout
+from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout
 from infercast.predict.adjust.ordering import ordering
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import basis_of, kind_of
@@ -168,12 +169,11 @@ def layouts_of(
 
 def valid_layouts(config: ModelConfig, num_gpus: int, gpu: Gpu) -> Iterator[ParallelLayout]:
     """Layouts over exactly so many GPUs that the model's dimensions and the GPUs' links allow."""
-    has_experts = any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in config.stacks)
     for tensor in _divisors(num_gpus):
         for pipeline in _divisors(num_gpus // tensor):
             data = num_gpus // tensor // pipeline
             # Experts are spread over the GPUs of a stage; a single one has all of them anyway.
-            for experts in (False, True) if has_experts and tensor * data > 1 else (False,):
+            for experts in (False, True) if config.has_experts and tensor * data > 1 else (False,):
                 layout = ParallelLayout(tensor, pipeline, data, experts=experts)
                 try:
                     check_layout(config, layout)

@@ -11,9 +11,10 @@ from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, asked_settings, load_model
 from infercast.hardware import Gpu, load_gpu, with_network
-from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.layout import ParallelLayout
 from infercast.models.rank import rank_weight_bytes
 from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ def fit_memory(
     engine.check_gpu(device)
     check_layout(config, layout)
     check_nodes(config, layout, device)
-    resolved = engine.resolve(wanted, config, device)
+    config = engine.choose_kernels(config, device)
+    resolved = engine.resolve(wanted, config, layout, device)
     memory = engine.plan_memory(config, layout, device, resolved)
     chunk = engine.tokens_under_way(resolved, layout)
     return Fit(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.timer import KernelTimer
-from infercast.engines.vllm.kv import sequence_bytes
 from infercast.errors import InputError
 from infercast.hardware.network import networks
 from infercast.predict.physics.collective import NETWORK_EFFICIENCY
@@ -91,7 +89,7 @@ class System:
     def sequence_sizes(self, workload: Workload) -> list[float]:
         """Bytes of keys and values that each prompt of a workload leaves behind."""
         model = self.pools[-1].deployment.model
-        return [sequence_bytes(model, request.num_input) for request in workload.requests]
+        return [model.sequence_bytes(request.num_input) for request in workload.requests]
 
     def serve(
         self, workload: Workload, watch: Sequence[Sequence[Watcher]] = (), progress: Progress | None = None
@@ -110,7 +108,7 @@ class System:
                 records = simulate_fleet(first, workload, watchers, progress)
             return Run((tuple(records),), Served(records))
         second = self.pools[1]
-        size = partial(sequence_bytes, second.deployment.model)
+        size = second.deployment.model.sequence_bytes
         done = simulate_disaggregated(first, second.engines, self.wire, size, workload, progress, watch)
         return Run((tuple(done.prefill), tuple(done.decode)), _clients_of(done), done)
 

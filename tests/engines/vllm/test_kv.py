@@ -1,16 +1,33 @@
 """Blocks of the KV cache by hand."""
 
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 
 import pytest
 
 from infercast.engines.vllm.kv import KvShape, kv_layout
 from infercast.models.layout import ParallelLayout
+from infercast.models.mixers import Cache, LatentAttention
 from infercast.models.read import read_model
 
 
 def layout_of(model, tensor=1, block_size=16, **changes):
     return kv_layout(replace(read_model(model), **changes), ParallelLayout(tensor), block_size)
+
+
+@dataclass(frozen=True)
+class Indexed(LatentAttention):
+    """Latent attention that keeps a key of 132 bytes a token beside the latent, as sparse attention does."""
+
+    def caches(self, shard):
+        return (*LatentAttention.caches(self, shard), Cache(132))
+
+
+def test_what_a_layer_stores_apart_adds_up():
+    plain = read_model("deepseek-v2-lite")
+    stacks = tuple(replace(stack, mixer=Indexed(**asdict(stack.mixer))) for stack in plain.stacks)
+    more, less = (kv_layout(config, ParallelLayout(2), 64) for config in (replace(plain, stacks=stacks), plain))
+    assert more.shape == less.shape
+    assert more.block_bytes - less.block_bytes == 27 * 64 * 132
 
 
 def test_grouped_heads_store_keys_and_values():
@@ -65,7 +82,7 @@ def test_narrow_layers_put_more_tokens_into_equal_blocks():
 def test_widths_that_do_not_divide_leave_room_in_a_block():
     config = read_model("gemma-2-9b")
     windowed, full = config.stacks
-    wider = replace(full, attention=replace(full.attention, kv_heads=12))
+    wider = replace(full, mixer=replace(full.mixer, kv_heads=12))
     kv = kv_layout(replace(config, stacks=(windowed, wider)), ParallelLayout(), 16)
     assert kv.shape == KvShape(16, (4096, 0))
     assert kv.block_bytes == 21 * 2 * 12 * 256 * 2 * 16

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from infercast.errors import InputError
 from infercast.hardware import Gpu
-from infercast.models.spec import LatentAttention, ModelConfig
+from infercast.models.mixers import LatentAttention
+from infercast.models.spec import ModelConfig
 
 UNIT = 16
 USUAL = (16, 32, 64, 128, 256)
@@ -20,7 +21,7 @@ DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
 
 def default_block_size(model: ModelConfig, gpu: Gpu) -> int:
     """What the engine chooses where nobody asks for a size."""
-    latent = [stack.attention for stack in model.stacks if isinstance(stack.attention, LatentAttention)]
+    latent = model.mixers_of(LatentAttention)
     if not latent:
         return UNIT
     if gpu.architecture == "hopper":

@@ -17,6 +17,7 @@ from infercast.engines.vllm.sharing import shared_seconds
 from infercast.engines.vllm.versions import ENGINES, MEASURED
 from infercast.errors import InputError
 from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
 
 OLDEST = (7, 0)
@@ -52,7 +53,7 @@ def _describe(settings: ResolvedSettings) -> str:
     )
 
 
-def _resolve(settings: EngineSettings, model: ModelConfig, gpu: Gpu) -> ResolvedSettings:
+def _resolve(settings: EngineSettings, model: ModelConfig, _: ParallelLayout, gpu: Gpu) -> ResolvedSettings:
     block_size = default_block_size(model, gpu)
     return resolve(settings, gpu, model.max_positions, model.architecture, block_size=block_size)
 
@@ -72,7 +73,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         describe=_describe,
         resolve=_resolve,
         check_gpu=check_gpu,
-        fuses_norms=lambda gpu: gpu.kernels in FUSING_KERNELS,
+        fuses_norms=lambda _, gpu: gpu.kernels in FUSING_KERNELS,
         expert_multiples=expert_multiples,
         expert_launches=EXPERT_LAUNCHES,
         graphs=lambda settings: Graphs(settings.capture_sizes, settings.max_num_seqs, settings.cudagraph_mode),

@@ -8,7 +8,7 @@ runs on AMD is padded to 256.
 from __future__ import annotations
 
 from infercast.hardware import Gpu
-from infercast.models.rank import UNPADDED, Multiples
+from infercast.models.feed_forward import UNPADDED, Multiples
 from infercast.models.spec import ModelConfig
 
 # Multiples of the hidden size and of the width of each expert on one GPU.

@@ -9,8 +9,8 @@ import numpy as np
 from infercast.engines.vllm.kv import kv_layout
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.lower import attention_calls, attention_kinds, token_calls
-from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig
+from infercast.models.lower import attention_calls, token_calls
+from infercast.models.spec import ModelConfig
 from infercast.ops import Call
 from infercast.ops.elementwise import FUSED_NORM
 
@@ -55,21 +55,21 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
     """Count what a step of the model takes to launch."""
     prompt = np.array([2])
     calls = [*token_calls(config, layout, 2), *attention_calls(config, layout, prompt, prompt)]
-    latent = (n for attention, n in attention_kinds(config).items() if isinstance(attention, LatentAttention))
-    experts = [stack for stack in config.stacks if isinstance(stack.feed_forward, ExpertFeedForward)]
+    composed = (stack.layers for stack in config.stacks if stack.mixer.is_composed)
+    experts = [stack for stack in config.stacks if stack.feed_forward.num_experts]
     weights = config.weights
     # Other chips have kernels of their own for them (Marlin, FlashInfer).
     is_packed = weights.experts == "mxfp4" and not weights.experts_kernel and gpu.kernels == "hopper"
-    shared = (stack.layers for stack in experts if getattr(stack.feed_forward, "shared_inter", 0))
+    shared = (stack.layers for stack in experts if stack.feed_forward.has_shared_experts)
     # The compiler makes one kernel of the norm after one half of a layer and the norm before the next.
     joined = sum((stack.norms - 2) * stack.layers for stack in config.stacks if stack.norms > 2)
     return LaunchWork(
         layers=config.layers,
         kernels=sum(call.count for call in calls if not _is_fused(call)) - joined,
-        latent_layers=sum(latent),
+        latent_layers=sum(composed),
         expert_layers=sum(stack.layers for stack in experts),
         shared_expert_layers=sum(shared),
         stages=layout.pipeline,
-        kv_groups=len(kv_layout(config, layout, block_size=16).shape.windows),
+        kv_groups=kv_layout(config, layout, block_size=16).shape.num_tables,
         packed_expert_layers=sum(stack.layers for stack in experts) if is_packed else 0,
     )

@@ -14,7 +14,7 @@ from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import step_calls
 from infercast.models.rank import stage_weight_bytes
-from infercast.models.spec import DenseFeedForward, ModelConfig, Stack
+from infercast.models.spec import ModelConfig
 from infercast.ops.dtypes import bytes_of
 from infercast.units import KIB, MIB
 
@@ -48,6 +48,7 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
                 libraries=LIBRARY_BYTES,
                 kv=kv,
                 num_blocks=max(0, int(left // kv.block_bytes)),
+                spare_blocks=1,  # the empty block
             )
         )
     plan = min(plans, key=lambda memory: (memory.num_blocks, -memory.weights))
@@ -58,7 +59,8 @@ def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings:
     """The most that activations take: the widest layer of a full step, or the logits of a full batch."""
     value = bytes_of(config.weights.base)
     tokens = settings.max_num_batched_tokens
-    widest = max(_feed_forward_values(config, stack, layout) for stack in config.stacks)
+    shard = config.shard(layout)
+    widest = max(stack.feed_forward.live_values(shard) for stack in config.stacks)
     in_layers = tokens * (2 * config.hidden + widest) * value
     # Logits in the model's format and in fp32, beside the hidden states they come from.
     in_head = settings.max_num_seqs * config.vocabulary * (value + 4) + tokens * config.hidden * value
@@ -77,16 +79,3 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
         settings.cudagraph_mode, len(sizes) + num_full
     )
     return float(GRAPH_BYTES_A_KERNEL * num_kernels * num_graphs) / layout.pipeline
-
-
-def _feed_forward_values(config: ModelConfig, stack: Stack, layout: ParallelLayout) -> float:
-    """Values a token that are alive at once in the feed-forward half."""
-    spec = stack.feed_forward
-    if isinstance(spec, DenseFeedForward):
-        return 3 * layout.share(spec.inter)
-    inter = layout.share_expert_width(spec.inter)
-    # The fused experts keep one buffer for both products' outputs and one for the activation between them.
-    routed = spec.topk * (max(2 * inter, config.hidden) + inter)
-    beside = 3 * layout.share(spec.shared_inter + spec.dense_inter)
-    # Where copies share experts, every GPU sees the tokens of all copies.
-    return (routed + config.hidden) * layout.data + beside

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.vllm.settings import ResolvedSettings
-from infercast.models.spec import ExpertFeedForward, ModelConfig
+from infercast.models.spec import ModelConfig
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import Limits, Replica
 from infercast.serve.conditions import LAUNCH_SPREAD
@@ -14,8 +14,7 @@ from infercast.serve.step import StepTimer
 
 def runs_v2(model: ModelConfig, settings: ResolvedSettings) -> bool:
     """Whether the engine runs the model with its V2 model runner."""
-    has_experts = any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in model.stacks)
-    return settings.version.runs_v2(model.architecture, has_experts=has_experts)
+    return settings.version.runs_v2(model.architecture, has_experts=model.has_experts)
 
 
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
@@ -41,8 +40,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
     return Replica(
         timer=timer,
         limits=limits,
-        # The engine keeps one block aside as the empty block.
-        num_blocks=deployment.memory.num_blocks - 1,
+        num_blocks=deployment.memory.request_blocks,
         kv_shape=deployment.memory.kv.shape.even,
         prefix_caching=settings.enable_prefix_caching,
         sparse_windows=version.sparse_windows,

@@ -152,13 +152,13 @@ def _check_cache(deployment: Deployment, shape: StepShape) -> None:
     memory = deployment.memory
     pairs = Counter(zip(shape.new_tokens, shape.computed, strict=True))
     needed = sum(memory.kv.shape.most_blocks(new + old, new) * count for (new, old), count in pairs.items())
-    if needed < memory.num_blocks:
+    if needed <= memory.request_blocks:
         return
     tokens = sum((new + old) * count for (new, old), count in pairs.items())
     longest = max(new + old for new, old in pairs)
     raise InputError(
         f"a step over {len(shape.new_tokens):,} sequences with {tokens:,} tokens in all does not fit in the KV cache, "
-        f"whose {memory.num_blocks - 1:,} blocks hold {memory.most_sequences(longest, 1):,} sequences of {longest:,} "
+        f"whose {memory.request_blocks:,} blocks hold {memory.most_sequences(longest, 1):,} sequences of {longest:,} "
         "tokens; take fewer or shorter ones, or more GPUs"
     )
 

@@ -16,9 +16,10 @@ from infercast.engines.expert_launches import Configuration, ExpertLaunches
 from infercast.engines.registry import AnyEngine, default_engine
 from infercast.errors import InputError
 from infercast.hardware import Gpu
-from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
 from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout
 from infercast.ops import MoE
 from infercast.predict.physics.expert_launch import ALIGNED, Prices, price_tiles
 from infercast.predict.physics.expert_tiles import Tiles, all_tiles, excluded, tiles_of
