@@ -20,7 +20,7 @@ from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, system
 from infercast.serve import Workload
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import receiving
-from infercast.serve.state import Progress, Watcher
+from infercast.serve.loop import Progress, Watcher
 
 
 def simulate(

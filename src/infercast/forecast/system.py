@@ -16,7 +16,7 @@ from infercast.serve import Record, Replica, Workload, simulate
 from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
-from infercast.serve.state import Progress, Watcher
+from infercast.serve.loop import Progress, Watcher
 
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
 """What a pool of replicas does."""

@@ -14,7 +14,7 @@ from infercast.engines.timer import KernelTimer
 from infercast.forecast.system import DECODE, ServingPool
 from infercast.serve import Record, Replica
 from infercast.serve.fleet.two_pools import taken_in
-from infercast.serve.scheduler.scheduler import Plan
+from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.stages import StagedSpan
 from infercast.serve.step import HostCost, StepEstimate, StepShape
 from infercast.serve.timeline import Span
