@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from infercast.serve.step import StepShape
 from infercast.serve.timeline import Timeline
 from infercast.serve.workload.clients import Clients
 from infercast.serve.workload.request import Request, Workload
+from infercast.serve.workload.source import Source
 
 PlainCache: Any = run_path(str(Path(__file__).with_name("plain_cache.py")))["PlainCache"]
 
@@ -96,11 +98,10 @@ class Scheduler:
         self._step += 1
         if self.limits.prompts_first:
             self.schedule_waiting(plan, self.limits.max_num_batched_tokens)
-            if plan.sequences:
-                return plan
-        budget = self._schedule_running(plan)
-        if not plan.num_preempted:
-            self.schedule_waiting(plan, budget)
+        if not plan.sequences:
+            budget = self._schedule_running(plan)
+            if not plan.num_preempted:
+                self.schedule_waiting(plan, budget)
         if not plan.sequences:
             return None
         if self.settles:
@@ -253,12 +254,11 @@ class Scheduler:
 class Engine:
     """The loop, one step at a time."""
 
-    def __init__(self, replica: Replica, workload: Workload) -> None:
-        self.replica = replica
-        self.clients = Clients(workload, replica.request_path_seconds, replica.request_token_seconds)
-        self.record = Record(
-            len(workload.requests), replica.num_blocks, replica.token_path_seconds, replica.token_turn_seconds
-        )
+    is_ahead = False
+    """As a fleet asks it; it never is."""
+
+    def __init__(self, replica: Replica, clients: Source, record: Record) -> None:
+        self.replica, self.clients, self.record = replica, clients, record
         cache = PlainCache(
             replica.num_blocks, replica.kv_shape, caching=replica.prefix_caching, sparse_windows=replica.sparse_windows
         )
@@ -269,10 +269,11 @@ class Engine:
         self.conditions = Conditions(replica.settle_seconds, replica.launch_spread)
         self.under_way: deque[tuple[float, float, Plan] | None] = deque()
 
-    def run(self) -> Record:
-        """Serve everything."""
+    def turns(self) -> Iterator[float]:
+        """Turn by turn until no client will send again: the clock before each."""
         scheduler, clients, timeline = self.scheduler, self.clients, self.timeline
         while True:
+            yield timeline.clock
             while (arrival := clients.next_arrival) is not None and arrival <= timeline.clock:
                 index, request, sent = clients.pop()
                 scheduler.add(index, request)
@@ -291,7 +292,8 @@ class Engine:
             elif arrival is not None:
                 timeline.sleep_until(arrival + self.replica.wake_up_seconds)
             else:
-                return self.record.close(scheduler.num_preemptions)
+                self.record.close(scheduler.num_preemptions)
+                return
 
     def start(self, plan: Plan) -> None:
         """Hand a planned step to the GPU."""
@@ -325,4 +327,8 @@ class Engine:
 
 def simulate(replica: Replica, workload: Workload) -> Record:
     """Serve a workload, the plain way."""
-    return Engine(replica, workload).run()
+    clients = Clients(workload, replica.request_path_seconds, replica.request_token_seconds)
+    record = Record(len(workload.requests), replica.num_blocks, replica.token_path_seconds, replica.token_turn_seconds)
+    for _ in Engine(replica, clients, record).turns():
+        pass
+    return record

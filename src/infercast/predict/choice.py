@@ -61,7 +61,7 @@ def trust_in(entry: Entry, *, same_die: bool) -> float:
 def base_seconds(family: str, engine: str, physics: Physics) -> Array:
     """What a model's answer is a factor of: for attention of a sweep what its kernel's schedule takes, else physics."""
     if engine != SWEEP or family not in SCHEDULED:
-        return physics.seconds
+        return np.asarray(physics.seconds)
     return np.asarray(1e-6 * np.exp2(physics.features[:, SCHEDULED[family]]))
 
 

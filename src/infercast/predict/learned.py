@@ -24,7 +24,8 @@ from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice
 from infercast.predict.chooser import Chooser
 from infercast.predict.estimate import Estimate
 from infercast.predict.identity import SWEEP
-from infercast.predict.physics.attention_kernels import Single
+from infercast.predict.many import distinct, in_parts
+from infercast.predict.physics.attention_batch import Single
 from infercast.predict.physics.cores import engine_physics, sweep_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
 from infercast.predict.pricer import GemmPricer
@@ -87,8 +88,11 @@ class Learned:
 
     def price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices. ``variants`` names the kernel, if known."""
+        op, which = distinct(op)
         own, lesser = self._price(op, gpu, variants), self._lesser(op, gpu)
-        return own if lesser is None else at_most(own, self._price(op, lesser[0], variants).seconds * lesser[1])
+        if lesser is not None:
+            own = at_most(own, self._price(op, lesser[0], variants).seconds * lesser[1])
+        return own if which is None else own.taken(which)
 
     def _price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
         if gpu.vendor != UNDERSTOOD:
@@ -122,8 +126,11 @@ class Learned:
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who price by the thousand."""
+        op, which = distinct(op)
         own, lesser = self._seconds(op, gpu), self._lesser(op, gpu)
-        return own if lesser is None else np.minimum(own, self._seconds(op, lesser[0]) * lesser[1])
+        if lesser is not None:
+            own = np.minimum(own, self._seconds(op, lesser[0]) * lesser[1])
+        return own if which is None else np.ravel(own)[which]
 
     def _seconds(self, op: Op, gpu: Gpu) -> Quantity:
         if gpu.vendor != UNDERSTOOD:
@@ -183,11 +190,16 @@ class Learned:
     def _apply(self, choice: Choice | None, op: Op, gpu: Gpu) -> tuple[Physics, Array]:
         """The physics of an operator, and what was learned to multiply it by."""
         family = family_of(op)
+        if self._corrections:
+            return self._apply_to(choice, family, op, gpu)
+        return in_parts(op, lambda part: self._apply_to(choice, family, part, gpu))
+
+    def _apply_to(self, choice: Choice | None, family: str, op: Op, gpu: Gpu) -> tuple[Physics, Array]:
         of_sweep = choice is not None and choice.entry.engine == SWEEP
         physics_of = sweep_physics if of_sweep else self._physics
         physics = physics_of(family, op, gpu)
         if choice is None:
-            return physics, np.ones(1)
+            return physics, np.ones_like(physics.seconds)
         correction = self._corrections.get((family, choice.entry.variant))
         learned = 0.0 if correction is None else correction(physics.features)
         if choice.known is None:

@@ -109,7 +109,7 @@ class GemmPricer:
             if known is not None:
                 (elsewhere, _), values = self._products(m, n, k, known, x, engine=self._engine)
                 seconds = elsewhere * np.clip((seconds / elsewhere) ** self._trust, self._least, self._most)
-            residual = self._forest.predict_columns(values, m.size)
+            residual = self._forest.predict_columns(values, m.size, x.dtype)
             residual *= self._shrink
             residual += self._offset
             seconds = seconds * np.exp(residual) * self._longer + self._added

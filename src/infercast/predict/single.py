@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import exp, exp2, log
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.pcie import is_left_open, servers
 from infercast.ops import Attention, Collective, Elementwise, MoE, Op
-from infercast.ops.dtypes import tensor_rate_of
+from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.op import Quantity, Size
 from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, SCHEDULED, Choice
 from infercast.predict.estimate import Estimate
 from infercast.predict.identity import SWEEP
-from infercast.predict.physics.attention_decode import DecodeLayout, decode_one
-from infercast.predict.physics.attention_kernels import Single, single_of
-from infercast.predict.physics.attention_prefill import PrefillLayout, prefill_one
-from infercast.predict.physics.collective import collective_one
-from infercast.predict.physics.memory_bound import memory_bound_one
-from infercast.predict.physics.moe_one import Layer, moe_one
-from infercast.predict.physics.terms import OnePhysics
+from infercast.predict.physics.attention_batch import Single, keys_in_reach, pairs_of, single_of
+from infercast.predict.physics.cores import CORES, Core
+from infercast.predict.physics.terms import Physics
 from infercast.predict.profile import family_of
 
-Shared = TypeVar("Shared")
+# What a core is made for, beside its GPU.
+KEYS: dict[type, Callable[[Any], object]] = {
+    Attention: attrgetter("heads", "kv_heads", "head_dim", "value_dim", "window", "dtype", "kv_dtype"),
+    MoE: attrgetter("hidden", "inter", "experts", "topk", "num_local", "matrices"),
+    Collective: attrgetter("kind", "gpus", "library"),
+    Elementwise: attrgetter("family", "kind", "read_per_row", "written_per_row", "shared_read", "reduced"),
+}
 
 
 def size_of_one(op: Op) -> Single | float | None:
@@ -74,7 +77,8 @@ class SinglePricer:
             if choice.entry.engine == SWEEP:
                 self._scheduled = SCHEDULED.get(choice.entry.family, -1)
         self._low, self._high = exp(low), exp(high)
-        self._last: dict[int, tuple[tuple[object, ...], Any]] = {}
+        self._family, self._key = family_of(op), KEYS[type(op)]
+        self._cores: dict[str, tuple[object, Core | None]] = {}
 
     def price(self, op: Op, size: Single | float) -> Estimate:
         """One launch."""
@@ -91,8 +95,9 @@ class SinglePricer:
         """The same without interval and reason."""
         return self._seconds(op, size, self._physics(op, self._gpu, size))
 
-    def _seconds(self, op: Op, size: Single | float, physics: OnePhysics) -> float:
-        seconds, choice = physics.seconds, self._choice
+    def _seconds(self, op: Op, size: Single | float, physics: Physics) -> float:
+        seconds: float = physics.seconds
+        choice = self._choice
         if choice is not None:
             known, factor = physics, 1.0
             if choice.known is not None:  # a sibling answers for the same shape on itself
@@ -101,13 +106,15 @@ class SinglePricer:
                 factor = min(max((seconds / known.seconds) ** choice.trust, least), most) * known.seconds / seconds
             seconds = seconds * (factor * exp(self._residual(choice, known))) * self._longer + self._added
         if isinstance(op, Attention) and isinstance(size, Single):
-            products = 2.0 * op.heads * (op.head_dim + op.value_dim) * size.pairs(op.window)
-            return self._at_least(seconds, products, op.dtype, size.kv_bytes(op))
+            products = 2.0 * op.heads * (op.head_dim + op.value_dim) * pairs_of(size, op.window)
+            width = op.head_dim if op.latent_kv else op.head_dim + op.value_dim
+            kv_bytes = bytes_of(op.kv_dtype) * op.kv_heads * width * keys_in_reach(size, op.window)
+            return self._at_least(seconds, products, op.dtype, kv_bytes)
         if isinstance(op, MoE):
             return self._at_least(seconds, _plain(op.flops), op.dtype, _plain(op.weight_bytes))
         return seconds
 
-    def _residual(self, choice: Choice, physics: OnePhysics) -> float:
+    def _residual(self, choice: Choice, physics: Physics) -> float:
         """log(measured / physics) as the model believes it."""
         learned = choice.entry.offset + choice.entry.shrink * choice.forest.predict_one(physics.features)
         if self._scheduled < 0:
@@ -119,28 +126,14 @@ class SinglePricer:
         seconds = max(seconds, products / self._gpu.dense_flops(tensor_rate_of(dtype)))
         return max(seconds, cold_bytes / self._gpu.dram_bandwidth) if self._engine else seconds
 
-    def _physics(self, op: Op, gpu: Gpu, size: Single | float) -> OnePhysics:
-        if isinstance(size, Single):
-            assert isinstance(op, Attention)
-            sizes = op.heads, op.kv_heads, op.head_dim, op.value_dim, op.window, op.dtype, op.kv_dtype
-            if size.queries == 1.0:
-                return decode_one(self._shared(DecodeLayout, op, gpu, sizes), size, cold=self._engine)
-            return prefill_one(self._shared(PrefillLayout, op, gpu, sizes), size)
-        if isinstance(op, MoE):
-            layer = op.hidden, op.inter, op.experts, op.topk, op.num_local, op.matrices
-            return moe_one(self._shared(Layer, op, gpu, layer), size, cold=self._engine)
-        if isinstance(op, Collective):
-            return collective_one(op, gpu, size, engine=self._engine)
-        assert isinstance(op, Elementwise)
-        return memory_bound_one(op, gpu, size)
-
-    def _shared(self, make: Callable[[Any, Gpu], Shared], op: Op, gpu: Gpu, sizes: tuple[object, ...]) -> Shared:
-        """What kernels of the last one's sizes share: those who price one by one mostly change what a step decides."""
-        known = self._last.get(id(gpu))
-        if known is None or known[0] != sizes:
-            known = self._last[id(gpu)] = sizes, make(op, gpu)
-        shared: Shared = known[1]
-        return shared
+    def _physics(self, op: Op, gpu: Gpu, size: Single | float) -> Physics:
+        """Those who ask for one kernel after the other mostly change what a step decides: the last core is kept."""
+        key = self._key(op)
+        known, core = self._cores.get(gpu.name, (None, None))
+        if core is None or core.gpu is not gpu or known != key:
+            core = CORES[self._family](op, gpu)
+            self._cores[gpu.name] = key, core
+        return core.physics(size, engine=self._engine)
 
 
 def _plain(value: Quantity) -> float:

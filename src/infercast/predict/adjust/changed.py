@@ -63,7 +63,7 @@ class Changed:
         family = family_of(op)
         here, there = (engine_physics(family, op, chip).seconds for chip in (gpu, self._real))
         ratio = np.clip((here / there) ** self._trust(op, gpu), *_bounds(gpu, self._real))
-        return np.maximum(np.ravel(self._predictor.seconds(op, self._real)) * ratio, _least(op, gpu))
+        return np.asarray(np.maximum(np.ravel(self._predictor.seconds(op, self._real)) * ratio, _least(op, gpu)))
 
     def _trust(self, op: Op, gpu: Gpu) -> float:
         """How far physics is believed, by what the real chip's price rests on."""

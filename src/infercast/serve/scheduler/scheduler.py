@@ -297,6 +297,7 @@ class Scheduler:
         plan.new_tokens.append(new_tokens)
         plan.computed.append(computed)
         self._budget -= new_tokens
+        self._is_blocked = False  # its window may have moved on, and it may fill what another one looks for
         # Others may find a full block already while it is computed, but not before its last token is known.
         known = sequence.num_input + sequence.num_produced
         self.cache.name(sequence, reached if reached < known else known)
