@@ -1,4 +1,4 @@
-"""Options that ``simulate`` and ``disaggregate`` share, and the deployment that they ask for."""
+"""Options that ``simulate``, ``disaggregate`` and ``diagnose`` share, and the deployment that they ask for."""
 
 from __future__ import annotations
 
