@@ -10,7 +10,7 @@ from infercast.forecast.explain import lanes as module
 from infercast.forecast.explain.lanes import lanes_of
 from infercast.forecast.explain.watched import Watched, watch_run
 from infercast.forecast.system import system_of
-from infercast.serve import simulate, state
+from infercast.serve import simulate, simulation
 from infercast.serve.timeline import Span, Timeline
 
 RUNS = {
@@ -44,7 +44,7 @@ def test_the_host_plans_when_the_simulation_did(run: Watched, monkeypatch: pytes
             moments.append(self.clock)
             return super().launch(*words)
 
-    monkeypatch.setattr(state, "Timeline", Noted)
+    monkeypatch.setattr(simulation, "Timeline", Noted)
     record = simulate(run.forecast.system.pools[0].replica, run.forecast.workload, jump=False)
     lanes = lanes_of(run, 0.0, 1e6)
     plans = [each.begin for each in lanes.engines[0].host if each.name == "plan"]

@@ -44,7 +44,9 @@ def caveats(forecast: Forecast) -> list[str]:
     for role, said in pools.items():
         # What is not true of both of two pools says of which one it is.
         sentences += [
-            each if all(each in other for other in pools.values()) else f"{role.capitalize()} pool: {each}"
+            each
+            if all(each in other for other in pools.values())
+            else f"{role.capitalize()} pool: {each[:1].lower()}{each[1:]}"
             for each in said
         ]
     measured = all(spread_of(pool.deployment) is MEASURED for pool in forecast.pools) and forecast.link is None

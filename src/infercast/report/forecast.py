@@ -51,8 +51,11 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
         for phase in pool.phases:
             title = pool_title(pool, f"Where time goes in {phase_title(pool, phase)}")
             parts.append(section(title, grid(PHASE_COLUMNS, phase_cells(phase), notes_at=(3, 4, 5))))
-    known = [text for _, text in load_rows(forecast)]  # what is said beside the load already is left out
-    return [*parts, section("Caveats", styled("\n".join(each for each in caveats(forecast) if each not in known)))]
+    said = tuple(text for _, text in load_rows(forecast))  # what is said beside the load already is left out
+    return [
+        *parts,
+        section("Caveats", styled("\n".join(each for each in caveats(forecast) if not each.endswith(said)))),
+    ]
 
 
 def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dict[str, Any]:

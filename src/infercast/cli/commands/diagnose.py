@@ -41,11 +41,13 @@ def command(
 
       infercast diagnose llama-3.1-8b --gpu l40s --rate 2 --input-len 2048 --output-len 256
     """
-    if all(given[name] is None for name in ("trace", "rate", "concurrency")):
+    said = any(given[name] is not None for name in ("trace", "rate", "concurrency"))
+    if not said and given["arrival"] == "poisson":
         context.params["concurrency"] = DEFAULT_CONCURRENCY
     workload = served.workload_of(context, DEFAULT_COUNT)
-    sizes = {"tensor_parallel_size": tensor_parallel_size, "pipeline_parallel_size": pipeline_parallel_size}
-    asked = asked_deployment(context, gpu, **sizes)
+    asked = asked_deployment(
+        context, gpu, tensor_parallel_size=tensor_parallel_size, pipeline_parallel_size=pipeline_parallel_size
+    )
     deployment = asked() if what_if is None else deploy_changed(asked, parse_changes(what_if))
     diagnosis = diagnose(deployment, workload)
     if diagnosis.forecast.saturation is not None:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from infercast.engines.timer import KernelTimer
 from infercast.forecast.system import DECODE, ServingPool
 from infercast.serve import Record, Replica
-from infercast.serve.fleet.two_pools import taken_in
 from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.stages import StagedSpan
 from infercast.serve.step import HostCost, StepEstimate, StepShape
@@ -52,18 +51,15 @@ class StepLog:
 
     def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: Sequence[int]) -> None:
         """One step."""
-        new_tokens_of = plan.new_tokens
-        if self._takes_in:
-            shape, new_tokens_of = taken_in(shape), [1] * len(plan.sequences)
         if estimate.slowed:
             self._slowed[len(self._ends)] = estimate.slowed
         self._note(shape, estimate, [span.end], held)
-        share = estimate.gpu_seconds[0] / shape.num_tokens
-        for sequence, new_tokens in zip(plan.sequences, new_tokens_of, strict=True):
+        share = estimate.gpu_seconds[0] / (shape.num_sequences if self._takes_in else shape.num_tokens)
+        for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
             index = sequence.index
             if sequence.num_promised > 1 or self.prompt_end[index] == self.prompt_end[index]:
                 continue
-            self.own_seconds[index] += share * new_tokens
+            self.own_seconds[index] += share if self._takes_in else share * new_tokens
             if sequence.num_promised:
                 self.prompt_end[index] = span.end
 
@@ -81,8 +77,10 @@ class StepLog:
             self._varying = [[] for _ in estimate.varying]
         for noted, values in zip(self._varying, estimate.varying, strict=True):
             noted.extend(values[:steps])
-        num_decodes, sampled = shape.num_sequences - len(shape.prompts), shape.num_sampled
-        self._stretches.append((steps, shape.num_tokens, shape.num_tokens - num_decodes, sampled, *estimate.rows))
+        tokens, num_decodes = shape.num_tokens, shape.num_sequences - len(shape.prompts)
+        if self._takes_in:
+            tokens = num_decodes = shape.num_sequences
+        self._stretches.append((steps, tokens, tokens - num_decodes, shape.num_sampled, *estimate.rows))
 
     @property
     def num_steps(self) -> int:

@@ -29,7 +29,11 @@ COLOURS = {
 }  # fmt: skip
 OTHERS, HOST = SERIES[9], GRID
 KIND_TITLES = {"prefill": "prompts alone", "mixed": "prompts beside decoding", "decode": "decoding alone"}
-PART_COLOURS = (*SERIES[4:5], *SERIES[1:2], *SERIES[3:4], HOST, *SERIES[0:1], *SERIES[6:7], *SERIES[8:9], GRID, OTHERS)
+PART_COLOURS = (
+    SERIES[4], SERIES[1], SERIES[3], HOST, SERIES[0], SERIES[6], SERIES[8], GRID, OTHERS,
+    SERIES[2], SERIES[5], SERIES[7], SERIES[3], OTHERS,
+)  # fmt: skip
+"""Of the parts of the time to first token; the second line is of a link and a decode pool."""
 
 
 def draw(name: str, description: str, height: float, paint: Callable[[Any, Tips], None], width: float = WIDTH) -> str:

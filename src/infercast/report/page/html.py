@@ -12,7 +12,6 @@ from infercast.forecast.intervals.intervals import Band
 from infercast.forecast.latency import NAMES
 from infercast.forecast.pools import PoolRun
 from infercast.forecast.saturation import OVERLOADED
-from infercast.forecast.system import BOTH
 from infercast.report.caveats import caveats
 from infercast.report.forecast import (
     PHASE_COLUMNS,
@@ -151,18 +150,14 @@ def _note_on_engines(pool: PoolRun) -> str:
 
 def _rooflines(overview: Overview) -> str:
     pools = zip(overview.forecast.pools, overview.rooflines, strict=True)
-    parts = [_roofline(pool, rooflines) for pool, rooflines in pools if rooflines]
-    note = (
+    shown = [(pool_title(pool, PHASE_TITLES[each.phase]), each) for pool, several in pools for each in several]
+    parts = [
+        roofline_chart(shown),
         '<p class="note">Larger marks take more of the step. The roof is what the GPU could do at best: its memory '
         "bandwidth times the operations per byte, or its peak rate; what is still in its cache may beat it. Kernels "
-        "that only move data are not shown.</p>"
-    )
-    return "".join([*parts, note])
-
-
-def _roofline(pool: PoolRun, rooflines: Sequence[StepRoofline]) -> str:
-    parts = [roofline_chart(rooflines, "" if pool.role == BOTH else f"-{pool.role}-pool")]
-    for roofline in rooflines:
+        "that only move data are not shown.</p>",
+    ]
+    for title, roofline in shown:
         rows = [
             [
                 escape(point.name),
@@ -174,9 +169,8 @@ def _roofline(pool: PoolRun, rooflines: Sequence[StepRoofline]) -> str:
             ]
             for point in roofline.points[:6]
         ]
-        title = f"{PHASE_TITLES[roofline.phase]}: {_step_words(roofline)}"
         columns = ["kernel", "share", "operations per byte", "reaches", "roof", "of the roof"]
-        parts.append(f"<h3>{escape(pool_title(pool, title))}</h3>" + _table(columns, rows))
+        parts.append(f"<h3>{escape(f'{title}: {_step_words(roofline)}')}</h3>" + _table(columns, rows))
     return "".join(parts)
 
 
