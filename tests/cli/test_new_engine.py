@@ -19,7 +19,7 @@ from infercast.engines.settings import Resolved
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.simulate import simulate
-from infercast.serve import Limits, Replica
+from infercast.serve import FirstCome, Replica
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.step import HostCost, StepTimer
 from infercast.serve.workload.synthetic import synthetic_workload
@@ -77,8 +77,8 @@ def plan_memory(model: Any, layout: Any, gpu: Any, settings: Resolved) -> Memory
 
 
 def replica(deployment: Deployment, settings: ToyResolved, timer: StepTimer, warmed_up: bool) -> Replica:
-    limits = Limits(settings.max_num_batched_tokens, settings.max_num_seqs, prompts_first=True)
-    return Replica(timer, limits, deployment.memory.num_blocks, deployment.memory.kv.shape, steps_under_way=1)
+    policy = FirstCome(settings.max_num_batched_tokens, settings.max_num_seqs, prompts_first=True)
+    return Replica(timer, policy, deployment.memory.num_blocks, deployment.memory.kv.shape, steps_under_way=1)
 
 
 TOY = Engine(
@@ -136,7 +136,7 @@ def test_a_deployment_is_that_of_the_engine() -> None:
     deployment = deploy("qwen3-0.6b", "h200-sxm", engine="toy@1", predictor="roofline")
     assert deployment.engine is TOY
     assert deployment.host.title == "Xeon server, 16 vCPU"
-    assert deployment.replica().limits.prompts_first
+    assert deployment.replica().policy.prompts_first
     forecast = simulate(deployment, synthetic_workload(rate=5.0, count=20, input_lengths=100, output_lengths=8))
     assert forecast.ttft.p50 > 1e-3  # what a step costs the host
 

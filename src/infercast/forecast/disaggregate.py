@@ -27,7 +27,7 @@ from infercast.serve import Replica, Workload
 from infercast.serve.fleet.pool import Pool, same_engines
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import Handover, Link, receiving, simulate_disaggregated
-from infercast.serve.state import Progress
+from infercast.serve.loop import Progress
 
 Array = npt.NDArray[Any]
 

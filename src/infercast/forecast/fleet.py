@@ -23,7 +23,7 @@ from infercast.predict.estimate import kind_of
 from infercast.serve import Record, Workload, simulate
 from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.served import Served
-from infercast.serve.state import Progress, Watcher
+from infercast.serve.loop import Progress, Watcher
 
 if TYPE_CHECKING:
     import pandas

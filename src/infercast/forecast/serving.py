@@ -19,7 +19,7 @@ from infercast.forecast.steady import SteadyState, find_steady
 from infercast.predict.estimate import kind_of
 from infercast.serve import Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
-from infercast.serve.state import Progress, Watcher
+from infercast.serve.loop import Progress, Watcher
 
 if TYPE_CHECKING:
     import pandas

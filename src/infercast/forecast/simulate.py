@@ -9,7 +9,7 @@ from infercast.forecast.serving import Forecast
 from infercast.forecast.serving import simulate as simulate_engine
 from infercast.forecast.shown import check_run
 from infercast.serve import Workload
-from infercast.serve.state import Progress
+from infercast.serve.loop import Progress
 
 
 def simulate(

@@ -6,7 +6,7 @@ from infercast.engines.deployment import Deployment
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.models.spec import ModelConfig
 from infercast.predict.adjust.power import SETTLE_SECONDS
-from infercast.serve import Limits, Replica
+from infercast.serve import FirstCome, Replica
 from infercast.serve.conditions import LAUNCH_SPREAD
 from infercast.serve.first_use import FirstUses
 from infercast.serve.step import StepTimer
@@ -25,7 +25,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
     if not warmed_up:
         largest_graph = max(settings.capture_sizes, default=0)
         first_uses = FirstUses(largest_graph, settings.max_num_batched_tokens, settings.max_num_seqs)
-    limits = Limits(
+    policy = FirstCome(
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_num_seqs=settings.max_num_seqs,
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
@@ -39,7 +39,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
     )
     return Replica(
         timer=timer,
-        limits=limits,
+        policy=policy,
         num_blocks=deployment.memory.request_blocks,
         kv_shape=deployment.memory.kv.shape.even,
         prefix_caching=settings.enable_prefix_caching,

@@ -11,7 +11,7 @@ from infercast.forecast.explain.step_log import EngineRun, StepLog, new_log
 from infercast.forecast.fleet import FleetForecast, forecast_fleet, timer_of
 from infercast.forecast.serving import Forecast, simulate
 from infercast.serve import Workload
-from infercast.serve.state import Progress
+from infercast.serve.loop import Progress
 
 
 @dataclass(frozen=True, slots=True)

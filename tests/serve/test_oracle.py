@@ -8,12 +8,12 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from infercast.serve.coast import coast
 
 from infercast.serve.cache.shape import KvShape
-from infercast.serve.coast import coast
 from infercast.serve.first_use import FirstUses
 from infercast.serve.record import Record
-from infercast.serve.scheduler.limits import Limits
+from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.workload.request import Request, Segment, Workload
@@ -22,7 +22,12 @@ Facts = Callable[[Record], dict[str, Any]]
 
 
 def replica_of(timer: StepTimer, steps_under_way: int, **changes: Any) -> Replica:
-    arguments: dict[str, Any] = {"limits": Limits(64, 8), "num_blocks": 1000, "kv_shape": KvShape(4), **changes}
+    arguments: dict[str, Any] = {
+        "policy": FirstCome(64, 8),
+        "num_blocks": 1000,
+        "kv_shape": KvShape(4),
+        **changes,
+    }
     return Replica(timer, steps_under_way=steps_under_way, **arguments)
 
 
@@ -45,11 +50,11 @@ def test_jumping_and_stepping_give_the_same_bits(data: st.DataObject, scenarios:
 def test_whole_numbers_and_objects_give_the_same_bits(data: st.DataObject, scenarios: Any, facts: Facts) -> None:
     replica, workload = data.draw(scenarios)
     # What the fast loop takes: requests that share nothing, attention without windows, two steps under way.
-    limits = replace(replica.limits, long_prefill_token_threshold=0, chunked_prefill=True)
+    limits = replace(replica.policy, long_prefill_token_threshold=0, chunked_prefill=True)
     shape = KvShape(replica.kv_shape.block_size, (0,) * len(replica.kv_shape.windows))
     longest = max(request.num_input + request.num_output for request in workload.requests)
     blocks = shape.most_blocks(longest, limits.max_num_batched_tokens) + data.draw(st.sampled_from([0, 5, 20, 80]))
-    replica = replace(replica, limits=limits, kv_shape=shape, num_blocks=blocks, steps_under_way=2)
+    replica = replace(replica, policy=limits, kv_shape=shape, num_blocks=blocks, steps_under_way=2)
     requests = tuple(replace(request, prefix=()) for request in workload.requests)
     requests *= data.draw(st.integers(1, 3))
     workload = replace(workload, requests=tuple(sorted(requests, key=lambda request: request.arrival)))
@@ -96,7 +101,7 @@ def test_blocks_without_numbers_are_as_good_as_blocks_one_by_one(
 @settings(derandomize=True, deadline=None, max_examples=150)
 def test_a_cold_engine_jumps_the_same_way(data: st.DataObject, scenarios: Any, facts: Facts) -> None:
     replica, workload = data.draw(scenarios)
-    limits = replica.limits
+    limits = replica.policy
 
     def cold() -> Replica:
         return replace(replica, first_uses=FirstUses(4, limits.max_num_batched_tokens, limits.max_num_seqs))
