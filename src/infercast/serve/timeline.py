@@ -30,8 +30,8 @@ class Span(NamedTuple):
 
 
 Repetitions = tuple[list[float], list[float], list[float]]
-"""Steps that follow each other: what each adds to the run, when the GPU is done with it, and when the host is free after
-it, which is when it has taken in the oldest result."""
+"""Steps that follow each other: what each adds to the run, when the GPU is done with it, and when the host is free
+after it, which is when it has taken in the oldest result."""
 
 
 @dataclass(slots=True)
