@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from infercast.serve.step import StepEstimate
+from infercast.serve.step import HostCost, StepEstimate
 
 LAUNCH_SPREAD = 0.17
 """Standard deviation of the logarithm of how long launching a step with prompts takes, from step logs of engines on
@@ -42,7 +42,11 @@ class Conditions:
             host = estimate.host
             self._number += 1
             factor = self._factors[self._number % NUM_DRAWN]
-            estimate = estimate._replace(host=host._replace(launch=factor * host.launch))
+            slower = HostCost(host.plan, host.prepare, factor * host.launch, host.process, host.wake)
+            estimate = StepEstimate(
+                estimate.gpu_seconds, estimate.varying, slower, estimate.rows, estimate.slowed, estimate.target,
+                estimate.throttled,
+            )  # fmt: skip
         if not estimate.throttled or not self._settle:
             return estimate
         host, seconds = estimate.host, estimate.gpu_seconds[0]

@@ -19,7 +19,7 @@ from infercast.serve.record import Record
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
-from infercast.serve.timeline import Span, Timeline
+from infercast.serve.timeline import Repetitions, Span, Timeline
 from infercast.serve.workload.source import Source
 
 Progress = Callable[[int, float], None]
@@ -36,20 +36,16 @@ MOST_STEPS = 512
 
 
 class Step:
-    """A step that was handed to the GPU, or the last of several that repeat it."""
+    """A step that is handed to the GPU, perhaps several times in a row: what it computes, and what that takes."""
 
-    __slots__ = ("end", "estimate", "held", "numbers", "plan", "process", "shape", "span")
+    __slots__ = ("end", "estimate", "numbers", "plan", "shape")
 
-    def __init__(self, plan: Plan, numbers: Numbers, estimate: StepEstimate, span: Span, held: int) -> None:
-        self.plan, self.numbers, self.estimate, self.span = plan, numbers, estimate, span
-        self.held = held
-        """KV blocks."""
-        self.end = span.end
-        """When the GPU is done with it."""
-        self.process = estimate.host.process
-        """What the host needs to take its result in."""
-        self.shape: StepShape | None = None
-        """The same as the numbers, where somebody asked for it."""
+    def __init__(self, plan: Plan, numbers: Numbers, estimate: StepEstimate, shape: StepShape | None) -> None:
+        self.plan, self.numbers, self.estimate = plan, numbers, estimate
+        self.shape = shape
+        """The same as the numbers, where somebody asks for it."""
+        self.end = 0.0
+        """When the GPU is done with it, or with the last of them."""
 
 
 class Watcher(Protocol):
@@ -103,7 +99,7 @@ class Loop:
 
         Whoever drives several engines gives the next turn to the one whose clock is furthest behind.
         """
-        scheduler, places = self.scheduler, self.steps_under_way
+        scheduler = self.scheduler
         while True:
             yield self.timeline.clock
             arrival = self._take_in_requests()
@@ -111,19 +107,20 @@ class Loop:
             if scheduler.just_left:
                 self.record.note_last_tokens(scheduler.just_left)
                 scheduler.just_left.clear()
-            if plan is None:
-                if not self._is_idle(arrival):
+            if plan is not None:
+                step = self._time(plan, self._most_steps(plan, arrival))
+                if len(step.estimate.gpu_seconds) == 1:
+                    self._launch(step)
                     continue
+                ahead = self._look_ahead(step)
+                if self.clients.wait_for_answers:  # somebody may still send a request that comes before
+                    self.is_ahead = True
+                    yield ahead[2][-1]
+                    self.is_ahead = False
+                self._repeat(step, ahead)
+            elif self._is_idle(arrival):
                 self.record.close(scheduler.num_preemptions)
                 return
-            repeats = scheduler.most_repeats(plan) if self.jump else 0
-            step = self._start(plan, self._worth_timing(repeats, arrival) if repeats else 1)
-            if len(self.under_way) == places:
-                has_ended = self._finish()
-                if len(step.estimate.gpu_seconds) > 1 and not (has_ended and self._may_change()):
-                    yield from self._repeat(step)
-                    continue
-            self._note(step, [step.span.seconds], [step.held])
 
     def _take_in_requests(self) -> float | None:
         """Queue the requests that have arrived; returns when the next one will."""
@@ -151,104 +148,107 @@ class Loop:
             self.timeline.sleep_until(arrival + self.wake_up_seconds)
         return False
 
-    def _start(self, plan: Plan, steps: int) -> Step:
-        """Time a planned step, and so many in a row, and hand it to the GPU."""
-        scheduler, timeline, decodes, context = self.scheduler, self.timeline, plan.decodes, plan.decode_context
-        shape = plan.shape if self.watch is not None or self.first_uses is not None else None
-        if plan.sequences:
-            sampled, tokens = len(plan.sampled), decodes + sum(plan.new_tokens)
-            sequences, total = decodes + len(plan.sequences), context + sum(plan.computed)
-            numbers = (sequences, len(scheduler.waiting), tokens, total, decodes + sampled)
-            estimate = self.timer.compute(plan.beside, sampled, decodes, context, plan.contexts)
-            if tokens > sequences:
-                estimate = self.conditions.meet(estimate, timeline.clock, timeline.gpu_free)
-        else:
-            numbers = (decodes, len(scheduler.waiting), decodes, context, decodes)
-            estimate = self.timer.decode(decodes, context, plan.contexts, steps)
-        scheduler.start(plan)
-        news = NOTHING_NEW if self.first_uses is None or shape is None else self.first_uses.meet(shape)
-        span = timeline.launch(estimate.host, estimate.gpu_seconds[0], news, plan)
-        step = Step(plan, numbers, estimate, span, scheduler.cache.num_held)
-        step.shape = shape
-        self.under_way.append(step)
-        if plan.started:
-            self.record.start(plan.started, span.start)
-        if self.observe is not None:
-            self.observe(scheduler, plan)
-        return step
-
-    def _worth_timing(self, repeats: int, arrival: float | None) -> int:
-        """Steps until the batch changes or, by the length of the last step, the next request comes."""
-        before = self.under_way[0] if self.under_way else None
-        if before is not None and before.plan.ending and self._may_change():
+    def _most_steps(self, plan: Plan, arrival: float | None) -> int:
+        """How often in a row it is worth to time a step: until the batch changes or, about, a request comes."""
+        under_way = self.under_way
+        if not self.jump or len(under_way) != self.steps_under_way - 1 or self.timeline.slept:
             return 1
-        steps = repeats + 1 if repeats < MOST_STEPS else MOST_STEPS
+        steps = self.scheduler.most_steps(plan)
+        before = under_way[0] if under_way else None
+        # Where a request ends with the step before, another one may start.
+        if before and before.plan.ending and (self.scheduler.waiting or self.clients.wait_for_answers):
+            return 1
         if arrival is not None:
             coming = 2 + int(1.1 * (arrival - self.timeline.clock) / self._step_seconds)
             steps = coming if coming < steps else steps
-        return steps
+        return steps if steps < MOST_STEPS else MOST_STEPS
 
-    def _may_change(self) -> bool:
-        """Whether the end of a request may let another one start."""
-        return bool(self.scheduler.waiting) or self.clients.wait_for_answers
+    def _time(self, plan: Plan, steps: int) -> Step:
+        """What a planned step takes, and so many in a row."""
+        timer, decodes, context, num_waiting = (
+            self.timer,
+            plan.decodes,
+            plan.decode_context,
+            len(self.scheduler.waiting),
+        )
+        shape = plan.shape if self.watch is not None or self.first_uses is not None else None
+        if not plan.sequences:
+            if shape is not None and self.first_uses is not None and not self.first_uses.knows(shape):
+                steps = 1
+            estimate = timer.decode(decodes, context, plan.contexts, steps)
+            return Step(plan, (decodes, num_waiting, decodes, context, decodes), estimate, shape)
+        sampled, tokens = len(plan.sampled), decodes + sum(plan.new_tokens)
+        sequences, total = decodes + len(plan.sequences), context + sum(plan.computed)
+        estimate = timer.compute(plan.beside, sampled, decodes, context, plan.contexts)
+        if tokens > sequences:
+            estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
+        return Step(plan, (sequences, num_waiting, tokens, total, decodes + sampled), estimate, shape)
 
-    def _repeat(self, step: Step) -> Iterator[float]:
-        """The same step again and again, before the next request comes; it may still be sent until the clock told."""
-        timeline, plan, estimate = self.timeline, step.plan, step.estimate
-        held: list[int] = []
-        if steps := self.scheduler.cohort.steps_with_room(len(estimate.gpu_seconds) - 1):
-            is_under_way, gpu_seconds = bool(self.under_way), estimate.gpu_seconds[1 : steps + 1]
-            seconds, ends, clocks = timeline.repeat(estimate.host, gpu_seconds, ahead=is_under_way)
-            self.is_ahead = True
-            yield clocks[-1]
-            self.is_ahead = False
-            steps = self._before_arrival(clocks)
-            held = self.scheduler.repeat(plan, steps) if steps else held
-        if not held:
-            self._note(step, [step.span.seconds], [step.held])
-            return
-        if (steps := len(held)) < len(seconds):
+    def _launch(self, step: Step) -> None:
+        """Hand a step to the GPU, and take in the oldest result if as many are under way as may be."""
+        plan, estimate, shape = step.plan, step.estimate, step.shape
+        held = self.scheduler.start(plan)
+        news = NOTHING_NEW if self.first_uses is None or shape is None else self.first_uses.meet(shape)
+        span = self.timeline.launch(estimate.host, estimate.gpu_seconds[0], news, plan)
+        step.end = span.end
+        self.under_way.append(step)
+        if plan.started:
+            self.record.start(plan.started, span.start)
+        phase = self.record.prefilling if step.numbers[2] > step.numbers[0] else self.record.decoding
+        phase.note(step.numbers, estimate, [span.seconds], held)
+        if self.watch is not None and shape is not None:
+            self.watch.step(plan, shape, estimate, span, held)
+        if self.observe is not None:
+            self.observe(self.scheduler, plan)
+        if len(self.under_way) == self.steps_under_way:
+            self._finish()
+
+    def _look_ahead(self, step: Step) -> Repetitions:
+        """The same step again and again, as far as there are blocks for it.
+
+        The result of the step before is taken in while the first one runs, and so on.
+        """
+        before = self.under_way.popleft() if self.under_way else None
+        process = None if before is None else before.estimate.host.process
+        ahead = self.timeline.repeat(step.estimate.host, step.estimate.gpu_seconds, process)
+        if before is not None:
+            self._take_in(before, ahead[2][0])
+        seconds, ends, clocks = ahead
+        steps = 1 + self.scheduler.cohort.steps_with_room(len(seconds) - 1)
+        return ahead if steps == len(seconds) else (seconds[:steps], ends[:steps], clocks[:steps])
+
+    def _repeat(self, step: Step, ahead: Repetitions) -> None:
+        """Hand the same step to the GPU so many times, or until a request comes."""
+        plan, timeline, record, (seconds, ends, clocks) = step.plan, self.timeline, self.record, ahead
+        steps, arrival = len(seconds), self.clients.next_arrival
+        if arrival is not None and arrival <= clocks[-1]:
+            steps = min(steps, 1 + bisect_left(clocks, arrival))
+        held = self.scheduler.start(plan, steps)
+        if len(held) < len(seconds):
+            steps = len(held)
             seconds, ends, clocks = seconds[:steps], ends[:steps], clocks[:steps]
-        self._note(step, [step.span.seconds, *seconds], [step.held, *held], ends)
-        self._step_seconds = seconds[-1]
-        step.end = ends[-1]
-        timeline.jump(clocks[-1], ends[-1])
-        if is_under_way:  # its result is taken in while the first repetition runs, and so on
-            self.record.steady_tokens(plan.decodes, clocks)
+        record.decoding.note(step.numbers, step.estimate, seconds, held)
+        if self.watch is not None and step.shape is not None:
+            self.watch.stretch(step.shape, step.estimate, ends, held)
+        self._step_seconds, step.end = seconds[-1], ends[-1]
+        timeline.clock, timeline.gpu_free = clocks[-1], ends[-1]
+        if self.steps_under_way > 1:
+            record.steady_tokens(plan.decodes, clocks[1:])
+            self.under_way.append(step)
         else:
-            self.record.steady_tokens(plan.decodes, clocks[:-1])
+            record.steady_tokens(plan.decodes, clocks[:-1])
             self._take_in(step, clocks[-1])
 
-    def _before_arrival(self, clocks: list[float]) -> int:
-        """Of repetitions after which the host is free at these times, those that are planned before a request comes."""
-        arrival = self.clients.next_arrival
-        if arrival is None:
-            return len(clocks)
-        if arrival <= self.timeline.clock:
-            return 0
-        return min(len(clocks), 1 + bisect_left(clocks, arrival))
-
-    def _note(self, step: Step, seconds: list[float], held: list[int], further_ends: SequenceOf[float] = ()) -> None:
-        """Write down a step and its repetitions."""
-        numbers, estimate = step.numbers, step.estimate
-        phase = self.record.prefilling if numbers[2] > numbers[0] else self.record.decoding
-        phase.note(numbers, estimate, seconds, held)
-        if self.watch is not None and step.shape is not None:
-            if further_ends:
-                self.watch.stretch(step.shape, estimate, [step.span.end, *further_ends], held)
-            else:
-                self.watch.step(step.plan, step.shape, estimate, step.span, held)
-
-    def _finish(self) -> bool:
-        """Wait for the oldest step under way and take its result in; whether a request has ended with it."""
+    def _finish(self) -> None:
+        """Wait for the oldest step under way and take its result in."""
         step = self.under_way.popleft()
-        return step is not None and self._take_in(step, self.timeline.take_in(step.end, step.process))
+        if step is not None:
+            self._take_in(step, self.timeline.take_in(step.end, step.estimate.host.process))
 
-    def _take_in(self, step: Step, time: float) -> bool:
+    def _take_in(self, step: Step, time: float) -> None:
         """The result of a step is there: tokens leave, and sequences that have all of theirs end."""
         plan = step.plan
         done = self.scheduler.complete(plan)
         self.record.tokens(time, plan.decodes + len(plan.sampled), plan.sampled, done, plan.left)
         for _ in done:
             self.clients.answer(self.record.last_end)
-        return bool(done)

@@ -49,10 +49,6 @@ class Timeline:
         """Nothing is under way and nobody waits before then."""
         self.clock, self.slept = time, True
 
-    def jump(self, clock: float, gpu_free: float) -> None:
-        """Go to where a run ahead got."""
-        self.clock, self.gpu_free, self.slept = clock, gpu_free, False
-
     def launch(self, host: HostCost, gpu_seconds: float, news: News = NOTHING_NEW, plan: Plan | None = None) -> Span:
         """Plan a step and launch it; the host is free when its last kernel is on its way.
 
@@ -76,20 +72,26 @@ class Timeline:
         self.clock = (self.clock if self.clock > end else end) + process
         return self.clock
 
-    def repeat(self, host: HostCost, gpu_seconds: list[float], *, ahead: bool) -> Repetitions:
-        """The step launched last, launched again and again; ``ahead``: it is under way when the next is planned."""
+    def repeat(self, host: HostCost, gpu_seconds: list[float], process_before: float | None) -> Repetitions:
+        """A step launched again and again; the result of the step before is taken in ``process_before`` seconds after
+        it ends, once the first has been launched. None: it has been taken in.
+        """
         plan, prepare, launch, process, _ = host
         clock, gpu_free = self.clock, self.gpu_free
-        # Where the host is done with launching before the step under way ends, the GPU never waits.
-        launched = plan + prepare + launch + MARGIN
-        if ahead and clock + launched < gpu_free and min(gpu_seconds) > launched + process:
-            ends = [*accumulate(gpu_seconds, initial=gpu_free)]
-            clocks = [end + process for end in ends]
-            del ends[0], clocks[-1]
-            return gpu_seconds, ends, clocks
-        ends, seconds, clocks = [gpu_free] if ahead else [], [], []
+        if process_before is not None:
+            # Where the host is done with launching before the step under way ends, the GPU never waits.
+            launched = plan + prepare + launch + MARGIN
+            longer = process if process > process_before else process_before
+            if clock + launched < gpu_free and min(gpu_seconds) > launched + longer:
+                ends = [*accumulate(gpu_seconds, initial=gpu_free)]
+                clocks = [end + process for end in ends]
+                clocks[0] = gpu_free + process_before
+                del ends[0], clocks[-1]
+                return gpu_seconds, ends, clocks
+        processing = process if process_before is None else process_before
+        before, ends, seconds, clocks = gpu_free, [], [], []
         # `launch` and `take_in` in turn, spelled out: steps of small models pass here.
-        for taken, gpu in enumerate(gpu_seconds):
+        for gpu in gpu_seconds:
             idle_from = clock if clock > gpu_free else gpu_free
             ready = clock + plan + prepare
             start = ready if ready > gpu_free else gpu_free
@@ -99,7 +101,8 @@ class Timeline:
             gpu_free = start + gpu + late
             seconds.append((start - idle_from) + gpu + late)
             ends.append(gpu_free)
-            end = ends[taken]
-            clock = (clock if clock > end else end) + process
+            end = gpu_free if process_before is None else before
+            clock = (clock if clock > end else end) + processing
             clocks.append(clock)
-        return seconds, ends[ahead:], clocks
+            before, processing = gpu_free, process
+        return seconds, ends, clocks

@@ -25,15 +25,13 @@ class Cohort:
         """Steps planned so far; members have been in each of them since they joined."""
         self.computed = 0
         """Tokens that all members have computed together."""
-        self.last_place = -1
-        """Of the member that started last, or did so when it was one."""
         self._cache = cache
         self._block_size, self._num_groups = cache.shape.block_size, cache.num_groups
         self._last_steps: list[tuple[int, int, Sequence]] = []
         self._num_joined = 0
         # For the number of a step modulo the block size: members that begin a block in it, and how many blocks that is.
         self._begin: list[dict[Sequence, None]] = [{} for _ in range(self._block_size)]
-        self._blocks = [0] * self._block_size
+        self.blocks = [0] * self._block_size
         self._unknown = unknown
         """Tokens of each member that are computed but, as their values are not known yet, not findable."""
         self._behind = unknown if settles else 0
@@ -56,6 +54,10 @@ class Cohort:
         steps = self.steps
         return [member.num_computed + steps - member.joined for member in self.members]
 
+    def last_place(self) -> int:
+        """Of the member that started last; -1 without members."""
+        return next(reversed(self.members)).place if self.members else -1
+
     def steps_left(self) -> int:
         """Steps until some member has all its tokens."""
         heap = self._last_steps
@@ -70,17 +72,16 @@ class Cohort:
         steps, computed = self.steps, sequence.num_computed
         sequence.joined = steps
         self._num_joined += 1
+        is_last = sequence.place > self.last_place()
         self.members[sequence] = None
+        if not is_last:
+            self.members = dict.fromkeys(sorted(self.members, key=lambda member: member.place))
         self.computed += computed
         sequence.last_step = last = steps + sequence.num_output - sequence.num_promised
         heapq.heappush(self._last_steps, (last, self._num_joined, sequence))
         phase = (steps + 1 - computed) % self._block_size
         self._begin[phase][sequence] = None
-        self._blocks[phase] += self._num_groups
-        if sequence.place < self.last_place:
-            self.members = dict.fromkeys(sorted(self.members, key=lambda member: member.place))
-        else:
-            self.last_place = sequence.place
+        self.blocks[phase] += self._num_groups
         if self.is_windowed:
             for phase in self._leaving_phases(sequence):
                 self._leave[phase][sequence] = None
@@ -93,7 +94,7 @@ class Cohort:
         phase = (sequence.joined + 1 - sequence.num_computed) % self._block_size
         del self.members[sequence]
         del self._begin[phase][sequence]
-        self._blocks[phase] -= self._num_groups
+        self.blocks[phase] -= self._num_groups
         if self.is_windowed:
             for phase in self._leaving_phases(sequence):
                 del self._leave[phase][sequence]
@@ -119,28 +120,24 @@ class Cohort:
         begin = self._begin[(self.steps + 1) % self._block_size]
         return sorted(begin, key=lambda member: member.place)
 
-    def blocks_due(self) -> int:
-        """Blocks that the members together ask for in the next step."""
-        return self._blocks[(self.steps + 1) % self._block_size]
-
     def _blocks_needed(self, steps: int) -> list[int]:
-        """The same for each of the next steps."""
-        blocks, start = self._blocks, (self.steps + 1) % self._block_size
+        """Blocks that the members ask for in each of the steps after the next one."""
+        blocks, start = self.blocks, (self.steps + 2) % self._block_size
         if steps <= self._block_size - start:
             return blocks[start : start + steps]
         return (blocks[start:] + blocks * (1 + steps // self._block_size))[:steps]
 
     def steps_with_room(self, steps: int) -> int:
-        """Of the next steps, those for which there are blocks, even if windows give none back."""
+        """Of the steps after the next one, those for which there are blocks, even if windows give none back."""
         room = self._cache.num_free
         if len(self.members) * self._num_groups * (1 + steps // self._block_size) <= room:
             return steps
         return bisect_right([*accumulate(self._blocks_needed(steps))], room)
 
     def grow(self, steps: int) -> list[int]:
-        """Take the blocks of the next steps; returns how many are held in each, while there is room."""
+        """Take the blocks of the steps after the next one; returns how many are held in each, while there is room."""
         if self.is_windowed:
-            return self._grow_windows(steps)
+            return self.grow_windows(steps, 1)
         cache = self._cache
         before, room = cache.num_held, cache.num_blocks
         held = [*accumulate(self._blocks_needed(steps), initial=before)]
@@ -150,13 +147,13 @@ class Cohort:
         del held[0]
         return held
 
-    def _grow_windows(self, steps: int) -> list[int]:
-        """The same where members give blocks back while they go on."""
+    def grow_windows(self, steps: int = 1, ahead: int = 0) -> list[int]:
+        """The same where members give blocks back while they go on, for steps after ``ahead`` ones."""
         held: list[int] = []
-        cache = self._cache
-        for step in range(self.steps + 1, self.steps + steps + 1):
+        cache, first = self._cache, self.steps + ahead + 1
+        for step in range(first, first + steps):
             phase = step % self._block_size
-            if self._blocks[phase] > cache.num_free:  # now it matters who gives back before whom
+            if self.blocks[phase] > cache.num_free:  # now it matters who gives back before whom
                 return held
             self.name_answers(step - 1)
             # What falls out of a window is handed out again in the order in which it did.

@@ -8,7 +8,6 @@ step, is planned by itself.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from operator import attrgetter
 
@@ -65,42 +64,40 @@ class Scheduler:
         if self.policy.prompts_first:
             self._plan_waiting(plan)
         if not plan.sequences:
-            self._plan_running(plan)
+            if self.cohort.members and not self._plan_cohort(plan):
+                self._disband()
+            if self._apart:
+                self._plan_apart(plan)
             if self.waiting and not plan.num_preempted and not self._is_blocked:
                 self._plan_waiting(plan)
+        plan.held = self.cache.num_held
         return plan if plan.decodes or plan.sequences else None
 
-    def start(self, plan: Plan) -> None:
-        """The step just planned is handed to the GPU."""
+    def most_steps(self, plan: Plan) -> int:
+        """How often in a row the step just planned can be computed before something changes that is known of."""
+        if plan.sequences or plan.num_preempted or self._apart:
+            return 1
+        can_start = self._budget > 0 and len(self.running) < self.policy.max_num_seqs
+        may_fit = not self._is_blocked or self._is_windowed or self.cohort.names_answers
+        if self.waiting and can_start and may_fit:
+            return 1
+        return self.cohort.steps_left()
+
+    def start(self, plan: Plan, steps: int = 1) -> list[int]:
+        """The step just planned is handed to the GPU so many times; returns the blocks held in each.
+
+        There may be fewer of them, where blocks run out. All but the last have ended when that one is under way.
+        """
+        held = [plan.held]
+        if steps > 1:
+            held += self.cohort.grow(steps - 1)
         if plan.decodes:
-            plan.ending = self.cohort.advance(1)
+            plan.ending = self.cohort.advance(len(held))
         if plan.sequences:
             self._is_blocked = False
             if self._decode_together:
                 self._join(plan.sampled)
         self._under_way.append(plan)
-
-    def most_repeats(self, plan: Plan) -> int:
-        """How often the step just planned can be repeated before something changes that the scheduler knows of."""
-        if plan.sequences or plan.num_preempted or self._apart:
-            return 0
-        can_start = self._budget > 0 and len(self.running) < self.policy.max_num_seqs
-        may_fit = not self._is_blocked or self._is_windowed or self.cohort.names_answers
-        if self.waiting and can_start and may_fit:
-            return 0
-        return self.cohort.steps_left() - 1
-
-    def repeat(self, plan: Plan, steps: int) -> list[int]:
-        """Plan it again, several times; returns the blocks held in each, fewer where they run out.
-
-        The plan becomes that of the last of these steps, the others have ended.
-        """
-        held = self.cohort.grow(steps)
-        if held:
-            if not self._under_way:
-                self._under_way.append(plan)
-            plan.decode_context = self.cohort.computed + (len(held) - 1) * plan.decodes
-            plan.ending = self.cohort.advance(len(held))
         return held
 
     def complete(self, plan: Plan) -> list[Sequence]:
@@ -149,10 +146,8 @@ class Scheduler:
             self.cache.free(sequence)
         self._is_blocked = False
 
-    def _plan_running(self, plan: Plan) -> None:
-        """First the running sequences, in order."""
-        if self.cohort.members and not self._plan_cohort(plan):
-            self._disband()
+    def _plan_apart(self, plan: Plan) -> None:
+        """Running sequences that are planned by themselves, in order."""
         position = 0
         while position < len(self._apart) and self._budget > 0:
             sequence = self._apart[position]
@@ -171,15 +166,14 @@ class Scheduler:
     def _plan_cohort(self, plan: Plan) -> bool:
         """A token of each member, for which the last of all give way if they must; False where order matters."""
         cohort, cache = self.cohort, self.cache
-        is_interleaved = bool(self._apart) and self._apart[0].place < cohort.last_place
-        if is_interleaved or len(cohort.members) > self._budget:
+        if len(cohort.members) > self._budget or (self._apart and self._is_interleaved()):
             return False
         if self._is_windowed:
-            if not cohort.grow(1):
+            if not cohort.grow_windows():
                 return False
             self._is_blocked = False
         else:
-            needed = cohort.blocks_due()
+            needed = cohort.blocks[(cohort.steps + 1) % self._block_size]
             if cache.num_held + needed <= cache.num_blocks:
                 cache.take(needed)
             else:
@@ -187,10 +181,17 @@ class Scheduler:
         if cohort.names_answers:
             cohort.name_answers(cohort.steps + 1)
             self._is_blocked = False
-        plan.decodes = len(cohort.members)
+        plan.decodes = count = len(cohort.members)
         plan.decode_context, plan.contexts = cohort.computed, cohort.contexts
-        self._budget -= plan.decodes
+        self._budget -= count
         return True
+
+    def _is_interleaved(self) -> bool:
+        """Whether somebody who is planned alone comes before a member."""
+        for sequence in self._apart:
+            if sequence.num_computed < sequence.num_tokens:
+                return sequence.place < self.cohort.last_place()
+        return False
 
     def _take_in_order(self, plan: Plan) -> None:
         """Blocks for the members that begin one, as long as there are any or somebody behind them gives way."""
@@ -205,9 +206,10 @@ class Scheduler:
     def _disband(self) -> None:
         """Every member is planned by itself, for once."""
         self.cohort.name_answers(self.cohort.steps)
-        for member in [*self.cohort.members]:
+        members = [*self.cohort.members]
+        for member in members:
             self._leave_cohort(member)
-            insort(self._apart, member, key=PLACE)
+        self._apart = sorted([*members, *self._apart], key=PLACE)
 
     def _leave_cohort(self, member: Sequence) -> None:
         if member.joined < self.cohort.steps:
@@ -217,11 +219,14 @@ class Scheduler:
         self.cohort.leave(member)
 
     def _join(self, sampled: list[Sequence]) -> None:
-        """Who has caught up decodes with the others from now on."""
-        for sequence in sampled:
-            if sequence.num_promised < sequence.num_output:
-                self._apart.remove(sequence)
+        """Who has caught up decodes with the others from now on, unless somebody before it has not."""
+        joining = {sequence for sequence in sampled if sequence.num_promised < sequence.num_output}
+        for sequence in self._apart:
+            if sequence in joining:
                 self.cohort.join(sequence)
+            elif sequence.num_computed < sequence.num_tokens:
+                break
+        self._apart = [sequence for sequence in self._apart if sequence.joined < 0]
 
     def _is_alone(self) -> bool:
         return len(self.running) + len(self.waiting) == 1

@@ -53,7 +53,7 @@ class Plan:
     """What one step computes: a token each of ``decodes`` sequences that decode together, and others beside them."""
 
     __slots__ = (
-        "computed", "contexts", "decode_context", "decodes", "ending", "left", "new_tokens", "num_preempted",
+        "computed", "contexts", "decode_context", "decodes", "ending", "held", "left", "new_tokens", "num_preempted",
         "sampled", "sequences", "started",
     )  # fmt: skip
 
@@ -76,6 +76,8 @@ class Plan:
         self.left: list[Sequence] = []
         """Those that were in the cohort in this step, and are no more."""
         self.num_preempted = 0
+        self.held = 0
+        """KV blocks that all sequences hold for it."""
 
     @property
     def num_sampled(self) -> int:
