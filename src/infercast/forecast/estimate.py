@@ -43,9 +43,8 @@ def estimate(
         if sizes:
             raise InputError(f"an operator has its own sizes; leave out {', '.join(sizes)}")
         return _checked(chosen, kernel, device)
-    for name, size in sizes.items():
-        if isinstance(size, list):
-            sizes[name] = np.array(size)
+    if list in map(type, sizes.values()):
+        sizes = {name: np.array(size) if isinstance(size, list) else size for name, size in sizes.items()}
     return _checked(chosen, build_op(kernel, sizes), device)
 
 

@@ -1,4 +1,4 @@
-"""Options that ``simulate``, ``disaggregate`` and ``diagnose`` share, and the deployment that they ask for."""
+"""Options that commands have in common, in groups, and the deployment that they ask for."""
 
 from __future__ import annotations
 
@@ -45,20 +45,16 @@ class Served:
     seed: served.Seed = 0
 
 
-class Deployed:
-    """What serves it, but for GPUs and how they are used together."""
+class Started:
+    """An engine as a command starts it, but for GPUs and how they are used together."""
 
     quantization: options.Quantization = None
     dtype: engine_options.Dtype = "auto"
     kv_cache_dtype: options.KvCacheDtype = "auto"
     enable_expert_parallel: options.ExpertParallel = False
-    all2all_backend: options.All2AllBackend = None
     moe_backend: options.MoeBackend = "auto"
     language_model_only: options.LanguageModelOnly = False
-    expert_routing: options.ExpertRouting = ROUTINGS[0]
     network: options.NetworkName = None
-    pcie_topology: options.PcieTopology = None
-    api_server: options.ApiServer = True
     engine: options.EngineName = DEFAULT_ENGINE
     max_num_batched_tokens: options.MaxBatchedTokens = None
     max_num_seqs: options.MaxSeqs = None
@@ -77,6 +73,15 @@ class Deployed:
     decode_context_parallel_size: engine_options.DecodeContextParallel = 1
     enforce_eager: options.EnforceEager = False
     setting: engine_options.Setting = []  # noqa: RUF012 - read only
+
+
+class Deployed(Started):
+    """What serves requests: that engine, what it runs on, and how its kernels are estimated."""
+
+    all2all_backend: options.All2AllBackend = None
+    expert_routing: options.ExpertRouting = ROUTINGS[0]
+    pcie_topology: options.PcieTopology = None
+    api_server: options.ApiServer = True
     predictor: options.PredictorName = "learned"
     anchors: options.Anchors = None
     measurements: options.Measurements = None
@@ -130,6 +135,8 @@ def asked_deployment(context: typer.Context, gpu: str, **layout: Any) -> partial
         gpu,
         engine_options.settings_of(context),
         **{**{name: given[name] for name in OF_DEPLOY}, **layout},
-        predictor=options.choose_predictor(given["predictor"], given["anchors"], gpu, given["measurements"]),
+        predictor=options.choose_predictor(
+            given["predictor"], given["anchors"], gpu, given["measurements"], given["engine"]
+        ),
         host=host,
     )

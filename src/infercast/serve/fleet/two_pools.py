@@ -142,10 +142,11 @@ def simulate_disaggregated(
                 if gate is first:
                     wire.put(engine.number, index, time)
                     continue
-                senders.answer(first, time)
+                senders.answer(time)
                 answered += 1
                 if progress is not None and answered % TELL_EVERY == 0:
                     progress(answered, time)
+            senders.go_on(first, min(first.next_event, second.next_event, wire.next_ready))
         first.close()
         second.close()
     prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
