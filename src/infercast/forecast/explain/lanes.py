@@ -99,12 +99,9 @@ def _names(engines: Sequence[EngineRun]) -> list[str]:
     """Numbered within their pool, where there are several."""
     if len(engines) == 1:
         return ["engine"]
-    counts: dict[str, int] = {}
-    names = []
-    for role in (engine.pool.role for engine in engines):
-        counts[role] = counts.get(role, 0) + 1
-        names.append(f"{'' if role == BOTH else f'{role} '}engine {counts[role]}")
-    return names
+    roles = [engine.pool.role for engine in engines]
+    before = ["" if role == BOTH else f"{role} " for role in roles]
+    return [f"{word}engine {1 + roles[:place].count(roles[place])}" for place, word in enumerate(before)]
 
 
 def _transfers(run: Watched, start: float, begin: float, end: float) -> tuple[Slice, ...]:
@@ -112,11 +109,10 @@ def _transfers(run: Watched, start: float, begin: float, end: float) -> tuple[Sl
     if run.forecast.link is None:
         return ()
     done = run.forecast.link.handover
-    slices = [
-        Slice(f"request {number}", float(done.began[number] - start), float(done.received[number] - start))
-        for number in np.argsort(done.began, kind="stable").tolist()
-    ]
-    return tuple(each for each in slices if each.begin < end and each.end > begin)
+    began, received = (done.began - start).tolist(), (done.received - start).tolist()
+    chosen = [index for index in range(len(began)) if began[index] < end and received[index] > begin]
+    chosen.sort(key=began.__getitem__)
+    return tuple(Slice(f"request {index}", began[index], received[index]) for index in chosen)
 
 
 def _chosen(engine: EngineRun, start: float, begin: float, end: float) -> Array:

@@ -34,8 +34,7 @@ class StepLog:
     """A watcher of one engine's run: notes its steps, and for each request what its prompt took."""
 
     def __init__(self, num_requests: int, *, takes_in: bool = False) -> None:
-        """``takes_in``: prompts arrive computed, as on a decode pool, so a step computes a single token of each."""
-        self._takes_in = takes_in
+        self._takes_in = takes_in  # prompts arrive computed, as on a decode pool: a step computes a token of each
         self.own_seconds = np.zeros(num_requests)
         """GPU seconds of each request up to its first token, steps divided among their tokens."""
         self.prompt_end = np.full(num_requests, np.nan)
