@@ -35,19 +35,18 @@ PUBLIC = [
     "decode_shape",
     "deploy",
     "diagnose",
+    "estimate",
+    "estimate_step",
+    "estimate_variants",
     "explain_run",
     "fit_memory",
     "forecast_disaggregated",
-    "forecast_fleet",
     "forecast_intervals",
     "gpu_names",
     "load_gpu",
     "load_model",
     "model_names",
     "prefill_shape",
-    "price",
-    "price_step",
-    "price_variants",
     "read_trace",
     "simulate",
     "synthetic_workload",
@@ -73,6 +72,14 @@ def test_every_name_resolves_and_is_documented(name: str) -> None:
     text = inspect.getdoc(found)
     assert text
     assert not text.startswith(f"{name}("), "the docstring is the one that dataclass makes up"
+
+
+@pytest.mark.parametrize(("old", "new"), infercast._OLD_NAMES.items())
+def test_old_names_work_with_a_notice(old: str, new: str) -> None:
+    with pytest.warns(
+        DeprecationWarning, match=rf"^infercast\.{old} is infercast\.{new} now; 1\.0 drops the old name$"
+    ):
+        assert getattr(infercast, old) is getattr(infercast, new)
 
 
 def test_a_star_import_gives_the_list() -> None:

@@ -88,11 +88,8 @@ class Learned:
 
     def price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices. ``variants`` names the kernel, if known."""
-        op, which = distinct(op)
         own, lesser = self._price(op, gpu, variants), self._lesser(op, gpu)
-        if lesser is not None:
-            own = at_most(own, self._price(op, lesser[0], variants).seconds * lesser[1])
-        return own if which is None else own.taken(which)
+        return own if lesser is None else at_most(own, self._price(op, lesser[0], variants).seconds * lesser[1])
 
     def _price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
         if gpu.vendor != UNDERSTOOD:
@@ -105,6 +102,12 @@ class Learned:
         prompts, decodes = split_batch(op)
         if decodes is not None:
             return join(self._price(prompts, gpu, None), self._price(decodes, gpu, None))
+        return self._price_array(op, gpu, variants)
+
+    def _price_array(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
+        few, which = distinct(op)
+        if which is not None:
+            return self._price(few, gpu, variants).taken(which)
         choice = self.choose(op, gpu, variants)
         physics, factor = self._apply(choice, op, gpu)
         tier, ends = "physics", PHYSICS_INTERVALS.get(family_of(op), PHYSICS_INTERVAL)
@@ -126,11 +129,8 @@ class Learned:
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who price by the thousand."""
-        op, which = distinct(op)
         own, lesser = self._seconds(op, gpu), self._lesser(op, gpu)
-        if lesser is not None:
-            own = np.minimum(own, self._seconds(op, lesser[0]) * lesser[1])
-        return own if which is None else np.ravel(own)[which]
+        return own if lesser is None else np.minimum(own, self._seconds(op, lesser[0]) * lesser[1])
 
     def _seconds(self, op: Op, gpu: Gpu) -> Quantity:
         if gpu.vendor != UNDERSTOOD:
@@ -143,6 +143,9 @@ class Learned:
         prompts, decodes = split_batch(op)
         if decodes is not None:
             return np.asarray(together(self._seconds(prompts, gpu), self._seconds(decodes, gpu)))
+        few, which = distinct(op)
+        if which is not None:
+            return np.asarray(self._seconds(few, gpu))[which]
         choice = self.choose(op, gpu)
         physics, factor = self._apply(choice, op, gpu)
         return self._at_least(op, gpu, self._in_engine(choice, physics.seconds * factor))

@@ -119,8 +119,12 @@ class Cohort:
         begin = self._begin[(self.steps + 1) % self._block_size]
         return sorted(begin, key=lambda member: member.place)
 
-    def blocks_needed(self, steps: int = 1) -> list[int]:
-        """Blocks that the members together ask for in each of the next steps; windows may free some."""
+    def blocks_due(self) -> int:
+        """Blocks that the members together ask for in the next step."""
+        return self._blocks[(self.steps + 1) % self._block_size]
+
+    def _blocks_needed(self, steps: int) -> list[int]:
+        """The same for each of the next steps."""
         blocks, start = self._blocks, (self.steps + 1) % self._block_size
         if steps <= self._block_size - start:
             return blocks[start : start + steps]
@@ -128,7 +132,10 @@ class Cohort:
 
     def steps_with_room(self, steps: int) -> int:
         """Of the next steps, those for which there are blocks, even if windows give none back."""
-        return bisect_right([*accumulate(self.blocks_needed(steps))], self._cache.num_free)
+        room = self._cache.num_free
+        if len(self.members) * self._num_groups * (1 + steps // self._block_size) <= room:
+            return steps
+        return bisect_right([*accumulate(self._blocks_needed(steps))], room)
 
     def grow(self, steps: int) -> list[int]:
         """Take the blocks of the next steps; returns how many are held in each, while there is room."""
@@ -136,7 +143,7 @@ class Cohort:
             return self._grow_windows(steps)
         cache = self._cache
         before, room = cache.num_held, cache.num_blocks
-        held = [*accumulate(self.blocks_needed(steps), initial=before)]
+        held = [*accumulate(self._blocks_needed(steps), initial=before)]
         while held[-1] > room:
             held.pop()
         cache.take(held[-1] - before)
