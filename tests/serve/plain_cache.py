@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request, Segment
@@ -57,6 +57,8 @@ class Holding:
     """Blocks that some layers found of what others have forgotten."""
     num_named: int = 0
     """Leading blocks that others can find."""
+    states: list[int] = field(default_factory=list)
+    """Numbers of the blocks that it holds whatever its length."""
     capacity: int = 0
     """Tokens that fit without asking for more."""
 
@@ -135,7 +137,7 @@ class PlainCache:
         # Group by group: a window's few blocks must not make up for what full attention still needs.
         whole = (group.most_blocks(num_tokens, chunk) for group in self._groups)
         least = max(needed, sum(max(0, most - len(blocks)) for most, blocks in zip(whole, found, strict=True)))
-        if least + held_by_none > self.num_free:
+        if self.shape.state_blocks + least + held_by_none > self.num_free:
             return False
         for table, blocks in zip(holding.tables, found, strict=True):
             table.extend(blocks)
@@ -144,6 +146,7 @@ class PlainCache:
                     self._holders[block] += 1
                     self._unused.pop(block, None)
         holding.num_named = num_cached // self.shape.block_size
+        holding.states.extend(self._take() for _ in range(self.shape.state_blocks))
         return self.grow(holding, num_cached, new_tokens)
 
     def grow(self, holding: Holding, computed: int, new_tokens: int) -> bool:
@@ -194,6 +197,9 @@ class PlainCache:
                 if block != NO_BLOCK:
                     self._release(block)
             table.clear()
+        for block in holding.states:
+            self._release(block)
+        holding.states.clear()
         holding.num_named = holding.capacity = 0
 
     def _found_blocks(self, holding: Holding, num_cached: int) -> list[list[int]]:

@@ -145,7 +145,7 @@ def _scenario(rng: Random, requests: Sequence[Request], changes: dict[str, Any])
     if not policy.chunked_prefill:
         policy = replace(policy, max_num_batched_tokens=longest + rng.randint(0, 8))
     windows = rng.choice([(0,), (0,), (0,), (0, 0), (6,), (0, 5), (0, 4, 9), (3, 3, 0), (2, 0, 1)])
-    shape = changes.pop("kv_shape", KvShape(rng.randint(1, 5), windows))
+    shape = changes.pop("kv_shape", KvShape(rng.randint(1, 5), windows, state_blocks=rng.choice([0, 0, 0, 2])))
     steps_under_way = changes.pop("steps_under_way", rng.randint(1, 2))
     # At least what the longest request needs, seldom enough for all of them.
     held = policy.max_num_batched_tokens * (steps_under_way if policy.settles else 1)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from infercast.serve.cache.holding import Holding
+from infercast.serve.cache.holding import Holding, Span
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request, Segment
@@ -17,16 +17,21 @@ def prompt(num_input: int, *prefix: tuple[int, int]) -> Request:
     return Request(0.0, num_input, 1, tuple(Segment(content, num_tokens) for content, num_tokens in prefix))
 
 
+def holding_of(cache: KvCache, index: int, request: Request) -> Holding:
+    """Of a sequence that holds nothing yet."""
+    return Holding(index, cache.path(request), request.num_input, cache.num_groups)
+
+
 def start(
     cache: KvCache, index: int, request: Request, new_tokens: int | None = None, chunk: int = LARGE_CHUNK
 ) -> tuple[Holding, int] | None:
     """Admit a request, all of its tokens at once if not told otherwise; its holding and how much was cached."""
-    holding = cache.new_holding(index, request)
+    holding = holding_of(cache, index, request)
     num_cached = cache.longest_prefix(holding, request.num_input)
     new_tokens = request.num_input - num_cached if new_tokens is None else new_tokens
     if not cache.admit(holding, num_cached, new_tokens, request.num_input, chunk):
         return None
-    cache.name_full_blocks(holding, num_cached + new_tokens)
+    cache.name(holding, num_cached + new_tokens)
     return holding, num_cached
 
 
@@ -38,7 +43,12 @@ def must_start(cache: KvCache, index: int, request: Request) -> Holding:
 
 def hit(cache: KvCache, request: Request) -> int:
     """Tokens that a newcomer would find."""
-    return cache.longest_prefix(cache.new_holding(99, request), request.num_input)
+    return cache.longest_prefix(holding_of(cache, 99, request), request.num_input)
+
+
+def found(holding: Holding, group: int = 0) -> list[Span]:
+    """What it holds that others can find."""
+    return [] if holding.spans is None else holding.spans[group]
 
 
 def test_a_sequence_holds_its_tokens_rounded_up_to_blocks() -> None:
@@ -51,18 +61,18 @@ def test_a_sequence_holds_its_tokens_rounded_up_to_blocks() -> None:
 def test_growing_takes_a_block_only_at_its_edge() -> None:
     cache = cache_of(10)
     holding = must_start(cache, 0, prompt(3))
-    assert (holding.capacity, cache.num_free) == (4, 9)
-    assert cache.grow(holding, 3, 1)
+    assert (holding.length, cache.num_free) == (1, 9)
+    assert cache.grow(holding, 4)
     assert cache.num_free == 9
-    assert cache.grow(holding, 4, 1)
-    assert (holding.capacity, cache.num_free) == (8, 8)
+    assert cache.grow(holding, 5)
+    assert (holding.length, cache.num_free) == (2, 8)
 
 
 def test_growing_beyond_the_cache_takes_nothing() -> None:
     cache = cache_of(3)
     holding = must_start(cache, 0, prompt(8))
-    assert not cache.grow(holding, 8, 5)
-    assert (holding.capacity, cache.num_free) == (8, 1)
+    assert not cache.grow(holding, 13)
+    assert (holding.length, cache.num_free) == (2, 1)
 
 
 def test_free_gives_everything_back() -> None:
@@ -72,7 +82,7 @@ def test_free_gives_everything_back() -> None:
     for holding in holdings:
         cache.free(holding)
     assert cache.num_free == 10
-    assert (holdings[0].capacity, holdings[0].tables[0].length) == (0, 0)
+    assert (holdings[0].length, holdings[0].named, holdings[0].spans) == (0, 0, None)
 
 
 def test_a_shared_prefix_is_held_once() -> None:
@@ -82,7 +92,8 @@ def test_a_shared_prefix_is_held_once() -> None:
     assert started is not None
     second, num_cached = started
     assert num_cached == 8
-    assert first.tables == second.tables
+    assert first.spans == second.spans
+    assert [span.holders for span in found(first)] == [{first, second}]
     assert cache.num_free == 10 - 2 - 2  # two blocks in common, one each of their own
 
 
@@ -136,7 +147,7 @@ def test_blocks_without_content_are_handed_out_before_cached_ones() -> None:
     cache.free(must_start(cache, 0, prompt(5, (1, 4))))
     blank = must_start(cache, 1, prompt(12))
     assert hit(cache, prompt(5, (1, 4))) == 4
-    assert cache.grow(blank, 12, 1)
+    assert cache.grow(blank, 13)
     assert hit(cache, prompt(5, (1, 4))) == 0
 
 
@@ -236,7 +247,7 @@ def test_every_group_has_blocks_of_its_own() -> None:
     cache = cache_of(10, 0, 0)
     holding = must_start(cache, 0, prompt(5))
     assert cache.num_free == 6
-    assert [table.length for table in holding.tables] == [2, 2]
+    assert (holding.length, holding.first) == (2, [0, 0])
 
 
 def test_a_window_lets_go_of_the_blocks_before_it() -> None:
@@ -244,8 +255,8 @@ def test_a_window_lets_go_of_the_blocks_before_it() -> None:
     cache = cache_of(10, 5)
     holding = must_start(cache, 0, prompt(8))
     cache.slide(holding, 8)
-    assert cache.grow(holding, 8, 1)
-    assert (holding.tables[0].first, holding.tables[0].length) == (1, 3)
+    assert cache.grow(holding, 9)
+    assert (holding.first, holding.length) == ([1], 3)
     assert cache.num_free == 8
 
 
@@ -254,8 +265,8 @@ def test_a_window_keeps_a_block_that_it_still_touches() -> None:
     cache = cache_of(10, 6)
     holding = must_start(cache, 0, prompt(8))
     cache.slide(holding, 8)
-    assert cache.grow(holding, 8, 1)
-    assert holding.tables[0].first == 0
+    assert cache.grow(holding, 9)
+    assert holding.first == [0]
 
 
 def test_a_window_never_holds_more_than_its_bound() -> None:
@@ -268,7 +279,7 @@ def test_a_window_never_holds_more_than_its_bound() -> None:
     holding, held = started[0], []
     for computed in range(3, 99, 3):
         cache.slide(holding, computed)
-        assert cache.grow(holding, computed, 3)
+        assert cache.grow(holding, computed + 3)
         held.append(10 - cache.num_free)
     assert max(held) == bound
 
@@ -285,7 +296,7 @@ def test_a_window_finds_a_prefix_whose_beginning_is_forgotten() -> None:
     cache.free(must_start(cache, 0, prompt(16, (1, 16))))
     assert hit(cache, prompt(17, (1, 16))) == 16
     holding = must_start(cache, 1, prompt(17, (1, 16)))
-    assert holding.tables[0].first == 3
+    assert holding.first == [3]
     assert cache.num_free == 2
 
 
@@ -315,3 +326,54 @@ def test_a_windows_hit_does_not_make_up_for_what_full_attention_needs() -> None:
         must_start(cache, 0, prompt(16, (1, 16)))
         assert cache.num_free == num_free
         assert (start(cache, 1, prompt(28, (1, 16)), new_tokens=4, chunk=4) is not None) is admitted
+
+
+def places(holding: Holding) -> list[tuple[int, int, int]]:
+    """Where each of its findable spans begins and ends, and how many hold it."""
+    return [(span.start, span.end, len(span.holders)) for span in found(holding)]
+
+
+def test_a_span_is_cut_where_a_prompt_parts() -> None:
+    cache = cache_of(20)
+    first = must_start(cache, 0, prompt(17, (1, 16)))
+    assert places(first) == [(0, 4, 1)]
+    second = must_start(cache, 1, prompt(17, (1, 8)))
+    assert (places(first), places(second)) == ([(0, 2, 2), (2, 4, 1)], [(0, 2, 2)])
+    cache.free(first)
+    assert (places(second), cache.num_free) == ([(0, 2, 1)], 20 - 5)
+    assert hit(cache, prompt(17, (1, 16))) == 16
+
+
+def test_a_span_is_cut_where_a_window_moves_on() -> None:
+    # Two sequences hold blocks 0 to 3; the window of one leaves the first two behind.
+    cache = cache_of(20, 6)
+    first = must_start(cache, 0, prompt(16, (1, 16)))
+    second = holding_of(cache, 1, prompt(17, (1, 16)))
+    assert cache.admit(second, cache.longest_prefix(second, 17), 1, 17, LARGE_CHUNK)
+    assert (places(second), second.first) == ([(2, 4, 2)], [2])
+    cache.slide(first, 13)
+    assert (places(first), first.first) == ([(2, 4, 2)], [2])
+    assert cache.num_free == 20 - 3
+
+
+def test_a_span_grows_as_long_as_nobody_else_has_it() -> None:
+    cache = cache_of(20)
+    first = holding_of(cache, 0, prompt(20, (1, 20)))
+    assert cache.admit(first, 0, 8, 20, LARGE_CHUNK)
+    cache.name(first, 8)
+    assert cache.grow(first, 16)
+    cache.name(first, 12)
+    assert places(first) == [(0, 3, 1)]
+    must_start(cache, 1, prompt(13, (1, 12)))
+    cache.name(first, 16)
+    assert places(first) == [(0, 3, 2), (3, 4, 1)]
+
+
+def test_what_waits_to_be_found_is_cut_and_overwritten_from_its_end() -> None:
+    cache = cache_of(6)
+    cache.free(must_start(cache, 0, prompt(16, (1, 16))))
+    middle = holding_of(cache, 1, prompt(9, (1, 8)))
+    assert cache.admit(middle, cache.longest_prefix(middle, 9), 1, 9, LARGE_CHUNK)
+    assert cache.num_free == 3  # blocks 2 and 3 of the first, and one that was never used
+    must_start(cache, 2, prompt(5))
+    assert hit(cache, prompt(17, (1, 16))) == 12

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from infercast.errors import InputError
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
@@ -29,19 +27,18 @@ def serve(replica: Replica, workload: Workload, engines: int, policy: str = "lea
     return Served(simulate_fleet(Pool(same_engines(replica, engines), policy), workload))
 
 
-@given(data=st.data())
-@settings(derandomize=True, deadline=None, max_examples=150)
-def test_a_fleet_of_one_is_that_engine(data: st.DataObject, scenarios: Any, facts: Any) -> None:
-    replica, workload = data.draw(scenarios)
-    (record,) = simulate_fleet(Pool((replica,), data.draw(st.sampled_from(POLICIES))), workload)
-    assert facts(record) == facts(simulate(replica, workload))
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_fleet_of_one_is_that_engine(scenario: Any, facts: Any, policy: str) -> None:
+    for seed in range(40):
+        replica, workload = scenario("small", seed)
+        (record,) = simulate_fleet(Pool((replica,), policy), workload)
+        assert facts(record) == facts(simulate(*scenario("small", seed))), seed
 
 
-@given(data=st.data())
-@settings(derandomize=True, deadline=None, max_examples=80)
-def test_every_request_is_served_once(data: st.DataObject, scenarios: Any) -> None:
-    replica, workload = data.draw(scenarios)
-    records = simulate_fleet(Pool(same_engines(replica, 3), data.draw(st.sampled_from(POLICIES))), workload)
+@pytest.mark.parametrize("seed", range(80))
+def test_every_request_is_served_once(scenario: Any, seed: int) -> None:
+    replica, workload = scenario("small", seed)
+    records = simulate_fleet(Pool(same_engines(replica, 3), POLICIES[seed % len(POLICIES)]), workload)
     assert sum(~np.isnan(record.last_token) for record in records).tolist() == [1] * len(workload.requests)
     served = Served(records)
     assert served.num_output.tolist() == [request.num_output for request in workload.requests]

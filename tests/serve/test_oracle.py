@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,10 @@ import pytest
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.record import Record
 from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer
+from infercast.serve.timeline import Span
 from infercast.serve.workload.request import Request, Segment, Workload
 
 Same = Callable[[Replica, Workload], Record]
@@ -121,6 +123,30 @@ def test_windows_are_given_back_in_the_order_of_their_sequences(same: Same, time
     )
     replica = replica_of(timer, 1, policy=FirstCome(40, 16), num_blocks=21, kv_shape=KvShape(4, (3, 3, 0)))
     assert same(replica, Workload(requests)).num_cached.tolist() == [0, 0, 0, 0]
+
+
+class Told:
+    """What a watcher is told of each step: its end, blocks held, sequences, tokens and their contexts."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[float, int, int, int, list[int]]] = []
+
+    def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: Sequence[int]) -> None:
+        self.stretch(shape, estimate, [span.end], held)
+
+    def stretch(self, shape: StepShape, estimate: StepEstimate, ends: Sequence[float], held: Sequence[int]) -> None:
+        for more, (end, blocks) in enumerate(zip(ends, held, strict=True)):
+            context = shape.total_computed + more * shape.num_sequences
+            numbers = [shape.num_sampled, context, shape.is_decode]
+            self.steps.append((end, blocks, shape.num_sequences, shape.num_tokens, numbers))
+
+
+def test_a_watcher_is_told_of_the_same_steps_in_stretches(scenario: Any) -> None:
+    for seed in range(100):
+        told = Told(), Told()
+        for watcher, jump in zip(told, (True, False), strict=True):
+            simulate(*scenario("small", seed), jump=jump, watch=watcher)
+        assert told[0].steps == told[1].steps, seed
 
 
 @both

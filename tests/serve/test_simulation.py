@@ -9,18 +9,19 @@ import pytest
 
 from infercast.errors import InputError
 from infercast.serve.cache.shape import KvShape
+from infercast.serve.loop import TELL_EVERY
 from infercast.serve.record import Record
 from infercast.serve.scheduler.policy import FirstCome
-from infercast.serve.simulation import TELL_EVERY, Replica, simulate
+from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload
 
 
-def replica_of(steps_under_way: int = 2, *, limits: FirstCome | None = None, **changes: Any) -> Replica:
+def replica_of(steps_under_way: int = 2, *, policy: FirstCome | None = None, **changes: Any) -> Replica:
     """Every step takes a second; blocks of four tokens."""
     arguments: dict[str, Any] = {"num_blocks": 100, "kv_shape": KvShape(4), **changes}
-    limits = limits or FirstCome(max_num_batched_tokens=1000, max_num_seqs=8)
-    return Replica(constant_timer(1.0), limits, steps_under_way=steps_under_way, **arguments)
+    policy = policy or FirstCome(max_num_batched_tokens=1000, max_num_seqs=8)
+    return Replica(constant_timer(1.0), policy, steps_under_way=steps_under_way, **arguments)
 
 
 def serve(replica: Replica, *requests: Request, concurrency: int | None = None) -> Record:

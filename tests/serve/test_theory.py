@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from infercast.serve.record import Record
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.scheduler import Scheduler
-from infercast.serve.scheduler.sequence import Plan
+from infercast.serve.scheduler.sequence import Plan, Sequence
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.workload.arrivals import arrival_times
@@ -115,7 +113,7 @@ def test_the_running_gauge_is_the_sum_over_the_steps() -> None:
         return StepEstimate(each, [each])
 
     def add(_: Scheduler, plan: Plan) -> None:
-        areas.append(len(plan.sequences) * float(by_batch(plan.shape).gpu_seconds[0]))
+        areas.append(plan.num_sequences * float(by_batch(plan.shape).gpu_seconds[0]))
 
     workload = Workload(tuple(Request(0.3 * i, 5 + i % 7, 1 + i % 9) for i in range(100)))
     record = simulate(Replica(by_batch, FirstCome(16, 4), num_blocks=200), workload, jump=False, observe=add)
@@ -136,57 +134,90 @@ class Auditor:
         self.replica = replica
         self.scheduler: Scheduler | None = None
         self.computed: dict[int, int] = {}
+        self.found: dict[int, int] = {}
 
     def __call__(self, scheduler: Scheduler, plan: Plan) -> None:
         self.scheduler = scheduler
         self.check_plan(scheduler, plan)
         self.check_blocks(scheduler)
-        self.check_windows(plan)
+        self.check_windows(scheduler, plan)
 
     def check_plan(self, scheduler: Scheduler, plan: Plan) -> None:
         limits = self.replica.policy
-        indices = [sequence.index for sequence in plan.sequences]
+        rows = self.rows(scheduler, plan)
+        indices = [sequence.index for sequence, _, _ in rows]
         assert len(set(indices)) == len(indices) <= len(scheduler.running) <= limits.max_num_seqs
-        assert all(new >= 1 for new in plan.new_tokens)
-        assert sum(plan.new_tokens) <= limits.max_num_batched_tokens
+        assert len(indices) == plan.num_sequences
+        assert all(new >= 1 for _, new, _ in rows)
+        assert sum(new for _, new, _ in rows) <= limits.max_num_batched_tokens
         assert not (plan.num_preempted and plan.started)
-        for sequence, new, before in zip(plan.sequences, plan.new_tokens, plan.computed, strict=True):
-            assert before + new == sequence.num_computed <= sequence.num_tokens
+        for sequence, new, before in rows:
+            assert before + new == num_computed(scheduler, sequence)
+            assert sequence.joined >= 0 or sequence.num_computed <= sequence.num_tokens
             self.computed[sequence.index] = self.computed.get(sequence.index, 0) + new
+        for sequence in plan.started:  # once more after it gave way
+            self.found[sequence.index] = self.found.get(sequence.index, 0) + sequence.num_cached
+
+    def rows(self, scheduler: Scheduler, plan: Plan) -> list[tuple[Sequence, int, int]]:
+        """Sequence, new and computed tokens of everyone in a step that has just been planned."""
+        beside = [*zip(plan.sequences, plan.new_tokens, plan.computed, strict=True)]
+        others = {sequence for sequence, _, _ in beside}
+        together = [each for each in [*scheduler.cohort.members, *plan.ending] if each not in others]
+        before = [num_computed(scheduler, sequence) - 1 for sequence in together]
+        assert (len(before), sum(before)) == (plan.decodes, plan.decode_context)
+        return [*((sequence, 1, computed) for sequence, computed in zip(together, before, strict=True)), *beside]
 
     def check_blocks(self, scheduler: Scheduler) -> None:
         """Every block is free or held; two hold the same one only for the same content at the same place."""
         shape, num_blocks = self.replica.kv_shape, self.replica.num_blocks
-        held: set[object] = set()
+        num_held, shared = len(scheduler.running) * shape.state_blocks, set()
         for sequence in scheduler.running:
-            holding = sequence.holding
-            for group, table in enumerate(holding.tables):
-                assert table.length == shape.blocks_for(sequence.num_computed)
-                for position in range(table.first, table.length):
-                    # What is not full, or is not to be shared, belongs to this sequence alone.
-                    copy = table.copies.get(position)
-                    held.add(copy if copy is not None else (group, sequence.index, position))
-                    assert copy is None or copy.name == (group, holding.key(position))
-        assert len(held) + scheduler.cache.num_free == num_blocks
-        assert all(not table.length for sequence in scheduler.waiting for table in sequence.holding.tables)
+            blocks = shape.blocks_for(num_computed(scheduler, sequence))
+            # Members of the cohort count their blocks together, but for windows.
+            assert sequence.length == blocks or (sequence.joined >= 0 and not any(shape.windows))
+            for group, first in enumerate(sequence.first):
+                num_held += blocks - first
+                reached = first
+                for span in sequence.spans[group] if sequence.spans is not None else ():
+                    assert reached <= span.start < span.end <= blocks
+                    reached = span.end
+                    assert span.bundle is None
+                    assert sequence in span.holders
+                    assert span in span.line.spans
+                    assert any(
+                        edge == span.line.edge and start <= span.start and span.end <= stop
+                        for edge, start, stop in sequence.pieces()
+                    )
+                    shared.add(span)
+        num_held -= sum((len(span.holders) - 1) * (span.end - span.start) for span in shared)
+        assert num_held + scheduler.cache.num_free == num_blocks
+        assert all(not sequence.length for sequence in scheduler.waiting)
         assert not {id(sequence) for sequence in scheduler.running} & {id(sequence) for sequence in scheduler.waiting}
 
-    def check_windows(self, plan: Plan) -> None:
+    def check_windows(self, scheduler: Scheduler, plan: Plan) -> None:
         """What a step looks at is there, and a window holds no more than it should."""
         shape, chunk = self.replica.kv_shape, self.replica.policy.max_num_batched_tokens
         chunk *= self.replica.steps_under_way if self.replica.policy.settles else 1
-        for sequence, before in zip(plan.sequences, plan.computed, strict=True):
-            tables = sequence.holding.tables
-            for group, table in enumerate(tables):
-                assert table.first <= shape.first_in_window(group, before)
-            held = sum(table.length - table.first for table in tables)
-            assert held <= shape.most_blocks(sequence.num_computed, chunk)
+        for sequence, new, before in self.rows(scheduler, plan):
+            blocks = shape.blocks_for(before + new)
+            for group, first in enumerate(sequence.first):
+                assert first <= shape.first_in_window(group, before)
+            held = shape.state_blocks + sum(blocks - first for first in sequence.first)
+            assert held <= shape.most_blocks(before + new, chunk)
 
 
-@given(data=st.data())
-@settings(derandomize=True, deadline=None, max_examples=150)
-def test_nothing_is_lost_and_nothing_booked_twice(data: st.DataObject, scenarios: Any) -> None:
-    replica, workload = data.draw(scenarios)
+def num_computed(scheduler: Scheduler, sequence: Sequence) -> int:
+    """Of a member of the cohort as of now."""
+    return sequence.num_computed + (scheduler.cohort.steps - sequence.joined if sequence.joined >= 0 else 0)
+
+
+@pytest.mark.parametrize("kind", ["small", "tree", "crowd", "pipeline"])
+def test_nothing_is_lost_and_nothing_booked_twice(scenario: Any, kind: str) -> None:
+    for seed in range(10 if kind == "crowd" else 50):
+        audit_all_steps(*scenario(kind, 10_000 + seed))
+
+
+def audit_all_steps(replica: Replica, workload: Workload) -> None:
     audit = Auditor(replica)
     record = simulate(replica, workload, jump=False, observe=audit)
 
@@ -196,16 +227,16 @@ def test_nothing_is_lost_and_nothing_booked_twice(data: st.DataObject, scenarios
     assert audit.scheduler.cache.num_free == replica.num_blocks
     assert record.num_output.tolist() == [request.num_output for request in workload.requests]
     for index, request in enumerate(workload.requests):
-        computed = audit.computed[index] + record.num_cached[index]
+        computed = audit.computed[index] + audit.found[index]
         needed = request.num_input + request.num_output - 1
         assert computed >= needed
-        assert record.num_preemptions or computed == needed
+        # With more than two steps under way a token too many may be planned.
+        assert computed == needed or record.num_preemptions or replica.steps_under_way > 2
 
 
-@given(data=st.data())
-@settings(derandomize=True, deadline=None, max_examples=100)
-def test_every_request_goes_through_its_stations_in_order(data: st.DataObject, scenarios: Any) -> None:
-    replica, workload = data.draw(scenarios)
+@pytest.mark.parametrize("seed", range(100))
+def test_every_request_goes_through_its_stations_in_order(scenario: Any, seed: int) -> None:
+    replica, workload = scenario("small", seed)
     record = simulate(replica, workload)
     assert np.all(record.sent_at >= [request.arrival for request in workload.requests])
     assert np.all(record.started_at >= record.sent_at + replica.request_path_seconds)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from infercast.serve.first_use import FirstUses, News
-from infercast.serve.loop import Flight
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import HostCost, StepEstimate, StepShape, StepTimer
@@ -39,29 +38,28 @@ def test_a_result_is_waited_for_and_taken_in() -> None:
     assert timeline.take_in(3.0, HOST.process) == 9.0
 
 
-@pytest.mark.parametrize("until", [None, 0.0, 11.0, 31.5, 300.0])
-@pytest.mark.parametrize("places", [1, 2, 3])
+@pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("gpu_seconds", [0.5, 3.0, 17.0, 25.0])
-def test_running_ahead_is_launching_and_taking_in_by_turns(
-    gpu_seconds: float, places: int, until: float | None
-) -> None:
-    def fresh() -> tuple[Timeline, list[Flight]]:
+def test_repeating_a_step_is_launching_and_taking_in_by_turns(gpu_seconds: float, ahead: bool) -> None:
+    def fresh() -> tuple[Timeline, list[float]]:
+        """A step has been launched, and may still be under way."""
         timeline = Timeline(clock=1.0, slept=True)
-        spans = [timeline.launch(HOST, 20.0) for _ in range(places - 1)]
-        return timeline, [Flight(span.end, HOST.process, 0) for span in spans]
+        end = timeline.launch(HOST, 20.0).end
+        if ahead:
+            return timeline, [end]
+        timeline.take_in(end, HOST.process)
+        return timeline, []
 
-    timeline, under_way = fresh()
+    timeline, _ = fresh()
     steps = [gpu_seconds + 0.1 * step for step in range(12)]
-    all_seconds, ends, clocks, taken_in = timeline.run_ahead(HOST, steps, under_way, places, until)
+    all_seconds, ends, clocks = timeline.repeat(HOST, steps, ahead=ahead)
     timeline, under_way = fresh()
     for step, seconds in enumerate(all_seconds):
-        assert until is None or timeline.clock < until
         span = timeline.launch(HOST, steps[step])
-        under_way.append(Flight(span.end, HOST.process, 0))
+        under_way.append(span.end)
         assert (seconds, ends[step]) == (span.seconds, span.end)
-        assert taken_in[step] == timeline.take_in(under_way[0].end, HOST.process) == clocks[step]
-        del under_way[0]
-    assert len(all_seconds) == 12 or (until is not None and timeline.clock >= until)
+        assert timeline.take_in(under_way.pop(0), HOST.process) == clocks[step]
+    assert len(all_seconds) == len(ends) == len(clocks) == 12
 
 
 def test_only_the_first_step_after_a_sleep_is_slow() -> None:
