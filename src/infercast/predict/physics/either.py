@@ -206,7 +206,7 @@ def _spread(count: Number, samples: int, height: Number, group: float) -> tuple[
     return np.floor(number * height / group), np.ceil((number + 1.0) * height / group)
 
 
-_spread_of_one = lru_cache(_spread)
+_spread_of_one = lru_cache(maxsize=4096)(_spread)
 
 
 Kit = type[Plain] | type[Arrays]
