@@ -132,7 +132,7 @@ def test_no_arrow_outside_the_table() -> None:
     [
         ("serve", "infercast.engines.timer"),
         ("serve", "infercast.engines"),
-        ("cli", "infercast.predict.pipes"),
+        ("cli", "infercast.predict.limits"),
         ("cli", "infercast.ops"),
         ("models", "infercast.hardware"),
         ("hardware", "infercast.models.spec"),

@@ -9,8 +9,8 @@ from infercast.fit.train import fit_artifact, read_samples
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm, MoE
 from infercast.ops.elementwise import norm
+from infercast.predict.families.gemm import GEMM
 from infercast.predict.learned import Learned
-from infercast.predict.physics.cores import table_physics
 from infercast.predict.profile import kernel_profile
 
 M = np.array([1, 16, 64, 1024])
@@ -21,7 +21,7 @@ def factor(artifact, gpu, **options):
     op = Gemm(M, 2048, 4096)
     predictor = Learned(artifact, kernel_profile(), as_tabled=True, **options)
     estimate = predictor.price(op, load_gpu(gpu))
-    return estimate, estimate.seconds / table_physics("gemm", op, load_gpu(gpu)).seconds
+    return estimate, estimate.seconds / GEMM.tabled(op, load_gpu(gpu)).seconds
 
 
 def test_a_measured_gpu_gets_what_was_measured(artifact):

@@ -20,7 +20,7 @@ from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope, sampling
 from infercast.predict.adjust.ordering import ordering
 from infercast.predict.default import make_predictor
-from infercast.predict.profile import family_of
+from infercast.predict.families import family_of
 
 OF_ONE_MODEL = 1.10
 """A product is cut as its slowest pipe wants it, and priced with what the others add: two cuts that are equally long by
@@ -91,7 +91,7 @@ def _comparable(op, one, other):
 def test_a_gpu_with_more_of_everything_is_not_slower(name):
     excuses = ordering()
     for op in GRID[name]:
-        prices, family = _prices(op), family_of(op)
+        prices, family = _prices(op), family_of(op).name
         models = {gpu.name: _model(op, gpu) for gpu in GPUS}
         for one, other in PAIRS:
             if not _comparable(op, one, other):

@@ -15,7 +15,7 @@ from infercast.forecast.csv_rows import read_rows
 from infercast.forecast.shapes import SHAPES, build_op
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.network import networks
-from infercast.ops import Collective, Op
+from infercast.ops import Op
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import Estimate
 from infercast.predict.roofline import Predictor
@@ -66,9 +66,10 @@ def price_kernel(predictor: Predictor, gpu: Gpu, family: str, values: dict[str, 
 
 def _checked(predictor: Predictor, op: Op, gpu: Gpu) -> Estimate:
     """The price of an operator that the GPUs can run."""
-    if isinstance(op, Collective) and op.gpus > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
+    gpus = getattr(op, "gpus", 1)
+    if gpus > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
         raise InputError(
-            f"a collective of {op.gpus} GPUs needs a network: a node of {gpu.name} has {gpu.gpus_per_node}; name one "
+            f"a collective of {gpus} GPUs needs a network: a node of {gpu.name} has {gpu.gpus_per_node}; name one "
             f"(--network {', '.join(networks())}) or use at most {gpu.gpus_per_node} GPUs"
         )
     return predictor.price(op, gpu)

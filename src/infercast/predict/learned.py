@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from infercast.hardware import Gpu
-from infercast.hardware.pcie import is_left_open, servers
-from infercast.ops import Attention, Collective, Gemm, MoE, Op
-from infercast.ops.dtypes import tensor_rate_of
+from infercast.ops import Gemm, Op
 from infercast.ops.op import Quantity
 from infercast.predict.adjust.mixed import join, split_batch, together
 from infercast.predict.adjust.ordering import at_most, ordering
 from infercast.predict.adjust.typical import Typical
 from infercast.predict.artifact.artifact import POOLED, Artifact
-from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice
+from infercast.predict.choice import Choice
 from infercast.predict.chooser import Chooser
 from infercast.predict.estimate import Estimate
+from infercast.predict.families import family_of
+from infercast.predict.families.family import Compute, Family
 from infercast.predict.identity import SWEEP
+from infercast.predict.limits import at_least
 from infercast.predict.physics.attention_kernels import Single
-from infercast.predict.physics.cores import engine_physics, sweep_physics, table_physics
 from infercast.predict.physics.terms import Array, Physics
 from infercast.predict.pricer import GemmPricer
-from infercast.predict.profile import KernelProfile, family_of
+from infercast.predict.profile import KernelProfile
 from infercast.predict.single import SinglePricer, kind_of, size_of_one
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ class Learned:
         """
         self._artifact = artifact
         self._as_tabled = as_tabled
-        self._physics = table_physics if as_tabled else engine_physics
         self._corrections = corrections or {}
         self._fallback = Typical()
         self._chooser = Chooser(artifact, profile, tier=tier, as_tabled=as_tabled)
@@ -103,18 +102,19 @@ class Learned:
             return join(self._price(prompts, gpu, None), self._price(decodes, gpu, None))
         choice = self.choose(op, gpu, variants)
         physics, factor = self._apply(choice, op, gpu)
-        tier, ends = "physics", PHYSICS_INTERVALS.get(family_of(op), PHYSICS_INTERVAL)
-        low, high = (np.full(1, end) for end in ends)
+        family = family_of(op)
+        tier, (low, high) = "physics", (np.full(1, end) for end in family.interval)
         if choice is not None:
             tier, (low, high) = choice.tier, (np.full(1, end) for end in choice.interval)
             correction = self._corrections.get((choice.entry.family, choice.entry.variant))
             if correction is not None:
                 tier, high = "few-shot", correction.spread(physics.features)
                 low = -high
-        if isinstance(op, Collective) and is_left_open(gpu, op.gpus):
-            others = [np.log(self._physics("collective", op, each).seconds / physics.seconds) for each in servers(gpu)]
+        if servers := family.servers(op, gpu):
+            compute = self._compute(family, choice)
+            others = [np.log(compute(op, each).seconds / physics.seconds) for each in servers]
             low, high = np.minimum(low, np.min(others, axis=0)), np.maximum(high, np.max(others, axis=0))
-        seconds = self._at_least(op, gpu, self._in_engine(choice, physics.seconds * factor))
+        seconds = at_least(op, gpu, self._in_engine(choice, physics.seconds * factor), cold=not self._as_tabled)
         bound, low, high = _bound(physics), seconds * np.exp(low), seconds * np.exp(high)
         if seconds.size == 1:
             return Estimate(float(seconds[0]), float(low[0]), float(high[0]), tier, str(bound[0]))
@@ -138,7 +138,7 @@ class Learned:
             return np.asarray(together(self._seconds(prompts, gpu), self._seconds(decodes, gpu)))
         choice = self.choose(op, gpu)
         physics, factor = self._apply(choice, op, gpu)
-        return self._at_least(op, gpu, self._in_engine(choice, physics.seconds * factor))
+        return at_least(op, gpu, self._in_engine(choice, physics.seconds * factor), cold=not self._as_tabled)
 
     def _lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
         """The GPU of whose price a share bounds this one's; None for most, and for what a sweep of its own tells."""
@@ -170,32 +170,27 @@ class Learned:
         factor, added = choice.in_engine
         return seconds * factor + added
 
-    def _at_least(self, op: Op, gpu: Gpu, seconds: Array) -> Array:
-        """No product is faster than the tensor cores or, in an engine, than reading what is cold."""
-        if not isinstance(op, Gemm | Attention | MoE):
-            return seconds
-        limit = np.ravel(op.flops) / gpu.dense_flops(tensor_rate_of(op.dtype))
-        if not self._as_tabled:
-            cold = op.kv_bytes if isinstance(op, Attention) else op.weight_bytes
-            limit = np.maximum(limit, np.ravel(cold) / gpu.dram_bandwidth)
-        return np.maximum(seconds, limit)
-
     def _apply(self, choice: Choice | None, op: Op, gpu: Gpu) -> tuple[Physics, Array]:
         """The physics of an operator, and what was learned to multiply it by."""
         family = family_of(op)
-        of_sweep = choice is not None and choice.entry.engine == SWEEP
-        physics_of = sweep_physics if of_sweep else self._physics
-        physics = physics_of(family, op, gpu)
+        compute = self._compute(family, choice)
+        physics = compute(op, gpu)
         if choice is None:
             return physics, np.ones(1)
-        correction = self._corrections.get((family, choice.entry.variant))
+        correction = self._corrections.get((family.name, choice.entry.variant))
         learned = 0.0 if correction is None else correction(physics.features)
         if choice.known is None:
             return physics, np.exp(choice.residual(physics) + learned)
         # A sibling answers for the same shape on itself; physics says how the two chips differ.
-        known = physics_of(family, op, choice.known)
+        known = compute(op, choice.known)
         difference = choice.on_sibling(physics.seconds, known.seconds) * known.seconds / physics.seconds
         return physics, difference * np.exp(choice.residual(known) + learned)
+
+    def _compute(self, family: Family, choice: Choice | None) -> Compute:
+        """Physics under the conditions that a model was learned in."""
+        if choice is not None and choice.entry.engine == SWEEP:
+            return family.in_sweep
+        return family.tabled if self._as_tabled else family.in_engine
 
     def _pricer(self, op: Gemm, gpu: Gpu, variants: tuple[str, ...] | None = None) -> GemmPricer:
         """What prices products of this format on this GPU."""

@@ -12,8 +12,9 @@ from infercast.ops import Gemm
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity, Size
 from infercast.predict.artifact.forest import Forest
-from infercast.predict.choice import PHYSICS_INTERVAL, Choice
+from infercast.predict.choice import Choice
 from infercast.predict.estimate import Estimate
+from infercast.predict.families.gemm import GEMM
 from infercast.predict.identity import SWEEP
 from infercast.predict.physics.gemm import PRODUCTS, SHARES, Machine, products_of_sweep
 from infercast.predict.physics.numbers import CHUNK, Doubles, Floats, Number, Singles
@@ -30,7 +31,7 @@ class GemmPricer:
         """``choice`` is the model that knows them, if there is one."""
         self._gpu, self._engine = gpu, engine
         self._machine = Machine(op, gpu)
-        self._source, (low, high) = "physics", PHYSICS_INTERVAL
+        self._source, (low, high) = "physics", GEMM.interval
         self._products, logarithmic = PRODUCTS
         self._known: Machine | None = None
         self._forest: Forest | None = None

@@ -11,7 +11,8 @@ from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.estimate import Estimate
-from infercast.predict.pipes import pipes_of
+from infercast.predict.families import families_of
+from infercast.predict.limits import pipes_of
 
 # The shortest kernels of a replayed CUDA graph take about this long on an H200 whose clock is 1.83 GHz; the part
 # that is instructions scales with the clock, the part that is wires and memory latency does not.
@@ -19,10 +20,9 @@ LAUNCH_FLOOR = 2.0e-6
 REFERENCE_CLOCK = 1.83e9
 CLOCK_SHARE = 0.55
 
-# 90th percentile of measured / roofline latency by family, over the public kernel tables of A100, L40S, H100, H200 and
-# B200 described in docs/predict.md. The roofline itself is the lower end: nearly nothing runs faster.
-SPREAD = {"gemm": 3.7, "lm_head": 1.9, "attention": 8.0, "moe": 6.7, "collective": 9.4}
-MEMORY_BOUND_SPREAD = 1.5
+# 90th percentile of measured / roofline latency over the public kernel tables of A100, L40S, H100, H200 and B200
+# described in docs/predict.md, where a family has none. The roofline itself is the lower end: nearly nothing is faster.
+SPREAD = 1.5
 
 
 class Predictor(Protocol):
@@ -64,7 +64,7 @@ class Roofline:
         bound = np.array(["launch", *pipes])[np.argmax(demands, axis=0)]
         busiest = np.max(demands[1:], axis=0)
         seconds = busiest + floor
-        high = seconds * SPREAD.get(op.family, MEMORY_BOUND_SPREAD)
+        high = seconds * families_of(op)[0].spread.get(op.family, SPREAD)
         if seconds.ndim == 0:
             return Estimate(float(seconds), float(seconds), float(high), "roofline", str(bound))
         return Estimate(seconds, seconds, high, "roofline", bound)

@@ -13,8 +13,9 @@ from infercast.hardware.pcie import is_left_open, servers
 from infercast.ops import Attention, Collective, Elementwise, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.op import Quantity, Size
-from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, SCHEDULED, Choice
+from infercast.predict.choice import Choice
 from infercast.predict.estimate import Estimate
+from infercast.predict.families import family_of
 from infercast.predict.identity import SWEEP
 from infercast.predict.physics.attention_decode import DecodeLayout, decode_one
 from infercast.predict.physics.attention_kernels import Single, single_of
@@ -23,7 +24,6 @@ from infercast.predict.physics.collective import collective_one
 from infercast.predict.physics.memory_bound import memory_bound_one
 from infercast.predict.physics.moe_one import Layer, moe_one
 from infercast.predict.physics.terms import OnePhysics
-from infercast.predict.profile import family_of
 
 Shared = TypeVar("Shared")
 
@@ -65,14 +65,15 @@ class SinglePricer:
     def __init__(self, op: Op, gpu: Gpu, choice: Choice | None, *, engine: bool) -> None:
         """``choice`` is the model that knows them, if there is one; ``engine``: as in an engine, not as in a table."""
         self._gpu, self._choice, self._engine = gpu, choice, engine
-        self._tier, (low, high) = "physics", PHYSICS_INTERVALS.get(family_of(op), PHYSICS_INTERVAL)
+        self._tier, (low, high) = "physics", family_of(op).interval
         self._longer, self._added, self._scheduled = 1.0, 0.0, -1
         if choice is not None:
             self._tier, (low, high) = choice.tier, choice.interval
             if engine:
                 self._longer, self._added = choice.in_engine
             if choice.entry.engine == SWEEP:
-                self._scheduled = SCHEDULED.get(choice.entry.family, -1)
+                scheduled = family_of(op).scheduled
+                self._scheduled = -1 if scheduled is None else scheduled
         self._low, self._high = exp(low), exp(high)
         self._last: dict[int, tuple[tuple[object, ...], Any]] = {}
 

@@ -6,21 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.hardware import Gpu
-from infercast.ops import Attention, Gemm, MoE, Op
-from infercast.ops.dtypes import tensor_rate_of
+from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.adjust.mixed import split_batch, together
 from infercast.predict.choice import SIBLING_WIDENING, is_same_die, trust_in
 from infercast.predict.estimate import SOURCES, Estimate
+from infercast.predict.families import family_of
 from infercast.predict.learned import UNDERSTOOD, Learned
-from infercast.predict.physics.cores import engine_physics
-from infercast.predict.profile import family_of
+from infercast.predict.limits import at_least
 from infercast.predict.roofline import Predictor
-
-Array = npt.NDArray[Any]
 
 RATES = (
     "sms", "boost_clock", "fma_flops", "special_rate", "dram_bandwidth", "l2_bandwidth",
@@ -60,10 +56,10 @@ class Changed:
         prompts, decodes = split_batch(op)
         if decodes is not None:
             return np.asarray(together(self.seconds(prompts, gpu), self.seconds(decodes, gpu)))
-        family = family_of(op)
-        here, there = (engine_physics(family, op, chip).seconds for chip in (gpu, self._real))
+        physics = family_of(op).in_engine
+        here, there = (physics(op, chip).seconds for chip in (gpu, self._real))
         ratio = np.clip((here / there) ** self._trust(op, gpu), *_bounds(gpu, self._real))
-        return np.maximum(np.ravel(self._predictor.seconds(op, self._real)) * ratio, _least(op, gpu))
+        return at_least(op, gpu, np.ravel(self._predictor.seconds(op, self._real)) * ratio)
 
     def _trust(self, op: Op, gpu: Gpu) -> float:
         """How far physics is believed, by what the real chip's price rests on."""
@@ -85,12 +81,3 @@ def _bounds(gpu: Gpu, real: Gpu) -> tuple[float, float]:
     rates = [getattr(gpu, name) / getattr(real, name) for name in RATES if getattr(real, name) > 0]
     rates.append(gpu.dense_flops("bf16") / real.dense_flops("bf16"))
     return 1.0 / max(1.0, *rates), 1.0 / min(1.0, *rates)
-
-
-def _least(op: Op, gpu: Gpu) -> Array:
-    """No product is faster than the tensor cores or than reading what is cold."""
-    if not isinstance(op, Gemm | Attention | MoE):
-        return np.zeros(1)
-    cold = op.kv_bytes if isinstance(op, Attention) else op.weight_bytes
-    multiplying = np.ravel(op.flops) / gpu.dense_flops(tensor_rate_of(op.dtype))
-    return np.maximum(multiplying, np.ravel(cold) / gpu.dram_bandwidth)

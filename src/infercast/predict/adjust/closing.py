@@ -13,17 +13,16 @@ from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.adjust.ceiling import Ceilings
 from infercast.predict.estimate import Estimate
+from infercast.predict.families import families_of
 from infercast.predict.roofline import Predictor
-
-SIZES = ("m", "rows", "tokens", "queries", "keys", "sequences", "message_bytes")
-"""What a step decides; the other fields of an operator are the model's and say which kernel it is."""
 
 Signature = tuple[Any, ...]
 
 
 def signature_of(op: Op) -> Signature:
     """Which kernel of a model it is, whatever the step's size."""
-    values = ((field.name, getattr(op, field.name)) for field in fields(op) if field.name not in SIZES)  # type: ignore[arg-type]
+    sizes = families_of(op)[0].step_sizes
+    values = ((field.name, getattr(op, field.name)) for field in fields(op) if field.name not in sizes)  # type: ignore[arg-type]
     return (type(op).__name__, *values)
 
 

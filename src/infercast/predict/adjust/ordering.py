@@ -12,9 +12,10 @@ import numpy as np
 from infercast.bundled import DATA
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.ordering import has_at_least
-from infercast.ops import Gemm, MoE, Op
+from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.estimate import Estimate
+from infercast.predict.families import family_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,9 @@ class Ordering:
     def lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
         """The GPU of whose price a share is an upper bound of this operator's on ``gpu``, if there is one."""
         for bound in self.bounds:
-            if bound.kernels == gpu.kernels and isinstance(op, Gemm | MoE):
-                family = "moe" if isinstance(op, MoE) else "gemm"
-                other = load_gpu(bound.gpu)
-                if not {family, f"{family}/{op.dtype}"}.isdisjoint(bound.of) and has_at_least(gpu, other):
+            if bound.kernels == gpu.kernels:
+                family, other = family_of(op).name, load_gpu(bound.gpu)
+                if not {family, f"{family}/{op.compute_dtype}"}.isdisjoint(bound.of) and has_at_least(gpu, other):
                     return other, bound.share
         return None
 

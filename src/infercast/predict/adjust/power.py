@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.predict.families import FAMILIES
 
 FREE_SHARE, FULL_SHARE = 0.30, 0.75
 """Shares of the tensor cores' peak: up to the first the board stays within its limit, at the second it is far above."""
@@ -24,8 +25,8 @@ LOST = 0.60
 """Exponent of the sustained share of the boost clock: kernels wait for memory too, so they lose less than the clock."""
 NARROW = 0.65
 """What an operation of a narrow format draws, as a share of a 16-bit one."""
-THROTTLED = ("gemm", "attention", "moe")
-"""Families of kernels that lose by it."""
+THROTTLED = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.throttled))
+"""What operators are called that lose by it."""
 
 
 def throttle(gpu: Gpu, products: float, seconds: float) -> float:

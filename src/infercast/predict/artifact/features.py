@@ -11,25 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from infercast.hardware import load_gpu
-from infercast.ops.gemm import Gemm
-from infercast.predict.identity import SWEEP
-from infercast.predict.physics import collective, gemm, hopper_fp8, memory_bound, moe
-from infercast.predict.physics.attention_decode import DECODE_FEATURES
-from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
+from infercast.predict.families import FAMILIES
 
 HERE = Path(__file__).parents[1]
-OF_HOPPER_FP8 = "gemm fp8 hopper"
 
-FEATURES: dict[str, tuple[str, ...]] = {
-    "gemm": gemm.FEATURES,
-    OF_HOPPER_FP8: hopper_fp8.FEATURES,
-    "attention_prefill": PREFILL_FEATURES,
-    "attention_decode": DECODE_FEATURES,
-    "moe": moe.FEATURES,
-    "memory_bound": memory_bound.FEATURES,
-    "collective": collective.FEATURES,
-}
+FEATURES = {name: names for family in FAMILIES.values() for name, names in family.features.items()}
 
 
 @dataclass(frozen=True)
@@ -61,13 +47,11 @@ class Inputs:
 
 
 def _set_of(family: str, gpu: str, engine: str, variant: str) -> str:
-    """Products of a sweep in fp8 start from kernels that are known by name where a GPU has them."""
-    if (family, engine, variant) == ("gemm", SWEEP, "fp8") and hopper_fp8.is_known(Gemm(1, 1, 1, "fp8"), load_gpu(gpu)):
-        return OF_HOPPER_FP8
-    return family
+    chosen = FAMILIES[family].feature_set
+    return family if chosen is None else chosen(gpu, engine, variant)
 
 
-KERNELS = Inputs("kernels", FEATURES, _set_of, ("physics/*.py",))
+KERNELS = Inputs("kernels", FEATURES, _set_of, ("physics/*.py", "families/*.py"))
 
 
 def _files(sources: tuple[str, ...]) -> Iterator[Path]:

@@ -1,0 +1,126 @@
+"""Attention over prompts and over decoding sequences: one operator, learned under two names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from infercast.hardware import Gpu
+from infercast.ops import Attention, Op
+from infercast.ops.dtypes import tensor_rate_of
+from infercast.predict.families.family import (
+    Array,
+    Ceiling,
+    Family,
+    Pipes,
+    dram_seconds,
+    product_limits,
+    quantised_waves,
+)
+from infercast.predict.identity import LATENT
+from infercast.predict.physics.attention_decode import DECODE_FEATURES, decode
+from infercast.predict.physics.attention_prefill import PREFILL_FEATURES, prefill
+
+QUERY_TILE = 128
+LONGEST = 1 << 40
+"""Rows of a tile that holds any sequence."""
+
+
+def _only_decodes(op: Attention) -> bool:
+    return int(np.max(op.queries)) == 1
+
+
+def _split(op: Attention) -> tuple[Op, Op | None]:
+    """A batch of prompts and decoding sequences as two."""
+    if op.queries.ndim > 1:
+        return op, None
+    decoding = op.queries == 1
+    if decoding.all() or not decoding.any():
+        return op, None
+    counts = np.broadcast_to(op.sequences, op.queries.shape)
+    halves = (
+        replace(op, queries=op.queries[half], keys=op.keys[half], sequences=counts[half])
+        for half in (~decoding, decoding)
+    )
+    prompts, decodes = halves
+    return prompts, decodes
+
+
+def _pipes(op: Attention, gpu: Gpu) -> Pipes:
+    """Matrix products in whole rounds of query tiles, exponentials, and the KV cache read once."""
+    tensor = op.flops / gpu.dense_flops(tensor_rate_of(op.dtype))
+    has_prompt = op.queries.max(axis=-1) > 1  # the rest only decode, cut along their keys until they fill the chip
+    if has_prompt.any():
+        waves = quantised_waves(op.heads * op.num_tiles(QUERY_TILE), gpu.sms)
+        tensor = tensor * np.where(has_prompt, waves, 1.0)
+    return {"tensor": tensor, "special": op.exponentials / gpu.special_rate, "dram": dram_seconds(op, gpu)}
+
+
+def _limits(op: Attention, gpu: Gpu) -> dict[str, Array]:
+    products = product_limits(op, gpu, op.bytes_read + op.bytes_written)
+    return {**products, "special": np.ravel(op.exponentials) / gpu.special_rate}
+
+
+def _ceiling_shape(op: Attention, gpu: Gpu) -> list[Any]:
+    sequences = np.ravel(op.num_tiles(LONGEST))
+    queries, keys = np.ravel(op.num_queries), np.ravel((op.keys * op.sequences).sum(axis=-1))
+    tiles = sequences * op.kv_heads if _only_decodes(op) else np.ravel(op.num_tiles(QUERY_TILE)) * op.heads
+    return [
+        np.log2(tiles / gpu.sms),
+        np.log2(queries / sequences),
+        np.log2(keys / sequences),
+        np.log2(op.heads / op.kv_heads),
+        op.head_dim,
+        float(op.window > 0),
+        float(op.latent_kv),
+        float(op.kv_dtype != op.dtype),
+    ]
+
+
+PREFILL = Family(
+    name="attention_prefill",
+    op=Attention,
+    accepts=lambda op: not _only_decodes(op),
+    step_sizes=("queries", "keys", "sequences"),
+    split=_split,
+    tabled=prefill,
+    in_engine=prefill,
+    in_sweep=prefill,
+    features={"attention_prefill": PREFILL_FEATURES},
+    shares=("tensor", "exponential", "blocks", "longest", "dram", "l2", "launch"),
+    scheduled=PREFILL_FEATURES.index("log_scheduled_us"),
+    pipes=_pipes,
+    limits=_limits,
+    cold_bytes=lambda op: op.kv_bytes,
+    throttled=("attention",),
+    # Published tables have no attention over a latent.
+    variants=lambda op, *_: (LATENT,) if op.latent_kv else ("",),
+    # On prompts above 100 us, borrowed from L40S and A100, RTX 4090, L4, A10G and A30 are 16, 27, 11 and 27 % off, and
+    # 20, 36, 43 and 48 % with the square root of the ratio; between H100 and H200 it is the other way round.
+    trust={"": 0.5},
+    between_kernels={"": (1.0, 0.5e-6)},
+    spread={"attention": 8.0},
+    typical=lambda op: ("latent" if op.latent_kv else "attention_prefill",),
+    ceiling=Ceiling(
+        features=("log_rounds", "log_queries", "log_keys", "log_group", "head_dim", "window", "latent", "kv_dtype"),
+        shape=_ceiling_shape,
+        read_again=lambda op: np.ravel(op.kv_bytes),
+    ),
+)
+DECODE = replace(
+    PREFILL,
+    name="attention_decode",
+    accepts=_only_decodes,
+    tabled=decode,
+    in_engine=partial(decode, cold=True),
+    in_sweep=partial(decode, cold=True),
+    features={"attention_decode": DECODE_FEATURES},
+    shares=("dram", "stream", "blocks", "tensor", "combine", "launch"),
+    scheduled=DECODE_FEATURES.index("log_scheduled_us"),
+    trust={},
+    between_kernels={},
+    typical=lambda op: ("latent" if op.latent_kv else "attention_decode",),
+)

@@ -1,0 +1,53 @@
+"""Communication between the GPUs of one replica."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from infercast.hardware import Gpu
+from infercast.hardware.pcie import MEASURED, is_left_open, servers
+from infercast.ops import Collective
+from infercast.predict.families.family import Ceiling, Family, with_features_of
+from infercast.predict.physics import collective
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+
+
+def _variants(op: Collective, gpu: Gpu) -> tuple[str, ...]:
+    """Without direct links, engines give their own kernel up beyond two GPUs."""
+    has_own = op.kind == "all_reduce" and (gpu.is_linked(op.gpus) or op.gpus <= 2)
+    return ("vLLM_custom_graph", "NCCL") if has_own else ("NCCL",)
+
+
+def _is_measured(op: Collective, gpu: Gpu) -> bool:
+    """None was measured between nodes, and without direct links in servers of one kind alone."""
+    inside = op.gpus <= gpu.gpus_per_node
+    return inside and (gpu.is_linked(op.gpus) or gpu.pcie_topology in ("", MEASURED))
+
+
+# An engine's GPUs arrive at a collective one after the other.
+_in_engine = with_features_of(collective.collective, collective.engine_collective)
+
+COLLECTIVE = Family(
+    name="collective",
+    op=Collective,
+    step_sizes=("message_bytes",),
+    tabled=collective.collective,
+    in_engine=_in_engine,
+    in_sweep=_in_engine,
+    features={"collective": collective.FEATURES},
+    pipes=lambda op, gpu: {"link": op.link_bytes / gpu.link_bandwidth(op.gpus)},
+    limits=lambda op, gpu: {"link": np.ravel(op.link_bytes) / gpu.link_bandwidth(op.gpus)},
+    moved=lambda op: op.link_bytes,
+    bandwidth=lambda op, gpu: gpu.link_bandwidth(op.gpus),
+    variants=lambda op, gpu, _: _variants(op, gpu),
+    is_measured=_is_measured,
+    is_chip_bound=False,  # but by links, of which a board with a bridge has two kinds
+    servers=lambda op, gpu: servers(gpu) if is_left_open(gpu, op.gpus) else [],
+    spread={"collective": 9.4},
+    typical=lambda _: ("collective",),
+    ceiling=Ceiling(
+        features=("kind", "gpus", "linked"),
+        shape=lambda op, gpu: [KINDS.index(op.kind), op.gpus, gpu.is_linked(op.gpus)],
+    ),
+)

@@ -1,0 +1,148 @@
+"""What a kernel family is: one record that everything looks up, and what several records share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.hardware import Gpu
+from infercast.ops import Op
+from infercast.ops.dtypes import tensor_rate_of
+from infercast.ops.op import Quantity
+from infercast.predict.physics.terms import Physics
+
+if TYPE_CHECKING:
+    from infercast.predict.profile import KernelProfile
+
+Array = npt.NDArray[Any]
+Pipes = dict[str, Quantity]
+"""Seconds by pipe."""
+Compute = Callable[[Any, Gpu], Physics]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ceiling:
+    """What the ceilings of a family are learned from."""
+
+    features: tuple[str, ...] = ()
+    """What it has beside what all families have."""
+    shape: Callable[[Any, Gpu], list[Any]] = lambda *_: []
+    """The values of those features."""
+    variant: Callable[[Any], str] = lambda _: ""
+    """Kernels that are learned apart: by format."""
+    is_known: Callable[[Any], bool] = lambda _: True
+    """Whether kernels like this one were measured anywhere."""
+    read_again: Callable[[Any], Quantity] | None = None
+    """Bytes that a table's launches go round; None: all that one moves."""
+    beside: Callable[[Any], Quantity | None] = lambda _: None
+    """Bytes that another kernel moves, where published tables time it with this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Family:
+    """Kernels that are learned under one name; what has a default need not be said."""
+
+    name: str
+    op: type
+    accepts: Callable[[Any], bool] = lambda _: True
+    """Whether it is this one, where operators of one class are of several families."""
+    step_sizes: tuple[str, ...]
+    """Fields of the operator that a step decides; the others are the model's and say which kernel it is."""
+    split: Callable[[Any], tuple[Op, Op | None]] = lambda op: (op, None)
+    """A launch whose two halves were learned apart, as prompts and decoding sequences."""
+
+    tabled: Compute
+    """Physics as a kernel is measured for a table ..."""
+    in_engine: Compute
+    """... as it runs in an engine; the features stay those of a table, which is what learners know ..."""
+    in_sweep: Compute
+    """... and as in an engine, for models of a sweep."""
+    features: Mapping[str, tuple[str, ...]]
+    """Sets of features by name; the family's own set has its name."""
+    feature_set: Callable[[str, str, str], str] | None = None
+    """Which set a model has, by its GPU, engine and variant; None: always the family's own."""
+    shares: tuple[str, ...] = ()
+    """Pipes whose shares of the time are features (``tensor_share`` and so on)."""
+    scheduled: int | None = None
+    """The feature that holds what the kernel's own schedule takes, which models of a sweep are a factor of."""
+    worth_measuring: Callable[[Array], Array] = lambda features: np.arange(len(features))
+    """Numbers of the rows of features that anchors are chosen from."""
+
+    pipes: Callable[[Any, Gpu], Pipes]
+    """Seconds each pipe is busy if nothing else holds it up, with whole rounds of thread blocks."""
+    limits: Callable[[Any, Gpu], dict[str, Array]]
+    """Seconds that each pipe needs at least, whatever the implementation."""
+    moved: Callable[[Any], Quantity] = lambda op: op.bytes_read + op.bytes_written
+    bandwidth: Callable[[Any, Gpu], float] = lambda _, gpu: gpu.dram_bandwidth
+    """What it moves where it does not compute, and how fast that can be."""
+    cold_bytes: Callable[[Any], Quantity] | None = None
+    """What a product always reads from memory in an engine; None: no product, so that nothing bounds it."""
+    has_weights: bool = False
+    """Whether it multiplies by weights, which may be in a format that a chip lacks."""
+    throttled: tuple[str, ...] = ()
+    """What operators are called that lose by a power limit."""
+
+    variants: Callable[[Any, Gpu, KernelProfile], tuple[str, ...]]
+    """What splits it into separately learned kernels (format and library), first choice first."""
+    table: Callable[[Any, Gpu, KernelProfile], str] | None = None
+    """Under which name an engine's profile says whose tables to use, if not under the family's."""
+    is_measured: Callable[[Any, Gpu], bool] = lambda *_: True
+    """Whether kernels like this one can be in a table at all."""
+
+    interval: tuple[float, float] = (-0.3, 0.4)
+    """Logarithms of the 80 % interval where nothing was learned: what physics alone misses on families with data."""
+    trust: Mapping[str, float] = field(default_factory=dict)
+    """By variant (empty: all others), the exponent of the ratio of physics between siblings of one die in published
+    tables. Between chips that multiply at different rates it holds in full, and so it does in a sweep, which has its
+    operands as an engine has them."""
+    between_kernels: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """By variant (empty: all others), factor and seconds that a kernel of a sweep takes longer between other kernels of
+    an engine, which leave its instructions and descriptors cold. Read off profiles of four models on an H200."""
+    is_chip_bound: bool = True
+    """Whether what a chip has bounds how much longer than on a sibling it can take."""
+    servers: Callable[[Any, Gpu], list[Gpu]] = lambda *_: []
+    """The same GPU in all places it may be in, where that matters and nobody says."""
+    spread: Mapping[str, float] = field(default_factory=dict)
+    """By what operators are called: 90th percentile of measured / roofline latency."""
+    typical: Callable[[Any], tuple[str, ...]]
+    """Rows of typical.toml that say what it reaches on GPUs that nobody measured, first choice first."""
+    ceiling: Ceiling
+
+
+def quantised_waves(blocks: Quantity, sms: int) -> Quantity:
+    """``u`` >= 1: how much longer whole rounds take than a perfectly even spread, once there is more than one.
+
+    A kernel that does not fill one round is cut finer (along k, or along the keys) until it does.
+    """
+    if np.ndim(blocks) == 0:
+        return math.ceil(blocks / sms) * sms / float(blocks) if blocks > sms else 1.0
+    rounds = np.ceil(blocks / sms)
+    result: Quantity = np.where(rounds > 1, rounds * sms / np.maximum(blocks, 1), 1.0)
+    return result
+
+
+def dram_seconds(op: Op, gpu: Gpu) -> Quantity:
+    """Every distinct byte moved once at full bandwidth."""
+    seconds: Quantity = (op.bytes_read + op.bytes_written) / gpu.dram_bandwidth
+    return seconds
+
+
+def product_limits(op: Op, gpu: Gpu, least_bytes: Quantity) -> dict[str, Array]:
+    """Of a product: what must move, and the tensor cores at their peak."""
+    tensor = np.ravel(op.flops) / gpu.dense_flops(tensor_rate_of(op.compute_dtype))
+    return {"dram": np.ravel(least_bytes) / gpu.dram_bandwidth, "tensor": tensor}
+
+
+def with_features_of(tabled: Compute, in_engine: Compute) -> Compute:
+    """Seconds and terms of one, features of the other."""
+
+    def compute(op: Any, gpu: Gpu) -> Physics:
+        physics = in_engine(op, gpu)
+        return Physics(physics.seconds, physics.terms, tabled(op, gpu).features)
+
+    return compute

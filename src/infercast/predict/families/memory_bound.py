@@ -1,0 +1,42 @@
+"""Memory-bound kernels: norms, activations, rotary embedding, KV writes, embedding, sampling, quantising."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from infercast.hardware import Gpu
+from infercast.ops import Elementwise
+from infercast.predict.families.family import Array, Ceiling, Family, dram_seconds
+from infercast.predict.physics.memory_bound import FEATURES, memory_bound
+
+NOT_STREAMED = ("sampling", "moe")
+"""What is several kernels: what was measured of single ones does not hold."""
+
+
+def _limits(op: Elementwise, gpu: Gpu) -> dict[str, Array]:
+    """The arithmetic hardly ever shows."""
+    return {"fma": np.ravel(op.flops) / gpu.fma_flops, "dram": np.ravel(dram_seconds(op, gpu))}
+
+
+MEMORY_BOUND = Family(
+    name="memory_bound",
+    op=Elementwise,
+    step_sizes=("rows",),
+    tabled=memory_bound,
+    in_engine=memory_bound,
+    in_sweep=memory_bound,
+    features={"memory_bound": FEATURES},
+    pipes=lambda op, gpu: {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)},
+    limits=_limits,
+    variants=lambda op, *_: ("",) if op.family == "quantise" and not op.kind else (op.kind or op.family,),
+    # In an engine what is rotated lies apart in the projection's output, and quantising is fused with a little more.
+    between_kernels={
+        "": (1.0, 0.25e-6),
+        "rope": (1.12, 0.1e-6),
+        "add_norm_quantise": (1.18, 0.25e-6),
+        "compiled_quantise": (1.12, 0.0),
+    },
+    spread={"moe": 6.7},
+    typical=lambda op: ("routing" if op.family == "moe" else op.family,),
+    ceiling=Ceiling(is_known=lambda op: op.family not in NOT_STREAMED),
+)
