@@ -35,6 +35,7 @@ PUBLIC = [
     "decode_shape",
     "deploy",
     "diagnose",
+    "estimate",
     "explain_run",
     "fit_memory",
     "forecast_disaggregated",
@@ -45,7 +46,6 @@ PUBLIC = [
     "load_model",
     "model_names",
     "prefill_shape",
-    "price",
     "price_step",
     "price_variants",
     "read_trace",
@@ -85,6 +85,11 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'infercast' has no attribute 'simulat'"):
         infercast.simulat  # noqa: B018
     assert not hasattr(infercast, "json")
+
+
+def test_old_names_still_work_and_say_the_new_ones() -> None:
+    with pytest.warns(DeprecationWarning, match=r"^infercast.price is now infercast.estimate$"):
+        assert infercast.price is infercast.estimate
 
 
 def test_the_import_is_light() -> None:

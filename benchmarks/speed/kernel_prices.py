@@ -91,22 +91,22 @@ print(f"{'family':12} {'one price':>12} {'1,000 at once':>15} {'1,000,000 at onc
 for family, make_rows in PUBLIC.items():
 
     def price_publicly(row: dict[str, int], family: str = family) -> object:
-        return infercast.price(family, GPU, predictor=PREDICTOR, **row)
+        return infercast.estimate(family, GPU, predictor=PREDICTOR, **row)
 
     price_publicly(make_rows()[0])
     public = best_seconds(make_rows, price_publicly) / SINGLE
-    results[f"infercast.price {family}"] = {"one_us": 1e6 * public}
+    results[f"infercast.estimate {family}"] = {"one_us": 1e6 * public}
     print(f"{'price(' + family + ')':18} {public * 1e6:6.1f} us")
 million = best_seconds(
     lambda: [dict(zip("mnk", products(1_000_000), strict=True))],
-    lambda row: infercast.price("gemm", GPU, predictor=PREDICTOR, **row),
+    lambda row: infercast.estimate("gemm", GPU, predictor=PREDICTOR, **row),
 )
-results["infercast.price gemm"]["1000000_at_once_per_s"] = 1_000_000 / million
+results["infercast.estimate gemm"]["1000000_at_once_per_s"] = 1_000_000 / million
 print(f"{'price(gemm)':12} {1 / million:46.2f} M a s")
 for family, make in FAMILIES.items():
-    PREDICTOR.price(make(1), GPU)
+    PREDICTOR.estimate(make(1), GPU)
     operators = single(family)
-    one = best_seconds(lambda family=family: single(family), lambda op: PREDICTOR.price(op, GPU)) / len(operators)
+    one = best_seconds(lambda family=family: single(family), lambda op: PREDICTOR.estimate(op, GPU)) / len(operators)
     results[family] = {"one_us": 1e6 * one}
     cells = [f"{one * 1e6:9.1f} us"]
     for count in (1000, 1_000_000) if family.startswith("gemm") else (1000,):

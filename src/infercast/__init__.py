@@ -11,6 +11,7 @@ True
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     )
     from infercast.forecast.deploy import deploy, load_model
     from infercast.forecast.disaggregate import forecast_disaggregated
-    from infercast.forecast.estimate import price
+    from infercast.forecast.estimate import estimate
     from infercast.forecast.explain.breakdown import explain_run
     from infercast.forecast.explain.diagnose import diagnose
     from infercast.forecast.explain.kernels import StepCost, decode_shape, prefill_shape, price_step
@@ -76,6 +77,7 @@ _HOMES = {
     "decode_shape": "forecast.explain.kernels",
     "deploy": "forecast.deploy",
     "diagnose": "forecast.explain.diagnose",
+    "estimate": "forecast.estimate",
     "explain_run": "forecast.explain.breakdown",
     "fit_memory": "forecast.memory",
     "forecast_disaggregated": "forecast.disaggregate",
@@ -86,7 +88,6 @@ _HOMES = {
     "load_model": "forecast.deploy",
     "model_names": "models.library",
     "prefill_shape": "forecast.explain.kernels",
-    "price": "forecast.estimate",
     "price_step": "forecast.explain.kernels",
     "price_variants": "forecast.variants",
     "read_trace": "serve.workload.traces",
@@ -121,6 +122,7 @@ __all__ = [
     "decode_shape",
     "deploy",
     "diagnose",
+    "estimate",
     "explain_run",
     "fit_memory",
     "forecast_disaggregated",
@@ -131,7 +133,6 @@ __all__ = [
     "load_model",
     "model_names",
     "prefill_shape",
-    "price",
     "price_step",
     "price_variants",
     "read_trace",
@@ -141,8 +142,15 @@ __all__ = [
 ]
 
 
+_RENAMED = {"price": "estimate"}
+"""Names of earlier versions, which still work."""
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
+    if name in _RENAMED:
+        warnings.warn(f"infercast.{name} is now infercast.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        return getattr(importlib.import_module("infercast"), _RENAMED[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'infercast' has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(f"infercast.{_HOMES[name]}"), name)

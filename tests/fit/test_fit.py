@@ -20,7 +20,7 @@ def factor(artifact, gpu, **options):
     """Price over physics: what was learned."""
     op = Gemm(M, 2048, 4096)
     predictor = Learned(artifact, kernel_profile(), as_tabled=True, **options)
-    estimate = predictor.price(op, load_gpu(gpu))
+    estimate = predictor.estimate(op, load_gpu(gpu))
     return estimate, estimate.seconds / GEMM.tabled(op, load_gpu(gpu)).seconds
 
 
@@ -50,9 +50,9 @@ def test_a_tier_can_be_asked_for(artifact):
 
 def test_what_was_never_tabled_is_priced_by_physics(artifact):
     predictor = Learned(artifact, kernel_profile())
-    assert predictor.price(norm(64, 4096, residual=True), load_gpu("a100-sxm")).source == "physics"
-    assert predictor.price(MoE(64, 2048, 768, 128, 8), load_gpu("a100-sxm")).source == "physics"
-    assert predictor.price(Gemm(64, 4096, 4096), load_gpu("mi300x")).source == "typical"
+    assert predictor.estimate(norm(64, 4096, residual=True), load_gpu("a100-sxm")).source == "physics"
+    assert predictor.estimate(MoE(64, 2048, 768, 128, 8), load_gpu("a100-sxm")).source == "physics"
+    assert predictor.estimate(Gemm(64, 4096, 4096), load_gpu("mi300x")).source == "typical"
 
 
 def test_the_same_data_give_the_same_bytes(tables, tmp_path):

@@ -8,30 +8,30 @@ from infercast.ops import Gemm
 
 
 def test_sizes_and_operators_are_two_ways_to_ask_the_same():
-    by_name = infercast.price("gemm", "h200-sxm", m=100, n=4096, k=4096, dtype="fp8")
-    assert by_name == infercast.price(Gemm(100, 4096, 4096, "fp8"), infercast.load_gpu("h200-sxm"))
+    by_name = infercast.estimate("gemm", "h200-sxm", m=100, n=4096, k=4096, dtype="fp8")
+    assert by_name == infercast.estimate(Gemm(100, 4096, 4096, "fp8"), infercast.load_gpu("h200-sxm"))
     assert by_name.source == "measured"
 
 
 @pytest.mark.parametrize("predictor", ["learned", "roofline"])
 def test_arrays_are_priced_as_their_elements(predictor):
     m, k = np.array([1, 100, 4096]), np.array([512, 4096, 1024])
-    together = infercast.price("gemm", "h100-sxm", predictor=predictor, m=m.tolist(), n=2048, k=k)
+    together = infercast.estimate("gemm", "h100-sxm", predictor=predictor, m=m.tolist(), n=2048, k=k)
     for index in range(3):
-        alone = infercast.price("gemm", "h100-sxm", predictor=predictor, m=int(m[index]), n=2048, k=int(k[index]))
+        alone = infercast.estimate("gemm", "h100-sxm", predictor=predictor, m=int(m[index]), n=2048, k=int(k[index]))
         assert float(np.ravel(alone.seconds)[0]) == pytest.approx(together.seconds[index], rel=1e-9)
 
 
 def test_an_operator_brings_its_own_sizes():
     with pytest.raises(infercast.InputError, match="leave out m"):
-        infercast.price(Gemm(1, 2, 3), "h200-sxm", m=4)
+        infercast.estimate(Gemm(1, 2, 3), "h200-sxm", m=4)
 
 
 def test_unknown_kernels_and_sizes_are_named():
     with pytest.raises(infercast.UnknownNameError, match="gemmm"):
-        infercast.price("gemmm", "h200-sxm", m=4)
+        infercast.estimate("gemmm", "h200-sxm", m=4)
     with pytest.raises(infercast.InputError, match="m must be at least 1"):
-        infercast.price("gemm", "h200-sxm", m=np.array([3, 0]), n=1, k=1)
+        infercast.estimate("gemm", "h200-sxm", m=np.array([3, 0]), n=1, k=1)
 
 
 LLAMA = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "inter": 14336}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infercast import price
+from infercast import estimate
 from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.memory import fit_memory
@@ -22,10 +22,10 @@ def test_rates_of_each_kind_of_server():
 
 
 def test_left_open_the_interval_holds_every_kind_of_server():
-    wide = price("all_reduce", BOARD, **MESSAGE)
+    wide = estimate("all_reduce", BOARD, **MESSAGE)
     assert wide.low < 0.4 * wide.seconds
     for name in TOPOLOGIES:
-        known = price("all_reduce", with_topology(BOARD, name), **MESSAGE)
+        known = estimate("all_reduce", with_topology(BOARD, name), **MESSAGE)
         assert 0.75 * wide.low <= known.seconds <= 1.35 * wide.high
         assert (known.high - known.low) / known.seconds < (wide.high - wide.low) / wide.seconds
     assert is_left_open(BOARD, 4)
@@ -33,8 +33,8 @@ def test_left_open_the_interval_holds_every_kind_of_server():
 
 
 def test_what_was_measured_stands_for_its_own_kind_of_server_alone():
-    assert price("all_reduce", with_topology(BOARD, "sockets"), **MESSAGE).source == "measured"
-    assert price("all_reduce", with_topology(BOARD, "switch"), **MESSAGE).source == "physics"
+    assert estimate("all_reduce", with_topology(BOARD, "sockets"), **MESSAGE).source == "measured"
+    assert estimate("all_reduce", with_topology(BOARD, "switch"), **MESSAGE).source == "physics"
 
 
 def test_a_file_may_say_how_its_gpus_are_joined(tmp_path):
@@ -50,9 +50,9 @@ def test_a_file_may_say_how_its_gpus_are_joined(tmp_path):
 
 def test_a_collective_beyond_a_node_needs_a_network():
     with pytest.raises(InputError, match="a collective of 16 GPUs needs a network: a node of h200-sxm has 8"):
-        price("all_reduce", "h200-sxm", bytes=1 << 20, gpus=16)
-    across = price("all_reduce", "h200-sxm", bytes=1 << 20, gpus=16, network="infiniband-ndr")
-    assert across.seconds > price("all_reduce", "h200-sxm", bytes=1 << 20, gpus=8).seconds
+        estimate("all_reduce", "h200-sxm", bytes=1 << 20, gpus=16)
+    across = estimate("all_reduce", "h200-sxm", bytes=1 << 20, gpus=16, network="infiniband-ndr")
+    assert across.seconds > estimate("all_reduce", "h200-sxm", bytes=1 << 20, gpus=8).seconds
 
 
 def test_gpus_that_the_engine_does_not_run_on_are_refused():

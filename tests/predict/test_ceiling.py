@@ -53,9 +53,9 @@ def test_closing_brings_chosen_kernels_down_and_leaves_others() -> None:
     gpu, base = load_gpu("l40s"), make_predictor()
     chosen, other = Gemm(1024, 28_672, 4096), Gemm(1024, 4096, 4096)
     closing = Closing(base, default_ceilings(), {signature_of(Gemm(1, 28_672, 4096))})
-    assert closing.price(chosen, gpu).seconds < base.price(chosen, gpu).seconds
-    assert float(np.ravel(closing.seconds(chosen, gpu))[0]) == pytest.approx(closing.price(chosen, gpu).seconds)
-    assert closing.price(other, gpu) == base.price(other, gpu)
+    assert closing.estimate(chosen, gpu).seconds < base.estimate(chosen, gpu).seconds
+    assert float(np.ravel(closing.seconds(chosen, gpu))[0]) == pytest.approx(closing.estimate(chosen, gpu).seconds)
+    assert closing.estimate(other, gpu) == base.estimate(other, gpu)
     assert closing.explain(chosen, gpu) == base.explain(chosen, gpu)
 
 

@@ -89,5 +89,5 @@ def test_the_switch_carries_less_of_blackwells_links():
 def test_between_nodes_nothing_counts_as_measured():
     gpu = with_network(load_gpu("h200-sxm"), "infiniband-ndr")
     predictor = make_predictor()
-    sources = [predictor.price(Collective("all_reduce", 2.0**20, gpus), gpu).source for gpus in (8, 16)]
+    sources = [predictor.estimate(Collective("all_reduce", 2.0**20, gpus), gpu).source for gpus in (8, 16)]
     assert sources == ["measured", "physics"]

@@ -37,7 +37,7 @@ OPERATORS = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_an_estimate_lies_between_the_hardware_and_a_wide_upper_end(name):
     op = OPERATORS[name]
-    estimate = Typical().price(op, AMD)
+    estimate = Typical().estimate(op, AMD)
     limit = float(np.ravel(limit_seconds(op, AMD))[0])
     assert limit <= estimate.low * 1.001 <= estimate.seconds * 1.001
     assert estimate.seconds < estimate.high
@@ -49,9 +49,9 @@ def test_an_estimate_lies_between_the_hardware_and_a_wide_upper_end(name):
 def test_other_vendors_are_estimated_and_not_taken_at_their_best():
     learned, roofline = make_predictor(), Roofline()
     for op in OPERATORS.values():
-        assert learned.price(op, AMD).source == "typical"
+        assert learned.estimate(op, AMD).source == "typical"
         if op.family in ("gemm", "attention", "moe", "collective") and not isinstance(op, Collective):
-            assert learned.price(op, AMD).seconds > roofline.price(op, AMD).seconds
+            assert learned.estimate(op, AMD).seconds > roofline.estimate(op, AMD).seconds
     assert "no kernel of AMD's GPUs" in learned.describe(AMD)
 
 
@@ -67,7 +67,7 @@ def test_typical_prices_are_near_those_of_measured_gpus():
     for name in ("a100-sxm", "h200-sxm", "b200-sxm"):
         gpu = load_gpu(name)
         for key in ("product", "prefill", "decode", "experts"):
-            typical, known = Typical().price(OPERATORS[key], gpu), learned.price(OPERATORS[key], gpu)
+            typical, known = Typical().estimate(OPERATORS[key], gpu), learned.estimate(OPERATORS[key], gpu)
             assert float(typical.low) <= float(known.seconds) <= float(typical.high), (name, key)
 
 

@@ -1,4 +1,4 @@
-"""The price of single kernels: one, arrays of shapes at once, or a table's rows."""
+"""Estimates of single kernels: one, arrays of shapes at once, or a table's rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from infercast.predict.roofline import Predictor
 RESULTS = ("seconds", "low", "high", "source", "bound")
 
 
-def price(
+def estimate(
     kernel: str | Op,
     gpu: str | Path | Gpu,
     *,
@@ -31,11 +31,11 @@ def price(
     network: str | None = None,
     **sizes: Any,
 ) -> Estimate:
-    """What a kernel costs on a GPU: seconds, an 80 % interval, source and bound.
+    """What a kernel takes on a GPU: seconds, an 80 % interval, source and bound.
 
     A kernel is an operator, or named by its family and sizes as on the command line:
-    ``price("gemm", "h200-sxm", m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays of prices; a million
-    products are priced in half a second. ``network`` joins nodes, for collectives of more GPUs than one has.
+    ``estimate("gemm", "h200-sxm", m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays of times: half a
+    second for a million products. ``network`` joins nodes, for collectives of more GPUs than one has.
     """
     device = with_network(gpu if isinstance(gpu, Gpu) else _device(str(gpu)), network)
     pricer = _known_predictor(predictor) if isinstance(predictor, str) else predictor
@@ -72,7 +72,7 @@ def _checked(predictor: Predictor, op: Op, gpu: Gpu) -> Estimate:
             f"a collective of {gpus} GPUs needs a network: a node of {gpu.name} has {gpu.gpus_per_node}; name one "
             f"(--network {', '.join(networks())}) or use at most {gpu.gpus_per_node} GPUs"
         )
-    return predictor.price(op, gpu)
+    return predictor.estimate(op, gpu)
 
 
 def price_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> Iterator[dict[str, Any]]:

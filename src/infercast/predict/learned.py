@@ -84,14 +84,14 @@ class Learned:
         others = ", ".join(sorted(measured - {POOLED}))
         return f"physics times an efficiency learned from {others}; this GPU was not measured"
 
-    def price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
+    def estimate(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices. ``variants`` names the kernel, if known."""
-        own, lesser = self._price(op, gpu, variants), self._lesser(op, gpu)
-        return own if lesser is None else at_most(own, self._price(op, lesser[0], variants).seconds * lesser[1])
+        own, lesser = self._estimate(op, gpu, variants), self._lesser(op, gpu)
+        return own if lesser is None else at_most(own, self._estimate(op, lesser[0], variants).seconds * lesser[1])
 
-    def _price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
+    def _estimate(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
         if gpu.vendor != UNDERSTOOD:
-            return self._fallback.price(op, gpu)
+            return self._fallback.estimate(op, gpu)
         if isinstance(op, Gemm) and not self._corrections:
             return self._pricer(op, gpu, variants).price(op)
         size = self._size_of_one(op)
@@ -99,7 +99,7 @@ class Learned:
             return self._single(op, gpu, size, variants).price(op, size)
         prompts, decodes = split_batch(op)
         if decodes is not None:
-            return join(self._price(prompts, gpu, None), self._price(decodes, gpu, None))
+            return join(self._estimate(prompts, gpu, None), self._estimate(decodes, gpu, None))
         choice = self.choose(op, gpu, variants)
         physics, factor = self._apply(choice, op, gpu)
         family = family_of(op)

@@ -36,7 +36,7 @@ class Predictor(Protocol):
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
 
-    def price(self, op: Op, gpu: Gpu) -> Estimate:
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices."""
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
@@ -56,7 +56,7 @@ class Roofline:
         """For people: what its prices on this GPU rest on."""
         return "roofline with wave quantisation: nothing learned, so times are lower bounds"
 
-    def price(self, op: Op, gpu: Gpu) -> Estimate:
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices."""
         pipes = pipes_of(op, gpu)
         floor = launch_floor(gpu)

@@ -168,7 +168,7 @@ def _check_cache(deployment: Deployment, shape: StepShape) -> None:
 def _price_call(deployment: Deployment, call: Call, explain: bool) -> KernelCost:
     """One kernel of the step, with the rate it reaches on the pipe that holds it back."""
     op, gpu = call.op, deployment.gpu
-    estimate = deployment.predictor.price(op, gpu)
+    estimate = deployment.predictor.estimate(op, gpu)
     seconds = float(estimate.seconds)
     if estimate.bound in ("tensor", "special"):
         achieved, limit, unit = op.flops / seconds, gpu.dense_flops(tensor_rate_of(op.compute_dtype)), "FLOP/s"

@@ -36,17 +36,17 @@ class Changed:
         """For people: what its prices on this GPU rest on."""
         return f"{self._predictor.describe(self._real)}, times what physics says of the changes"
 
-    def price(self, op: Op, gpu: Gpu) -> Estimate:
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices."""
-        known = self._predictor.price(op, self._real)
+        known = self._predictor.estimate(op, self._real)
         if self.is_cheap or gpu.vendor != UNDERSTOOD:
-            return self._predictor.price(op, gpu)
+            return self._predictor.estimate(op, gpu)
         seconds: Any = self.seconds(op, gpu)
         if np.ndim(known.seconds) == 0:
             seconds = float(np.ravel(seconds)[0])
         low, high = (seconds * (end / known.seconds) ** SIBLING_WIDENING for end in (known.low, known.high))
         source = max(known.source, "sibling", key=SOURCES.index)
-        bound = self._predictor.price(op, gpu).bound
+        bound = self._predictor.estimate(op, gpu).bound
         return replace(known, seconds=seconds, low=low, high=high, source=source, bound=bound)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:

@@ -38,9 +38,9 @@ class Closing:
         """For people: what its prices on this GPU rest on."""
         return f"{self._predictor.describe(gpu)}; some kernels as good as the best of their shape"
 
-    def price(self, op: Op, gpu: Gpu) -> Estimate:
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices."""
-        estimate = self._predictor.price(op, gpu)
+        estimate = self._predictor.estimate(op, gpu)
         if not self._closes(op):
             return estimate
         ratio: Any = np.minimum(1.0, self._ceilings.seconds(op, gpu) / estimate.seconds)

@@ -51,7 +51,7 @@ class Typical:
             f"{gpu.vendor}'s GPUs in an engine was measured, so intervals are wide"
         )
 
-    def price(self, op: Op, gpu: Gpu) -> Estimate:
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices."""
         pipes, floor, typical = pipes_of(op, gpu), launch_floor(gpu), efficiency_of(op, gpu)
         demands = np.stack(np.broadcast_arrays(typical.launches * floor, *pipes.values()))
