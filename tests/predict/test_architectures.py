@@ -5,14 +5,14 @@ import pytest
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.kernels import by_kernels
-from infercast.hardware.load import _architectures
+from infercast.hardware.load import architectures
 from infercast.predict.physics.attention_kernels import FAMILIES, HALVED_L2
 from infercast.predict.physics.collective_library import SWITCH_SHARE
 from infercast.predict.physics.collective_links import FLAG_DELAY, SWITCHED
 from infercast.predict.physics.moe import MISALIGNED
 from infercast.predict.profile import kernel_profile
 
-NVIDIA = sorted({facts["kernels"] for facts in _architectures().values() if facts["vendor"] == "NVIDIA"})
+NVIDIA = sorted({facts["kernels"] for facts in architectures().values() if facts["vendor"] == "NVIDIA"})
 PROFILE = kernel_profile()
 TABLES = {
     "attention kernels": FAMILIES,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.hardware.kernels import is_modelled
 from infercast.ops import Gemm, Op
 from infercast.ops.op import Quantity
 from infercast.predict.adjust.mixed import join, split_batch, together
@@ -33,9 +34,6 @@ from infercast.predict.single import SinglePricer, kind_of, size_of_one
 
 if TYPE_CHECKING:
     from infercast.predict.adjust.anchors import Correction
-
-UNDERSTOOD = "NVIDIA"
-"""The physics speaks of this vendor's multiprocessors and libraries; others are priced by what is typical."""
 
 
 class Learned:
@@ -72,7 +70,7 @@ class Learned:
 
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
-        if gpu.vendor != UNDERSTOOD:
+        if not is_modelled(gpu):
             return self._fallback.describe(gpu)
         measured = {entry.gpu for entry in self._artifact.entries}
         for tier, names in self._chooser.known(gpu):
@@ -90,7 +88,7 @@ class Learned:
         return own if lesser is None else at_most(own, self._estimate(op, lesser[0], variants).seconds * lesser[1])
 
     def _estimate(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
-        if gpu.vendor != UNDERSTOOD:
+        if not is_modelled(gpu):
             return self._fallback.estimate(op, gpu)
         if isinstance(op, Gemm) and not self._corrections:
             return self._pricer(op, gpu, variants).price(op)
@@ -126,7 +124,7 @@ class Learned:
         return own if lesser is None else np.minimum(own, self._seconds(op, lesser[0]) * lesser[1])
 
     def _seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        if gpu.vendor != UNDERSTOOD:
+        if not is_modelled(gpu):
             return self._fallback.seconds(op, gpu)
         if isinstance(op, Gemm) and not self._corrections:
             return self._pricer(op, gpu).seconds(op)
@@ -157,7 +155,7 @@ class Learned:
         if decodes is not None:
             parts = {"prompts": self.explain(prompts, gpu), "decodes": self.explain(decodes, gpu)}
             return {f"{half} {name}": value for half, terms in parts.items() for name, value in terms.items()}
-        if gpu.vendor != UNDERSTOOD:
+        if not is_modelled(gpu):
             return self._fallback.explain(op, gpu)
         physics, factor = self._apply(self.choose(op, gpu), op, gpu)
         terms = {name: float(np.ravel(value)[0]) for name, value in physics.terms.items()}

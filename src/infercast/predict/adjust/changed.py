@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.hardware.kernels import is_modelled
 from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.adjust.mixed import split_batch, together
 from infercast.predict.choice import SIBLING_WIDENING, is_same_die, trust_in
 from infercast.predict.estimate import SOURCES, Estimate
 from infercast.predict.families import family_of
-from infercast.predict.learned import UNDERSTOOD, Learned
+from infercast.predict.learned import Learned
 from infercast.predict.limits import at_least
 from infercast.predict.roofline import Predictor
 
@@ -39,7 +40,7 @@ class Changed:
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices."""
         known = self._predictor.estimate(op, self._real)
-        if self.is_cheap or gpu.vendor != UNDERSTOOD:
+        if self.is_cheap or not is_modelled(gpu):
             return self._predictor.estimate(op, gpu)
         seconds: Any = self.seconds(op, gpu)
         if np.ndim(known.seconds) == 0:
@@ -51,7 +52,7 @@ class Changed:
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who price by the thousand."""
-        if self.is_cheap or gpu.vendor != UNDERSTOOD:
+        if self.is_cheap or not is_modelled(gpu):
             return self._predictor.seconds(op, gpu)
         prompts, decodes = split_batch(op)
         if decodes is not None:

@@ -47,7 +47,7 @@ class Typical:
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
         return (
-            "the roofline at what kernels of measured NVIDIA GPUs typically reach of it; no kernel of "
+            "the roofline at what kernels of measured GPUs typically reach of it; no kernel of "
             f"{gpu.vendor}'s GPUs in an engine was measured, so intervals are wide"
         )
 
