@@ -16,6 +16,8 @@ from infercast.predict.families.family import (
     Ceiling,
     Family,
     Pipes,
+    Shape,
+    Values,
     dram_seconds,
     product_limits,
     quantised_waves,
@@ -47,6 +49,31 @@ def _split(op: Attention) -> tuple[Op, Op | None]:
     )
     prompts, decodes = halves
     return prompts, decodes
+
+
+def _build(values: Values, queries: Any, keys: Any) -> Attention:
+    """A batch of equal sequences; one row an element where sizes are arrays."""
+    batch = values["batch"]
+    if type(queries) is type(keys) is type(batch) is int:  # one needs no broadcasting, which takes longer than it
+        queries, keys, batch = np.array([[queries]]), np.array([[keys]]), np.array([[batch]])
+    else:
+        queries, keys, batch = (each.reshape(-1, 1) for each in np.broadcast_arrays(queries, keys, batch))
+    return Attention(
+        queries,
+        keys,
+        heads=int(values["heads"]),
+        kv_heads=int(values["kv_heads"]),
+        head_dim=int(values["head_dim"]),
+        value_dim=int(values["head_dim"]),
+        sequences=batch,
+        window=int(values["window"]),
+        dtype=values["dtype"],
+        kv_dtype=values["kv_dtype"],
+    )
+
+
+_HEADS = ("heads", "kv_heads", "head_dim")
+_OPTIONS = {"window": 0, "dtype": "bf16", "kv_dtype": "bf16"}
 
 
 def _pipes(op: Attention, gpu: Gpu) -> Pipes:
@@ -84,6 +111,13 @@ PREFILL = Family(
     name="attention_prefill",
     op=Attention,
     accepts=lambda op: not _only_decodes(op),
+    shapes={
+        "prefill": Shape(
+            ("batch", "q_len", *_HEADS),
+            {"prefix": 0, **_OPTIONS},
+            lambda values: _build(values, values["q_len"], values["q_len"] + values["prefix"]),
+        )
+    },
     step_sizes=("queries", "keys", "sequences"),
     split=_split,
     tabled=prefill,
@@ -114,6 +148,9 @@ DECODE = replace(
     PREFILL,
     name="attention_decode",
     accepts=_only_decodes,
+    shapes={
+        "decode": Shape(("batch", "kv_len", *_HEADS), _OPTIONS, lambda values: _build(values, 1, values["kv_len"] + 1))
+    },
     tabled=decode,
     in_engine=partial(decode, cold=True),
     in_sweep=partial(decode, cold=True),

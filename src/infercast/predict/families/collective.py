@@ -7,7 +7,7 @@ import numpy as np
 from infercast.hardware import Gpu
 from infercast.hardware.pcie import MEASURED, is_left_open, servers
 from infercast.ops import Collective
-from infercast.predict.families.family import Ceiling, Family, with_features_of
+from infercast.predict.families.family import Ceiling, Family, Shape, with_features_of
 from infercast.predict.physics import collective
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
@@ -25,12 +25,17 @@ def _is_measured(op: Collective, gpu: Gpu) -> bool:
     return inside and (gpu.is_linked(op.gpus) or gpu.pcie_topology in ("", MEASURED))
 
 
+def _shape(kind: str) -> Shape:
+    return Shape(("bytes", "gpus"), {}, lambda values: Collective(kind, values["bytes"], int(values["gpus"])))
+
+
 # An engine's GPUs arrive at a collective one after the other.
 _in_engine = with_features_of(collective.collective, collective.engine_collective)
 
 COLLECTIVE = Family(
     name="collective",
     op=Collective,
+    shapes={kind: _shape(kind) for kind in ("all_reduce", "all_gather")},
     step_sizes=("message_bytes",),
     tabled=collective.collective,
     in_engine=_in_engine,

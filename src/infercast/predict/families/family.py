@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,28 @@ Array = npt.NDArray[Any]
 Pipes = dict[str, Quantity]
 """Seconds by pipe."""
 Compute = Callable[[Any, Gpu], Physics]
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What people describe a kernel by."""
+
+    sizes: tuple[str, ...]
+    """Whole numbers that must be given."""
+    optional: dict[str, Any]
+    """Others, with what they are if not given."""
+    build: Callable[[Values], Op]
+
+    @cached_property
+    def must_have(self) -> frozenset[str]:
+        """The names of ``sizes``."""
+        return frozenset(self.sizes)
+
+    @cached_property
+    def sizes_and_options(self) -> frozenset[str]:
+        """All names."""
+        return frozenset((*self.sizes, *self.optional))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,6 +74,8 @@ class Family:
     op: type
     accepts: Callable[[Any], bool] = lambda _: True
     """Whether it is this one, where operators of one class are of several families."""
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    """Kernels that people can ask for by name."""
     step_sizes: tuple[str, ...]
     """Fields of the operator that a step decides; the others are the model's and say which kernel it is."""
     split: Callable[[Any], tuple[Op, Op | None]] = lambda op: (op, None)

@@ -16,6 +16,7 @@ from infercast.predict.families.family import (
     Ceiling,
     Family,
     Pipes,
+    Shape,
     dram_seconds,
     product_limits,
     quantised_waves,
@@ -73,6 +74,13 @@ def _ceiling_shape(op: Gemm, gpu: Gpu) -> list[Any]:
 GEMM = Family(
     name="gemm",
     op=Gemm,
+    shapes={
+        "gemm": Shape(
+            ("m", "n", "k"),
+            {"dtype": "bf16", "weight_dtype": None},
+            lambda values: Gemm(values["m"], values["n"], values["k"], values["dtype"], values["weight_dtype"]),
+        )
+    },
     step_sizes=("m",),
     tabled=gemm.table_gemm,
     in_engine=gemm.engine_gemm,

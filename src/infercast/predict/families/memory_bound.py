@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.ops import Elementwise
-from infercast.predict.families.family import Array, Ceiling, Family, dram_seconds
+from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope
+from infercast.predict.families.family import Array, Ceiling, Family, Shape, dram_seconds
 from infercast.predict.physics.memory_bound import FEATURES, memory_bound
 
 NOT_STREAMED = ("sampling", "moe")
@@ -18,9 +22,22 @@ def _limits(op: Elementwise, gpu: Gpu) -> dict[str, Array]:
     return {"fma": np.ravel(op.flops) / gpu.fma_flops, "dram": np.ravel(dram_seconds(op, gpu))}
 
 
+def _rows(make: Callable[..., Elementwise], *sizes: str, **options: Any) -> Shape:
+    return Shape(
+        ("rows", *sizes), {}, lambda values: make(values["rows"], *(int(values[name]) for name in sizes), **options)
+    )
+
+
 MEMORY_BOUND = Family(
     name="memory_bound",
     op=Elementwise,
+    shapes={
+        "norm": _rows(norm, "width", residual=True),
+        "activation": _rows(gated_activation, "width"),
+        "rope": _rows(rope, "heads", "head_dim"),
+        "kv_write": _rows(kv_write, "width"),
+        "quantise": _rows(quantise, "width"),
+    },
     step_sizes=("rows",),
     tabled=memory_bound,
     in_engine=memory_bound,

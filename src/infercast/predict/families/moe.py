@@ -11,7 +11,16 @@ from infercast.hardware import Gpu
 from infercast.hardware.kernels import by_kernels
 from infercast.ops import MoE
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
-from infercast.predict.families.family import Ceiling, Family, Pipes, dram_seconds, product_limits, with_features_of
+from infercast.predict.families.family import (
+    Ceiling,
+    Family,
+    Pipes,
+    Shape,
+    Values,
+    dram_seconds,
+    product_limits,
+    with_features_of,
+)
 from infercast.predict.physics import moe
 
 if TYPE_CHECKING:
@@ -69,12 +78,27 @@ def _ceiling_shape(op: MoE, gpu: Gpu) -> list[Any]:
     return [np.log2(rows), np.log2(hit), np.log2(op.inter), np.log2(op.hidden), np.log2(blocks / gpu.sms)]
 
 
+def _build(values: Values) -> MoE:
+    return MoE(
+        values["tokens"],
+        hidden=int(values["hidden"]),
+        inter=int(values["inter"]),
+        experts=int(values["experts"]),
+        topk=int(values["topk"]),
+        dtype=values["dtype"],
+        weight_dtype=values["weight_dtype"],
+    )
+
+
 # An engine always finds weights cold, and its quantising is a kernel of its own.
 _in_engine = with_features_of(moe.moe, partial(moe.moe, warm=False))
 
 EXPERTS = Family(
     name="moe",
     op=MoE,
+    shapes={
+        "moe": Shape(("tokens", "hidden", "inter", "experts", "topk"), {"dtype": "bf16", "weight_dtype": None}, _build)
+    },
     step_sizes=("tokens",),
     tabled=moe.moe,
     in_engine=_in_engine,
