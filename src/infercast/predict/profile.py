@@ -38,7 +38,7 @@ class KernelProfile:
         """Whose tables to look at for an operator, first choice first."""
         family = family_of(op)
         named = family.name if family.table is None else family.table(op, gpu, self)
-        return self.tables.get(named, self.tables[family.name])
+        return self.tables.get(named, self.tables.get(family.name, ()))
 
     def preferring(self, engine: str) -> KernelProfile:
         """The same, with one engine's tables before all others."""
