@@ -22,9 +22,9 @@ from infercast.predict.families.family import (
     quantised_waves,
 )
 from infercast.predict.identity import SWEEP
-from infercast.predict.physics import gemm, hopper_fp8
+from infercast.predict.physics import cutlass_fp8, gemm
 
-OF_HOPPER_FP8 = "gemm fp8 hopper"
+CUTLASS_FP8 = "gemm fp8 cutlass"
 # Output tiles a library can choose from. Small ones waste less of a thin matrix and fill the chip sooner.
 TILES = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256))
 TILE = 128
@@ -48,8 +48,8 @@ def _pipes(op: Gemm, gpu: Gpu) -> Pipes:
 
 def _feature_set(gpu: str, engine: str, variant: str) -> str:
     """Products of a sweep in fp8 start from kernels that are known by name where a GPU has them."""
-    is_known = (engine, variant) == (SWEEP, "fp8") and hopper_fp8.is_known(Gemm(1, 1, 1, "fp8"), load_gpu(gpu))
-    return OF_HOPPER_FP8 if is_known else "gemm"
+    is_known = (engine, variant) == (SWEEP, "fp8") and cutlass_fp8.is_known(Gemm(1, 1, 1, "fp8"), load_gpu(gpu))
+    return CUTLASS_FP8 if is_known else "gemm"
 
 
 def _worth_measuring(features: Array) -> Array:
@@ -85,7 +85,7 @@ GEMM = Family(
     tabled=gemm.table_gemm,
     in_engine=gemm.engine_gemm,
     in_sweep=gemm.sweep_gemm,
-    features={"gemm": gemm.FEATURES, OF_HOPPER_FP8: hopper_fp8.FEATURES},
+    features={"gemm": gemm.FEATURES, CUTLASS_FP8: cutlass_fp8.FEATURES},
     feature_set=_feature_set,
     shares=("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise"),
     worth_measuring=_worth_measuring,

@@ -8,9 +8,9 @@ the switch) and copies it out again.
 from __future__ import annotations
 
 from infercast.hardware import Gpu
-from infercast.hardware.kernels import by_kernels
+from infercast.hardware.kernels import facts_of
 from infercast.ops import Collective
-from infercast.predict.physics.collective_library import SWITCH_SHARE, library
+from infercast.predict.physics.collective_library import library
 from infercast.predict.physics.collective_links import Priced, delay, is_switched, link_rate, merge
 from infercast.predict.physics.either import Kit, Number
 
@@ -87,7 +87,7 @@ def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     carried, share = op.link_share * message, SYMMETRIC_EFFICIENCY
     if by_switch:
         carried = message * (op.gpus + 1) / op.gpus
-        share = MULTICAST_EFFICIENCY * by_kernels(SWITCH_SHARE, gpu)
+        share = MULTICAST_EFFICIENCY * facts_of(gpu).switch_share
     latency = x.like(message, SYMMETRIC_LATENCY * delay(gpu, CLOCK_POWER))
     # Two copies read and write it once each.
     transfer = carried / (link_rate(gpu, op.gpus) * share) + 4.0 * message / gpu.dram_bandwidth

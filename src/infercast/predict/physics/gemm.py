@@ -15,11 +15,11 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.ops.gemm import Gemm
-from infercast.predict.physics import hopper_fp8
+from infercast.predict.physics import cutlass_fp8
+from infercast.predict.physics.cutlass_fp8 import fp8_products, is_known
 from infercast.predict.physics.gemm_features import FEATURES, LOGARITHMIC, SHARES, columns, matrix
 from infercast.predict.physics.gemm_machine import Machine
 from infercast.predict.physics.gemm_plan import Plan, Shapes, Traffic, choose_many, choose_one, plan_of
-from infercast.predict.physics.hopper_fp8 import fp8_products, is_known
 from infercast.predict.physics.numbers import Doubles, Floats, Kit, Number
 from infercast.predict.physics.terms import Physics
 
@@ -115,7 +115,7 @@ def sweep_gemm(op: Gemm, gpu: Gpu) -> Physics:
 
 def products_of_sweep(op: Gemm, gpu: Gpu) -> tuple[Products, tuple[bool, ...]]:
     """What prices products of a sweep, and which of its features are logarithms to a learner."""
-    return (fp8_products, hopper_fp8.LOGARITHMIC) if is_known(op, gpu) else PRODUCTS
+    return (fp8_products, cutlass_fp8.LOGARITHMIC) if is_known(op, gpu) else PRODUCTS
 
 
 def _physics(op: Gemm, gpu: Gpu, *, engine: bool, by: tuple[Products, tuple[bool, ...]] = PRODUCTS) -> Physics:

@@ -5,9 +5,9 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
+from infercast.predict.physics.cutlass_fp8 import FEATURES, KERNELS, _kernel, _kernels, fp8_products, is_known
 from infercast.predict.physics.gemm import SHARES, Machine, products_of_sweep, sweep_gemm
 from infercast.predict.physics.gemm_features import FEATURES as OTHER_FEATURES
-from infercast.predict.physics.hopper_fp8 import FEATURES, KERNELS, _kernel, _kernels, fp8_products, is_known
 from infercast.predict.physics.numbers import Doubles, Floats, Singles
 
 GPU = load_gpu("h200-sxm")
