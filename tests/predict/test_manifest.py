@@ -58,8 +58,8 @@ def test_the_measurements_here_are_those_that_were_fitted_on():
 def test_a_manifest_says_what_it_is_of(path):
     manifest = read_manifest(path)
     assert (manifest["date"], manifest["revision"], manifest["tables"]) == ("2026-11-16", "abc", {"gemm.parquet": "12"})
-    assert manifest["models"] == {"gemm h200-sxm sweep fp8": "gemm fp8 hopper", "moe * vllm bf16/triton": "moe"}
-    assert set(manifest["features"]) == {"gemm fp8 hopper", "moe"}
+    assert manifest["models"] == {"gemm h200-sxm sweep fp8": "gemm fp8 cutlass", "moe * vllm bf16/triton": "moe"}
+    assert set(manifest["features"]) == {"gemm fp8 cutlass", "moe"}
     assert len(load_artifact(path).entries) == 2
 
 
