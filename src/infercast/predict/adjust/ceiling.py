@@ -27,7 +27,12 @@ from infercast.predict.roofline import launch_floor
 
 _COMMON = ("log_launches", "log_tensor_per_dram")
 FEATURES = {name: (*_COMMON, *family.ceiling.features) for name, family in FAMILIES.items()}
-CEILINGS = Inputs("ceilings", FEATURES, lambda family, *_: family, ("adjust/ceiling.py", "limits.py", "families/*.py"))
+CEILINGS = Inputs(
+    "ceilings",
+    FEATURES,
+    lambda family, *_: family,
+    ("predict/adjust/ceiling.py", "predict/limits.py", "predict/families/*.py"),
+)
 
 
 class Ceilings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +14,7 @@ from typing import Any
 
 from infercast.predict.families import FAMILIES
 
-HERE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
 
 FEATURES = {name: names for family in FAMILIES.values() for name, names in family.features.items()}
 
@@ -28,7 +29,7 @@ class Inputs:
     set_of: Callable[[str, str, str, str], str]
     """... and the one that a model has, by its family, GPU, engine and variant."""
     sources: tuple[str, ...]
-    """Files of `infercast.predict` that compute them."""
+    """Files of the package that compute them, or that say what they are computed from."""
 
     @property
     def features_hash(self) -> str:
@@ -51,12 +52,14 @@ def _set_of(family: str, gpu: str, engine: str, variant: str) -> str:
     return family if chosen is None else chosen(gpu, engine, variant)
 
 
-KERNELS = Inputs("kernels", FEATURES, _set_of, ("physics/*.py", "families/*.py"))
+KERNELS = Inputs(
+    "kernels", FEATURES, _set_of, ("predict/physics/*.py", "predict/families/*.py", "data/architectures.toml")
+)
 
 
 def _files(sources: tuple[str, ...]) -> Iterator[Path]:
     for pattern in sources:
-        yield from sorted(HERE.glob(pattern))
+        yield from sorted(PACKAGE.glob(pattern))
 
 
 @lru_cache
@@ -64,13 +67,17 @@ def _source_hash(sources: tuple[str, ...]) -> str:
     files = list(_files(sources))
     # Line ends are git's business.
     parts = [f"{file.name}\n".encode() + file.read_bytes().replace(b"\r\n", b"\n") for file in files]
-    return hashlib.sha256(b"".join(parts)).hexdigest() if files else ""
+    return hashlib.sha256(b"".join(parts)).hexdigest() if any(file.suffix == ".py" for file in files) else ""
 
 
 @lru_cache
 def _physics_hash(sources: tuple[str, ...]) -> str:
-    parts = [f"{file.name}\n{code_of(file.read_text(encoding='utf-8'))}" for file in _files(sources)]
+    parts = [f"{file.name}\n{_meaning(file.read_text(encoding='utf-8'), file.suffix)}" for file in _files(sources)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _meaning(text: str, suffix: str) -> str:
+    return code_of(text) if suffix == ".py" else json.dumps(tomllib.loads(text), sort_keys=True)
 
 
 def code_of(source: str) -> str:
