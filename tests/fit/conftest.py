@@ -24,7 +24,7 @@ def gemm_table(gpus=GPUS) -> pandas.DataFrame:
     m, n, k = (axis.ravel() for axis in np.meshgrid(TOKENS, WIDTHS, WIDTHS))
     parts = []
     for gpu in gpus:
-        physics = GEMM.tabled(Gemm(m, n, k), load_gpu(gpu)).seconds
+        physics = GEMM.physics(Gemm(m, n, k), load_gpu(gpu)).seconds
         factor = 1.2 + 0.3 * (m >= 64)  # what physics does not know
         parts.append(
             pandas.DataFrame(

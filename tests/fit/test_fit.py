@@ -21,7 +21,7 @@ def factor(artifact, gpu, **options):
     op = Gemm(M, 2048, 4096)
     predictor = Learned(artifact, kernel_profile(), as_tabled=True, **options)
     estimate = predictor.estimate(op, load_gpu(gpu))
-    return estimate, estimate.seconds / GEMM.tabled(op, load_gpu(gpu)).seconds
+    return estimate, estimate.seconds / GEMM.physics(op, load_gpu(gpu)).seconds
 
 
 def test_a_measured_gpu_gets_what_was_measured(artifact):

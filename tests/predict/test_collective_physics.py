@@ -8,14 +8,15 @@ import pytest
 from infercast.hardware import load_gpu, with_network
 from infercast.ops import Collective
 from infercast.predict.default import make_predictor
-from infercast.predict.physics.collective import RANK_SKEW, collective, engine_collective
+from infercast.predict.families.collective import COLLECTIVE
+from infercast.predict.physics.collective import RANK_SKEW
 
 SIZES = 2.0 ** np.arange(8, 30)
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
 
 def seconds(kind, message, gpus, gpu, **options):
-    return collective(Collective(kind, message, gpus, **options), gpu).seconds
+    return COLLECTIVE.physics(Collective(kind, message, gpus, **options), gpu).seconds
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -23,7 +24,7 @@ def seconds(kind, message, gpus, gpu, **options):
 def test_large_messages_take_their_bytes_over_the_links(kind, name):
     gpu = load_gpu(name)
     op = Collective(kind, SIZES, 4)
-    times = collective(op, gpu).seconds
+    times = COLLECTIVE.physics(op, gpu).seconds
     assert (times > 0).all()
     assert times[-1] > 0.9 * op.link_bytes[-1] / gpu.link_bandwidth(4)
     assert times[-1] > 20 * times[0]
@@ -58,7 +59,8 @@ def test_cards_that_no_bridge_joins_talk_over_pcie():
 def test_an_engine_waits_for_the_last_gpu():
     gpu = load_gpu("h200-sxm")
     op = Collective("all_reduce", SIZES, 8)
-    assert engine_collective(op, gpu).seconds - collective(op, gpu).seconds == pytest.approx(3 * RANK_SKEW)
+    waited, alone = (COLLECTIVE.physics(op, gpu, engine=engine).seconds for engine in (True, False))
+    assert waited - alone == pytest.approx(3 * RANK_SKEW)
 
 
 @pytest.mark.parametrize("kind", KINDS)

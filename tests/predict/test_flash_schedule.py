@@ -5,8 +5,8 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Attention
-from infercast.predict.physics.attention_kernels import batch_of
-from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, schedule_features
+from infercast.predict.physics.attention_batch import batch_of
+from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, Schedule
 
 GPU = load_gpu("h200-sxm")
 
@@ -16,7 +16,8 @@ def features(queries, keys, *, heads=32, kv_heads=8, head_dim=128, **kwargs):
         np.array([queries]), np.array([keys]), heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=head_dim,
         **kwargs,
     )  # fmt: skip
-    return dict(zip(SCHEDULE_FEATURES, schedule_features(op, batch_of(op), GPU)[0], strict=True))
+    values = np.ravel(Schedule(op, GPU).features(batch_of(op), op.kv_bytes))
+    return dict(zip(SCHEDULE_FEATURES, values, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -89,5 +90,5 @@ def test_padding_changes_nothing():
         np.array([[1, 1, 1]]), np.array([[500, 700, 9]]), heads=32, kv_heads=8, head_dim=128, value_dim=128,
         sequences=np.array([[1, 1, 0]]),
     )  # fmt: skip
-    padded = schedule_features(op, batch_of(op), GPU)[0]
+    padded = np.ravel(Schedule(op, GPU).features(batch_of(op), op.kv_bytes))
     assert padded == pytest.approx(np.array([*plain.values()]))

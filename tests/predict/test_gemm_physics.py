@@ -9,14 +9,15 @@ from infercast.hardware import load_gpu
 from infercast.ops import Gemm
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.predict.default import make_predictor
+from infercast.predict.families.gemm import GEMM
 from infercast.predict.physics import gemm_machine as constants
-from infercast.predict.physics.gemm import SHARES, engine_gemm, price_products, table_gemm
+from infercast.predict.physics.gemm import SHARES, price_products
 from infercast.predict.physics.gemm_features import FILL_TILES, matrix
 from infercast.predict.physics.gemm_machine import Machine
 from infercast.predict.physics.gemm_plan import MANY_COPIES, MOST_SPLITS, SHORTEST_SPLIT, TABLE_COPIES
 from infercast.predict.physics.numbers import Doubles, Floats, Singles
 from infercast.predict.physics.terms import columns, fill, log2, miss_share, soft_max
-from infercast.predict.pricer import MANY
+from infercast.predict.products import MANY
 
 FORMATS = {
     "bf16": {},
@@ -148,7 +149,7 @@ def options(request):
 def test_arrays_say_what_the_reference_says(gpu, options):
     op = Gemm(*random_sizes(2000), **options)
     table, engine = Reference(op, gpu, engine=False), Reference(op, gpu, engine=True)
-    for reference, physics in ((table, table_gemm(op, gpu)), (engine, engine_gemm(op, gpu))):
+    for reference, physics in ((table, GEMM.physics(op, gpu)), (engine, GEMM.physics(op, gpu, engine=True))):
         seconds, terms = reference.estimate()
         assert np.allclose(physics.seconds, seconds, rtol=1e-9, atol=0)
         for name, term in terms.items():

@@ -14,8 +14,9 @@ from infercast.predict.adjust.changed import Changed
 from infercast.predict.adjust.closing import Closing
 from infercast.predict.adjust.typical import Typical
 from infercast.predict.default import make_predictor
-from infercast.predict.families.family import Ceiling, Family, dram_seconds
-from infercast.predict.physics.terms import Physics, columns
+from infercast.predict.families.family import Ceiling, Family, dram_seconds, floats, lone
+from infercast.predict.physics.either import kit_of
+from infercast.predict.physics.terms import Physics
 from infercast.predict.roofline import Roofline, launch_floor
 
 
@@ -41,18 +42,25 @@ class Scan:
         return self.bytes_read
 
 
-def physics(op, gpu):
-    moving = np.atleast_1d(np.asarray(dram_seconds(op, gpu))) / 0.8
-    return Physics(moving + launch_floor(gpu), {"dram": moving}, columns(np.log2(moving)))
+class Scanning:
+    """Seconds of one kernel or of many."""
+
+    def __init__(self, op, gpu):
+        self.op, self.gpu = op, gpu
+
+    def physics(self, size, *, engine=False):
+        x, moving = kit_of(size), 2.0 * self.op.state_bytes * size / self.gpu.dram_bandwidth / 0.8
+        return Physics(moving + launch_floor(self.gpu), {"dram": moving}, x.columns(x.log2(moving)))
 
 
 SCAN = Family(
     name="scan",
     op=Scan,
     step_sizes=("sequences",),
-    tabled=physics,
-    in_engine=physics,
-    in_sweep=physics,
+    sizes=lambda op: floats(op.sequences),
+    size_of_one=lambda op: lone(op.sequences),
+    kind=lambda _: (),
+    core=Scanning,
     features={"scan": ("log_moving",)},
     pipes=lambda op, gpu: {"dram": dram_seconds(op, gpu)},
     limits=lambda op, gpu: {"dram": np.ravel(dram_seconds(op, gpu))},

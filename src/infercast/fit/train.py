@@ -108,8 +108,7 @@ def key_of(rows: Rows) -> Key:
 def sample_of(rows: Rows) -> Sample:
     """Physics and features of measured rows."""
     family = FAMILIES[FAMILY_OF_TABLE.get(rows.family, rows.family)]
-    compute = family.in_sweep if rows.engine == SWEEP else family.tabled
-    physics = compute(rows.op, load_gpu(rows.gpu))
+    physics = family.physics(rows.op, load_gpu(rows.gpu), swept=rows.engine == SWEEP)
     base = base_seconds(family.name, rows.engine, physics)
     return Sample(physics.features, np.log(rows.seconds / base), group_hashes(rows))
 

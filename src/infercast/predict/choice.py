@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
 
-import numpy as np
-
 from infercast.hardware import Gpu
 from infercast.hardware.ordering import ratio_bounds
 from infercast.predict.artifact.artifact import Entry
 from infercast.predict.artifact.forest import Forest
 from infercast.predict.families import FAMILIES
 from infercast.predict.identity import SWEEP
-from infercast.predict.physics.terms import Array, Physics
+from infercast.predict.physics.either import Number, Plain, kit_of
+from infercast.predict.physics.terms import Physics
 
 SIBLING_WIDENING = 1.3
 """How much wider a sibling's interval is: H100's rows by H200's models fall into their own 65 to 78 % of the time."""
@@ -38,12 +37,13 @@ def trust_in(entry: Entry, *, same_die: bool) -> float:
     return _by_variant(FAMILIES[entry.family].trust, entry.variant, 1.0)
 
 
-def base_seconds(family: str, engine: str, physics: Physics) -> Array:
+def base_seconds(family: str, engine: str, physics: Physics) -> Number:
     """What a model's answer is a factor of: for attention of a sweep what its kernel's schedule takes, else physics."""
     scheduled = FAMILIES[family].scheduled
     if engine != SWEEP or scheduled is None:
         return physics.seconds
-    return np.asarray(1e-6 * np.exp2(physics.features[:, scheduled]))
+    features, x = physics.features, kit_of(physics.seconds)
+    return 1e-6 * x.exp2(features[scheduled] if x is Plain else features[:, scheduled])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,13 @@ class Choice:
         """How far the ratio of two siblings' physics is believed, as its exponent."""
         return trust_in(self.entry, same_die=self.is_same_die)
 
-    def on_sibling(self, here: Array, there: Array) -> Array:
-        """How many times as long a kernel takes as on the sibling, by physics here and there."""
-        return np.asarray(np.clip((here / there) ** self.trust, *self.bounds))
-
-    def residual(self, physics: Physics) -> Array:
+    def residual(self, physics: Physics) -> Number:
         """log(measured / physics) as the model believes it."""
-        learned = self.entry.offset + self.entry.shrink * self.forest.predict(physics.features)
+        x, forest = kit_of(physics.seconds), self.forest
+        said = forest.predict_one(physics.features) if x is Plain else forest.predict(physics.features)
+        learned = self.entry.offset + self.entry.shrink * said
         base = base_seconds(self.entry.family, self.entry.engine, physics)
-        return np.asarray(learned if base is physics.seconds else learned + np.log(base / physics.seconds))
+        return learned if base is physics.seconds else learned + x.log(base / physics.seconds)
 
 
 def borrowed(gpu: Gpu, known: Gpu, entry: Entry, forest: Forest) -> Choice:

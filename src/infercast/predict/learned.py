@@ -7,33 +7,32 @@ several GPUs, for one that nobody measured). A kernel without any model is price
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.kernels import is_modelled
-from infercast.ops import Gemm, Op
+from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.adjust.mixed import join, split_batch, together
 from infercast.predict.adjust.ordering import at_most, ordering
 from infercast.predict.adjust.typical import Typical
 from infercast.predict.artifact.artifact import POOLED, Artifact
-from infercast.predict.choice import Choice
 from infercast.predict.chooser import Chooser
 from infercast.predict.estimate import Estimate
-from infercast.predict.families import family_of
-from infercast.predict.families.family import Compute, Family
+from infercast.predict.families import families_of, family_of
+from infercast.predict.families.family import Family
 from infercast.predict.identity import SWEEP
-from infercast.predict.limits import at_least
-from infercast.predict.physics.attention_kernels import Single
-from infercast.predict.physics.terms import Array, Physics
-from infercast.predict.pricer import GemmPricer
+from infercast.predict.kernels import Kernels
+from infercast.predict.products import Products
 from infercast.predict.profile import KernelProfile
-from infercast.predict.single import SinglePricer, kind_of, size_of_one
 
 if TYPE_CHECKING:
     from infercast.predict.adjust.anchors import Correction
+
+ESTIMATORS: dict[str, type[Kernels]] = {"gemm": Products}
+"""Families that are asked for so often that they have an estimator of their own."""
 
 
 class Learned:
@@ -62,8 +61,7 @@ class Learned:
         self._fallback = Typical()
         self._chooser = Chooser(artifact, profile, tier=tier, as_tabled=as_tabled)
         self.choose = self._chooser.choose
-        self._pricers: dict[object, GemmPricer] = {}
-        self._singles: dict[object, SinglePricer] = {}
+        self._kinds: dict[object, Kernels] = {}
         self._ordering = ordering()
         self._bounded = {bound.kernels for bound in self._ordering.bounds}
         self._lessers: dict[object, tuple[Gpu, tuple[Gpu, float] | None]] = {}
@@ -90,33 +88,8 @@ class Learned:
     def _estimate(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
         if not is_modelled(gpu):
             return self._fallback.estimate(op, gpu)
-        if isinstance(op, Gemm) and not self._corrections:
-            return self._pricer(op, gpu, variants).price(op)
-        size = self._size_of_one(op)
-        if size is not None:
-            return self._single(op, gpu, size, variants).price(op, size)
-        prompts, decodes = split_batch(op)
-        if decodes is not None:
-            return join(self._estimate(prompts, gpu, None), self._estimate(decodes, gpu, None))
-        choice = self.choose(op, gpu, variants)
-        physics, factor = self._apply(choice, op, gpu)
-        family = family_of(op)
-        tier, (low, high) = "physics", (np.full(1, end) for end in family.interval)
-        if choice is not None:
-            tier, (low, high) = choice.tier, (np.full(1, end) for end in choice.interval)
-            correction = self._corrections.get((choice.entry.family, choice.entry.variant))
-            if correction is not None:
-                tier, high = "few-shot", correction.spread(physics.features)
-                low = -high
-        if servers := family.servers(op, gpu):
-            compute = self._compute(family, choice)
-            others = [np.log(compute(op, each).seconds / physics.seconds) for each in servers]
-            low, high = np.minimum(low, np.min(others, axis=0)), np.maximum(high, np.max(others, axis=0))
-        seconds = at_least(op, gpu, self._in_engine(choice, physics.seconds * factor), cold=not self._as_tabled)
-        bound, low, high = _bound(physics), seconds * np.exp(low), seconds * np.exp(high)
-        if seconds.size == 1:
-            return Estimate(float(seconds[0]), float(low[0]), float(high[0]), tier, str(bound[0]))
-        return Estimate(seconds, low, high, tier, bound)
+        parts = [self._kernels(half, gpu, size, variants).estimate(half, size) for half, size in self._sized(op)]
+        return parts[0] if len(parts) == 1 else join(*parts)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who price by the thousand."""
@@ -126,17 +99,9 @@ class Learned:
     def _seconds(self, op: Op, gpu: Gpu) -> Quantity:
         if not is_modelled(gpu):
             return self._fallback.seconds(op, gpu)
-        if isinstance(op, Gemm) and not self._corrections:
-            return self._pricer(op, gpu).seconds(op)
-        size = self._size_of_one(op)
-        if size is not None:
-            return np.array([self._single(op, gpu, size).seconds(op, size)])
-        prompts, decodes = split_batch(op)
-        if decodes is not None:
-            return np.asarray(together(self._seconds(prompts, gpu), self._seconds(decodes, gpu)))
-        choice = self.choose(op, gpu)
-        physics, factor = self._apply(choice, op, gpu)
-        return at_least(op, gpu, self._in_engine(choice, physics.seconds * factor), cold=not self._as_tabled)
+        parts = [self._kernels(half, gpu, size).seconds(half, size) for half, size in self._sized(op)]
+        seconds: Quantity = parts[0] if len(parts) == 1 else together(*parts)
+        return seconds
 
     def _lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
         """The GPU of whose price a share bounds this one's; None for most, and for what a sweep of its own tells."""
@@ -157,63 +122,30 @@ class Learned:
             return {f"{half} {name}": value for half, terms in parts.items() for name, value in terms.items()}
         if not is_modelled(gpu):
             return self._fallback.explain(op, gpu)
-        physics, factor = self._apply(self.choose(op, gpu), op, gpu)
-        terms = {name: float(np.ravel(value)[0]) for name, value in physics.terms.items()}
-        return {**terms, "learned factor": float(factor[0])}
-
-    def _in_engine(self, choice: Choice | None, seconds: Array) -> Array:
-        """What a kernel takes between others, where its price is of the kernel alone."""
-        if choice is None or self._as_tabled:
-            return seconds
-        factor, added = choice.in_engine
-        return seconds * factor + added
-
-    def _apply(self, choice: Choice | None, op: Op, gpu: Gpu) -> tuple[Physics, Array]:
-        """The physics of an operator, and what was learned to multiply it by."""
         family = family_of(op)
-        compute = self._compute(family, choice)
-        physics = compute(op, gpu)
-        if choice is None:
-            return physics, np.ones(1)
-        correction = self._corrections.get((family.name, choice.entry.variant))
-        learned = 0.0 if correction is None else correction(physics.features)
-        if choice.known is None:
-            return physics, np.exp(choice.residual(physics) + learned)
-        # A sibling answers for the same shape on itself; physics says how the two chips differ.
-        known = compute(op, choice.known)
-        difference = choice.on_sibling(physics.seconds, known.seconds) * known.seconds / physics.seconds
-        return physics, difference * np.exp(choice.residual(known) + learned)
+        return self._made(Kernels, family, op, gpu, None).explain(op, family.sizes(op))
 
-    def _compute(self, family: Family, choice: Choice | None) -> Compute:
-        """Physics under the conditions that a model was learned in."""
-        if choice is not None and choice.entry.engine == SWEEP:
-            return family.in_sweep
-        return family.tabled if self._as_tabled else family.in_engine
+    def _sized(self, op: Op) -> list[tuple[Op, Any]]:
+        """An operator or its two halves, each with what a step decides of it: in plain floats if it is one kernel."""
+        family = families_of(op)[0]
+        size = None if self._corrections else family.size_of_one(op)
+        if size is not None:
+            return [(op, size)]
+        prompts, decodes = family.split(op)
+        return [(op, family.sizes(op))] if decodes is None else [*self._sized(prompts), *self._sized(decodes)]
 
-    def _pricer(self, op: Gemm, gpu: Gpu, variants: tuple[str, ...] | None = None) -> GemmPricer:
-        """What prices products of this format on this GPU."""
-        key = (id(gpu), op.dtype, op.weight_dtype, op.out_dtype, op.batch, variants)
-        pricer = self._pricers.get(key)
-        if pricer is None:
-            pricer = GemmPricer(op, gpu, self.choose(op, gpu, variants), engine=not self._as_tabled)
-            self._pricers[key] = pricer  # it holds the GPU, so that no other one takes its id
-        return pricer
+    def _kernels(self, op: Op, gpu: Gpu, size: Any, variants: tuple[str, ...] | None = None) -> Kernels:
+        """What estimates kernels of this kind on this GPU."""
+        family = family_of(op, size)
+        key = (id(gpu), family.name, *family.kind(op), variants)
+        kernels = self._kinds.get(key)
+        if kernels is None:
+            make = Kernels if self._corrections else ESTIMATORS.get(family.name, Kernels)
+            kernels = self._made(make, family, op, gpu, variants)
+            self._kinds[key] = kernels  # it holds the GPU, so that no other one takes its id
+        return kernels
 
-    def _size_of_one(self, op: Op) -> Single | float | None:
-        """The size of a kernel that is priced in plain floats."""
-        return None if self._corrections else size_of_one(op)
-
-    def _single(self, op: Op, gpu: Gpu, size: Single | float, variants: tuple[str, ...] | None = None) -> SinglePricer:
-        """What prices one kernel of this kind on this GPU."""
-        key = (id(gpu), *kind_of(op, size), variants)
-        pricer = self._singles.get(key)
-        if pricer is None:
-            pricer = SinglePricer(op, gpu, self.choose(op, gpu, variants), engine=not self._as_tabled)
-            self._singles[key] = pricer  # it holds the GPU, so that no other one takes its id
-        return pricer
-
-
-def _bound(physics: Physics) -> Array:
-    """The largest term of each price."""
-    names = np.array([*physics.terms])
-    return np.asarray(names[np.argmax(np.stack(np.broadcast_arrays(*physics.terms.values())), axis=0)])
+    def _made(self, make: type[Kernels], family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Kernels:
+        choice = self.choose(op, gpu, variants)
+        correction = None if choice is None else self._corrections.get((family.name, choice.entry.variant))
+        return make(family, op, gpu, choice, engine=not self._as_tabled, correction=correction)

@@ -9,6 +9,7 @@ reaches is counted against this limit and the launch floor that any kernel pays.
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from infercast.ops import Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.families import families_of
 from infercast.predict.families.family import Array, Pipes
+from infercast.predict.physics.either import Number, kit_of
 
 
 def pipes_of(op: Op, gpu: Gpu) -> Pipes:
@@ -34,12 +36,11 @@ def limit_seconds(op: Op, gpu: Gpu) -> Array:
     return np.asarray(reduce(np.maximum, limits_of(op, gpu).values()))
 
 
-def at_least(op: Op, gpu: Gpu, seconds: Array, *, cold: bool = True) -> Array:
+def at_least(op: Op, gpu: Gpu, size: Any, seconds: Number, *, cold: bool = True) -> Number:
     """No product is faster than the tensor cores or, where what it reads is ``cold``, than reading it."""
-    cold_bytes = families_of(op)[0].cold_bytes
-    if cold_bytes is None:
+    work = families_of(op)[0].work
+    if work is None:
         return seconds
-    limit = np.ravel(op.flops) / gpu.dense_flops(tensor_rate_of(op.compute_dtype))
-    if cold:
-        limit = np.maximum(limit, np.ravel(cold_bytes(op)) / gpu.dram_bandwidth)
-    return np.maximum(seconds, limit)
+    x, (flops, moved) = kit_of(seconds), work(op, size)
+    seconds = x.larger(seconds, x.flat(flops) / gpu.dense_flops(tensor_rate_of(op.compute_dtype)))
+    return x.larger(seconds, x.flat(moved) / gpu.dram_bandwidth) if cold else seconds

@@ -57,10 +57,11 @@ class Changed:
         prompts, decodes = split_batch(op)
         if decodes is not None:
             return np.asarray(together(self.seconds(prompts, gpu), self.seconds(decodes, gpu)))
-        physics = family_of(op).in_engine
-        here, there = (physics(op, chip).seconds for chip in (gpu, self._real))
+        family = family_of(op)
+        here, there = (family.physics(op, chip, engine=True).seconds for chip in (gpu, self._real))
         ratio = np.clip((here / there) ** self._trust(op, gpu), *_bounds(gpu, self._real))
-        return at_least(op, gpu, np.ravel(self._predictor.seconds(op, self._real)) * ratio)
+        seconds = np.ravel(self._predictor.seconds(op, self._real)) * ratio
+        return np.asarray(at_least(op, gpu, family.sizes(op), seconds))
 
     def _trust(self, op: Op, gpu: Gpu) -> float:
         """How far physics is believed, by what the real chip's price rests on."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from infercast.errors import InputError
 from infercast.ops import Op
 from infercast.predict.families.attention import DECODE, PREFILL
@@ -28,7 +30,7 @@ def families_of(op: Op) -> tuple[Family, ...]:
         raise InputError(f"nothing is known of operators of type {type(op).__name__}") from None
 
 
-def family_of(op: Op) -> Family:
-    """The family that an operator is learned with."""
+def family_of(op: Op, size: Any = None) -> Family:
+    """The family that an operator is learned with; faster where its ``size`` is known."""
     families = families_of(op)
-    return families[0] if len(families) == 1 else next(each for each in families if each.accepts(op))
+    return families[0] if len(families) == 1 else next(each for each in families if each.accepts(size or op))

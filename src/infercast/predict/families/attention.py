@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.ops import Attention, Op
-from infercast.ops.dtypes import tensor_rate_of
+from infercast.ops.dtypes import bytes_of, tensor_rate_of
+from infercast.ops.op import Quantity
 from infercast.predict.families.family import (
     Array,
     Ceiling,
@@ -23,16 +24,18 @@ from infercast.predict.families.family import (
     quantised_waves,
 )
 from infercast.predict.identity import LATENT
-from infercast.predict.physics.attention_decode import DECODE_FEATURES, decode
-from infercast.predict.physics.attention_prefill import PREFILL_FEATURES, prefill
+from infercast.predict.physics.attention_batch import Lengths, batch_of, keys_in_reach, pairs_of, single_of
+from infercast.predict.physics.attention_decode import DECODE_FEATURES, Decode
+from infercast.predict.physics.attention_prefill import PREFILL_FEATURES, Prefill
 
 QUERY_TILE = 128
 LONGEST = 1 << 40
 """Rows of a tile that holds any sequence."""
 
 
-def _only_decodes(op: Attention) -> bool:
-    return int(np.max(op.queries)) == 1
+def _only_decodes(batch: Attention | Lengths) -> bool:
+    most = batch.queries.max() if isinstance(batch.queries, np.ndarray) else batch.queries
+    return bool(most == 1)
 
 
 def _split(op: Attention) -> tuple[Op, Op | None]:
@@ -86,6 +89,13 @@ def _pipes(op: Attention, gpu: Gpu) -> Pipes:
     return {"tensor": tensor, "special": op.exponentials / gpu.special_rate, "dram": dram_seconds(op, gpu)}
 
 
+def _work(op: Attention, batch: Lengths) -> tuple[Quantity, Quantity]:
+    """Scores and weighted values; keys and values in reach, each once."""
+    both = op.head_dim + op.value_dim
+    row_bytes = bytes_of(op.kv_dtype) * op.kv_heads * (op.head_dim if op.latent_kv else both)
+    return 2.0 * op.heads * both * pairs_of(batch, op.window), row_bytes * keys_in_reach(batch, op.window)
+
+
 def _limits(op: Attention, gpu: Gpu) -> dict[str, Array]:
     products = product_limits(op, gpu, op.bytes_read + op.bytes_written)
     return {**products, "special": np.ravel(op.exponentials) / gpu.special_rate}
@@ -120,15 +130,17 @@ PREFILL = Family(
     },
     step_sizes=("queries", "keys", "sequences"),
     split=_split,
-    tabled=prefill,
-    in_engine=prefill,
-    in_sweep=prefill,
+    sizes=batch_of,
+    size_of_one=single_of,
+    kind=attrgetter("dtype", "latent_kv"),
+    core=Prefill,
+    core_key=attrgetter("heads", "kv_heads", "head_dim", "value_dim", "window", "dtype", "kv_dtype"),
     features={"attention_prefill": PREFILL_FEATURES},
     shares=("tensor", "exponential", "blocks", "longest", "dram", "l2", "launch"),
     scheduled=PREFILL_FEATURES.index("log_scheduled_us"),
     pipes=_pipes,
     limits=_limits,
-    cold_bytes=lambda op: op.kv_bytes,
+    work=_work,
     throttled=("attention",),
     # Published tables have no attention over a latent.
     variants=lambda op, *_: (LATENT,) if op.latent_kv else ("",),
@@ -151,9 +163,7 @@ DECODE = replace(
     shapes={
         "decode": Shape(("batch", "kv_len", *_HEADS), _OPTIONS, lambda values: _build(values, 1, values["kv_len"] + 1))
     },
-    tabled=decode,
-    in_engine=partial(decode, cold=True),
-    in_sweep=partial(decode, cold=True),
+    core=Decode,
     features={"attention_decode": DECODE_FEATURES},
     shares=("dram", "stream", "blocks", "tensor", "combine", "launch"),
     scheduled=DECODE_FEATURES.index("log_scheduled_us"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.pcie import MEASURED, is_left_open, servers
 from infercast.ops import Collective
-from infercast.predict.families.family import Ceiling, Family, Shape, with_features_of
-from infercast.predict.physics import collective
+from infercast.predict.families.family import Ceiling, Family, Shape, floats, lone
+from infercast.predict.physics.collective import FEATURES, Exchange
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
@@ -29,18 +31,17 @@ def _shape(kind: str) -> Shape:
     return Shape(("bytes", "gpus"), {}, lambda values: Collective(kind, values["bytes"], int(values["gpus"])))
 
 
-# An engine's GPUs arrive at a collective one after the other.
-_in_engine = with_features_of(collective.collective, collective.engine_collective)
-
 COLLECTIVE = Family(
     name="collective",
     op=Collective,
     shapes={kind: _shape(kind) for kind in ("all_reduce", "all_gather")},
     step_sizes=("message_bytes",),
-    tabled=collective.collective,
-    in_engine=_in_engine,
-    in_sweep=_in_engine,
-    features={"collective": collective.FEATURES},
+    sizes=lambda op: floats(op.message_bytes),
+    size_of_one=lambda op: lone(op.message_bytes),
+    kind=attrgetter("kind", "gpus"),
+    core=Exchange,
+    core_key=attrgetter("kind", "gpus", "library"),
+    features={"collective": FEATURES},
     pipes=lambda op, gpu: {"link": op.link_bytes / gpu.link_bandwidth(op.gpus)},
     limits=lambda op, gpu: {"link": np.ravel(op.link_bytes) / gpu.link_bandwidth(op.gpus)},
     moved=lambda op: op.link_bytes,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.ops.dtypes import tensor_rate_of
-from infercast.ops.op import Quantity
+from infercast.ops.op import Quantity, Size
 from infercast.predict.physics.terms import Physics
 
 if TYPE_CHECKING:
@@ -23,8 +23,22 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Pipes = dict[str, Quantity]
 """Seconds by pipe."""
-Compute = Callable[[Any, Gpu], Physics]
 Values = Mapping[str, Any]
+
+
+class Core(Protocol):
+    """Physics of kernels of one kind on one GPU: what all of them share is worked out once.
+
+    Tables and engines differ in what is warm: a table repeats one kernel, so what fits in L2 stays there, while an
+    engine comes back to a layer's weights and keys only after all other layers. Tables time a quantised product with
+    the quantising of its input, which an engine launches as a kernel of its own. And the GPUs of an engine come to a
+    collective one after the other. Features are always those of a table, which is what learners know.
+    """
+
+    gpu: Gpu
+
+    def physics(self, size: Any, *, engine: bool = False) -> Physics:
+        """One kernel in plain floats or many as arrays, in an ``engine`` or in a table."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +87,7 @@ class Family:
     name: str
     op: type
     accepts: Callable[[Any], bool] = lambda _: True
-    """Whether it is this one, where operators of one class are of several families."""
+    """Whether it is this one by the sizes of an operator, where those of one class are of several families."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     """Kernels that people can ask for by name."""
     step_sizes: tuple[str, ...]
@@ -81,12 +95,17 @@ class Family:
     split: Callable[[Any], tuple[Op, Op | None]] = lambda op: (op, None)
     """A launch whose two halves were learned apart, as prompts and decoding sequences."""
 
-    tabled: Compute
-    """Physics as a kernel is measured for a table ..."""
-    in_engine: Compute
-    """... as it runs in an engine; the features stay those of a table, which is what learners know ..."""
-    in_sweep: Compute
-    """... and as in an engine, for models of a sweep."""
+    sizes: Callable[[Any], Any]
+    """What a step decides of kernels, as arrays ..."""
+    size_of_one: Callable[[Any], Any] = lambda _: None
+    """... or as plain floats, where it is one kernel that can be estimated in them; None where not."""
+    kind: Callable[[Any], tuple[object, ...]]
+    """What the choice of a model depends on."""
+    core: Callable[[Any, Gpu], Core]
+    swept_core: Callable[[Any, Gpu], Core] | None = None
+    """Physics, and what takes its place for models of a sweep."""
+    core_key: Callable[[Any], object] = lambda _: None
+    """What a core is made for, beside its GPU; None: it is not worth keeping."""
     features: Mapping[str, tuple[str, ...]]
     """Sets of features by name; the family's own set has its name."""
     feature_set: Callable[[str, str, str], str] | None = None
@@ -105,8 +124,9 @@ class Family:
     moved: Callable[[Any], Quantity] = lambda op: op.bytes_read + op.bytes_written
     bandwidth: Callable[[Any, Gpu], float] = lambda _, gpu: gpu.dram_bandwidth
     """What it moves where it does not compute, and how fast that can be."""
-    cold_bytes: Callable[[Any], Quantity] | None = None
-    """What a product always reads from memory in an engine; None: no product, so that nothing bounds it."""
+    work: Callable[[Any, Any], tuple[Quantity, Quantity]] | None = None
+    """Of an operator and its sizes, FLOP of the tensor cores and bytes that an engine always reads from memory; None:
+    no product, so that nothing bounds it."""
     has_weights: bool = False
     """Whether it multiplies by weights, which may be in a format that a chip lacks."""
     throttled: tuple[str, ...] = ()
@@ -138,6 +158,23 @@ class Family:
     """Rows of typical.toml that say what it reaches on GPUs that nobody measured, first choice first."""
     ceiling: Ceiling
 
+    def physics(self, op: Op, gpu: Gpu, *, engine: bool = False, swept: bool = False) -> Physics:
+        """Kernels as in a table or as in an ``engine``; ``swept``: for models of a sweep, which is as in an engine."""
+        make = self.swept_core if swept and self.swept_core is not None else self.core
+        return make(op, gpu).physics(self.sizes(op), engine=engine or swept)
+
+
+def floats(size: Size) -> Array:
+    """Sizes of many kernels."""
+    return np.atleast_1d(np.asarray(size, dtype=np.float64))
+
+
+def lone(size: Size) -> float | None:
+    """A size that is one number, also in an array of one."""
+    if isinstance(size, np.ndarray):
+        return float(size.item()) if size.size == 1 else None
+    return float(size)
+
 
 def quantised_waves(blocks: Quantity, sms: int) -> Quantity:
     """``u`` >= 1: how much longer whole rounds take than a perfectly even spread, once there is more than one.
@@ -161,13 +198,3 @@ def product_limits(op: Op, gpu: Gpu, least_bytes: Quantity) -> dict[str, Array]:
     """Of a product: what must move, and the tensor cores at their peak."""
     tensor = np.ravel(op.flops) / gpu.dense_flops(tensor_rate_of(op.compute_dtype))
     return {"dram": np.ravel(least_bytes) / gpu.dram_bandwidth, "tensor": tensor}
-
-
-def with_features_of(tabled: Compute, in_engine: Compute) -> Compute:
-    """Seconds and terms of one, features of the other."""
-
-    def compute(op: Any, gpu: Gpu) -> Physics:
-        physics = in_engine(op, gpu)
-        return Physics(physics.seconds, physics.terms, tabled(op, gpu).features)
-
-    return compute

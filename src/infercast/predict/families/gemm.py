@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from infercast.hardware import Gpu, load_gpu
 from infercast.ops import Gemm
-from infercast.ops.dtypes import tensor_rate_of
+from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.elementwise import quantise
 from infercast.ops.op import Quantity
 from infercast.predict.families.family import (
@@ -44,6 +45,11 @@ def _pipes(op: Gemm, gpu: Gpu) -> Pipes:
         flops = 2.0 * rows * columns * op.k * blocks
         best = np.minimum(best, flops / rate * quantised_waves(blocks, gpu.sms))
     return {"tensor": best, "dram": dram_seconds(op, gpu)}
+
+
+def _work(op: Gemm, size: tuple[Any, Any, Any]) -> tuple[Quantity, Quantity]:
+    m, n, k = size
+    return 2.0 * op.batch * m * n * k, op.batch * bytes_of(op.weight_dtype or op.dtype) * n * k
 
 
 def _feature_set(gpu: str, engine: str, variant: str) -> str:
@@ -82,16 +88,18 @@ GEMM = Family(
         )
     },
     step_sizes=("m",),
-    tabled=gemm.table_gemm,
-    in_engine=gemm.engine_gemm,
-    in_sweep=gemm.sweep_gemm,
+    sizes=gemm.sizes_of,
+    size_of_one=lambda op: (op.m, op.n, op.k),
+    kind=attrgetter("dtype", "weight_dtype", "out_dtype", "batch"),
+    core=gemm.Products,
+    swept_core=gemm.swept_products,
     features={"gemm": gemm.FEATURES, CUTLASS_FP8: cutlass_fp8.FEATURES},
     feature_set=_feature_set,
     shares=("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise"),
     worth_measuring=_worth_measuring,
     pipes=_pipes,
     limits=lambda op, gpu: product_limits(op, gpu, op.bytes_read + op.bytes_written),
-    cold_bytes=lambda op: op.weight_bytes,
+    work=_work,
     has_weights=True,
     throttled=("gemm",),
     variants=lambda op, gpu, _: (

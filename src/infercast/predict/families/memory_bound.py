@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import numpy as np
 from infercast.hardware import Gpu
 from infercast.ops import Elementwise
 from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope
-from infercast.predict.families.family import Array, Ceiling, Family, Shape, dram_seconds
-from infercast.predict.physics.memory_bound import FEATURES, memory_bound
+from infercast.predict.families.family import Array, Ceiling, Family, Shape, dram_seconds, floats, lone
+from infercast.predict.physics.memory_bound import FEATURES, MemoryBound
 
 NOT_STREAMED = ("sampling", "moe")
 """What is several kernels: what was measured of single ones does not hold."""
@@ -39,9 +40,10 @@ MEMORY_BOUND = Family(
         "quantise": _rows(quantise, "width"),
     },
     step_sizes=("rows",),
-    tabled=memory_bound,
-    in_engine=memory_bound,
-    in_sweep=memory_bound,
+    sizes=lambda op: floats(op.rows),
+    size_of_one=lambda op: None if isinstance(op.read_per_row + op.written_per_row, np.ndarray) else lone(op.rows),
+    kind=attrgetter("family", "kind"),
+    core=MemoryBound,
     features={"memory_bound": FEATURES},
     pipes=lambda op, gpu: {"fma": op.flops / gpu.fma_flops, "dram": dram_seconds(op, gpu)},
     limits=_limits,

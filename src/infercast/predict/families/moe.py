@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from infercast.predict.families.family import (
     Shape,
     Values,
     dram_seconds,
+    floats,
+    lone,
     product_limits,
-    with_features_of,
 )
 from infercast.predict.physics import moe
 
@@ -90,9 +91,6 @@ def _build(values: Values) -> MoE:
     )
 
 
-# An engine always finds weights cold, and its quantising is a kernel of its own.
-_in_engine = with_features_of(moe.moe, partial(moe.moe, warm=False))
-
 EXPERTS = Family(
     name="moe",
     op=MoE,
@@ -100,15 +98,17 @@ EXPERTS = Family(
         "moe": Shape(("tokens", "hidden", "inter", "experts", "topk"), {"dtype": "bf16", "weight_dtype": None}, _build)
     },
     step_sizes=("tokens",),
-    tabled=moe.moe,
-    in_engine=_in_engine,
-    in_sweep=_in_engine,
+    sizes=lambda op: floats(op.tokens),
+    size_of_one=lambda op: lone(op.tokens) if op.routing == "uniform" else None,
+    kind=lambda op: (op.kernel, op.dtype, op.weight_dtype, op.num_local < op.experts),
+    core=moe.Experts,
+    core_key=attrgetter("hidden", "inter", "experts", "topk", "num_local", "matrices", "routing"),
     features={"moe": moe.FEATURES},
     shares=("tensor", "l2", "dram", "between", "launch"),
     pipes=_pipes,
     # Everything between the parts of the kernel may stay on the chip.
     limits=lambda op, gpu: product_limits(op, gpu, op.weight_bytes + 4.0 * op.hidden * np.asarray(op.tokens)),
-    cold_bytes=lambda op: op.weight_bytes,
+    work=lambda op, _: (op.flops, op.weight_bytes),
     has_weights=True,
     throttled=("moe",),
     variants=_variants,

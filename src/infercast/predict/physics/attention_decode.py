@@ -8,17 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log2
 
-import numpy as np
-
 from infercast.hardware.gpu import Gpu
 from infercast.hardware.kernels import by_kernels
 from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
-from infercast.predict.physics.attention_kernels import HALVED_L2, Batch, Single, batch_of, family_of
-from infercast.predict.physics.either import Arrays, Kit, Number, Plain
-from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, schedule_features
-from infercast.predict.physics.flash_schedule_one import schedule_features_one
-from infercast.predict.physics.terms import OnePhysics, Physics
+from infercast.predict.physics.attention_batch import Lengths
+from infercast.predict.physics.attention_kernels import HALVED_L2, family_of
+from infercast.predict.physics.either import Kit, Number
+from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, Schedule
+from infercast.predict.physics.terms import Physics
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ DECODE_FEATURES: tuple[str, ...] = (
 )
 
 
-class DecodeLayout:
+class Decode:
     """What decode batches of one head layout on one GPU share."""
 
     def __init__(self, op: Attention, gpu: Gpu) -> None:
@@ -118,60 +116,51 @@ class DecodeLayout:
         group = op.heads / op.kv_heads
         self.sizes = log2(op.heads), log2(op.kv_heads), log2(group), log2(op.head_dim), self.value_bytes
         self.tile = log2(tile), rows / tile
+        self.schedule = Schedule(op, gpu)
 
+    def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
+        """Decode batches; every sequence has one query. In an ``engine`` nothing of the cache is in L2.
 
-def decode(op: Attention, gpu: Gpu, *, cold: bool = False) -> Physics:
-    """Price decode batches; every sequence has one query. ``cold``: nothing of the cache is in L2."""
-    batch = batch_of(op)
-    seconds, terms, features = _price(DecodeLayout(op, gpu), batch, Arrays, cold)
-    return Physics(seconds, terms, np.hstack([features, schedule_features(op, batch, gpu)]))
-
-
-def decode_one(layout: DecodeLayout, batch: Single, *, cold: bool = False) -> OnePhysics:
-    """Price one batch of equal sequences."""
-    seconds, terms, features = _price(layout, batch, Plain, cold)
-    return OnePhysics(seconds, terms, [*features, *schedule_features_one(layout.op, batch, layout.gpu)])
-
-
-def _price(a: DecodeLayout, batch: Batch | Single, x: Kit, cold: bool) -> tuple[Number, dict[str, Number], Number]:
-    """Seconds, their terms, and features but for the schedule's; those are as in the tables, whatever is cold."""
-    op, gpu, size = a.op, a.gpu, batch.size
-    reach = x.smaller(batch.keys, op.window) if op.window else batch.keys
-    total, longest = batch.total(reach), batch.longest(reach)
-    sliding = batch.total(batch.keys > reach)
-    longest_tiles = x.ceil(longest / KEY_TILE)
-    splits, blocks = _grid(a, size, batch.total(x.ceil(reach / KEY_TILE)), longest_tiles, sliding, x)
-    part_keys, kv_bytes = longest / splits, total * op.kv_heads * a.row_bytes
-    terms = _terms(a, splits, blocks, total * a.row_bytes, part_keys * a.row_bytes, size, x)
-    busy = terms["stream"] + terms["blocks"]
-    alone = terms["launch"] + terms["chain"] + terms["combine"]
-    seconds = alone + x.soft_max(CONSTANTS.overlap, terms["dram"], busy, terms["tensor"])
-    kv_rounds, head_rounds = size * op.kv_heads / gpu.sms, size * op.heads / gpu.sms
-    shares = [terms[name] / seconds for name in ("dram", "stream", "blocks", "tensor")]
-    features = x.columns(
-        *x.logs(size, batch.longest(batch.keys), longest, total / size),
-        *a.sizes,
-        float(op.window > 0),
-        sliding / size,
-        *x.logs(seconds, *shares),
-        terms["combine"] / seconds,
-        *x.logs(terms["launch"] / seconds, splits, blocks / gpu.sms),
-        x.fill(blocks, gpu.sms),
-        x.fill(kv_rounds, 1),
-        x.fill(head_rounds, 1),
-        *x.logs(kv_rounds, head_rounds, kv_bytes, kv_bytes / gpu.l2_bytes),
-        x.smaller(longest_tiles, 4.0),
-        *a.tile,
-        x.log2(part_keys),
-    )
-    if cold:
-        terms["dram"] = kv_bytes * (1.0 / a.dram_rate)
+        Features are always as in the tables.
+        """
+        a, x, op, gpu, size = self, batch.x, self.op, self.gpu, batch.size
+        reach = x.smaller(batch.keys, op.window) if op.window else batch.keys
+        total, longest = batch.total(reach), batch.longest(reach)
+        sliding = batch.total(batch.keys > reach)
+        longest_tiles = x.ceil(longest / KEY_TILE)
+        splits, blocks = _grid(a, size, batch.total(x.ceil(reach / KEY_TILE)), longest_tiles, sliding, x)
+        part_keys, kv_bytes = longest / splits, total * op.kv_heads * a.row_bytes
+        terms = _terms(a, splits, blocks, total * a.row_bytes, part_keys * a.row_bytes, size, x)
+        busy = terms["stream"] + terms["blocks"]
+        alone = terms["launch"] + terms["chain"] + terms["combine"]
         seconds = alone + x.soft_max(CONSTANTS.overlap, terms["dram"], busy, terms["tensor"])
-    return seconds, terms, features
+        kv_rounds, head_rounds = size * op.kv_heads / gpu.sms, size * op.heads / gpu.sms
+        shares = [terms[name] / seconds for name in ("dram", "stream", "blocks", "tensor")]
+        features = x.columns(
+            *x.logs(size, batch.longest(batch.keys), longest, total / size),
+            *a.sizes,
+            float(op.window > 0),
+            sliding / size,
+            *x.logs(seconds, *shares),
+            terms["combine"] / seconds,
+            *x.logs(terms["launch"] / seconds, splits, blocks / gpu.sms),
+            x.fill(blocks, gpu.sms),
+            x.fill(kv_rounds, 1),
+            x.fill(head_rounds, 1),
+            *x.logs(kv_rounds, head_rounds, kv_bytes, kv_bytes / gpu.l2_bytes),
+            x.smaller(longest_tiles, 4.0),
+            *a.tile,
+            x.log2(part_keys),
+            *a.schedule.features(batch, kv_bytes),
+        )
+        if engine:
+            terms["dram"] = kv_bytes * (1.0 / a.dram_rate)
+            seconds = alone + x.soft_max(CONSTANTS.overlap, terms["dram"], busy, terms["tensor"])
+        return Physics(seconds, terms, features)
 
 
 def _grid(
-    a: DecodeLayout, size: Number, tiles: Number, longest_tiles: Number, sliding: Number, x: Kit
+    a: Decode, size: Number, tiles: Number, longest_tiles: Number, sliding: Number, x: Kit
 ) -> tuple[Number, Number]:
     """Parts that the longest sequence is cut into, and thread blocks.
 
@@ -189,7 +178,7 @@ def _grid(
 
 
 def _terms(
-    a: DecodeLayout, splits: Number, blocks: Number, head_bytes: Number, part_bytes: Number, size: Number, x: Kit
+    a: Decode, splits: Number, blocks: Number, head_bytes: Number, part_bytes: Number, size: Number, x: Kit
 ) -> dict[str, Number]:
     """Seconds of each pipe. ``head_bytes`` are one KV head's; ``part_bytes`` are those of the longest block."""
     op, sms = a.op, a.gpu.sms

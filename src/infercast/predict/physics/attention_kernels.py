@@ -1,18 +1,11 @@
-"""What prefill and decode attention share: the kernel family of a chip, and a batch of uneven lengths as sums."""
+"""The attention kernels of a chip: how they cut work, and the rates that they reach."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
 
 from infercast.hardware.gpu import Gpu
 from infercast.hardware.kernels import by_kernels
-from infercast.ops.attention import Attention
-from infercast.ops.dtypes import bytes_of
-from infercast.predict.physics.either import Number, Plain
-from infercast.predict.physics.terms import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,94 +136,3 @@ HALVED_L2 = {
 def family_of(gpu: Gpu) -> KernelFamily:
     """The kernels that engines use on this chip."""
     return by_kernels(FAMILIES, gpu)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Batches of sequences side by side: the leading axes as one, the last over the sequences."""
-
-    queries: Array
-    keys: Array
-    counts: Array
-    """How many sequences an entry stands for; zero for padding."""
-
-    def total(self, values: Array) -> Array:
-        """Sum over the sequences of each batch."""
-        return np.asarray((values * self.counts).sum(axis=-1))
-
-    def longest(self, values: Array) -> Array:
-        """The largest value over the sequences of each batch."""
-        return np.asarray(np.where(self.counts > 0, values, 0.0).max(axis=-1))
-
-    def pairs(self, window: int) -> Array:
-        """Query-key pairs of one head in each batch."""
-        return self.total(_pairs(self.queries, self.keys, window, np.clip))
-
-    @property
-    def size(self) -> Array:
-        """Sequences in each batch; one where all is padding, so that ratios stay finite."""
-        return np.asarray(np.maximum(self.counts.sum(axis=-1), 1.0))
-
-
-def batch_of(op: Attention) -> Batch:
-    """The lengths of an operator as two-dimensional floats."""
-    queries, keys, counts = np.broadcast_arrays(op.queries, op.keys, op.sequences)
-    width = queries.shape[-1] if queries.ndim else 1
-    rows = [np.asarray(part, dtype=np.float64).reshape(-1, width) for part in (queries, keys, counts)]
-    return Batch(*rows)
-
-
-class Single:
-    """One batch of equal sequences, as plain floats."""
-
-    __slots__ = ("counts", "keys", "queries", "size")
-
-    def __init__(self, queries: Number, keys: Number, counts: Number) -> None:
-        self.queries, self.keys, self.counts = queries, keys, counts
-        self.size: Number = counts if counts > 1.0 else 1.0
-
-    def total(self, value: Number) -> Number:
-        """Sum over the sequences."""
-        return value * self.counts
-
-    def longest(self, value: Number) -> Number:
-        """The largest value over the sequences."""
-        return value if self.counts > 0.0 else 0.0
-
-    def pairs(self, window: int) -> Number:
-        """Query-key pairs of one head."""
-        return self.total(_pairs(self.queries, self.keys, window, Plain.clip))
-
-    def kv_bytes(self, op: Attention) -> Number:
-        """Bytes of the keys and values in reach, each once."""
-        reach = min(self.keys, op.window + self.queries - 1.0) if op.window else self.keys
-        width = op.head_dim if op.latent_kv else op.head_dim + op.value_dim
-        return bytes_of(op.kv_dtype) * op.kv_heads * width * (reach * self.counts)
-
-
-def _pairs(queries: Number, keys: Number, window: int, clip: Any) -> Number:
-    """Query-key pairs of a sequence."""
-    cached = keys - queries
-    if not window:
-        return queries * cached + queries * (queries + 1.0) / 2.0
-    # The first queries still see every key; the others see exactly ``window``.
-    unlimited = clip(window - cached, 0.0, queries)
-    return unlimited * cached + unlimited * (unlimited + 1.0) / 2.0 + (queries - unlimited) * window
-
-
-def single_of(op: Attention) -> Single | None:
-    """The batch of an operator, if it is one of equal sequences."""
-    counts = op.sequences
-    if op.queries.size != 1 or op.keys.size != 1:
-        keys = op.keys
-        if op.queries.shape != keys.shape or keys.ndim != 1 or not isinstance(counts, int):
-            return None
-        # Sums over equal decoding sequences are whole numbers, so that a product is as good; those of prompts are not.
-        if keys.max() != keys.min() or op.queries.max() != 1:
-            return None
-        return Single(1.0, float(keys[0]), float(counts * keys.size))
-    if not isinstance(counts, int):
-        if counts.size != 1:
-            return None
-        counts = counts.item()
-    return Single(float(op.queries.item()), float(op.keys.item()), float(counts))

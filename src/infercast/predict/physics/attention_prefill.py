@@ -9,17 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from infercast.hardware.gpu import Gpu
 from infercast.hardware.kernels import by_kernels
 from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
-from infercast.predict.physics.attention_kernels import HALVED_L2, Batch, Single, batch_of, family_of
-from infercast.predict.physics.either import Arrays, Kit, Number, Plain
-from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, schedule_features
-from infercast.predict.physics.flash_schedule_one import schedule_features_one
-from infercast.predict.physics.terms import OnePhysics, Physics
+from infercast.predict.physics.attention_batch import Lengths, keys_in_reach, pairs_of
+from infercast.predict.physics.attention_kernels import HALVED_L2, family_of
+from infercast.predict.physics.either import Kit, Number, Plain
+from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, Schedule
+from infercast.predict.physics.terms import Physics
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ class Tiles(NamedTuple):
     """Keys of the longest block."""
 
 
-class PrefillLayout:
+class Prefill:
     """What batches of one head layout on one GPU share."""
 
     def __init__(self, op: Attention, gpu: Gpu) -> None:
@@ -112,35 +110,23 @@ class PrefillLayout:
         self.group = op.heads / op.kv_heads
         sizes = op.heads, op.kv_heads, self.group, op.head_dim
         self.sizes = *Plain.logs(*sizes), self.value_bytes, self.query_bytes, Plain.log2(op.window + 1.0)
+        self.schedule = Schedule(op, gpu)
+
+    def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
+        """Batches with prompts in them; in an ``engine`` they take as long as in a table."""
+        del engine
+        a, x = self, batch.x
+        tiles = _tiles(a, batch, x)
+        terms, kv_bytes, io_bytes = _terms(a, batch, tiles, x)
+        work = x.soft_max(a.family.softmax_overlap, terms["tensor"], terms["exponential"])
+        # Inside a tile the copies run under the products; the first and last bytes of a call do not.
+        busy = terms["blocks"] + x.soft_max(6.0, work, terms["longest"], terms["l2"])
+        seconds = terms["launch"] + terms["chain"] + x.soft_max(CONSTANTS.overlap, terms["dram"], busy)
+        features = _features(a, batch, tiles, terms, seconds, io_bytes, x)
+        return Physics(seconds, terms, x.columns(*features, *a.schedule.features(batch, kv_bytes)))
 
 
-def prefill(op: Attention, gpu: Gpu) -> Physics:
-    """Price batches with prompts in them."""
-    batch = batch_of(op)
-    seconds, terms, features = _price(PrefillLayout(op, gpu), batch, Arrays)
-    return Physics(seconds, terms, np.hstack([features, schedule_features(op, batch, gpu)]))
-
-
-def prefill_one(layout: PrefillLayout, batch: Single) -> OnePhysics:
-    """Price one batch of equal prompts."""
-    seconds, terms, features = _price(layout, batch, Plain)
-    return OnePhysics(seconds, terms, [*features, *schedule_features_one(layout.op, batch, layout.gpu)])
-
-
-def _price(a: PrefillLayout, batch: Batch | Single, x: Kit) -> tuple[Number, dict[str, Number], Number]:
-    """Seconds, their terms, and features but for the schedule's."""
-    tiles = _tiles(a, batch, x)
-    terms, io_bytes = _terms(a, batch, tiles, x)
-    work = x.soft_max(a.family.softmax_overlap, terms["tensor"], terms["exponential"])
-    # Inside a tile the copies run under the products; the first and last bytes of a call do not.
-    busy = terms["blocks"] + x.soft_max(6.0, work, terms["longest"], terms["l2"])
-    seconds = terms["launch"] + terms["chain"] + x.soft_max(CONSTANTS.overlap, terms["dram"], busy)
-    return seconds, terms, _features(a, batch, tiles, terms, seconds, io_bytes, x)
-
-
-def _keys_of_tiles(
-    op: Attention, batch: Batch | Single, rows: float, unit: int, x: Kit
-) -> tuple[Number, Number, Number]:
+def _keys_of_tiles(op: Attention, batch: Lengths, rows: float, unit: int, x: Kit) -> tuple[Number, Number, Number]:
     """Tiles of ``rows`` queries a sequence, the keys of all its tiles, and the keys of its longest tile.
 
     Keys come in units of ``unit``.
@@ -163,7 +149,7 @@ def _keys_of_tiles(
     return tiles, ends - starts + rounding, longest
 
 
-def _tiles(a: PrefillLayout, batch: Batch | Single, x: Kit) -> Tiles:
+def _tiles(a: Prefill, batch: Lengths, x: Kit) -> Tiles:
     """Cut a batch, with the query heads of a KV head in one tile where the kernel does so and it makes fewer tiles."""
     op, family, group = a.op, a.family, a.group
     plain = _cut(op, batch, op.heads, family.tile_rows, family.tile_keys, x)
@@ -178,7 +164,7 @@ def _tiles(a: PrefillLayout, batch: Batch | Single, x: Kit) -> Tiles:
     return Tiles(*[x.where(better, ours, theirs) for ours, theirs in zip(packed, plain, strict=True)])
 
 
-def _cut(op: Attention, batch: Batch | Single, heads: int, rows: float, unit: int, x: Kit) -> Tiles:
+def _cut(op: Attention, batch: Lengths, heads: int, rows: float, unit: int, x: Kit) -> Tiles:
     """Tiles of ``rows`` queries of each of ``heads``."""
     tiles, keys, longest = _keys_of_tiles(op, batch, rows, unit, x)
     if rows > HALF_ROWS:
@@ -187,16 +173,15 @@ def _cut(op: Attention, batch: Batch | Single, heads: int, rows: float, unit: in
     return Tiles(batch.total(tiles) * heads, batch.total(keys) * heads, batch.longest(longest))
 
 
-def _terms(a: PrefillLayout, batch: Batch | Single, tiles: Tiles, x: Kit) -> tuple[dict[str, Number], Number]:
-    """Seconds of each pipe, and the bytes that must move at least once."""
+def _terms(a: Prefill, batch: Lengths, tiles: Tiles, x: Kit) -> tuple[dict[str, Number], Number, Number]:
+    """Seconds of each pipe; the bytes of keys and values, and all that must move at least once."""
     op, family, sms, flops = a.op, a.family, a.gpu.sms, 2.0 * a.width
     blocks = x.larger(tiles.blocks, 1.0)
     # The SMs finish together but for a part of a tile: long tiles are started first.
     spread = 1.0 / sms + CONSTANTS.tail / blocks * x.smaller(1.0, blocks / sms)
     per_sm = spread * tiles.keys * family.tile_rows
-    reach = x.smaller(batch.keys, op.window + batch.queries - 1.0) if op.window else batch.keys
-    io_bytes = batch.total(batch.queries) * op.heads * a.width * a.query_bytes
-    io_bytes = io_bytes + batch.total(reach) * op.kv_heads * a.stored * a.value_bytes
+    kv_bytes = keys_in_reach(batch, op.window) * op.kv_heads * a.stored * a.value_bytes
+    io_bytes = batch.total(batch.queries) * op.heads * a.width * a.query_bytes + kv_bytes
     miss = x.miss_share(io_bytes, a.cache_bytes, CONSTANTS.cache_sharpness)
     # Kernels that pack also split the keys of a few long tiles over idle SMs.
     parts = x.clip(x.floor(sms / blocks), 1.0, tiles.longest / family.tile_keys) if family.packs_prompt else 1.0
@@ -211,25 +196,25 @@ def _terms(a: PrefillLayout, batch: Batch | Single, tiles: Tiles, x: Kit) -> tup
         "dram": io_bytes * (miss / a.dram_rate + (1.0 - miss) / a.l2_rate),
         "l2": tiles.keys * a.stored * a.value_bytes / a.l2_rate,
     }
-    return terms, io_bytes
+    return terms, kv_bytes, io_bytes
 
 
 def _features(
-    a: PrefillLayout,
-    batch: Batch | Single,
+    a: Prefill,
+    batch: Lengths,
     tiles: Tiles,
     terms: dict[str, Number],
     seconds: Number,
     io_bytes: Number,
     x: Kit,
-) -> Number:
-    """The columns of ``PREFILL_FEATURES``."""
+) -> list[Number]:
+    """The columns of ``PREFILL_FEATURES`` but for the schedule's."""
     op, sms, size, queries = a.op, a.gpu.sms, batch.size, batch.queries
     tokens, keys = batch.total(queries), batch.total(batch.keys)
     packed = op.kv_heads * batch.total(x.ceil(queries * op.heads / op.kv_heads / 128.0))
     names = ("tensor", "exponential", "blocks", "longest", "dram", "l2", "launch")
-    pairs = batch.pairs(op.window)
-    return x.columns(
+    pairs = pairs_of(batch, op.window)
+    return [
         *x.logs(size, batch.longest(queries), tokens / size, batch.longest(batch.keys)),
         1.0 - tokens / x.larger(keys, 1.0),
         *a.sizes,
@@ -243,4 +228,4 @@ def _features(
         tokens / x.larger(batch.total(x.ceil(queries / 128.0)) * 128.0, 1.0),
         *x.logs(io_bytes, io_bytes / a.gpu.l2_bytes, 2.0 * op.heads * a.width * pairs, tokens * op.heads),
         pairs * op.heads / x.larger(tiles.keys * 128.0, 1.0),
-    )
+    ]

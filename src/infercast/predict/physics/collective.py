@@ -14,15 +14,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log2
 
-import numpy as np
-
 from infercast.hardware import Gpu
 from infercast.ops import Collective
 from infercast.predict.physics.collective_engine import engine_kernel
 from infercast.predict.physics.collective_library import library, message_latency
 from infercast.predict.physics.collective_links import Priced
-from infercast.predict.physics.either import Arrays, Kit, Number, Plain
-from infercast.predict.physics.terms import OnePhysics, Physics
+from infercast.predict.physics.either import Kit, Number, kit_of
+from infercast.predict.physics.terms import Physics
 
 FEATURES = (
     "transfer_share",
@@ -72,46 +70,30 @@ def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     return Priced(inner.seconds + seconds, inner.latency + latency, inner.transfer + transfer, inner.algorithm)
 
 
-def collective(op: Collective, gpu: Gpu) -> Physics:
-    """Price a collective over GPUs of one node, or of several that a network joins."""
-    message = np.maximum(np.atleast_1d(np.asarray(op.message_bytes, dtype=np.float64)), 1.0)
-    return Physics(*_price(op, gpu, message, Arrays))
+class Exchange:
+    """Collectives of one kind over so many GPUs: of one node, or of several that a network joins."""
 
+    def __init__(self, op: Collective, gpu: Gpu) -> None:
+        self.op, self.gpu = op, gpu
+        self.is_spread = op.gpus > gpu.gpus_per_node and gpu.network_bandwidth > 0
+        self.kinds = [float(op.kind == kind) for kind in KINDS]
+        self.late = RANK_SKEW * log2(max(op.gpus, 1))
 
-def engine_collective(op: Collective, gpu: Gpu) -> Physics:
-    """The same between the other kernels of an engine: the last GPU to come is waited for."""
-    physics = collective(op, gpu)
-    seconds, terms = _when_all_came(op, physics.seconds, physics.terms)
-    return Physics(seconds, terms, physics.features)
-
-
-def collective_one(op: Collective, gpu: Gpu, message: float, *, engine: bool) -> OnePhysics:
-    """One message, in a table or between the other kernels of an engine."""
-    seconds, terms, features = _price(op, gpu, max(message, 1.0), Plain)
-    if engine:
-        seconds, terms = _when_all_came(op, seconds, terms)
-    return OnePhysics(seconds, terms, features)
-
-
-def _price(op: Collective, gpu: Gpu, message: Number, x: Kit) -> tuple[Number, dict[str, Number], Number]:
-    """Seconds, their terms, and features."""
-    spread = op.gpus > gpu.gpus_per_node and gpu.network_bandwidth > 0
-    priced = _between_nodes(op, gpu, message, x) if spread else _inside(op, gpu, message, x)
-    seconds, latency, transfer, algorithm = priced
-    features = x.columns(
-        transfer / (transfer + latency),
-        x.log2(message),
-        x.log2(message / op.gpus),
-        op.gpus,
-        x.log2(transfer / latency),
-        algorithm,
-        *[float(op.kind == kind) for kind in KINDS],
-        x.log2(seconds * 1e6),
-    )
-    return seconds, {"launch": latency, "link": transfer}, features
-
-
-def _when_all_came(op: Collective, seconds: Number, terms: dict[str, Number]) -> tuple[Number, dict[str, Number]]:
-    """Seconds and their terms with the wait for the last GPU."""
-    late = RANK_SKEW * log2(max(op.gpus, 1))
-    return seconds + late, {**terms, "launch": terms["launch"] + late}
+    def physics(self, message: Number, *, engine: bool = False) -> Physics:
+        """Messages of so many bytes. Between the other kernels of an ``engine`` the last GPU to come is waited for."""
+        op, gpu, x = self.op, self.gpu, kit_of(message)
+        message = x.larger(message, 1.0)
+        inside = _between_nodes if self.is_spread else _inside
+        seconds, latency, transfer, algorithm = inside(op, gpu, message, x)
+        features = x.columns(
+            transfer / (transfer + latency),
+            *x.logs(message, message / op.gpus),
+            op.gpus,
+            x.log2(transfer / latency),
+            algorithm,
+            *self.kinds,
+            x.log2(seconds * 1e6),
+        )
+        if engine:
+            seconds, latency = seconds + self.late, latency + self.late
+        return Physics(seconds, {"launch": latency, "link": transfer}, features)

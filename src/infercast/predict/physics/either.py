@@ -1,20 +1,97 @@
-"""The few functions that one kernel (plain floats) and many (arrays) spell differently, where both are as exact.
+"""One formula for one kernel and for many: the few functions that plain floats and arrays spell differently.
 
-A price of one kernel in plain floats is twenty times as fast as in arrays of one. ``numbers.py`` holds the like for
-matrix products, which come by the million.
+An estimate of one kernel in plain floats is twenty times as fast as in arrays of one, and as exact. ``numbers.py``
+holds the like for matrix products, which come by the million.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from infercast.predict.physics import terms
+from infercast.predict.physics.terms import Array, Number
 
-Number = Any
-"""A float, or an array of floats."""
+__all__ = ["Arrays", "Kit", "Number", "Plain", "kit_of"]
+
+
+class Arrays:
+    """Many kernels."""
+
+    ceil: Any = np.ceil
+    floor: Any = np.floor
+    larger: Any = np.maximum
+    smaller: Any = np.minimum
+    clip: Any = staticmethod(np.clip)
+    where: Any = staticmethod(np.where)
+    like: Any = staticmethod(np.full_like)
+    log2: Any = staticmethod(terms.log2)
+    logs: Any = staticmethod(lambda *values: [terms.log2(value) for value in values])
+    soft_max: Any = staticmethod(terms.soft_max)
+    miss_share: Any = staticmethod(terms.miss_share)
+    fill: Any = staticmethod(terms.fill)
+    columns: Any = staticmethod(terms.columns)
+    mean: Any = staticmethod(lambda values: values.mean(axis=-1))
+    most: Any = staticmethod(lambda values: values.max(axis=-1))
+    least: Any = staticmethod(lambda values: values.min(axis=-1))
+    total: Any = staticmethod(lambda values: values.sum(axis=-1))
+    last: Any = staticmethod(lambda values: values[..., -1])
+    any: Any = np.any
+    exp: Any = np.exp
+    exp2: Any = np.exp2
+    log: Any = np.log
+    flat: Any = staticmethod(np.ravel)
+    sqrt: Any = np.sqrt
+    expm1: Any = np.expm1
+    log1p: Any = np.log1p
+
+    @staticmethod
+    def along(value: Number) -> Number:
+        """A number of each kernel, to be combined with a further axis."""
+        return value[..., None]
+
+    @staticmethod
+    def apart(values: Array) -> list[Number]:
+        """The numbers along the last axis."""
+        return [*np.moveaxis(values, -1, 0)]
+
+    @staticmethod
+    def pick(which: Array, options: Sequence[tuple[Number, ...]]) -> Number:
+        """For each kernel, one of several tuples of numbers."""
+        return type(options[0])(*[np.choose(which.astype(np.intp), each) for each in zip(*options, strict=True)])
+
+    @staticmethod
+    def spread(count: Number, most: int) -> tuple[Number, type[Arrays]]:
+        """Of the numbers up to ``count`` so many at most, evenly chosen, along a further axis; the kit for them."""
+        samples = int(min(most, count.max(initial=1)))
+        return np.floor((np.arange(samples) + 0.5) / samples * count[..., None]), Arrays
+
+    @staticmethod
+    def either(condition: Number, one: Callable[[], Number], other: Callable[[], Number]) -> Number:
+        """One or the other, where what is not needed is expensive."""
+        return np.where(condition, one(), other())
+
+    @staticmethod
+    def by_case(function: Callable[[int, int], float], needed: Number, one: Number, other: Number) -> Number:
+        """A function of two whole numbers, of which there are few pairs, where it is needed; else one."""
+        result, some = np.ones(needed.shape), np.flatnonzero(needed)
+        if some.size:
+            base = int(other.max()) + 1
+            cases, which = np.unique(one[some] * base + other[some], return_inverse=True)
+            result[some] = np.array([function(*divmod(int(case), base)) for case in cases])[which]
+        return result
+
+
+class Samples(Arrays):
+    """Samples of one kernel."""
+
+    mean: Any = staticmethod(lambda values: sum(values.tolist()) / len(values))
+    most: Any = staticmethod(lambda values: max(values.tolist()))
+    least: Any = staticmethod(lambda values: min(values.tolist()))
 
 
 class Plain:
@@ -22,6 +99,24 @@ class Plain:
 
     ceil: Any = math.ceil
     floor: Any = math.floor
+    any: Any = bool
+    exp: Any = math.exp
+    exp2: Any = math.exp2
+    log: Any = math.log
+    sqrt: Any = math.sqrt
+    expm1: Any = math.expm1
+    log1p: Any = math.log1p
+    along: Any = staticmethod(lambda value: value)
+    mean = most = least = along
+    last: Any = staticmethod(lambda values: float(values[-1]))
+    total: Any = staticmethod(lambda values: float(np.add.reduce(values)))
+    apart: Any = staticmethod(lambda values: values.tolist())
+    pick: Any = staticmethod(lambda which, options: options[which])
+
+    @staticmethod
+    def flat(value: Number) -> Number:
+        """A float, also of an array of one."""
+        return value.item() if isinstance(value, np.ndarray) else value
 
     @staticmethod
     def larger(one: Number, other: Number) -> Number:
@@ -88,23 +183,30 @@ class Plain:
         """Features side by side."""
         return [*parts]
 
+    @staticmethod
+    def spread(count: Number, most: int) -> tuple[Number, Kit]:
+        """Of the numbers up to ``count`` so many at most, evenly chosen, and the kit for them."""
+        return (0.0, Plain) if count <= 1 else (_spread(count, min(most, count)), Samples)
 
-class Arrays:
-    """Many kernels."""
+    @staticmethod
+    def either(condition: Number, one: Callable[[], Number], other: Callable[[], Number]) -> Number:
+        """One or the other, where what is not needed is expensive."""
+        return one() if condition else other()
 
-    ceil: Any = np.ceil
-    floor: Any = np.floor
-    larger: Any = np.maximum
-    smaller: Any = np.minimum
-    clip: Any = staticmethod(np.clip)
-    where: Any = staticmethod(np.where)
-    like: Any = staticmethod(np.full_like)
-    log2: Any = staticmethod(terms.log2)
-    logs: Any = staticmethod(lambda *values: [terms.log2(value) for value in values])
-    soft_max: Any = staticmethod(terms.soft_max)
-    miss_share: Any = staticmethod(terms.miss_share)
-    fill: Any = staticmethod(terms.fill)
-    columns: Any = staticmethod(terms.columns)
+    @staticmethod
+    def by_case(function: Callable[[int, int], float], needed: Number, one: Number, other: Number) -> Number:
+        """A function of two whole numbers where it is needed; else one."""
+        return function(one, other) if needed else 1.0
+
+
+@lru_cache
+def _spread(count: int, samples: int) -> Array:
+    return np.asarray(np.floor((np.arange(samples) + 0.5) / samples * count))
 
 
 Kit = type[Plain] | type[Arrays]
+
+
+def kit_of(size: Number) -> Kit:
+    """The kit for one number or for an array of them."""
+    return Arrays if isinstance(size, np.ndarray) else Plain

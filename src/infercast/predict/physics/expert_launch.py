@@ -15,6 +15,8 @@ import numpy as np
 from infercast.hardware import Gpu
 from infercast.ops import MoE
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
+from infercast.predict.physics.either import Arrays
+from infercast.predict.physics.expert_routing import route
 from infercast.predict.physics.expert_tiles import (
     LANES,
     SCALE_BLOCK,
@@ -23,7 +25,7 @@ from infercast.predict.physics.expert_tiles import (
     blocks_per_sm,
     wide_multiply,
 )
-from infercast.predict.physics.moe import CLASSES, between, expert_loads
+from infercast.predict.physics.moe import between
 from infercast.predict.physics.terms import Array, soft_max
 
 
@@ -112,17 +114,11 @@ class Prices(NamedTuple):
 def row_blocks(op: MoE, tiles: Tiles) -> Blocks:
     """Spread the tokens over the experts and cut each expert's into row blocks."""
     tokens = np.atleast_1d(np.asarray(op.tokens, dtype=np.float64))
-    loads, chance = (each[0] for each in expert_loads(op, tokens))
-    of_class = op.num_local / CLASSES
-    rows, expected = loads.sum() * of_class, chance.sum() * of_class
-    most = min(rows, op.num_local)
-    hit = float(np.clip(expected, min(op.topk * op.num_local / op.experts, most), most))
-    full = np.maximum(np.ceil(loads[:, None] / tiles.rows - 1e-9), 1.0)
-    blocks = np.maximum((chance[:, None] * (hit / expected) * full).sum(axis=0) * of_class, 1.0)
+    rows, hit, blocks, _ = (each[0] for each in route(op, tokens, tiles.rows, Arrays))
     pairs = float(tokens[0]) * op.topk
     room = pairs + op.experts * (tiles.rows - 1)
     room = np.where(tokens[0] < tiles.rows, np.minimum(room, pairs * tiles.rows), room)
-    return Blocks(float(rows), hit, blocks, np.maximum(np.ceil(room / tiles.rows), blocks))
+    return Blocks(float(rows), float(hit), blocks, np.maximum(np.ceil(room / tiles.rows), blocks))
 
 
 def price_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) -> Prices:
@@ -132,7 +128,7 @@ def price_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) 
     first = _product(op, gpu, tiles, spread, (up, op.hidden), constants)
     second = _product(op, gpu, tiles, spread, (op.hidden, op.inter), constants)
     tokens, rows = np.atleast_1d(np.asarray(op.tokens, dtype=np.float64)), np.array([spread.rows])
-    others = float(between(op, gpu, tokens, rows)[0]) + SMALL_KERNELS + PER_EXPERT * op.experts
+    others = float(between(op, gpu, tokens, rows, Arrays)[0]) + SMALL_KERNELS + PER_EXPERT * op.experts
     resident = blocks_per_sm(tiles, op.dtype, gpu)
     return Prices(
         seconds=first.seconds + second.seconds + others,

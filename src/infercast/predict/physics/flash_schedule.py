@@ -9,15 +9,14 @@ numbers are one more description of a shape.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
+from functools import cache
+from math import ceil
 
 from infercast.hardware import Gpu
 from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
-from infercast.predict.physics.attention_kernels import Batch
-from infercast.predict.physics.terms import Array, columns, log2
+from infercast.predict.physics.attention_batch import Lengths
+from infercast.predict.physics.either import Kit, Number
 
 SCHEDULE_FEATURES: tuple[str, ...] = (
     "tile_rows",
@@ -57,142 +56,98 @@ MOST_PARTS, NEAR_BEST = 128, 0.85
 """Else into the fewest of these parts that fill rounds nearly as well as the best number of them."""
 
 
-@dataclass(frozen=True, slots=True)
 class Schedule:
-    """What each batch of an array comes down to."""
+    """How batches of one head layout are cut on one GPU."""
 
-    rows: Array
-    keys: Array
-    parts_allowed: Array
-    parts: Array
-    planned: Array
-    """Key tiles that the planner gives an SM."""
-    items: Array
-    tiles: Array
-    """Key tiles of all items."""
-    longest: Array
-    shortest: Array
+    def __init__(self, op: Attention, gpu: Gpu) -> None:
+        self.op, self.sms, self.dram_rate = op, gpu.sms, gpu.dram_bandwidth
+        self.group, self.width = op.heads / op.kv_heads, op.head_dim + op.value_dim
+        self.value_bytes, self.product_rate = bytes_of(op.kv_dtype), RATE * gpu.dense_flops("bf16")
+        self.usual, self.small = _menu(op)
+        self.is_cut = op.head_dim == op.value_dim or op.latent_kv
 
-    def busiest(self, sms: int, start: float) -> Array:
-        """Key tiles of the SM that ends last, if an item costs ``start`` of them beside its own.
+    def features(self, batch: Lengths, kv_bytes: Number) -> list[Number]:
+        """As in ``SCHEDULE_FEATURES``; ``kv_bytes`` are those of the keys and values in reach."""
+        x, sms, queries, each = batch.x, self.sms, batch.queries, batch.each
+        longest_queries = batch.longest(queries)
+        rows, keys = self._tile(longest_queries, x)
+        row_tiles = x.larger(x.ceil(queries * self.group / each(rows)), 1)
+        key_tiles = x.ceil(batch.keys / each(keys))
+        per_head = self.op.kv_heads
+        planned = x.larger(x.ceil(batch.total(row_tiles * key_tiles) * per_head * SLACK / sms), 1)
+        allowed = self._parts_allowed(batch, longest_queries, rows, keys)
+        parts = x.clip(x.ceil(key_tiles / each(planned)), 1.0, each(allowed))
+        tiles, y = self._tiles_of_rows(batch, each(rows), each(keys), row_tiles)
+        cut = y.ceil(tiles / x.along(parts))
+        items = x.larger(batch.total(row_tiles * y.mean(y.ceil(tiles / cut))) * per_head, 1.0)
+        all_tiles = batch.total(row_tiles * y.mean(tiles)) * per_head
+        longest, shortest = x.larger(batch.longest(y.most(cut)), 1.0), batch.shortest(y.least(cut))
+        per_sm, even = items / sms, x.larger(all_tiles, 1e-3) / sms
+        # Items are taken longest first, so what is left uneven is as long as the shortest.
+        uneven = x.ceil(per_sm) - per_sm
+        lone = x.where(items <= sms, longest, x.larger(longest, all_tiles / sms + uneven * shortest))
+        started = (all_tiles + START * items) / sms + uneven * (shortest + START)
+        busiest = x.where(items <= sms, longest + START, x.larger(longest + START, started))
+        products = busiest * rows * keys * self.width
+        seconds = FLOOR + x.larger(2.0 * products * sms / self.product_rate, kv_bytes / self.dram_rate)
+        filled = batch.total(queries) * self.group / (batch.total(row_tiles) * rows)
+        log_items, log_even, log_lone, *logs = x.logs(
+            *(per_sm, even, lone, busiest, products),
+            *(busiest * keys * self.width * self.value_bytes, planned, 1e6 * seconds),
+        )
+        return [
+            *(rows, keys, allowed, batch.longest(parts), filled, log_items, log_even, longest, log_lone, logs[0]),
+            *(lone / even, busiest / (even + START * per_sm), *logs[1:]),
+        ]
 
-        Items are taken longest first, so what is left uneven is as long as the shortest.
+    def _tile(self, longest_queries: Number, x: Kit) -> tuple[Number, Number]:
+        """Rows and keys of a tile, for each batch."""
+        (rows, keys), small = self.usual, self.small
+        if small is None:
+            return x.like(longest_queries, rows), x.like(longest_queries, keys)
+        fits = (longest_queries * self.group <= SMALL_ROWS) & ((longest_queries != 1) | (not self.op.window))
+        return x.where(fits, small[0], rows), x.where(fits, small[1], keys)
+
+    def _tiles_of_rows(self, batch: Lengths, rows: Number, keys: Number, row_tiles: Number) -> tuple[Number, Kit]:
+        """Key tiles that tiles of rows, evenly chosen among those of each sequence, go through, along a further axis.
+
+        They are causal and in their window. The kit is the one for them.
         """
-        rounds = self.items / sms
-        uneven = (np.ceil(rounds) - rounds) * (self.shortest + start)
-        shared = (self.tiles + start * self.items) / sms + uneven
-        return np.where(self.items <= sms, self.longest + start, np.maximum(self.longest + start, shared))
+        along, group, window = batch.x.along, self.group, self.op.window
+        number, y = batch.x.spread(row_tiles, SAMPLES)
+        queries, unit, rows, cached = along(batch.queries), along(keys), along(rows), along(batch.keys - batch.queries)
+        last = y.ceil((cached + y.ceil(y.smaller((number + 1.0) * rows, queries * group) / group)) / unit)
+        if not window:
+            return y.larger(last, 1.0), y
+        begin = y.floor(y.larger(cached + y.floor(number * rows / group) - window + 1.0, 0.0) / unit)
+        return y.larger(last - begin, 1.0), y
+
+    def _parts_allowed(self, batch: Lengths, longest_queries: Number, rows: Number, keys: Number) -> Number:
+        """The most parts that a sequence may be cut into: fixed in a graph, else as if the longest were alone."""
+        x, sms = batch.x, self.sms
+        if not self.is_cut:
+            return x.like(rows, 1.0)
+        in_graph = batch.total(batch.queries) <= GRAPH_TOKENS
+
+        def outside() -> Number:
+            reach = batch.longest(batch.keys)
+            if self.op.window:
+                reach = x.smaller(reach, self.op.window + longest_queries)
+            items, key_tiles = self.op.kv_heads * x.ceil(longest_queries * self.group / rows), x.ceil(reach / keys)
+            is_cut = (items < BUSY_SMS * sms) & (key_tiles > FEW_TILES) & (in_graph == 0)
+            most = x.smaller(key_tiles, min(MOST_PARTS, sms))
+            return x.by_case(lambda items, most: fewest_parts(items, most, sms), is_cut, items, most)
+
+        return x.either(in_graph, lambda: float(GRAPH_PARTS), outside)
 
 
-def schedule_features(op: Attention, batch: Batch, gpu: Gpu) -> Array:
-    """Columns as in ``SCHEDULE_FEATURES``."""
-    plan = schedule(op, batch, gpu)
-    group, width = op.heads / op.kv_heads, op.head_dim + op.value_dim
-    per_sm, even = plan.items / gpu.sms, np.maximum(plan.tiles, 1e-3) / gpu.sms
-    busiest, with_starts = plan.busiest(gpu.sms, 0.0), plan.busiest(gpu.sms, START)
-    products = with_starts * plan.rows * plan.keys * width
-    busy = 2.0 * products * gpu.sms / (RATE * gpu.dense_flops("bf16"))
-    seconds = FLOOR + np.maximum(busy, np.ravel(op.kv_bytes) / gpu.dram_bandwidth)
-    filled = batch.total(batch.queries) * group / (batch.total(_row_tiles(batch, group, plan.rows)) * plan.rows)
-    return columns(
-        plan.rows,
-        plan.keys,
-        plan.parts_allowed,
-        plan.parts,
-        filled,
-        log2(per_sm),
-        log2(even),
-        plan.longest,
-        log2(busiest),
-        log2(with_starts),
-        busiest / even,
-        with_starts / (even + START * per_sm),
-        log2(products),
-        log2(with_starts * plan.keys * width * bytes_of(op.kv_dtype)),
-        log2(plan.planned),
-        log2(1e6 * seconds),
-    )
-
-
-def schedule(op: Attention, batch: Batch, gpu: Gpu) -> Schedule:
-    """Cut every batch as the kernel does."""
-    group = op.heads / op.kv_heads
-    longest_queries = batch.longest(batch.queries)
-    rows, keys = _tiles(op, longest_queries)
-    row_tiles, key_tiles = _row_tiles(batch, group, rows), np.ceil(batch.keys / keys[:, None])
-    planned = np.maximum(np.ceil(batch.total(row_tiles * key_tiles) * op.kv_heads * SLACK / gpu.sms), 1.0)
-    allowed = _parts_allowed(op, batch, np.ceil(longest_queries * group / rows), keys, gpu.sms)
-    parts = np.clip(np.ceil(key_tiles / planned[:, None]), 1.0, allowed[:, None])
-    tiles = _tiles_of_rows(op, batch, rows, keys, row_tiles)
-    each = np.ceil(tiles / parts[..., None])
-    present = batch.counts > 0
-    shortest = np.where(present, each.min(axis=-1), np.inf).min(axis=-1)
-    return Schedule(
-        rows=rows,
-        keys=keys,
-        parts_allowed=allowed,
-        parts=batch.longest(parts),
-        planned=planned,
-        items=np.maximum(batch.total(row_tiles * np.ceil(tiles / each).mean(axis=-1)) * op.kv_heads, 1.0),
-        tiles=batch.total(row_tiles * tiles.mean(axis=-1)) * op.kv_heads,
-        longest=np.maximum(batch.longest(each.max(axis=-1)), 1.0),
-        shortest=np.where(np.isfinite(shortest), shortest, 1.0),
-    )
-
-
-def _row_tiles(batch: Batch, group: float, rows: Array) -> Array:
-    return np.maximum(np.ceil(batch.queries * group / rows[:, None]), 1.0)
-
-
-def _tiles_of_rows(op: Attention, batch: Batch, rows: Array, keys: Array, row_tiles: Array) -> Array:
-    """Key tiles that tiles of rows, evenly chosen among those of each sequence, go through: causal, in their window."""
-    group, unit = op.heads / op.kv_heads, keys[:, None, None]
-    samples = int(min(SAMPLES, row_tiles.max()))
-    number = np.floor((np.arange(samples) + 0.5) / samples * row_tiles[..., None])
-    queries, reach = batch.queries[..., None], batch.keys[..., None]
-    first, end = number * rows[:, None, None], (number + 1.0) * rows[:, None, None]
-    cached = reach - queries
-    last = np.ceil((cached + np.ceil(np.minimum(end, queries * group) / group)) / unit)
-    if not op.window:
-        return np.asarray(np.maximum(last, 1.0))
-    begin = np.floor(np.maximum(cached + np.floor(first / group) - op.window + 1.0, 0.0) / unit)
-    return np.asarray(np.maximum(last - begin, 1.0))
-
-
-def _parts_allowed(op: Attention, batch: Batch, row_tiles: Array, keys: Array, sms: int) -> Array:
-    """The most parts that a sequence may be cut into: fixed in a graph, else as if the longest sequence were alone."""
-    if op.head_dim != op.value_dim and not op.latent_kv:
-        return np.ones(row_tiles.shape)
-    in_graph = batch.total(batch.queries) <= GRAPH_TOKENS
-    reach = batch.longest(batch.keys)
-    if op.window:
-        reach = np.minimum(reach, op.window + batch.longest(batch.queries))
-    items, key_tiles = op.kv_heads * row_tiles, np.ceil(reach / keys)
-    parts = np.arange(1, MOST_PARTS + 1)
-    rounds = items[:, None] * parts / sms
-    worth = np.where(parts <= np.minimum(key_tiles, sms)[:, None], rounds / np.ceil(rounds), 0.0)
-    best = parts[np.argmax(worth >= NEAR_BEST * worth.max(axis=1, keepdims=True), axis=1)]
-    alone = np.where((items >= BUSY_SMS * sms) | (key_tiles <= FEW_TILES), 1.0, best)
-    return np.where(in_graph, float(GRAPH_PARTS), alone)
-
-
-def _tiles(op: Attention, longest_queries: Array) -> tuple[Array, Array]:
-    """Rows and keys of a tile, for each batch."""
-    usual, small = _menu(op)
-    rows, keys = (np.full(longest_queries.shape, float(side)) for side in usual)
-    if small is not None:
-        decoding = longest_queries == 1
-        fits = (longest_queries * (op.heads / op.kv_heads) <= SMALL_ROWS) & ~(decoding & bool(op.window))
-        rows[fits], keys[fits] = small
-    return rows, keys
-
-
-def tile_of(op: Attention, longest_queries: float) -> tuple[float, float]:
-    """The same for one batch."""
-    usual, small = _menu(op)
-    if small is None or longest_queries * (op.heads / op.kv_heads) > SMALL_ROWS:
-        return usual
-    return usual if longest_queries == 1 and op.window else small
+@cache
+def fewest_parts(items: int, most: int, sms: int) -> float:
+    """The fewest parts, up to ``most``, that fill rounds nearly as well as the best number of them."""
+    rounds = [items * parts / sms for parts in range(1, most + 1)]
+    worth = [each / ceil(each) for each in rounds]
+    enough = NEAR_BEST * max(worth)
+    return float(next(parts for parts, value in enumerate(worth, start=1) if value >= enough))
 
 
 def _menu(op: Attention) -> tuple[tuple[float, float], tuple[float, float] | None]:

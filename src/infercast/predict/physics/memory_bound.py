@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from infercast.hardware import Gpu
 from infercast.ops.elementwise import FUSED_NORM, Elementwise
 from infercast.predict.physics.compiled import COMPILED, compiled_terms
-from infercast.predict.physics.either import Arrays, Kit, Number, Plain
-from infercast.predict.physics.terms import OnePhysics, Physics
+from infercast.predict.physics.either import Kit, Number, kit_of
+from infercast.predict.physics.terms import Physics
 
 FEATURES = (
     "dram_share",
@@ -75,33 +73,34 @@ KERNELS = {
 }
 
 
-def memory_bound(op: Elementwise, gpu: Gpu) -> Physics:
-    """Price kernels that only move bytes."""
-    return Physics(*_price(op, gpu, np.atleast_1d(np.asarray(op.rows, dtype=np.float64)), Arrays))
+class MemoryBound:
+    """Kernels of one kind on one GPU that only move bytes."""
 
+    def __init__(self, op: Elementwise, gpu: Gpu) -> None:
+        self.op, self.gpu = op, gpu
 
-def memory_bound_one(op: Elementwise, gpu: Gpu, rows: float) -> OnePhysics:
-    """Price one of them."""
-    return OnePhysics(*_price(op, gpu, rows, Plain))
-
-
-def _price(op: Elementwise, gpu: Gpu, rows: Number, x: Kit) -> tuple[Number, dict[str, Number], Number]:
-    """Seconds, their terms, and features."""
-    row_bytes = op.read_per_row + op.written_per_row
-    kind = op.kind or op.family
-    seconds, terms = compiled_terms(op, rows, gpu, x) if kind in COMPILED else _terms(op, rows, gpu, KERNELS[kind], x)
-    log2 = x.log2
-    features = x.columns(
-        *(term / seconds for term in terms.values()),
-        log2(rows),
-        log2(row_bytes),
-        log2(rows / gpu.sms),
-        x.fill(rows, gpu.sms),
-        log2((rows * row_bytes + op.shared_read) / gpu.l2_bytes),
-        op.read_per_row / x.larger(row_bytes, 1.0),
-        log2(seconds * 1e6),
-    )
-    return seconds, terms, features
+    def physics(self, rows: Number, *, engine: bool = False) -> Physics:
+        """So many rows; in an ``engine`` they take as long as in a table."""
+        del engine
+        op, gpu, x = self.op, self.gpu, kit_of(rows)
+        row_bytes = op.read_per_row + op.written_per_row
+        kind = op.kind or op.family
+        if kind in COMPILED:
+            seconds, terms = compiled_terms(op, rows, gpu, x)
+        else:
+            seconds, terms = _terms(op, rows, gpu, KERNELS[kind], x)
+        log2 = x.log2
+        features = x.columns(
+            *(term / seconds for term in terms.values()),
+            log2(rows),
+            log2(row_bytes),
+            log2(rows / gpu.sms),
+            x.fill(rows, gpu.sms),
+            log2((rows * row_bytes + op.shared_read) / gpu.l2_bytes),
+            op.read_per_row / x.larger(row_bytes, 1.0),
+            log2(seconds * 1e6),
+        )
+        return Physics(seconds, terms, features)
 
 
 def _terms(op: Elementwise, rows: Number, gpu: Gpu, kernel: _Kernel, x: Kit) -> tuple[Number, dict[str, Number]]:

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+Number = Any
+"""A float, or an array of floats."""
 
 
-@dataclass(frozen=True, slots=True)
-class Physics:
-    """An analytical price of an array of kernels, and what a learner may know of them."""
+class Physics(NamedTuple):
+    """An analytical estimate of one kernel or of an array of them, and what a learner may know of them."""
 
-    seconds: Array
+    seconds: Number
     """One launch of each kernel."""
-    terms: dict[str, Array]
+    terms: dict[str, Number]
     """Seconds of each pipe, for people: ``tensor``, ``dram``, ``l2``, ..., ``launch``."""
-    features: Array
-    """One row a kernel; columns as in the core's ``FEATURES``. Mostly dimensionless: ratios and logarithms."""
-
-
-@dataclass(frozen=True, slots=True)
-class OnePhysics:
-    """The same of one kernel, in plain floats."""
-
-    seconds: float
-    terms: dict[str, float]
-    features: list[float]
+    features: Number
+    """One row a kernel, or a list for one kernel; columns as in the core's ``FEATURES``. Mostly ratios and logarithms,
+    which have no unit."""
 
 
 def soft_max(power: float, *parts: Array) -> Array:
@@ -57,5 +49,5 @@ def fill(blocks: Array, sms: int) -> Array:
 
 
 def columns(*parts: Array | float) -> Array:
-    """Stack features side by side."""
-    return np.column_stack(np.broadcast_arrays(*(np.asarray(part, dtype=np.float64) for part in parts)))
+    """Features side by side, each of them without gaps in memory."""
+    return np.stack(np.broadcast_arrays(*(np.asarray(part, dtype=np.float64) for part in parts))).T

@@ -1,0 +1,133 @@
+"""Kernels of one kind on one GPU: physics, what was learned, what an engine adds and what hardware allows, combined.
+
+    seconds = max(physics * factor * longer + added, what the hardware allows)
+
+The factor is exp(r), with r from the best knowledge there is of the GPU. Where that is of a sibling, it answers for the
+same shape on itself, and physics says how the two chips differ. One kernel is estimated in plain floats, which takes a
+twentieth of the time of an array of one.
+"""
+
+from __future__ import annotations
+
+from math import exp
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from infercast.hardware import Gpu
+from infercast.ops import Op
+from infercast.predict.choice import Choice
+from infercast.predict.estimate import Estimate
+from infercast.predict.families.family import Core, Family
+from infercast.predict.identity import SWEEP
+from infercast.predict.limits import at_least
+from infercast.predict.physics.either import Number, kit_of
+from infercast.predict.physics.terms import Physics
+
+if TYPE_CHECKING:
+    from infercast.predict.adjust.anchors import Correction
+
+
+class Kernels:
+    """What all of them share is worked out once."""
+
+    def __init__(
+        self,
+        family: Family,
+        op: Op,
+        gpu: Gpu,
+        choice: Choice | None,
+        *,
+        engine: bool,
+        correction: Correction | None = None,
+    ) -> None:
+        """``op`` is one of them, ``choice`` the model that knows them, if there is one, and ``correction`` what anchor
+        points taught of them. ``engine``: as in an engine, not as in a table.
+        """
+        del op
+        self._family, self._gpu, self._choice, self._engine = family, gpu, choice, engine
+        self._correction = correction
+        self._source, (low, high) = "physics", family.interval
+        self._longer, self._added, self._make = 1.0, 0.0, family.core
+        if choice is not None:
+            self._source, (low, high) = choice.tier if correction is None else "few-shot", choice.interval
+            self._trust, (self._least, self._most) = choice.trust, choice.bounds
+            if engine:
+                self._longer, self._added = choice.in_engine
+            if choice.entry.engine == SWEEP and family.swept_core is not None:
+                self._make = family.swept_core
+        self._low, self._high = exp(low), exp(high)
+        self._cores: dict[str, tuple[object, Core]] = {}
+
+    def estimate(self, op: Op, size: Any) -> Estimate:
+        """One launch of each; ``size`` is what a step decides, of one kernel or of many."""
+        physics = self._physics(op, self._gpu, size)
+        seconds, (low, high) = self._seconds(op, size, physics), self._interval(op, size, physics)
+        low, high, bound = seconds * low, seconds * high, _bound(physics.terms)
+        if isinstance(seconds, np.ndarray) and seconds.size == 1:
+            return Estimate(float(seconds[0]), float(low[0]), float(high[0]), self._source, str(bound[0]))
+        return Estimate(seconds, low, high, self._source, bound)
+
+    def seconds(self, op: Op, size: Any) -> Number:
+        """The same without interval and reason."""
+        return self._seconds(op, size, self._physics(op, self._gpu, size))
+
+    def explain(self, op: Op, size: Any) -> dict[str, float]:
+        """The terms of the first, and what their soft maximum is multiplied by."""
+        physics = self._physics(op, self._gpu, size)
+        terms = {**physics.terms, "learned factor": self._factor(op, size, physics)}
+        return {name: float(np.ravel(value)[0]) for name, value in terms.items()}
+
+    def _seconds(self, op: Op, size: Any, physics: Physics) -> Number:
+        seconds = self._combined(physics.seconds, self._factor(op, size, physics))
+        return at_least(op, self._gpu, size, seconds, cold=self._engine)
+
+    def _combined(self, seconds: Number, factor: Number) -> Number:
+        """Physics times what was learned, and what an engine adds."""
+        return seconds * factor * self._longer + self._added
+
+    def _factor(self, op: Op, size: Any, physics: Physics) -> Number:
+        """What was learned to multiply physics by."""
+        if self._choice is None:
+            return 1.0
+        learned = 0.0 if self._correction is None else self._correction(physics.features)
+        if self._choice.known is None:
+            return self._learned(physics.seconds, None, self._choice.residual(physics) + learned)
+        known = self._physics(op, self._choice.known, size)
+        return self._learned(physics.seconds, known.seconds, self._choice.residual(known) + learned)
+
+    def _learned(self, here: Number, known: Number | None, residual: Number) -> Number:
+        """The factor that a model's answer makes, by physics here and, where the model is a sibling's, there."""
+        x = kit_of(here)
+        if known is None:
+            return x.exp(residual)
+        return x.clip((here / known) ** self._trust, self._least, self._most) * known / here * x.exp(residual)
+
+    def _interval(self, op: Op, size: Any, physics: Physics) -> tuple[Number, Number]:
+        """Ends of the 80 % interval as shares of the estimate."""
+        low: Number = self._low
+        high: Number = self._high
+        if self._correction is not None and self._choice is not None:
+            spread = np.exp(self._correction.spread(physics.features))
+            low, high = 1.0 / spread, spread
+        x = kit_of(physics.seconds)
+        for server in self._family.servers(op, self._gpu):
+            ratio = self._physics(op, server, size).seconds / physics.seconds
+            low, high = x.smaller(low, ratio), x.larger(high, ratio)
+        return low, high
+
+    def _physics(self, op: Op, gpu: Gpu, size: Any) -> Physics:
+        """Those who ask for one kernel after the other mostly change what a step decides: the last core is kept."""
+        key = self._family.core_key(op)
+        known, core = self._cores.get(gpu.name, (None, None))
+        if core is None or core.gpu is not gpu or key is None or known != key:
+            core = self._make(op, gpu)
+            self._cores[gpu.name] = key, core
+        return core.physics(size, engine=self._engine)
+
+
+def _bound(terms: dict[str, Number]) -> Any:
+    """The largest term of each."""
+    if not isinstance(next(iter(terms.values())), np.ndarray):
+        return max(terms, key=terms.__getitem__)
+    return np.array([*terms])[np.argmax(np.stack(np.broadcast_arrays(*terms.values())), axis=0)]
