@@ -5,25 +5,23 @@ import pytest
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.kernels import _facts, by_kernels, is_modelled
-from infercast.predict.physics.attention_kernels import FAMILIES, HALVED_L2
-from infercast.predict.physics.moe import MISALIGNED
+from infercast.predict.physics.attention_kernels import FAMILIES
 from infercast.predict.profile import kernel_profile
 
 MODELLED = sorted(_facts())
 PROFILE = kernel_profile()
-TABLES = {
-    "attention kernels": FAMILIES,
-    "halved L2": HALVED_L2,
-    "misaligned experts": MISALIGNED,
-    "experts": PROFILE.experts,
-    "generations": PROFILE.generations,
-}
+TABLES = {"experts": PROFILE.experts, "generations": PROFILE.generations}
 FORMATS = ("bf16", "fp8", "fp8_block", "int4", "mxfp4", "mxfp4_a8", "nvfp4")
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_names_every_architecture(name):
     assert sorted(TABLES[name]) == MODELLED
+
+
+@pytest.mark.parametrize("kernels", MODELLED)
+def test_attention_kernels_of_every_architecture_have_a_physics(kernels):
+    assert _facts()[kernels].attention in FAMILIES
 
 
 @pytest.mark.parametrize("kernels", MODELLED)

@@ -13,7 +13,7 @@ from infercast.predict.artifact.artifact import Entry
 from infercast.predict.artifact.forest import Forest
 from infercast.predict.families import FAMILIES
 from infercast.predict.identity import SWEEP
-from infercast.predict.physics.either import Number, Plain, kit_of
+from infercast.predict.physics.either import Arrays, Kit, Number, Plain
 from infercast.predict.physics.terms import Physics
 
 SIBLING_WIDENING = 1.3
@@ -42,7 +42,11 @@ def base_seconds(family: str, engine: str, physics: Physics) -> Number:
     scheduled = FAMILIES[family].scheduled
     if engine != SWEEP or scheduled is None:
         return physics.seconds
-    features, x = physics.features, kit_of(physics.seconds)
+    return scheduled_seconds(physics.features, scheduled, Arrays)
+
+
+def scheduled_seconds(features: Number, scheduled: int, x: Kit) -> Number:
+    """What a kernel's own schedule takes, by the feature that holds it."""
     return 1e-6 * x.exp2(features[scheduled] if x is Plain else features[:, scheduled])
 
 
@@ -77,14 +81,6 @@ class Choice:
     def trust(self) -> float:
         """How far the ratio of two siblings' physics is believed, as its exponent."""
         return trust_in(self.entry, same_die=self.is_same_die)
-
-    def residual(self, physics: Physics) -> Number:
-        """log(measured / physics) as the model believes it."""
-        x, forest = kit_of(physics.seconds), self.forest
-        said = forest.predict_one(physics.features) if x is Plain else forest.predict(physics.features)
-        learned = self.entry.offset + self.entry.shrink * said
-        base = base_seconds(self.entry.family, self.entry.engine, physics)
-        return learned if base is physics.seconds else learned + x.log(base / physics.seconds)
 
 
 def borrowed(gpu: Gpu, known: Gpu, entry: Entry, forest: Forest) -> Choice:

@@ -1,10 +1,10 @@
 """Kernels of one kind on one GPU: physics, what was learned, what an engine adds and what hardware allows, combined.
 
-    seconds = max(physics * factor * longer + added, what the hardware allows)
+    seconds = max(physics * exp(r) * longer + added, what the hardware allows)
 
-The factor is exp(r), with r from the best knowledge there is of the GPU. Where that is of a sibling, it answers for the
-same shape on itself, and physics says how the two chips differ. One kernel is estimated in plain floats, which takes a
-twentieth of the time of an array of one.
+r comes from the best knowledge there is of the GPU. Where that is of a sibling, it answers for the same shape on
+itself, and physics says how the two chips differ. One kernel is estimated in plain floats, which takes a twentieth of
+the time of an array of one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.ops import Op
-from infercast.predict.choice import Choice
+from infercast.predict.artifact.forest import Forest
+from infercast.predict.choice import Choice, scheduled_seconds
 from infercast.predict.estimate import Estimate
 from infercast.predict.families.family import Core, Family
 from infercast.predict.identity import SWEEP
-from infercast.predict.limits import at_least
-from infercast.predict.physics.either import Number, kit_of
+from infercast.predict.limits import Floor
+from infercast.predict.physics.either import Number, Plain, kit_of
 from infercast.predict.physics.terms import Physics
 
 if TYPE_CHECKING:
@@ -44,19 +45,22 @@ class Kernels:
         """``op`` is one of them, ``choice`` the model that knows them, if there is one, and ``correction`` what anchor
         points taught of them. ``engine``: as in an engine, not as in a table.
         """
-        del op
-        self._family, self._gpu, self._choice, self._engine = family, gpu, choice, engine
-        self._correction = correction
+        self._family, self._gpu, self._engine, self._correction = family, gpu, engine, correction
         self._source, (low, high) = "physics", family.interval
         self._longer, self._added, self._make = 1.0, 0.0, family.core
+        self._known: Gpu | None = None
+        self._forest: Forest | None = None
         if choice is not None:
             self._source, (low, high) = choice.tier if correction is None else "few-shot", choice.interval
-            self._trust, (self._least, self._most) = choice.trust, choice.bounds
+            self._known, self._trust, (self._least, self._most) = choice.known, choice.trust, choice.bounds
+            self._forest, self._offset, self._shrink = choice.forest, choice.entry.offset, choice.entry.shrink
             if engine:
                 self._longer, self._added = choice.in_engine
             if choice.entry.engine == SWEEP and family.swept_core is not None:
                 self._make = family.swept_core
+        self._base = None if choice is None or choice.entry.engine != SWEEP else family.scheduled
         self._low, self._high = exp(low), exp(high)
+        self._at_least, self._servers = Floor(op, gpu, cold=engine), family.servers(op, gpu)
         self._cores: dict[str, tuple[object, Core]] = {}
 
     def estimate(self, op: Op, size: Any) -> Estimate:
@@ -75,44 +79,42 @@ class Kernels:
     def explain(self, op: Op, size: Any) -> dict[str, float]:
         """The terms of the first, and what their soft maximum is multiplied by."""
         physics = self._physics(op, self._gpu, size)
-        terms = {**physics.terms, "learned factor": self._factor(op, size, physics)}
-        return {name: float(np.ravel(value)[0]) for name, value in terms.items()}
+        factor = (self._learned(op, size, physics) - self._added) / self._longer / physics.seconds
+        return {name: float(np.ravel(value)[0]) for name, value in (physics.terms | {"learned factor": factor}).items()}
 
     def _seconds(self, op: Op, size: Any, physics: Physics) -> Number:
-        seconds = self._combined(physics.seconds, self._factor(op, size, physics))
-        return at_least(op, self._gpu, size, seconds, cold=self._engine)
+        return self._at_least(op, size, self._learned(op, size, physics))
 
-    def _combined(self, seconds: Number, factor: Number) -> Number:
-        """Physics times what was learned, and what an engine adds."""
-        return seconds * factor * self._longer + self._added
+    def _learned(self, op: Op, size: Any, physics: Physics) -> Number:
+        """Before what the hardware allows."""
+        if self._forest is None:
+            return physics.seconds
+        known = physics if self._known is None else self._physics(op, self._known, size)
+        x, features = kit_of(known.seconds), known.features
+        said = self._forest.predict_one(features) if x is Plain else self._forest.predict(features)
+        residual = self._offset + self._shrink * said
+        if self._base is not None:
+            residual = residual + x.log(scheduled_seconds(features, self._base, x) / known.seconds)
+        if self._correction is not None:
+            residual = residual + self._correction(physics.features)
+        return self._combined(physics.seconds, None if self._known is None else known.seconds, residual)
 
-    def _factor(self, op: Op, size: Any, physics: Physics) -> Number:
-        """What was learned to multiply physics by."""
-        if self._choice is None:
-            return 1.0
-        learned = 0.0 if self._correction is None else self._correction(physics.features)
-        if self._choice.known is None:
-            return self._learned(physics.seconds, None, self._choice.residual(physics) + learned)
-        known = self._physics(op, self._choice.known, size)
-        return self._learned(physics.seconds, known.seconds, self._choice.residual(known) + learned)
-
-    def _learned(self, here: Number, known: Number | None, residual: Number) -> Number:
-        """The factor that a model's answer makes, by physics here and, where the model is a sibling's, there."""
+    def _combined(self, here: Number, known: Number | None, residual: Number) -> Number:
+        """Physics here and, where the model is a sibling's, there; what the model says; what an engine adds."""
         x = kit_of(here)
-        if known is None:
-            return x.exp(residual)
-        return x.clip((here / known) ** self._trust, self._least, self._most) * known / here * x.exp(residual)
+        if known is not None:
+            here = known * x.clip((here / known) ** self._trust, self._least, self._most)
+        return here * x.exp(residual) * self._longer + self._added
 
     def _interval(self, op: Op, size: Any, physics: Physics) -> tuple[Number, Number]:
         """Ends of the 80 % interval as shares of the estimate."""
         low: Number = self._low
         high: Number = self._high
-        if self._correction is not None and self._choice is not None:
-            spread = np.exp(self._correction.spread(physics.features))
-            low, high = 1.0 / spread, spread
-        x = kit_of(physics.seconds)
-        for server in self._family.servers(op, self._gpu):
-            ratio = self._physics(op, server, size).seconds / physics.seconds
+        if self._correction is not None:
+            high = np.exp(self._correction.spread(physics.features))
+            low = 1.0 / high
+        for server in self._servers:
+            x, ratio = kit_of(physics.seconds), self._physics(op, server, size).seconds / physics.seconds
             low, high = x.smaller(low, ratio), x.larger(high, ratio)
         return low, high
 

@@ -9,6 +9,7 @@ reaches is counted against this limit and the launch floor that any kernel pays.
 from __future__ import annotations
 
 from functools import reduce
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from infercast.ops import Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.families import families_of
 from infercast.predict.families.family import Array, Pipes
-from infercast.predict.physics.either import Number, kit_of
+from infercast.predict.physics.either import Number
 
 
 def pipes_of(op: Op, gpu: Gpu) -> Pipes:
@@ -36,11 +37,20 @@ def limit_seconds(op: Op, gpu: Gpu) -> Array:
     return np.asarray(reduce(np.maximum, limits_of(op, gpu).values()))
 
 
-def at_least(op: Op, gpu: Gpu, size: Any, seconds: Number, *, cold: bool = True) -> Number:
+class Floor:
     """No product is faster than the tensor cores or, where what it reads is ``cold``, than reading it."""
-    work = families_of(op)[0].work
-    if work is None:
-        return seconds
-    x, (flops, moved) = kit_of(seconds), work(op, size)
-    seconds = x.larger(seconds, x.flat(flops) / gpu.dense_flops(tensor_rate_of(op.compute_dtype)))
-    return x.larger(seconds, x.flat(moved) / gpu.dram_bandwidth) if cold else seconds
+
+    def __init__(self, op: Op, gpu: Gpu, *, cold: bool = True) -> None:
+        """For all products like ``op`` on one GPU."""
+        self._work, self._peak = families_of(op)[0].work, gpu.dense_flops(tensor_rate_of(op.compute_dtype))
+        self._bandwidth = gpu.dram_bandwidth if cold else inf
+
+    def __call__(self, op: Op, size: Any, seconds: Number) -> Number:
+        """The seconds, or what the hardware takes where that is more."""
+        if self._work is None:
+            return seconds
+        flops, moved = self._work(op, size)
+        if isinstance(seconds, np.ndarray):
+            limit = np.maximum(np.ravel(flops) / self._peak, np.ravel(moved) / self._bandwidth)
+            return np.maximum(seconds, limit)
+        return max(seconds, flops / self._peak, moved / self._bandwidth)

@@ -10,13 +10,11 @@ import numpy as np
 from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.ops.op import Size
-from infercast.predict.artifact.forest import Forest
 from infercast.predict.choice import Choice
 from infercast.predict.estimate import Estimate
 from infercast.predict.families.family import Family
 from infercast.predict.identity import SWEEP
 from infercast.predict.kernels import Kernels
-from infercast.predict.limits import at_least
 from infercast.predict.physics.gemm import PRODUCTS, SHARES, Machine, products_of_sweep
 from infercast.predict.physics.numbers import CHUNK, Doubles, Floats, Number, Singles
 from infercast.predict.physics.terms import Array
@@ -32,14 +30,11 @@ class Products(Kernels):
         super().__init__(family, op, gpu, choice, **conditions)
         self._machine = Machine(op, gpu)
         self._products, logarithmic = PRODUCTS
-        self._known: Machine | None = None
-        self._forest: Forest | None = None
+        self._known_machine = None if self._known is None else Machine(op, self._known)
         if choice is not None:
             if choice.entry.engine == SWEEP:
                 self._products, logarithmic = products_of_sweep(op, gpu)
-            self._known = None if choice.known is None else Machine(op, choice.known)
             self._forest = choice.forest.without_logarithms(logarithmic)
-            self._offset, self._shrink = choice.entry.offset, choice.entry.shrink
 
     def estimate(self, op: Op, size: tuple[Size, Size, Size]) -> Estimate:
         """One launch of each; ``size`` is m, n and k."""
@@ -70,15 +65,14 @@ class Products(Kernels):
 
     def _one(self, op: Op, m: float, n: float, k: float) -> tuple[float, tuple[float, ...]]:
         """Seconds of one product, and their terms before what was learned."""
-        own = self._known is None
+        own, elsewhere = self._known is None, None
         (seconds, terms), values = self._products(m, n, k, self._machine, Floats, engine=self._engine, featured=own)
         if self._forest is not None:
-            elsewhere = None
-            if self._known is not None:
-                (elsewhere, _), values = self._products(m, n, k, self._known, Floats, engine=self._engine)
+            if not own:
+                (elsewhere, _), values = self._products(m, n, k, self._known_machine, Floats, engine=self._engine)
             residual = self._offset + self._shrink * self._forest.predict_one(values)
-            seconds = self._combined(seconds, self._learned(seconds, elsewhere, residual))
-        return at_least(op, self._gpu, (m, n, k), seconds, cold=self._engine), terms
+            seconds = self._combined(seconds, elsewhere, residual)
+        return self._at_least(op, (m, n, k), seconds), terms
 
     def _many(self, op: Op, m: Size, n: Size, k: Size) -> Iterator[tuple[slice, Array, tuple[Number, ...]]]:
         """Which products, their seconds, their terms: all at once, or chunk by chunk where they are many."""
@@ -92,19 +86,18 @@ class Products(Kernels):
                 yield part, *self._chunk(op, m, n, k, x)
 
     def _chunk(self, op: Op, m: Array, n: Array, k: Array, x: type[Doubles]) -> tuple[Array, tuple[Number, ...]]:
-        machine, known = self._machine, self._known
+        machine, known, elsewhere = self._machine, self._known_machine, None
         if x is Singles:
             machine, known = machine.singles, None if known is None else known.singles
         (seconds, terms), values = self._products(m, n, k, machine, x, engine=self._engine)
         if self._forest is not None:
-            elsewhere = None
             if known is not None:
                 (elsewhere, _), values = self._products(m, n, k, known, x, engine=self._engine)
             residual = self._forest.predict_columns(values, m.size)
             residual *= self._shrink
             residual += self._offset
-            seconds = self._combined(seconds, self._learned(seconds, elsewhere, residual))
-        return at_least(op, self._gpu, (m, n, k), seconds, cold=self._engine), terms
+            seconds = self._combined(seconds, elsewhere, residual)
+        return self._at_least(op, (m, n, k), seconds), terms
 
 
 def _largest(terms: tuple[Number, ...], like: Array) -> Array:

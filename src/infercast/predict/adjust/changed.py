@@ -16,7 +16,7 @@ from infercast.predict.choice import SIBLING_WIDENING, is_same_die, trust_in
 from infercast.predict.estimate import SOURCES, Estimate
 from infercast.predict.families import family_of
 from infercast.predict.learned import Learned
-from infercast.predict.limits import at_least
+from infercast.predict.limits import Floor
 from infercast.predict.roofline import Predictor
 
 RATES = (
@@ -61,7 +61,7 @@ class Changed:
         here, there = (family.physics(op, chip, engine=True).seconds for chip in (gpu, self._real))
         ratio = np.clip((here / there) ** self._trust(op, gpu), *_bounds(gpu, self._real))
         seconds = np.ravel(self._predictor.seconds(op, self._real)) * ratio
-        return np.asarray(at_least(op, gpu, family.sizes(op), seconds))
+        return np.asarray(Floor(op, gpu)(op, family.sizes(op), seconds))
 
     def _trust(self, op: Op, gpu: Gpu) -> float:
         """How far physics is believed, by what the real chip's price rests on."""

@@ -11,6 +11,7 @@ from infercast.hardware import Gpu
 from infercast.hardware.kernels import by_kernels
 from infercast.ops import MoE
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
+from infercast.ops.op import Quantity
 from infercast.predict.families.family import (
     Ceiling,
     Family,
@@ -72,6 +73,13 @@ def _pipes(op: MoE, gpu: Gpu) -> Pipes:
     return {"tensor": flops / rate, "dram": dram_seconds(op, gpu)}
 
 
+def _work(op: MoE, tokens: Any) -> tuple[Quantity, Quantity]:
+    flops, moved = op.flops, op.weight_bytes
+    if isinstance(flops, np.ndarray) and isinstance(moved, np.ndarray) and not isinstance(tokens, np.ndarray):
+        return flops.item(), moved.item()  # one kernel, written as an array of one
+    return flops, moved
+
+
 def _ceiling_shape(op: MoE, gpu: Gpu) -> list[Any]:
     hit = np.maximum(np.ravel(op.experts_hit), 1.0)
     rows = np.ravel(op.routed_rows) / hit
@@ -108,7 +116,7 @@ EXPERTS = Family(
     pipes=_pipes,
     # Everything between the parts of the kernel may stay on the chip.
     limits=lambda op, gpu: product_limits(op, gpu, op.weight_bytes + 4.0 * op.hidden * np.asarray(op.tokens)),
-    work=lambda op, _: (op.flops, op.weight_bytes),
+    work=_work,
     has_weights=True,
     throttled=("moe",),
     variants=_variants,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.hardware import Gpu
-from infercast.hardware.kernels import by_kernels
+from infercast.hardware.kernels import facts_of
 from infercast.ops import MoE
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.either import Kit, Number, Plain, kit_of
@@ -43,11 +43,6 @@ TILE_LATENCY = 5.5e-7
 WAVE_ROUNDING = 0.05
 OVERLAP = 3.6
 LAUNCHES, PER_EXPERT = 35e-6, 5e-9
-# Triton vectorises loads only of rows whose length is a multiple of 16. On Blackwell engines run other kernels as well.
-MISALIGNED = {
-    **dict.fromkeys(("pascal", "volta", "turing", "ampere", "ampere-ga10x", "ada", "hopper", "blackwell-rtx"), 4.0),
-    "blackwell": 2.0,
-}
 
 
 class _Tile(NamedTuple):
@@ -164,7 +159,7 @@ def _tile(op: MoE, gpu: Gpu, rows: int, cols: int, width: int, depth: int) -> _T
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
     peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5
     multiply = 2.0 * rows * cols * (ceil(depth / 64) * 64) / (peak / gpu.sms * TENSOR_EFFICIENCY)
-    slower = by_kernels(MISALIGNED, gpu) if op.inter % 16 else 1.0
+    slower = facts_of(gpu).misaligned_experts if op.inter % 16 else 1.0
     feed = (rows * activation + cols * weight) * depth / (gpu.l2_bandwidth / gpu.sms * FEED_EFFICIENCY) * slower
     return _Tile(ceil(width / cols), multiply + TILE_LATENCY, feed)
 
