@@ -30,7 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": BASE | {"hardware", "ops.lengths"},
     "report": BASE | {"hardware", "models", "engines", "serve", "forecast", "validate"},
     "cli": BASE
-    | {"", "hardware", "models.library", "engines.settings", "engines.host_presets", "serve", "forecast", "validate"}
+    | {"", "hardware", "models.library", "engines.registry", "engines.settings", "engines.engine", "serve"}
+    | {"forecast", "validate"}
     | {"report", "fit", "measure"}
     | {"predict.artifact", "predict.default", "predict.learned", "predict.profile", "predict.roofline"},
     "__main__": {"cli.main"},
@@ -132,6 +133,7 @@ def test_no_arrow_outside_the_table() -> None:
     [
         ("serve", "infercast.engines.timer"),
         ("serve", "infercast.engines"),
+        ("cli", "infercast.engines.vllm.settings"),
         ("cli", "infercast.predict.limits"),
         ("cli", "infercast.ops"),
         ("models", "infercast.hardware"),
@@ -146,6 +148,50 @@ def test_no_arrow_outside_the_table() -> None:
 )
 def test_the_table_refuses(layer: str, target: str) -> None:
     assert not is_allowed(layer, target)
+
+
+ENGINES = sorted(path.parent.name for path in (SOURCE / "engines").glob("*/engine.py"))
+READS_AN_ENGINE = ("measure/", "validate/", "cli/commands/measure.py")
+"""They start an engine, or read what it wrote."""
+NAMES_AN_ENGINE = {
+    "__init__.py": "the public name of the default engine's settings",
+    "engines/registry.py": "the registry itself",
+    "fit/tables.py": "published tables say whose kernels they hold",
+    "ops/collective.py": "whose kernels an all-reduce runs",
+    "predict/adjust/ordering.py": "the default folder of an engine's data",
+    "predict/physics/collective_engine.py": "whose kernels an all-reduce runs",
+    "predict/physics/moe.py": "published tables name kernels so",
+    "predict/profile.py": "the default folder of an engine's data",
+    "serve/fleet/router.py": "a load balancer goes by the name of the engine it comes with",
+    "forecast/disaggregate.py": "bytes of a sequence",
+}
+"""Files that name an engine in their code, and why they may."""
+
+
+def words_of(tree: ast.AST) -> Iterator[str]:
+    """Names and text of a file's code; what documents it is left out."""
+    bodies = (body for node in ast.walk(tree) if isinstance(body := getattr(node, "body", None), list))
+    prose = {id(each.value) for body in bodies for each in body if isinstance(each, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.value
+        for field in ("id", "name", "attr", "arg", "module"):
+            if isinstance(word := getattr(node, field, None), str):
+                yield word
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_an_engine_does_is_known_in_its_folder_alone(engine: str) -> None:
+    naming = set()
+    for path in SOURCE.rglob("*.py"):
+        file = path.relative_to(SOURCE).as_posix()
+        if not file.startswith((f"engines/{engine}/", *READS_AN_ENGINE)):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            naming |= {file for word in words_of(tree) if engine in word.lower()}
+    assert naming <= {*NAMES_AN_ENGINE}, sorted(naming - {*NAMES_AN_ENGINE})
+    importing = {each.file for each in OWN if each.target.startswith(f"infercast.engines.{engine}")}
+    allowed = (f"engines/{engine}/", "validate/", "forecast/disaggregate.py")
+    assert all(file.startswith(allowed) for file in importing), importing
 
 
 def test_no_circles_between_packages() -> None:

@@ -20,14 +20,13 @@ from typing import Any
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.host import Host, HostModel, default_host
-from infercast.engines.launches import launch_work
-from infercast.engines.settings import EngineSettings
+from infercast.engines.host import bundled_host
 from infercast.engines.timer import KernelTimer
+from infercast.engines.vllm.host import VllmHost
+from infercast.engines.vllm.launches import launch_work
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
-from infercast.forecast.serving import replica_of
 from infercast.measure.host import CONFIG
-from infercast.models.spec import ExpertFeedForward
 from infercast.serve import Request, Workload, simulate
 from infercast.serve.step import StepShape
 from infercast.validate.compare import deployment_of, quantile
@@ -60,11 +59,11 @@ class Engine:
     timer: KernelTimer
     cases: tuple[Case, ...]
 
-    def errors(self, host: Host) -> Iterator[tuple[str, float]]:
+    def errors(self, host: VllmHost) -> Iterator[tuple[str, float]]:
         """Logarithm of predicted over measured, case by case."""
         deployment = replace(self.deployment, host=host)
-        self.timer._host = HostModel(host, launch_work(deployment.model, deployment.layout, deployment.gpu))
-        replica = replica_of(deployment, self.timer)
+        self.timer._host = deployment.host_model
+        replica = deployment.replica(self.timer)
         for case in self.cases:
             predicted = quantile(simulate(replica, case.workload).ttft, 0.5)
             yield case.label, float(np.log(predicted / case.measured))
@@ -86,11 +85,10 @@ def measured_engine(path: Path) -> Engine:
     measured = read_measured(path)
     deployment = deployment_of(measured, None, None)
     timer = deployment.timer()
-    has_experts = any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in deployment.model.stacks)
     cases = tuple(
         Case(run.label, run.workload, quantile(run.ttft, 0.5))
         for run in measured.runs
-        if run.kind != WARM_UP and _is_decided_by_host(run, timer, has_experts)
+        if run.kind != WARM_UP and _is_decided_by_host(run, timer, deployment.model.has_experts)
     )
     return Engine(path.name, measured.model, deployment, timer, cases)
 
@@ -104,14 +102,14 @@ def _is_decided_by_host(run: MeasuredRun, timer: KernelTimer, has_experts: bool)
     return gpu_seconds < 0.75 * float(run.ttft[0])
 
 
-def score(engines: Iterable[Engine], host: Host) -> float:
+def score(engines: Iterable[Engine], host: VllmHost) -> float:
     by_name: dict[str, list[float]] = {}
     for engine in engines:
         by_name.setdefault(engine.name, []).extend(abs(error) for _, error in engine.errors(host))
     return float(np.mean([np.mean(errors) for errors in by_name.values() if errors]))
 
 
-def fit(engines: list[Engine], host: Host) -> tuple[Host, float]:
+def fit(engines: list[Engine], host: VllmHost) -> tuple[VllmHost, float]:
     best, steps = score(engines, host), dict.fromkeys(NAMES, FIRST_STEP)
     for _ in range(ROUNDS):
         for name in NAMES:
@@ -125,7 +123,7 @@ def fit(engines: list[Engine], host: Host) -> tuple[Host, float]:
     return host, best
 
 
-def _without_the_unknown(host: Host, engines: list[Engine]) -> Host:
+def _without_the_unknown(host: VllmHost, engines: list[Engine]) -> VllmHost:
     """Nothing is known of layers that no engine has; experts must occur without shared ones to be told apart."""
     work = [launch_work(engine.deployment.model, engine.deployment.layout, engine.deployment.gpu) for engine in engines]
     known = {
@@ -140,11 +138,11 @@ def main(host_path: str, *paths: str) -> None:
     leave_out = "--leave-out" in paths
     files = [measured_engine(Path(path)) for path in paths if not path.startswith("--")]
     engines = [*dummy_engines(json.loads(Path(host_path).read_text(encoding="utf-8"))), *files]
-    host, value = fit(engines, default_host())
+    host, value = fit(engines, bundled_host(VllmHost, "vllm"))
     print(f"all: {value:.2%}", {name: round(1e3 * getattr(host, name), 3) for name in NAMES})
     for model in dict.fromkeys(engine.model for engine in files) if leave_out else ():
         rest = [engine for engine in engines if engine.model != model]
-        host, _ = fit(rest, _without_the_unknown(default_host(), rest))
+        host, _ = fit(rest, _without_the_unknown(bundled_host(VllmHost, "vllm"), rest))
         for engine in files:
             if engine.model == model:
                 errors = {label: round(100 * float(np.expm1(error)), 1) for label, error in engine.errors(host)}

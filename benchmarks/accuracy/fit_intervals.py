@@ -17,7 +17,6 @@ import numpy as np
 
 from infercast.forecast.intervals.intervals import LEVEL, responses
 from infercast.forecast.intervals.uncertainty import HOST_SPREAD, uncertainty_of
-from infercast.forecast.serving import replica_of
 from infercast.serve import simulate
 from infercast.validate.compare import chances_of, deployment_of, quantile, summary_of
 from infercast.validate.measured import WARM_UP, MeasuredFile, read_measured
@@ -28,7 +27,7 @@ SPREADS = np.arange(0.02, 0.301, 0.005)
 def values_of(measured: MeasuredFile, model_config: Path | None) -> np.ndarray:
     """A row a value: how far it is off, how far it moves with the GPU and with the host, and what chance adds."""
     deployment = deployment_of(measured, model_config, None)
-    replica = replica_of(deployment, deployment.timer(), warmed_up=False)
+    replica = deployment.replica(warmed_up=False)
     rows = []
     for run in measured.runs:
         before = replace(replica, first_uses=deepcopy(replica.first_uses))

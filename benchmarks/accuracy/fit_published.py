@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from infercast.engines.host import default_host
-from infercast.forecast.serving import replica_of
+from infercast.engines.registry import default_engine
 from infercast.predict.physics import collective
 from infercast.serve import simulate
 from infercast.validate.published.compare import compare_published, deployment_of
@@ -26,10 +25,10 @@ SKEWS = (0.0, 0.5e-6, 0.8e-6, 1.2e-6, 1.6e-6, 2e-6, 3e-6)
 
 def server_errors(runs: list[PublishedRun], grid: list[tuple[float, float]]) -> np.ndarray:
     """Error of the mean TTFT of each run (rows) with each server (columns)."""
-    host, errors = default_host(), []
+    host, errors = default_engine().default_host(), []
     for run in runs:
         deployment = deployment_of(run)
-        replica = replica_of(deployment, deployment.timer())
+        replica = deployment.replica()
         for path, token in grid:
             served = replace(
                 replica, request_path_seconds=host.request_path + path, request_token_seconds=host.request_token + token

@@ -47,7 +47,7 @@ def print_medians(title: str, runs: list[RunComparison]) -> None:
 
 
 def main() -> None:
-    bundled = (DATA / "hosts/default.toml").read_text(encoding="utf-8")
+    bundled = (DATA / "engines/vllm/host.toml").read_text(encoding="utf-8")
     milliseconds = graph_milliseconds()
     known, unknown, without_log = [], [], []
     with tempfile.TemporaryDirectory() as folder:

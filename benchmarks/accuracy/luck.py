@@ -10,14 +10,13 @@ import sys
 
 import numpy as np
 
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
 from infercast.forecast.intervals.intervals import pool_half_widths
 from infercast.forecast.intervals.luck import luck_of
 from infercast.forecast.intervals.results import results_of
 from infercast.forecast.intervals.uncertainty import uncertainty_of
 from infercast.forecast.latency import NAMES
-from infercast.forecast.serving import replica_of
 from infercast.serve import Replica, simulate
 from infercast.serve.fleet.pool import Pool
 from infercast.serve.workload.synthetic import synthetic_workload
@@ -53,7 +52,7 @@ def main(seeds: int) -> None:
     luck, whole = [], []
     for (model, gpu), rates in CASES.items():
         deployment = deploy(model, gpu, EngineSettings(max_model_len=16_384), api_server=False)
-        replica = replica_of(deployment, deployment.timer())
+        replica = deployment.replica()
         for rate in rates:
             load = synthetic_workload(rate=rate, count=300, **LENGTHS)
             about = uncertainty_of(deployment, simulate(replica, load))

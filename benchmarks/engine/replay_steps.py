@@ -53,7 +53,7 @@ def main() -> None:
             continue
         new, computed = [each[1] for each in step["batch"]], [max(0, each[2]) for each in step["batch"]]
         shape = StepShape(new, computed, len(new))
-        launch = deployment.graphs.launch(shape.num_tokens, shape.is_decode).value
+        launch = deployment.graphs.launch(shape.num_tokens, shape.is_decode)[0].value
         size = next(bound for bound in BOUNDS if shape.num_tokens <= bound)
         groups.setdefault((launch, size), []).append(columns(step, shape, deployment, timer))
     print(HEADER)

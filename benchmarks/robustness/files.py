@@ -134,7 +134,7 @@ def _lists(rows: list[Any]) -> list[list[Any]]:
 
 
 def _host(random: Random, wrong: bool) -> tuple[str, str]:
-    lines = (DATA / "hosts" / "default.toml").read_text(encoding="utf-8").splitlines()
+    lines = (DATA / "engines/vllm/host.toml").read_text(encoding="utf-8").splitlines()
     if wrong:
         number = random.choice([number for number, line in enumerate(lines) if " = " in line and line[0] != "#"])
         name = lines[number].split(" = ")[0]

@@ -15,8 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import vllm_tree as tree
 
-from infercast.engines.graphs import Graphs, Launch
-from infercast.engines.settings import EngineSettings, ResolvedSettings, resolve
+from infercast.engines.engine import Launch
+from infercast.engines.vllm.graphs import Graphs
+from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.hardware import load_gpu
 
 NAMES = {Launch.FULL_GRAPH: "FULL", Launch.PIECEWISE_GRAPHS: "PIECEWISE", Launch.EAGER: "NONE"}
@@ -112,8 +113,8 @@ def differences(settings: ResolvedSettings) -> list[str]:
     found = [] if list(ours.sizes) == real.sizes else [f"sizes: vLLM {real.sizes}, ours {ours.sizes}"]
     for tokens in range(1, MOST):
         for is_decode in (True, False) if tokens <= settings.max_num_seqs else (False,):
-            launch = ours.launch(tokens, is_decode)
-            mine = NAMES[launch], tokens if launch is Launch.EAGER else ours.padded(tokens)
+            launch, padded = ours.launch(tokens, is_decode)
+            mine = NAMES[launch], padded
             for runner in (real.v1, real.v2):
                 theirs = runner(tokens, is_decode=is_decode)
                 if theirs != mine:

@@ -3,7 +3,7 @@
 Needs the Python files of vLLM 0.25 (its wheel unpacked; nothing compiled, no GPU) and what they import, PyTorch for a
 CPU among it:
 
-    python benchmarks/scheduler/kv_groups.py --vllm path/to/vllm-0.25.0 [--write tests/engine/kv_groups.csv]
+    python benchmarks/scheduler/kv_groups.py --vllm path/to/vllm-0.25.0 [--write tests/engines/vllm/kv_groups.csv]
 
 ``VLLM_TREE`` may name the folder instead. Exits with 1 if any row differs.
 """
@@ -19,11 +19,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from infercast.engines.kv import SMALLEST_BLOCK, kv_layout
-from infercast.models.layout import ParallelLayout, divides
+from infercast.engines.vllm.kv import SMALLEST_BLOCK, kv_layout
+from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
+from infercast.models.mixers import LatentAttention
 from infercast.models.read import read_model
-from infercast.models.spec import LatentAttention, ModelConfig, Stack
+from infercast.models.spec import ModelConfig, Stack
+from infercast.models.spread import divides
 from infercast.models.stages import stage_range
 
 AVAILABLE = 40 * 2**30
@@ -62,7 +64,8 @@ def deployments() -> Iterator[tuple[str, ModelConfig, ParallelLayout]]:
     """Every bundled model in every layout that divides it; pipelines where a model has several kinds of layers."""
     for name in model_names():
         config = read_model(name)
-        pipelines = PIPELINES if len({_span(stack) for stack in config.stacks}) > 1 else PIPELINES[:1]
+        windows = kv_layout(config, ParallelLayout(), BLOCK_SIZE).shape.windows
+        pipelines = PIPELINES if len(set(windows)) > 1 else PIPELINES[:1]
         for tensor in TENSORS:
             if divides(config, tensor, split_experts=False):
                 yield from ((name, config, ParallelLayout(tensor, pipeline)) for pipeline in pipelines)
@@ -120,7 +123,7 @@ def _spec(config: ModelConfig, stack: Stack, layout: ParallelLayout) -> Any:
     )
 
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.uint8}[config.cache_dtype]
-    attention = stack.attention
+    attention = stack.mixer
     if isinstance(attention, LatentAttention):
         return MLAAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=attention.latent_dim, dtype=dtype)
     heads = {"num_kv_heads": max(1, attention.kv_heads // layout.tensor), "head_size": attention.head_dim}
@@ -133,10 +136,6 @@ def _spec(config: ModelConfig, stack: Stack, layout: ParallelLayout) -> Any:
         window = attention.window
         return SlidingWindowSpec(block_size=SMALLEST_BLOCK, dtype=dtype, sliding_window=window, **heads)
     return FullAttentionSpec(block_size=BLOCK_SIZE, dtype=dtype, **heads)
-
-
-def _span(stack: Stack) -> int:
-    return 0 if isinstance(stack.attention, LatentAttention) else stack.attention.window
 
 
 def _words(numbers: Any) -> str:

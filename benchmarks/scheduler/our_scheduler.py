@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 from scheduling_cases import Case
 
-from infercast.engines.versions import engine_version
+from infercast.engines.vllm.versions import engine_version
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.shape import KvShape
-from infercast.serve.scheduler.limits import Limits
+from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.workload.request import Request, Segment
 
@@ -36,7 +36,7 @@ class Ours:
         self.case = case
         shape = KvShape(case.block_size, tuple(case.windows))
         self.cache = KvCache(case.num_blocks - 1, shape, caching=case.caching, sparse_windows=version.sparse_windows)
-        limits = Limits(
+        limits = FirstCome(
             case.max_num_batched_tokens,
             case.max_num_seqs,
             case.threshold,
@@ -46,7 +46,7 @@ class Ours:
             spares_lone_prompts=version.spares_lone_prompts,
             settles=version.settles,
         )
-        self.scheduler = Scheduler(limits, self.cache, case.steps_under_way)
+        self.scheduler = Scheduler(limits, self.cache, case.steps_under_way, decode_together=case.pipeline == 1)
 
     def add(self, index: int) -> None:
         """A client sends a request."""
@@ -58,13 +58,16 @@ class Ours:
         """What the next step does, and what `complete` needs to end it."""
         sequences = [*self.scheduler.running, *self.scheduler.waiting]
         before = {sequence.index: sequence.num_preemptions for sequence in sequences}
-        plan = self.scheduler.schedule()
+        plan = self.scheduler.plan()
         preempted = sorted(each.index for each in sequences if each.num_preemptions > before[each.index])
         steps = []
         if plan is not None:
+            together = zip(self.scheduler.cohort.members, plan.contexts(), strict=True) if plan.decodes else ()
+            steps = [[sequence.index, 1, computed] for sequence, computed in together]
             rows = zip(plan.sequences, plan.new_tokens, plan.computed, strict=True)
-            steps = [[sequence.index, new, computed] for sequence, new, computed in rows]
-        return [steps, preempted, self.cache.num_free], None if plan is None else plan.sampled
+            steps += [[sequence.index, new, computed] for sequence, new, computed in rows]
+            self.scheduler.start(plan)
+        return [steps, preempted, self.cache.num_free], plan
 
     def complete(self, handle: Any) -> None:
         """The step's results arrive."""

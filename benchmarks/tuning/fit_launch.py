@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.optimize import least_squares
 from tried import GPU, Array, TriedShape, halves, read_trial
 
-from infercast.engines.expert_defaults import rule_of_thumb
+from infercast.engines.vllm.expert_defaults import rule_of_thumb
 from infercast.ops import MoE
 from infercast.predict.physics.expert_launch import FITTED, Constants, price_tiles
 from infercast.predict.physics.expert_tiles import Tiles, tiles_of

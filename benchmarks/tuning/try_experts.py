@@ -17,7 +17,8 @@ from typing import Any
 
 from tried import COLUMNS, GPU, SHAPE
 
-from infercast.engines.expert_defaults import FILE_KEYS, Configuration
+from infercast.engines.expert_launches import FILE_KEYS, Configuration
+from infercast.engines.vllm.expert_defaults import EXPERT_LAUNCHES
 from infercast.forecast.deploy import load_model
 from infercast.forecast.tune.advice import TunedShape, experts_of, tune_shape
 from infercast.forecast.tune.trial import drawn, layer_of
@@ -55,7 +56,7 @@ def shape_of(model: str, gpus: int, quantization: str | None, tokens: int) -> Tu
     loaded = load_model(model, quantization=quantization, moe_backend="triton" if quantization else "auto")
     op = experts_of(loaded, ParallelLayout(gpus))
     assert op is not None
-    return tune_shape(replace(op, tokens=tokens), GPU, TOP)
+    return tune_shape(replace(op, tokens=tokens), GPU, TOP, EXPERT_LAUNCHES)
 
 
 def table_rows(model: str, gpus: int, shape: TunedShape, rows: list[dict[str, Any]]) -> list[list[Any]]:

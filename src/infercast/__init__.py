@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from infercast.engines.deployment import Deployment
-    from infercast.engines.settings import EngineSettings
+    from infercast.engines.vllm.settings import EngineSettings
     from infercast.errors import (
         DoesNotFitError,
         FileFormatError,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Deployment": "engines.deployment",
     "DoesNotFitError": "errors",
-    "EngineSettings": "engines.settings",
+    "EngineSettings": "engines.vllm.settings",
     "Estimate": "predict.estimate",
     "FileFormatError": "errors",
     "Fit": "forecast.memory",

@@ -2,8 +2,9 @@ import json
 
 import pytest
 
+from infercast.engines.registry import default_engine
 from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.deploy import KV_DTYPES, deploy, load_model
+from infercast.forecast.deploy import deploy, load_model
 from infercast.hardware import load_gpu
 from infercast.models.library import bundled_config
 
@@ -47,7 +48,7 @@ def test_quantising_a_config_that_is_read_already_is_refused_not_ignored():
     assert load_model(model, quantization="none") is model
 
 
-@pytest.mark.parametrize(("name", "dtype"), KV_DTYPES.items())
+@pytest.mark.parametrize(("name", "dtype"), default_engine().names.kv_cache_dtypes.items())
 def test_cache_formats_under_vllms_names(name, dtype):
     assert load_model("llama-3.1-8b", kv_cache_dtype=name).kv_dtype == dtype
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from infercast.engines.host import default_host
-from infercast.engines.host_presets import host_presets
+from infercast.engines.registry import default_engine
 from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.host_speed import host_from
+from infercast.hardware.hosts import host_cpus
 
 OURS = Path(__file__).parents[2] / "measurements" / "h200-sxm" / "host.json"
 
@@ -24,7 +24,7 @@ def slower(tmp_path, factor):
 
 
 def test_our_own_idle_engine_is_about_as_fast_as_the_bundled_host():
-    assert host_from(OURS, "h200-sxm").prepare == pytest.approx(default_host().prepare, rel=0.25)
+    assert host_from(OURS, "h200-sxm").prepare == pytest.approx(default_engine().default_host().prepare, rel=0.25)
 
 
 def test_an_engine_that_answers_in_half_the_time_has_half_the_costs(tmp_path):
@@ -34,8 +34,8 @@ def test_an_engine_that_answers_in_half_the_time_has_half_the_costs(tmp_path):
 
 
 def test_a_toml_file_is_read_as_it_is(tmp_path):
-    bundled = Path(__file__).parents[2] / "src/infercast/data/hosts/default.toml"
-    assert host_from(bundled, "h200-sxm") == default_host()
+    bundled = Path(__file__).parents[2] / "src/infercast/data/engines/vllm/host.toml"
+    assert host_from(bundled, "h200-sxm") == default_engine().default_host()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"config": {}, "models": [{"layers": 2}]}', '{"models": []}'])
@@ -47,17 +47,17 @@ def test_other_files_are_named(tmp_path, text):
 
 
 def test_a_cpu_by_its_name_is_faster_by_its_rating():
-    preset = host_presets()["ryzen-5-7600x"]
+    preset = host_cpus()["ryzen-5-7600x"]
     host = host_from("ryzen-5-7600x", "h200-sxm")
     assert preset.single_thread_speed == pytest.approx(4221 / 3004)
-    assert host.eager_kernel == pytest.approx(default_host().eager_kernel / preset.single_thread_speed)
+    assert host.eager_kernel == pytest.approx(default_engine().default_host().eager_kernel / preset.single_thread_speed)
     named = deploy("qwen3-0.6b", "h200-sxm", api_server=False, predictor="roofline", host="ryzen-5-7600x")
     assert named.host == host
-    assert host_from("measured", "h200-sxm") == default_host()
+    assert host_from("measured", "h200-sxm") == default_engine().default_host()
 
 
 def test_every_cpu_names_its_source():
-    for preset in host_presets().values():
+    for preset in host_cpus().values():
         assert 0.4 < preset.single_thread_speed < 2.0
         assert preset.source
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import infercast
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
 from infercast.forecast.explain.kernels import decode_shape, price_shape
 from infercast.forecast.fleet import forecast_fleet

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.explain.kernels import decode_shape, prefill_shape, price_step

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
 from infercast.forecast.intervals.intervals import forecast_intervals
 from infercast.forecast.intervals.luck import luck_of
 from infercast.forecast.intervals.results import chance_in, results_of
 from infercast.forecast.latency import NAMES
-from infercast.forecast.serving import replica_of, simulate
+from infercast.forecast.serving import simulate
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.workload.synthetic import redrawn, scaled, synthetic_workload
 
@@ -22,7 +22,7 @@ LOAD = {"count": 200, "input_lengths": "lognormal:300:0.8:16:2000", "output_leng
 @pytest.fixture(scope="module")
 def small():
     deployment = deploy("qwen3-0.6b", "l4", EngineSettings(max_num_seqs=16, max_model_len=4096))
-    return replica_of(deployment, deployment.timer())
+    return deployment.replica()
 
 
 @pytest.mark.parametrize("rate", [3.0, 15.0])

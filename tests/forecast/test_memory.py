@@ -1,6 +1,6 @@
 import pytest
 
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
 

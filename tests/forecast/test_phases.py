@@ -1,6 +1,6 @@
 import pytest
 
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import simulate
 from infercast.predict.estimate import SOURCES

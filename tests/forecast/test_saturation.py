@@ -3,11 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.capacity import full_rate, typical
 from infercast.forecast.deploy import deploy
 from infercast.forecast.saturation import Saturation
-from infercast.forecast.serving import replica_of, simulate
+from infercast.forecast.serving import simulate
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
 
@@ -80,7 +80,7 @@ def test_a_few_requests_of_many_are_as_long_as_all(small):
     many = synthetic_workload(
         rate=1, count=5000, input_lengths="lognormal:300:1.2:1:1500", output_lengths="lognormal:30:0.9:1:300"
     )
-    replica = replica_of(small, small.timer())
+    replica = small.replica()
     few = typical(replace(many, drawn=None), replica).requests
     assert len(few) == 1000
     for name in ("num_input", "num_output"):
@@ -90,7 +90,7 @@ def test_a_few_requests_of_many_are_as_long_as_all(small):
 
 def test_a_full_cache_counts(small):
     """As many seats as ever, but blocks for five of them: the capacity is that of the cache."""
-    replica = replica_of(small, small.timer())
+    replica = small.replica()
     workload = synthetic_workload(rate=5.0, count=200, input_lengths=300, output_lengths="uniform:10:40")
     assert full_rate(replace(replica, num_blocks=110), workload) < 0.8 * full_rate(replica, workload)
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
 from infercast.forecast.latency import NAMES, percentiles
-from infercast.forecast.serving import replica_of, simulate
+from infercast.forecast.serving import simulate
 from infercast.serve import Request
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.step import StepShape
@@ -75,7 +75,7 @@ def test_an_idle_request_is_path_steps_and_path(llama):
 
 
 def test_a_short_idle_prompt_waits_for_two_steps_to_be_launched(llama):
-    engine = replace(replica_of(llama, llama.timer()), launch_spread=0.0)
+    engine = replace(llama.replica(), launch_spread=0.0)
     record = simulate_replica(engine, workload_from_requests([Request(0.0, 100, 2)]))
     host, timer = llama.host, llama.timer()
     first, second = timer(StepShape([100], [0], 1)).host, timer(StepShape([1], [100], 1)).host
@@ -93,13 +93,13 @@ def test_single_tokens_have_no_gaps(llama):
 
 
 def test_the_engine_keeps_one_block_aside(llama):
-    assert replica_of(llama, llama.timer()).num_blocks == llama.memory.num_blocks - 1
+    assert llama.replica().num_blocks == llama.memory.num_blocks - 1
 
 
 @pytest.mark.parametrize(("asynchronous", "steps"), [(True, 2), (False, 1)])
 def test_asynchronous_scheduling_keeps_two_steps_under_way(asynchronous, steps):
     deployment = deploy("qwen3-0.6b", "h200-sxm", EngineSettings(async_scheduling=asynchronous))
-    assert replica_of(deployment, deployment.timer()).steps_under_way == steps
+    assert deployment.replica().steps_under_way == steps
 
 
 # Few distinct values, as the gaps of a run are, with repeats among them.
@@ -128,7 +128,7 @@ def test_jumping_the_clock_changes_no_bit_of_a_real_deployment(model, predictor)
     workload = synthetic_workload(
         rate=20, count=40, input_lengths="lognormal:400:1.2:1:4000", output_lengths="uniform:1:90", prefix_length=100
     )
-    replica = replica_of(deployment, deployment.timer())
+    replica = deployment.replica()
     stepped, jumped = (simulate_replica(replica, workload, jump=jump) for jump in (False, True))
     for name in ("started_at", "first_token", "last_token", "num_cached"):
         assert getattr(stepped, name).tobytes() == getattr(jumped, name).tobytes()
@@ -140,7 +140,7 @@ def test_jumping_the_clock_changes_no_bit_of_a_real_deployment(model, predictor)
 def test_layers_of_different_widths_hold_as_much_as_their_blocks_do():
     settings = EngineSettings(512, max_num_seqs=64, max_model_len=8192, num_gpu_blocks_override=3300)
     deployment = deploy("gemma-4-26b-a4b", "h200-sxm", settings, predictor="roofline")
-    replica = replica_of(deployment, deployment.timer())
+    replica = deployment.replica()
     # A window of 1,024 in ten groups of blocks of 32, and one group that keeps all tokens.
     assert replica.kv_shape.most_blocks(8100, chunk=1) == 10 * 33 + 254
     record = simulate_replica(replica, workload_from_requests([Request(0.0, 8000, 100)] * 6))

@@ -6,13 +6,13 @@ import pytest
 from infercast.forecast.capacity import full_rate
 from infercast.forecast.saturation import find_state, judged
 from infercast.forecast.steady import find_steady
-from infercast.serve import Limits, Record, Replica, Request, Workload, simulate
+from infercast.serve import FirstCome, Record, Replica, Request, Workload, simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.arrivals import arrival_times
 
 SERVICE = 0.5
 """Seconds of a step. One request of one input and one output token is served at a time."""
-SERVER = Replica(constant_timer(SERVICE), Limits(1, 1), num_blocks=2, steps_under_way=1)
+SERVER = Replica(constant_timer(SERVICE), FirstCome(1, 1), num_blocks=2, steps_under_way=1)
 
 
 def workload(kind: str, utilisation: float, count: int, seed: int = 0) -> Workload:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from infercast.engines.expert_defaults import (
+from infercast.engines.vllm.expert_defaults import (
+    EXPERT_LAUNCHES,
     Configuration,
     device_name,
     file_name,
@@ -27,7 +28,7 @@ H200 = load_gpu("h200-sxm")
 def shape(tokens: int = 16) -> TunedShape:
     op = experts_of(load_model("deepseek-v2"), ParallelLayout(8))
     assert op is not None
-    return tune_shape(replace(op, tokens=tokens), H200, 4)
+    return tune_shape(replace(op, tokens=tokens), H200, 4, EXPERT_LAUNCHES)
 
 
 def test_rules_of_thumb_follow_the_number_of_tokens() -> None:

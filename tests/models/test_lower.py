@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward
 from infercast.models.layout import ParallelLayout
-from infercast.models.lower import attention_calls, attention_kinds, head_calls, merge, step_calls, token_calls
+from infercast.models.lower import attention_calls, head_calls, merge, mixer_layers, step_calls, token_calls
 from infercast.models.parameters import parameter_count, weight_bytes
 from infercast.models.read import read_model
-from infercast.models.spec import DenseFeedForward, ExpertFeedForward, Stack
+from infercast.models.spec import Stack
 from infercast.ops import Call, Gemm
 from infercast.ops.elementwise import norm
 
@@ -162,7 +163,7 @@ def test_windowed_layers_have_their_own_kernel():
 
 def test_kinds_of_attention_are_counted_over_all_stacks():
     # A full-attention layer with a dense network and eight with experts share one kind of attention.
-    assert sorted(attention_kinds(read_model("mimo-v2-flash")).values()) == [9, 39]
+    assert sorted(mixer_layers(read_model("mimo-v2-flash")).values()) == [9, 39]
 
 
 def test_fp8_quantises_the_input_of_every_linear_layer_but_the_head():
@@ -200,7 +201,7 @@ def test_a_tied_head_multiplies_all_the_same():
 
 
 def test_values_that_are_the_keys_are_projected_once_and_cached_twice():
-    stack = next(stack for stack in read_model("gemma-4-31b").stacks if stack.attention.shared_key_value)
+    stack = next(stack for stack in read_model("gemma-4-31b").stacks if stack.mixer.shared_key_value)
     calls = decode(replace(read_model("gemma-4-31b"), stacks=(stack,)))
     assert gemms(calls)["qkv_proj"][1] == (32 + 4) * 512
     assert calls["kv_write"].op.written_per_row == 2 * 2 * 4 * 512
@@ -272,7 +273,7 @@ def test_merging_keeps_launches_and_totals():
 def test_a_model_cut_into_stacks_has_the_same_kernels():
     config = read_model("llama-3.1-8b")
     whole = config.stacks[0]
-    cut = replace(config, stacks=(replace(whole, layers=20), Stack(12, whole.attention, whole.feed_forward)))
+    cut = replace(config, stacks=(replace(whole, layers=20), Stack(12, whole.mixer, whole.feed_forward)))
     assert decode(cut).keys() == decode(config).keys()
     assert token_calls(cut, ALONE, 9) == token_calls(config, ALONE, 9)
     lengths = np.array([1, 5])

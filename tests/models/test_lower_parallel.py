@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from infercast.models.feed_forward import hottest_load
+from infercast.models.feed_forward.exchange import hottest_load
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import step_calls
 from infercast.models.read import read_model
@@ -87,15 +87,15 @@ def test_tokens_may_go_to_their_experts_alone():
 
 
 def test_the_hottest_gpu_gets_more_than_its_share_but_never_more_than_all():
-    spec = read_model("qwen3-30b-a3b").stacks[0].feed_forward
+    topk = read_model("qwen3-30b-a3b").stacks[0].feed_forward.topk
     layout = ParallelLayout(8, experts=True)
     tokens = np.array([1, 16, 256, 8192])
-    loads = hottest_load(tokens, spec, layout) / tokens
+    loads = hottest_load(tokens, topk, layout) / tokens
     assert (loads > 1).all()
     assert (np.diff(loads) < 0).all()
     assert loads[0] <= 8
     assert loads[-1] == pytest.approx(1.0, abs=0.05)
-    assert hottest_load(tokens, spec, ParallelLayout(8)) is tokens
+    assert hottest_load(tokens, topk, ParallelLayout(8)) is tokens
 
 
 def test_a_named_kernel_pads_its_experts():

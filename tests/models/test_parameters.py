@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from infercast.models.feed_forward import DenseFeedForward
+from infercast.models.mixers import GroupedAttention
 from infercast.models.parameters import WeightBytes, active_parameter_count, parameter_count, weight_bytes
 from infercast.models.read import read_model
-from infercast.models.spec import DenseFeedForward, GroupedAttention, ModelConfig, Stack
+from infercast.models.spec import ModelConfig, Stack
 
 # Totals of the published safetensors files.
 EXACT = {

@@ -3,9 +3,11 @@
 import json
 import time
 
+from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward
 from infercast.models.library import bundled_config
+from infercast.models.mixers import GroupedAttention, LatentAttention
 from infercast.models.read import read_model
-from infercast.models.spec import DenseFeedForward, ExpertFeedForward, GroupedAttention, LatentAttention, Stack
+from infercast.models.spec import Stack
 
 
 def only(name, **options):
@@ -22,29 +24,29 @@ def test_llama():
 
 
 def test_mistral_windows():
-    assert only("mistral-7b-v0.1").attention.window == 4096
-    assert only("mistral-7b").attention.window == 0
-    assert only("ministral-8b").attention.window == 0, "a window as long as the context never cuts"
+    assert only("mistral-7b-v0.1").mixer.window == 4096
+    assert only("mistral-7b").mixer.window == 0
+    assert only("ministral-8b").mixer.window == 0, "a window as long as the context never cuts"
 
 
 def test_phi_rotates_a_part_of_each_head():
-    assert only("phi-4-mini").attention.rotary_dim == 96
-    assert only("phi-3-mini").attention.window == 2047
-    assert only("phi-3.5-mini").attention.window == 0
+    assert only("phi-4-mini").mixer.rotary_dim == 96
+    assert only("phi-3-mini").mixer.window == 2047
+    assert only("phi-3.5-mini").mixer.window == 0
 
 
 def test_qwen():
-    assert only("qwen2.5-7b").attention.qkv_bias
-    assert not only("qwen2.5-7b").attention.output_bias
-    assert only("qwen3-8b").attention.qk_norm
-    assert not only("qwen3-8b").attention.qkv_bias
+    assert only("qwen2.5-7b").mixer.qkv_bias
+    assert not only("qwen2.5-7b").mixer.output_bias
+    assert only("qwen3-8b").mixer.qk_norm
+    assert not only("qwen3-8b").mixer.qkv_bias
 
 
 def test_qwen_windows_upper_layers_only_when_told():
     values = {**bundled_config("qwen2.5-7b"), "sliding_window": 4096, "max_window_layers": 20}
-    assert [stack.attention.window for stack in read_model(values).stacks] == [0]
+    assert [stack.mixer.window for stack in read_model(values).stacks] == [0]
     stacks = read_model({**values, "use_sliding_window": True}).stacks
-    assert [(stack.layers, stack.attention.window) for stack in stacks] == [(20, 0), (8, 4096)]
+    assert [(stack.layers, stack.mixer.window) for stack in stacks] == [(20, 0), (8, 4096)]
 
 
 def test_qwen_experts_in_some_layers():
@@ -67,8 +69,8 @@ def test_mixtral():
 
 def test_llama4():
     chunked, everywhere = read_model("llama-4-scout").stacks
-    assert (chunked.layers, chunked.attention.window, chunked.attention.rotary_dim) == (36, 8192, 128)
-    assert (everywhere.layers, everywhere.attention.window, everywhere.attention.rotary_dim) == (12, 0, 0)
+    assert (chunked.layers, chunked.mixer.window, chunked.mixer.rotary_dim) == (36, 8192, 128)
+    assert (everywhere.layers, everywhere.mixer.window, everywhere.mixer.rotary_dim) == (12, 0, 0)
     assert chunked.feed_forward == ExpertFeedForward(16, 1, 8192, shared_inter=8192)
     maverick = read_model("llama-4-maverick")
     sparse = sum(stack.layers for stack in maverick.stacks if isinstance(stack.feed_forward, ExpertFeedForward))
@@ -79,10 +81,10 @@ def test_llama4():
 
 def test_gemma_2_and_3():
     windowed, everywhere = read_model("gemma-2-9b").stacks
-    assert (windowed.layers, windowed.attention.window, windowed.norms) == (21, 4096, 4)
-    assert (everywhere.layers, everywhere.attention.window) == (21, 0)
+    assert (windowed.layers, windowed.mixer.window, windowed.norms) == (21, 4096, 4)
+    assert (everywhere.layers, everywhere.mixer.window) == (21, 0)
     windowed, everywhere = read_model("gemma-3-27b").stacks
-    assert (windowed.layers, windowed.attention.window, windowed.attention.qk_norm) == (52, 1024, True)
+    assert (windowed.layers, windowed.mixer.window, windowed.mixer.qk_norm) == (52, 1024, True)
     assert everywhere.layers == 10
     assert read_model("gemma-3-27b").tied_embedding
 
@@ -105,8 +107,8 @@ def test_gemma_3_leaves_defaults_out():
 
 def test_gemma_4():
     windowed, everywhere = read_model("gemma-4-26b-a4b").stacks
-    assert windowed.attention == GroupedAttention(16, 8, 256, 256, 256, window=1024, qk_norm=True)
-    assert everywhere.attention == GroupedAttention(16, 2, 512, 512, 128, qk_norm=True, shared_key_value=True)
+    assert windowed.mixer == GroupedAttention(16, 8, 256, 256, 256, window=1024, qk_norm=True)
+    assert everywhere.mixer == GroupedAttention(16, 2, 512, 512, 128, qk_norm=True, shared_key_value=True)
     assert windowed.feed_forward == ExpertFeedForward(128, 8, 704, dense_inter=2112)
     assert (windowed.layers, everywhere.layers, windowed.norms) == (25, 5, 7)
     assert isinstance(read_model("gemma-4-31b").stacks[0].feed_forward, DenseFeedForward)
@@ -114,8 +116,8 @@ def test_gemma_4():
 
 def test_deepseek():
     dense, sparse = read_model("deepseek-v3").stacks
-    assert dense.attention == LatentAttention(128, 512, 1536, 128, 64, 128)
-    assert dense.attention.latent_dim == 576
+    assert dense.mixer == LatentAttention(128, 512, 1536, 128, 64, 128)
+    assert dense.mixer.latent_dim == 576
     assert (dense.layers, dense.feed_forward) == (3, DenseFeedForward(18432))
     assert (sparse.layers, sparse.feed_forward) == (
         58,
@@ -123,7 +125,7 @@ def test_deepseek():
     )
     assert read_model("deepseek-v3").notes == ("multi-token prediction layers left out",)
     lite = read_model("deepseek-v2-lite").stacks[1]
-    assert (lite.attention.q_lora_rank, lite.feed_forward.shared_inter, lite.feed_forward.router_bias) == (
+    assert (lite.mixer.q_lora_rank, lite.feed_forward.shared_inter, lite.feed_forward.router_bias) == (
         0,
         2816,
         False,
@@ -132,15 +134,15 @@ def test_deepseek():
 
 def test_kimi():
     dense, sparse = read_model("kimi-k2.5").stacks
-    assert (dense.layers, sparse.layers, sparse.attention.heads, sparse.feed_forward.experts) == (1, 60, 64, 384)
+    assert (dense.layers, sparse.layers, sparse.mixer.heads, sparse.feed_forward.experts) == (1, 60, 64, 384)
 
 
 def test_gpt_oss():
     windowed, everywhere = read_model("gpt-oss-120b").stacks
-    assert windowed.attention == GroupedAttention(
+    assert windowed.mixer == GroupedAttention(
         64, 8, 64, 64, 64, window=128, qkv_bias=True, output_bias=True, sinks=True
     )
-    assert (windowed.layers, everywhere.layers, everywhere.attention.window) == (18, 18, 0)
+    assert (windowed.layers, everywhere.layers, everywhere.mixer.window) == (18, 18, 0)
     assert windowed.feed_forward == ExpertFeedForward(128, 4, 2880, router_bias=True, expert_bias=True)
     values = bundled_config("gpt-oss-120b")
     del values["layer_types"]
@@ -150,20 +152,20 @@ def test_gpt_oss():
 def test_mimo_v2_flash():
     stacks = read_model("mimo-v2-flash").stacks
     assert [stack.layers for stack in stacks] == [1, 39, 8]
-    everywhere, windowed = stacks[2].attention, stacks[1].attention
+    everywhere, windowed = stacks[2].mixer, stacks[1].mixer
     assert everywhere == GroupedAttention(64, 4, 192, 128, 64)
     assert windowed == GroupedAttention(64, 8, 192, 128, 64, window=128, sinks=True)
 
 
 def test_minimax_glm_and_others():
-    assert only("minimax-m2.5").attention.rotary_dim == 64
+    assert only("minimax-m2.5").mixer.rotary_dim == 64
     assert only("minimax-m2.5").feed_forward == ExpertFeedForward(256, 8, 1536, router_bias=True)
     dense, sparse = read_model("glm-4.5-air").stacks
-    assert (dense.layers, sparse.layers, sparse.attention.rotary_dim) == (1, 45, 64)
-    assert (sparse.attention.qkv_bias, sparse.attention.qk_norm) == (True, False)
+    assert (dense.layers, sparse.layers, sparse.mixer.rotary_dim) == (1, 45, 64)
+    assert (sparse.mixer.qkv_bias, sparse.mixer.qk_norm) == (True, False)
     assert only("glm-4-32b-0414").norms == 4
-    assert only("olmo-2-7b").attention.qk_norm
-    assert only("seed-oss-36b").attention.qkv_bias
+    assert only("olmo-2-7b").mixer.qk_norm
+    assert only("seed-oss-36b").mixer.qkv_bias
 
 
 def test_sources(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infercast.errors import FileFormatError, InfercastError, UnknownNameError, UnsupportedModelError
-from infercast.models.families import FAMILIES, MODEL_TYPES, REFUSED, VISION
+from infercast.models.families import FAMILIES, REFUSED, VISION, architecture_of
 from infercast.models.library import bundled_config
 from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig
@@ -45,7 +45,6 @@ def test_unknown_kinds_are_never_guessed(values):
 def test_registries_agree():
     assert not set(REFUSED) & (set(FAMILIES) | set(VISION))
     assert set(VISION.values()) <= set(FAMILIES)
-    assert set(MODEL_TYPES.values()) <= set(FAMILIES) | set(VISION)
 
 
 @pytest.mark.parametrize(
@@ -162,3 +161,19 @@ def test_any_config_reads_or_is_refused_in_words(name, data):
         target[key] = data.draw(JSON)
     with contextlib.suppress(InfercastError):
         assert isinstance(read_model(json.loads(json.dumps(values))), ModelConfig)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture"),
+    [
+        ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
+        ("mimo_v2_flash", "MiMoV2FlashForCausalLM"),
+        ("gemma3", "Gemma3ForConditionalGeneration"),
+        ("gemma3_text", "Gemma3ForCausalLM"),
+        ("kimi_k2", "DeepseekV3ForCausalLM"),
+        ("ministral3", "MistralForCausalLM"),
+        ("mamba", "mamba"),
+    ],
+)
+def test_a_model_type_stands_for_an_architecture(model_type, architecture):
+    assert architecture_of(model_type) == architecture

@@ -3,7 +3,7 @@
 Three rules. Prices of one model on chips of one generation differ by physics alone: at most `OF_ONE_MODEL` apart.
 Prices of different models each have an error of their own: the lower end of the one's interval may not lie above the
 upper end of the other's. Whole steps, in which such errors cancel: at most `OF_STEPS`. What is slower for a reason
-that is stated (data/engines/vllm_ordering.toml) may be so by as much as it says.
+that is stated (data/engines/vllm/ordering.toml) may be so by as much as it says.
 """
 
 from itertools import pairwise, permutations

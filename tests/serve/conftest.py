@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.record import Record
-from infercast.serve.scheduler.limits import Limits
+from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.simulation import Replica
 from infercast.serve.step import HostCost, StepEstimate, StepShape, StepTimer
 from infercast.serve.workload.request import Request, Segment, Workload
@@ -51,7 +51,7 @@ def _scenarios(draw: st.DrawFn) -> Scenario:
     requests.sort(key=lambda request: request.arrival)
     longest = max(request.num_input + request.num_output for request in requests)
     chunked = draw(st.sampled_from([True, True, True, False]))
-    limits = Limits(
+    limits = FirstCome(
         max_num_batched_tokens=draw(st.integers(1, 24)) if chunked else longest + draw(st.integers(0, 8)),
         max_num_seqs=draw(st.integers(1, 6)),
         long_prefill_token_threshold=draw(st.sampled_from([0, 0, 1, 5])),
@@ -68,7 +68,7 @@ def _scenarios(draw: st.DrawFn) -> Scenario:
     most = shape.most_blocks(longest - 1, limits.max_num_batched_tokens * (steps_under_way if settles else 1))
     replica = Replica(
         timer=batch_timer,
-        limits=limits,
+        policy=limits,
         num_blocks=most + draw(st.integers(0, 8)),
         kv_shape=shape,
         prefix_caching=draw(st.sampled_from([True, True, False])),
@@ -124,3 +124,9 @@ def facts() -> Callable[[Record], dict[str, Any]]:
         return result
 
     return take
+
+
+@pytest.fixture(scope="session")
+def plain() -> Callable[[Replica, Workload], Record]:
+    """The plain engine's simulation."""
+    return runpy.run_path(str(Path(__file__).with_name("plain_engine.py")))["simulate"]

@@ -10,7 +10,7 @@ import pytest
 from infercast.serve.fleet.pool import Pool, same_engines
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
-from infercast.serve.scheduler.limits import Limits
+from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.simulation import Replica
 from infercast.serve.step import StepEstimate, StepShape, constant_timer
 from infercast.serve.workload.request import Request, Workload
@@ -23,7 +23,7 @@ def by_tokens(shape: StepShape, steps: int = 1) -> StepEstimate:
 def run(
     requests: tuple[Request, ...], *, prefill: int = 1, decode: int = 1, rate: float = 1e9, **workload: Any
 ) -> Handover:
-    replica = Replica(by_tokens, Limits(512, 64), num_blocks=4000, steps_under_way=1)
+    replica = Replica(by_tokens, FirstCome(512, 64), num_blocks=4000, steps_under_way=1)
     pools = (Pool(same_engines(replica, engines)) for engines in (prefill, decode))
     link = Link(rate, decode * rate, latency=0.5)
     return simulate_disaggregated(*pools, link, lambda tokens: 10.0 * tokens, Workload(requests, **workload))
@@ -78,7 +78,7 @@ def random_run(use: float, *, prefill: int = 4, decode: int = 4, prompt: int = 1
     slowest = min(prefill, decode)
     arrivals = np.cumsum(np.random.default_rng(3).exponential(transfer / (use * slowest), count))
     requests = tuple(Request(float(arrival), prompt, 1) for arrival in arrivals)
-    replica = Replica(constant_timer(1e-5), Limits(4096, 64), num_blocks=40_000, steps_under_way=1)
+    replica = Replica(constant_timer(1e-5), FirstCome(4096, 64), num_blocks=40_000, steps_under_way=1)
     pools = (Pool(same_engines(replica, engines), "round_robin") for engines in (prefill, decode))
     link = Link(bytes_per_second, decode * bytes_per_second)
     return simulate_disaggregated(*pools, link, lambda tokens: 10.0 * tokens, Workload(requests)), transfer

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from infercast.errors import InputError
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.served import Served
-from infercast.serve.scheduler.limits import Limits
+from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload
@@ -21,7 +21,7 @@ POLICIES = ("vllm", "round_robin", "least_loaded", "prefix_aware")
 
 
 def replica_of(timer: StepTimer, **changes: Any) -> Replica:
-    arguments: dict[str, Any] = {"limits": Limits(256, 16), "num_blocks": 4000, **changes}
+    arguments: dict[str, Any] = {"policy": FirstCome(256, 16), "num_blocks": 4000, **changes}
     return Replica(timer, **arguments)
 
 
@@ -69,7 +69,7 @@ def test_two_engines_serve_twice_as_many() -> None:
 def test_uneven_requests_wait_less_behind_a_router_that_looks() -> None:
     # Every other request is long: taking turns sends all long ones to the same engine.
     requests = tuple(Request(0.45 * index, 10, 400 if index % 2 else 5) for index in range(80))
-    replica = replica_of(constant_timer(0.01), limits=Limits(256, 4))
+    replica = replica_of(constant_timer(0.01), policy=FirstCome(256, 4))
     turns, looking = (serve(replica, Workload(requests), 2, policy) for policy in ("round_robin", "least_loaded"))
     assert looking.ttft.mean() < 0.7 * turns.ttft.mean()
 

@@ -10,7 +10,7 @@ import pytest
 
 from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.served import Served
-from infercast.serve.scheduler.limits import Limits
+from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.simulation import Replica
 from infercast.serve.step import StepEstimate, StepShape, constant_timer
 from infercast.serve.workload.request import Request, Workload
@@ -25,7 +25,7 @@ def by_tokens(shape: StepShape, steps: int = 1) -> StepEstimate:
 def serve(
     *requests: Request, engines: int = 2, shared: Callable[[float], float] | None = None, **changes: Any
 ) -> Served:
-    replica = Replica(by_tokens, Limits(256, 16), num_blocks=4000, steps_under_way=1, **changes)
+    replica = Replica(by_tokens, FirstCome(256, 16), num_blocks=4000, steps_under_way=1, **changes)
     pool = Pool(same_engines(replica, engines), "round_robin", lockstep=True, shared=shared)
     return Served(simulate_fleet(pool, Workload(requests)))
 

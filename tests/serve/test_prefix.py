@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from infercast.serve.cache.prefix import PrefixNames
+
 from infercast.serve.workload.request import Request, Segment
 
 

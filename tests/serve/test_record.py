@@ -5,7 +5,7 @@ import pytest
 
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.record import Record
-from infercast.serve.scheduler.limits import Limits
+from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Request, Workload
@@ -13,7 +13,7 @@ from infercast.serve.workload.request import Request, Workload
 
 def serve(*requests: Request, max_num_seqs: int = 8, num_blocks: int = 8, seconds: float = 1.0) -> Record:
     """One step after the other, each a second long; blocks of four tokens."""
-    limits = Limits(100, max_num_seqs)
+    limits = FirstCome(100, max_num_seqs)
     replica = Replica(constant_timer(seconds), limits, num_blocks, KvShape(4), prefix_caching=False, steps_under_way=1)
     return simulate(replica, Workload(requests))
 

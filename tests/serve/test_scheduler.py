@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from infercast.serve.convoy import Convoy
 
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.shape import KvShape
-from infercast.serve.convoy import Convoy
-from infercast.serve.scheduler.limits import Limits
-from infercast.serve.scheduler.scheduler import Plan, Scheduler
+from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.scheduler import Scheduler
+from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.workload.request import Request, Segment
 
 
@@ -20,7 +21,7 @@ def scheduler_of(
     caching: bool = True,
 ) -> Scheduler:
     """Blocks of four tokens, and these requests in the queue."""
-    limits = Limits(budget, max_num_seqs, threshold, chunked)
+    limits = FirstCome(budget, max_num_seqs, threshold, chunked)
     scheduler = Scheduler(limits, KvCache(num_blocks, KvShape(4), caching=caching))
     for index, request in enumerate(requests):
         scheduler.add(index, request)
@@ -313,7 +314,7 @@ def test_a_block_of_an_answer_is_found_when_its_last_token_is_known() -> None:
 
 @pytest.mark.parametrize(("spares", "alone"), [(False, 4), (True, 10)])
 def test_a_threshold_may_spare_a_request_that_is_alone(spares: bool, alone: int) -> None:
-    limits = Limits(64, 8, long_prefill_token_threshold=4, spares_lone_prompts=spares)
+    limits = FirstCome(64, 8, long_prefill_token_threshold=4, spares_lone_prompts=spares)
     scheduler = Scheduler(limits, KvCache(100, KvShape(4)))
     scheduler.add(0, ask(10, 5))
     assert tokens(planned(scheduler)) == {0: alone}
@@ -324,7 +325,7 @@ def test_a_threshold_may_spare_a_request_that_is_alone(spares: bool, alone: int)
 
 def test_windows_may_move_on_by_processed_tokens() -> None:
     # With a window of 5, token 8 looks at nothing before token 4; the step that computes the prompt still does.
-    limits = Limits(64, 8, settles=True)
+    limits = FirstCome(64, 8, settles=True)
     scheduler = Scheduler(limits, KvCache(100, KvShape(4, (5,))))
     scheduler.add(0, ask(8, 3))
     first = planned(scheduler)
@@ -336,6 +337,6 @@ def test_windows_may_move_on_by_processed_tokens() -> None:
 
 
 def test_a_sequence_may_skip_the_steps_in_between() -> None:
-    scheduler = Scheduler(Limits(64, 8, steps_between_tokens=3), KvCache(100, KvShape(4)), steps_under_way=4)
+    scheduler = Scheduler(FirstCome(64, 8, steps_between_tokens=3), KvCache(100, KvShape(4)), steps_under_way=4)
     scheduler.add(0, ask(4, 5))
     assert [plan is not None for plan in (scheduler.schedule() for _ in range(4))] == [True, False, False, True]

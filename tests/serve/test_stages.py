@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from infercast.serve.scheduler.limits import Limits
-from infercast.serve.scheduler.scheduler import Plan, Scheduler
+from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.scheduler import Scheduler
+from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import HostCost, constant_timer
@@ -17,7 +18,7 @@ from infercast.serve.workload.request import Request, Workload
 def pipeline(shares: tuple[float, ...], **limits: Any) -> Replica:
     return Replica(
         constant_timer(0.1),
-        Limits(1, 64, waits_for_tokens=True, **limits),
+        FirstCome(1, 64, waits_for_tokens=True, **limits),
         num_blocks=1000,
         steps_under_way=len(shares),
         stages=shares,
@@ -59,7 +60,7 @@ def test_stages_in_turn_never_overlap() -> None:
 
 def test_an_engine_that_plans_ahead_keeps_its_stages_busy_with_as_many_batches() -> None:
     # Two sequences, one token a step: each is in every other step, and both stages always have one of them.
-    limits = Limits(1, 64, steps_between_tokens=2)
+    limits = FirstCome(1, 64, steps_between_tokens=2)
     replica = Replica(constant_timer(0.1), limits, 1000, steps_under_way=3, stages=(0.5, 0.5))
     record = simulate(replica, Workload((Request(0.0, 1, 50), Request(0.0, 1, 50))))
     assert record.tpot.tolist() == pytest.approx([0.1, 0.1])
@@ -92,7 +93,7 @@ def test_no_sequence_is_in_two_steps_at_once() -> None:
 
 def test_prompts_come_first_where_an_engine_says_so() -> None:
     plans: list[tuple[int, ...]] = []
-    limits = Limits(8, 64, prompts_first=True)
+    limits = FirstCome(8, 64, prompts_first=True)
     requests = (Request(0.0, 8, 5), Request(0.0, 8, 5), Request(0.0, 8, 5))
     simulate(
         Replica(constant_timer(0.1), limits, 1000, steps_under_way=1),

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infercast.serve.record import Record
-from infercast.serve.scheduler.limits import Limits
-from infercast.serve.scheduler.scheduler import Plan, Scheduler
+from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.scheduler import Scheduler
+from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, constant_timer
 from infercast.serve.workload.arrivals import arrival_times
@@ -21,7 +22,7 @@ from infercast.serve.workload.request import Request, Workload
 SERVICE = 0.5
 """Seconds of a step. One request of one input and one output token is served at a time: a server with fixed times."""
 
-ONE_SERVER = Replica(constant_timer(SERVICE), Limits(1, 1), num_blocks=2, steps_under_way=1)
+ONE_SERVER = Replica(constant_timer(SERVICE), FirstCome(1, 1), num_blocks=2, steps_under_way=1)
 
 
 def serve(arrivals: npt.NDArray[Any], replica: Replica = ONE_SERVER) -> Record:
@@ -97,7 +98,7 @@ def test_the_number_in_the_system_is_the_rate_times_the_time_in_it() -> None:
 
 def test_littles_law_holds_for_a_batch_too(timer: StepTimer) -> None:
     workload = Workload(tuple(Request(0.2 * i, 3 + i % 11, 1 + i % 17) for i in range(300)))
-    record = simulate(Replica(timer, Limits(16, 4), num_blocks=200), workload)
+    record = simulate(Replica(timer, FirstCome(16, 4), num_blocks=200), workload)
     assert number_in_system_area(record) == pytest.approx(np.sum(record.end_to_end), rel=1e-9)
 
 
@@ -117,14 +118,14 @@ def test_the_running_gauge_is_the_sum_over_the_steps() -> None:
         areas.append(len(plan.sequences) * float(by_batch(plan.shape).gpu_seconds[0]))
 
     workload = Workload(tuple(Request(0.3 * i, 5 + i % 7, 1 + i % 9) for i in range(100)))
-    record = simulate(Replica(by_batch, Limits(16, 4), num_blocks=200), workload, jump=False, observe=add)
+    record = simulate(Replica(by_batch, FirstCome(16, 4), num_blocks=200), workload, jump=False, observe=add)
     assert record.running.area == pytest.approx(sum(areas))
 
 
 def test_the_running_gauge_is_the_time_that_requests_spend_running() -> None:
     # Nobody pauses between his first step and his last token: no preemption, no budget that runs out.
     workload = Workload(tuple(Request(0.3 * i, 5 + i % 7, 1 + i % 9) for i in range(100)))
-    record = simulate(Replica(constant_timer(0.25), Limits(1000, 4), 200, steps_under_way=1), workload)
+    record = simulate(Replica(constant_timer(0.25), FirstCome(1000, 4), 200, steps_under_way=1), workload)
     assert record.running.area == pytest.approx(np.sum(record.last_token - record.started_at))
 
 
@@ -143,7 +144,7 @@ class Auditor:
         self.check_windows(plan)
 
     def check_plan(self, scheduler: Scheduler, plan: Plan) -> None:
-        limits = self.replica.limits
+        limits = self.replica.policy
         indices = [sequence.index for sequence in plan.sequences]
         assert len(set(indices)) == len(indices) <= len(scheduler.running) <= limits.max_num_seqs
         assert all(new >= 1 for new in plan.new_tokens)
@@ -172,8 +173,8 @@ class Auditor:
 
     def check_windows(self, plan: Plan) -> None:
         """What a step looks at is there, and a window holds no more than it should."""
-        shape, chunk = self.replica.kv_shape, self.replica.limits.max_num_batched_tokens
-        chunk *= self.replica.steps_under_way if self.replica.limits.settles else 1
+        shape, chunk = self.replica.kv_shape, self.replica.policy.max_num_batched_tokens
+        chunk *= self.replica.steps_under_way if self.replica.policy.settles else 1
         for sequence, before in zip(plan.sequences, plan.computed, strict=True):
             tables = sequence.holding.tables
             for group, table in enumerate(tables):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InfercastError, UnknownNameError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.serving import simulate

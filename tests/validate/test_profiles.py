@@ -7,7 +7,7 @@ import pytest
 from infercast.errors import FileFormatError
 from infercast.forecast.deploy import deploy
 from infercast.validate.kernel_names import family_of_kernel
-from infercast.validate.kernels import compare_profile, has_experts, summarise
+from infercast.validate.kernels import compare_profile, summarise
 from infercast.validate.profiles import ProfiledStep, read_profiles
 
 NAMES = {
@@ -95,7 +95,7 @@ def test_a_profile_without_steps_is_named():
 
 def test_predicted_families_are_compared():
     deployment = deploy("llama-3.1-8b", "h200-sxm")
-    assert not has_experts(deployment.model)
+    assert not deployment.model.has_experts
     compared = compare_profile("f.json", deployment, read())
     assert {"gemm", "attention", "lm_head", "norm"} <= set(compared.families)
     assert 0 < compared.families["gemm"].ape < 1

@@ -10,8 +10,7 @@ import sys
 from typing import NoReturn
 
 from infercast import __version__
-from infercast.cli.options import vllm_flags
-from infercast.cli.registry import COMMANDS
+from infercast.cli.registry import COMMANDS, WITH_ENGINE
 from infercast.errors import InfercastError
 
 
@@ -50,8 +49,10 @@ def _answer(arguments: list[str]) -> None:
     from infercast.cli.app import make_app  # noqa: PLC0415 - typer takes longer to load than a version to print
 
     first = next((word for word in arguments if word != "--"), "")
-    if first in vllm_flags.COMMANDS:
-        arguments, left_out = vllm_flags.without_vllm_flags(arguments)
+    if first in WITH_ENGINE:
+        from infercast.cli.options.pasted import translated  # noqa: PLC0415 - other commands need no engine
+
+        arguments, left_out = translated(arguments)
         if left_out:
             print(f"infercast: no forecast depends on {', '.join(left_out)}; left out", file=sys.stderr)
     app = make_app(first if first in COMMANDS else None)

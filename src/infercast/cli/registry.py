@@ -67,3 +67,5 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold.",
     ),
 }
+WITH_ENGINE = ("simulate", "kernels", "diagnose", "memory", "layouts", "disaggregate", "tune")
+"""Commands that take the flags of an engine."""

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infercast.engines.block_size import default_block_size
-from infercast.engines.graphs import Graphs
-from infercast.engines.host import Host, HostModel
-from infercast.engines.launches import launch_work
+from infercast.engines.engine import Graphs, HostModel
+from infercast.engines.host import HostCosts
 from infercast.engines.memory import Memory, require_fit
 from infercast.engines.pipeline import stage_shares
-from infercast.engines.settings import EngineSettings, ResolvedSettings, resolve
+from infercast.engines.registry import AnyEngine, engine_of
+from infercast.engines.settings import Resolved, Settings
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.hardware.network import networks
-from infercast.models.layout import ParallelLayout, check_layout, copies_sharing_experts, talking_gpus
-from infercast.models.spec import ExpertFeedForward, ModelConfig
+from infercast.models.layout import ParallelLayout
+from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout, copies_sharing_experts, talking_gpus
 from infercast.predict.roofline import Predictor
-from infercast.serve.step import HostCost, StepShape
+from infercast.serve import Replica
+from infercast.serve.step import HostCost, StepShape, StepTimer
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """One replica, ready to be asked for step times."""
 
+    engine: AnyEngine
     model: ModelConfig
     gpu: Gpu
     layout: ParallelLayout
-    settings: ResolvedSettings
+    settings: Resolved
     predictor: Predictor
-    host: Host
+    host: HostCosts
     memory: Memory
     over_http: bool = False
     """Whether requests come as text to a server, and not as tokens from the same program."""
@@ -38,13 +40,7 @@ class Deployment:
     @property
     def graphs(self) -> Graphs:
         """The CUDA graphs the engine records at its start."""
-        return Graphs(self.settings.capture_sizes, self.settings.max_num_seqs, self.settings.cudagraph_mode)
-
-    @property
-    def runs_v2(self) -> bool:
-        """Whether the engine runs the model with its V2 model runner."""
-        has_experts = any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in self.model.stacks)
-        return self.settings.version.runs_v2(self.model.architecture, has_experts=has_experts)
+        return self.engine.graphs(self.settings)
 
     @property
     def crosses_nodes(self) -> bool:
@@ -63,16 +59,26 @@ class Deployment:
             return None
         return stage_shares(self.model, self.layout, self.gpu, self.predictor)
 
-    def host_cost(self, shape: StepShape) -> HostCost:
-        """The host's part of a step."""
-        launch = self.graphs.launch(shape.num_tokens, shape.is_decode)
-        model = HostModel(self.host, launch_work(self.model, self.layout, self.gpu))
-        return model.cost(launch, len(shape.new_tokens), shape.num_tokens)
+    @property
+    def host_model(self) -> HostModel:
+        """What the model costs the host."""
+        return self.engine.host_model(self.host, self.model, self.layout, self.gpu)
+
+    @property
+    def has_default_host(self) -> bool:
+        """Whether nobody said which host this is."""
+        bundled = self.engine.default_host()
+        return self.host == (bundled.behind_server() if self.over_http else bundled)
 
     @property
     def gap_seconds(self) -> float:
         """What the GPU idles between the kernels of one step."""
-        return launch_work(self.model, self.layout, self.gpu).gap_seconds
+        return self.host_model.gap_seconds
+
+    def host_cost(self, shape: StepShape) -> HostCost:
+        """The host's part of a step."""
+        launch, _ = self.graphs.launch(shape.num_tokens, shape.is_decode)
+        return self.host_model.cost(launch, len(shape.new_tokens), shape.num_tokens)
 
     def timer(self) -> KernelTimer:
         """A step timer with every step size priced; it may be called for any batch within the settings."""
@@ -82,25 +88,15 @@ class Deployment:
             self.gpu,
             self.predictor,
             self.graphs,
-            self.host,
+            self.host_model,
             max_tokens=self.settings.max_num_batched_tokens,
             max_rows=self.settings.max_num_seqs,
             max_keys=self.settings.max_model_len,
         )
 
-
-OLDEST = (7, 0)
-"""Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta."""
-
-
-def check_capability(gpu: Gpu) -> None:
-    """Refuse a GPU that the engine does not run on."""
-    parts = gpu.compute_capability.split(".")
-    if all(part.isdigit() for part in parts) and tuple(map(int, parts)) < OLDEST:
-        raise InputError(
-            f"vLLM does not run on {gpu.name}: its compute capability is {gpu.compute_capability}, and "
-            f"{OLDEST[0]}.{OLDEST[1]} (Volta, such as v100-sxm) is the least"
-        )
+    def replica(self, timer: StepTimer | None = None, *, warmed_up: bool = True) -> Replica:
+        """What the simulation sees of it; an engine that is not warmed up has just been started."""
+        return self.engine.replica(self, self.settings, timer or self.timer(), warmed_up)
 
 
 def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
@@ -116,19 +112,32 @@ def check_nodes(model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> None:
 def deploy(
     model: ModelConfig,
     gpu: Gpu,
-    settings: EngineSettings,
+    settings: Settings,
     layout: ParallelLayout,
     predictor: Predictor,
-    host: Host,
+    host: HostCosts | None = None,
     *,
     over_http: bool = False,
 ) -> Deployment:
-    """Put a model on GPUs, or say why it cannot be done."""
-    check_capability(gpu)
+    """Put a model on GPUs, or say why it cannot be done. ``host`` of None is the one the engine was measured on."""
+    engine = engine_of(settings)
+    engine.check_gpu(gpu)
     check_layout(model, layout)
     check_nodes(model, layout, gpu)
-    block_size = default_block_size(model, gpu)
-    resolved = resolve(settings, gpu, model.max_positions, model.architecture, block_size=block_size)
-    memory = require_fit(model, layout, gpu, resolved)
-    machine = host.behind_server() if over_http else host
-    return Deployment(model, gpu, layout, resolved, predictor, machine, memory, over_http)
+    model = engine.choose_kernels(model, gpu)
+    resolved = engine.resolve(settings, model, layout, gpu)
+    memory = require_fit(engine, model, layout, gpu, resolved)
+    machine = host or engine.default_host()
+    if not isinstance(machine, engine.host_type):
+        raise InputError(f"the host {machine.title!r} was fitted for another engine than {engine.name}")
+    return Deployment(
+        engine,
+        model,
+        gpu,
+        layout,
+        resolved,
+        predictor,
+        machine.behind_server() if over_http else machine,
+        memory,
+        over_http,
+    )

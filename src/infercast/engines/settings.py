@@ -1,182 +1,66 @@
-"""The knobs of a serving engine, under vLLM's names and with vLLM's defaults."""
+"""Settings of an engine: what a user asks for, and the same with every default filled in.
+
+Each engine has a frozen dataclass of its own for either, under its own names. What is here is all that others know.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Protocol, TypeVar, cast
 
-from infercast.engines.block_size import UNIT, check_block_size
-from infercast.engines.graphs import MODES, capture_sizes
-from infercast.engines.versions import EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
-from infercast.hardware import Gpu
-from infercast.units import GIB
 
-# vLLM gives an API server larger batches on GPUs with at least this much memory, the A100 excepted.
-LARGE_GPU_BYTES = 70 * GIB
-# Newer versions have still larger ones on these.
-LARGEST_GPU_BYTES = 160 * GIB
-LARGE_GRAPH_GPUS = ("blackwell", "blackwell-ultra")
-
-DEFAULT_ENGINE = "vllm@0.25"
-"""The one that was measured."""
-
-LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
-"""Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
-LARGEST_CAPTURE = 1_000_000
-"""No engine records graphs for larger steps."""
-
-COUNTS = (
-    "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
-    "max_cudagraph_capture_size",
-)  # fmt: skip
+TYPES = {"int": int, "float": float, "bool": bool, "str": str}
+"""Of settings that can be written as one word."""
+TRUTHS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
+WANTED = {bool: "on or off", int: "a whole number", float: "a number"}
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """What a user passes to ``vllm serve``; None means the engine's default for the GPU and the model."""
-
-    max_num_batched_tokens: int | None = None
-    max_num_seqs: int | None = None
-    max_model_len: int | None = None
-    gpu_memory_utilization: float = 0.92
-    block_size: int | None = None
-    enable_prefix_caching: bool = True
-    enable_chunked_prefill: bool = True
-    long_prefill_token_threshold: int = 0
-    async_scheduling: bool = True
-    enforce_eager: bool = False
-    num_gpu_blocks_override: int | None = None
-    max_cudagraph_capture_size: int | None = None
-    cudagraph_capture_sizes: tuple[int, ...] | None = None
-    cudagraph_mode: str = MODES[0]
-    prompts_first: bool = False
-    """Steps of prompts alone before any decoding, as vLLM did before its V1 engine."""
-    engine: str = DEFAULT_ENGINE
-    """The engine and its version, whose rules and defaults hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedSettings:
-    """The same knobs with every default filled in."""
-
-    max_num_batched_tokens: int
-    max_num_seqs: int
-    max_model_len: int
-    gpu_memory_utilization: float
-    block_size: int
-    enable_prefix_caching: bool
-    enable_chunked_prefill: bool
-    long_prefill_token_threshold: int
-    async_scheduling: bool
-    enforce_eager: bool
-    num_gpu_blocks_override: int | None
-    max_cudagraph_capture_size: int | None = None
-    cudagraph_capture_sizes: tuple[int, ...] | None = None
-    cudagraph_mode: str = MODES[0]
-    prompts_first: bool = False
-    engine: str = DEFAULT_ENGINE
-    most_graph_tokens: int = 512
-    """The largest graph where none is asked for."""
+class Settings(Protocol):
+    """What a user asks of an engine; None in a field is the engine's choice for the GPU and the model."""
 
     @property
-    def version(self) -> EngineVersion:
-        """The rules of the engine."""
-        return engine_version(self.engine)
+    def engine(self) -> str:
+        """The engine and its version, such as ``vllm@0.25``, whose rules and defaults hold."""
+
+
+class Resolved(Settings, Protocol):
+    """The same with nothing left open; only these are read outside the engine."""
 
     @property
-    def capture_sizes(self) -> tuple[int, ...]:
-        """Token counts that graphs are recorded for; none in an eager engine."""
-        if self.enforce_eager or self.cudagraph_mode == "none":
-            return ()
-        if self.cudagraph_capture_sizes is not None:
-            return tuple(size for size in self.cudagraph_capture_sizes if size <= self.max_num_batched_tokens)
-        if self.max_cudagraph_capture_size is not None:
-            return capture_sizes(self.max_cudagraph_capture_size, self.max_num_batched_tokens)
-        largest = min(2 * self.max_num_seqs, self.most_graph_tokens)
-        beside = self.max_num_seqs if self.version.captures_max_num_seqs else None
-        return capture_sizes(largest, self.max_num_batched_tokens, beside)
+    def max_num_batched_tokens(self) -> int:
+        """Tokens of the largest step."""
 
-    def most_in_flight(self, stages: int) -> int:
-        """Tokens that a request's blocks have to have room for beside its window."""
-        steps = self.steps_under_way(stages, v2_runner=True) if self.version.settles else 1
-        return steps * self.max_num_batched_tokens
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences of the largest step."""
 
-    def steps_under_way(self, stages: int, *, v2_runner: bool) -> int:
-        """Steps that are planned before the first of them has its result."""
-        if not self.async_scheduling:
-            return stages
-        return stages + 1 if v2_runner else max(stages, 2)
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest sequence."""
 
 
-def resolve(
-    settings: EngineSettings, gpu: Gpu, max_positions: int, architecture: str = "", *, block_size: int = UNIT
-) -> ResolvedSettings:
-    """Fill in what vLLM would choose on this GPU for this model, and refuse what it would refuse.
-
-    ``block_size`` is the engine's choice where the settings name none.
-    """
-    _check(settings, max_positions)
-    version = engine_version(settings.engine)
-    large = gpu.driver_bytes >= LARGE_GPU_BYTES and "a100" not in gpu.name
-    max_model_len = settings.max_model_len or max_positions
-    max_num_seqs = settings.max_num_seqs or (1024 if large else 256)
-    tokens = settings.max_num_batched_tokens
-    if tokens is None:
-        usual = version.largest_step if gpu.driver_bytes >= LARGEST_GPU_BYTES else 8192
-        tokens = min(usual if large else 2048, max_num_seqs * max_model_len)
-        if not settings.enable_chunked_prefill:
-            tokens = max(tokens, max_model_len)
-    elif not settings.enable_chunked_prefill and tokens < max_model_len:
-        raise InputError(
-            f"max_num_batched_tokens {tokens} is below max_model_len {max_model_len}, which needs chunked prefill; "
-            "enable it, raise max_num_batched_tokens or lower max_model_len"
-        )
-    if settings.max_num_seqs is None:
-        max_num_seqs = min(max_num_seqs, tokens)
-    elif tokens < max_num_seqs:
-        raise InputError(
-            f"max_num_batched_tokens {tokens} is below max_num_seqs {max_num_seqs}: every running sequence "
-            "needs at least one token a step"
-        )
-    sizes = settings.cudagraph_capture_sizes
-    filled_in = {
-        "max_num_batched_tokens": tokens,
-        "max_num_seqs": max_num_seqs,
-        "max_model_len": max_model_len,
-        "block_size": settings.block_size or block_size,
-        "max_cudagraph_capture_size": settings.max_cudagraph_capture_size or LARGEST_GRAPHS.get(architecture),
-        "most_graph_tokens": 1024 if version.large_graphs and gpu.architecture in LARGE_GRAPH_GPUS else 512,
-        "cudagraph_capture_sizes": None if sizes is None else tuple(sorted(set(sizes))),
-    }
-    return ResolvedSettings(**{**asdict(settings), **filled_in})
+Asked = TypeVar("Asked", bound=Settings)
 
 
-def _check(settings: EngineSettings, max_positions: int) -> None:
-    """One clear sentence for each knob that is out of range."""
-    for name in COUNTS:
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}")
-    if settings.block_size is not None:
-        check_block_size(settings.block_size)
-    largest = settings.max_cudagraph_capture_size
-    if largest is not None and largest > LARGEST_CAPTURE:
-        raise InputError(f"max_cudagraph_capture_size must be at most {LARGEST_CAPTURE:,}, not {largest:,}")
-    sizes = settings.cudagraph_capture_sizes
-    if sizes is not None and not (sizes and all(size >= 1 for size in sizes)):
-        raise InputError(f"cudagraph_capture_sizes must be one or more numbers of at least 1, not {list(sizes)}")
-    if sizes and largest not in (None, max(sizes)):
-        raise InputError(
-            f"max_cudagraph_capture_size {largest} is not the largest of "
-            f"cudagraph_capture_sizes, {max(sizes)}; give one of the two"
-        )
-    if settings.cudagraph_mode not in MODES:
-        raise UnknownNameError("cudagraph_mode", settings.cudagraph_mode, MODES)
-    if not 0 < settings.gpu_memory_utilization <= 1:
-        raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
-    if settings.long_prefill_token_threshold < 0:
-        raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
-    if settings.max_model_len is not None and settings.max_model_len > max_positions:
-        raise InputError(
-            f"max_model_len {settings.max_model_len} is above the {max_positions} positions the model was made for"
-        )
+def changed(settings: Asked, **values: Any) -> Asked:
+    """The settings with other values."""
+    return cast("Asked", replace(cast("Any", settings), **values)) if values else settings
+
+
+def setting_types(kind: type[Settings]) -> dict[str, type]:
+    """Settings that can be written as one word, by name."""
+    assert is_dataclass(kind)
+    written = {field.name: str(field.type).removesuffix(" | None") for field in fields(kind)}
+    return {name: TYPES[text] for name, text in written.items() if text in TYPES}
+
+
+def read_setting(known: Mapping[str, type], name: str, text: str, what: str = "setting") -> Any:
+    """The value that a word stands for."""
+    if name not in known:
+        raise UnknownNameError(what, name, known)
+    try:
+        return TRUTHS[text.lower()] if known[name] is bool else known[name](text)
+    except (KeyError, ValueError):
+        raise InputError(f"{what} {name}={text}: must be {WANTED[known[name]]}") from None

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engines.graphs import Graphs, Launch
-from infercast.engines.host import Host, HostModel
-from infercast.engines.launches import launch_work
+from infercast.engines.engine import Graphs, HostModel, Launch
 from infercast.engines.surface import DecodeSurface, PromptSurface
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -56,7 +54,7 @@ class KernelTimer:
         gpu: Gpu,
         predictor: Predictor,
         graphs: Graphs,
-        host: Host,
+        host: HostModel,
         max_tokens: int,
         max_rows: int,
         max_keys: int,
@@ -93,16 +91,15 @@ class KernelTimer:
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
         self._token_table, self._decoding_row = np.vstack([tabled, decoding]), len(tabled)
         """Steps with prompts, then steps that only decode, whose clock has settled."""
-        work = launch_work(config, layout, gpu)
         head = self._price_table(by_rows, row_sizes, max_rows)
-        self._row_table = np.column_stack([head, np.full(len(head), work.gap_seconds)])
+        self._row_table = np.column_stack([head, np.full(len(head), host.gap_seconds)])
         self._token_seconds: list[float] = self._token_table.sum(axis=1).tolist()
         self._row_seconds: list[float] = self._row_table.sum(axis=1).tolist()
         self._surfaces = None
         if not predictor.is_cheap:
             decode = DecodeSurface(self._price_sequences, max_rows, max_keys)
             self._surfaces = decode, PromptSurface(self._price_sequences, max_tokens, max_keys)
-        self._host = HostModel(host, work)
+        self._host = host
         self._decoding: dict[tuple[int, int], tuple[int, HostCost, float]] = {}
         self._prompting: dict[int, tuple[int, Launch]] = {}
         self._products, self._limited_below = products.tolist(), longest_limited(gpu, products).tolist()
@@ -186,17 +183,16 @@ class KernelTimer:
 
     def _look_at_decoding(self, tokens: int, sampled: int) -> tuple[int, HostCost, float]:
         """What steps of so many decoding sequences have in common: row of tokens, host, and seconds by the tables."""
-        launch = self._graphs.launch(tokens, is_decode=True)
-        row = self._decoding_row + (tokens if launch is Launch.EAGER else self._graphs.padded(tokens))
+        launch, padded = self._graphs.launch(tokens, is_decode=True)
+        row = self._decoding_row + padded
         known = row, self._host.cost(launch, tokens, tokens), self._token_seconds[row] + self._row_seconds[sampled]
         self._decoding[tokens, sampled] = known
         return known
 
     def _look_at_prompts(self, tokens: int) -> tuple[int, Launch]:
         """What steps of so many tokens with prompts among them have in common: row of tokens, and their launching."""
-        launch = self._graphs.launch(tokens, is_decode=False)
-        known = tokens if launch is Launch.EAGER else self._graphs.padded(tokens), launch
-        self._prompting[tokens] = known
+        launch, padded = self._graphs.launch(tokens, is_decode=False)
+        known = self._prompting[tokens] = padded, launch
         return known
 
     def _price_each(self, shape: StepShape, steps: int) -> StepEstimate:

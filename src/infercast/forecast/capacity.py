@@ -70,11 +70,11 @@ def typical(workload: Workload, replica: Replica) -> Workload:
 def num_seats(replica: Replica, requests: tuple[Request, ...]) -> int:
     """How many sequences an engine holds at once: as many as it may plan, or as its KV cache has room for."""
     outputs = np.array([request.num_output for request in requests], dtype=float)
-    budget = replica.limits.max_num_batched_tokens
+    budget = replica.policy.max_num_batched_tokens
     blocks = [replica.kv_shape.most_blocks(each.num_input + each.num_output // 2, budget) for each in requests]
     # Long answers stay longer, so more of those that are there at one time have them.
     room = replica.num_blocks / (outputs @ np.array(blocks) / outputs.sum())
-    return max(1, min(replica.limits.max_num_seqs, int(room)))
+    return max(1, min(replica.policy.max_num_seqs, int(room)))
 
 
 def _half_answered(requests: tuple[Request, ...], count: int) -> Iterator[Request]:

@@ -9,38 +9,24 @@ from typing import Any
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.deployment import deploy as deploy_resolved
-from infercast.engines.host import Host, default_host, read_host
-from infercast.engines.host_presets import named_host
-from infercast.engines.settings import EngineSettings
+from infercast.engines.host import HostCosts, read_host
+from infercast.engines.registry import AnyEngine, default_engine, engine_named, engine_of
+from infercast.engines.settings import Settings, changed
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology
+from infercast.models.formats import with_base
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
-from infercast.models.spec import ModelConfig, with_base, with_routing
+from infercast.models.spec import ModelConfig, with_routing
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 
 ModelSource = str | Path | Mapping[str, Any] | ModelConfig
 GpuSource = str | Path | Gpu
 
-# Whose kernels can multiply routed experts; ``auto`` is the engine's choice for the GPU and the format.
-MOE_BACKENDS = ("auto", "triton", "cutlass", "trtllm", "marlin")
 # How tokens spread over experts: each as likely as any other, equal counts, or as uneven as measured tables have it.
 ROUTINGS = ("uniform", "balanced", "power_law_1.01", "power_law_1.2")
-# How copies that share experts exchange tokens, by vLLM's names.
-ALL2ALL_BACKENDS = ("allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency")
-FUSING_KERNELS = ("hopper", "blackwell")
-
-# vLLM's names for KV-cache formats; both spellings of fp8 take one byte.
-KV_DTYPES = {
-    "auto": "auto", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16",
-    "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
-}  # fmt: skip
-
-
-# vLLM's names for the format of weights that are not quantised; auto: the checkpoint's.
-DTYPES = {"auto": "", "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16", "fp16": "fp16"}
 
 
 def load_model(
@@ -52,23 +38,28 @@ def load_model(
     moe_backend: str = "auto",
     expert_routing: str = ROUTINGS[0],
     language_model_only: bool = False,
+    engine: AnyEngine | None = None,
 ) -> ModelConfig:
-    """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict."""
+    """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict.
+
+    Formats and kernels go by the names of the ``engine``, of the default one where none is given.
+    """
+    names = (engine or default_engine()).names
     if isinstance(source, ModelConfig) and quantization not in (None, "none"):
         raise InputError(f"quantization {quantization!r} needs a config to read; give it when {source.name} is loaded")
     model = source if isinstance(source, ModelConfig) else read_model(source, quantization=quantization)
     if language_model_only:
         model = replace(model, vision=None)
-    if dtype not in DTYPES:
-        raise InputError(f"dtype {dtype!r} is not modelled; known: {', '.join(DTYPES)}")
+    if dtype not in names.dtypes:
+        raise InputError(f"dtype {dtype!r} is not modelled; known: {', '.join(names.dtypes)}")
     if dtype != "auto":
-        model = replace(model, weights=with_base(model.weights, DTYPES[dtype]))
-    if kv_cache_dtype not in KV_DTYPES:
-        raise InputError(f"unknown kv_cache_dtype {kv_cache_dtype!r}; known: {', '.join(KV_DTYPES)}")
+        model = replace(model, weights=with_base(model.weights, names.dtypes[dtype]))
+    if kv_cache_dtype not in names.kv_cache_dtypes:
+        raise InputError(f"unknown kv_cache_dtype {kv_cache_dtype!r}; known: {', '.join(names.kv_cache_dtypes)}")
     if kv_cache_dtype != "auto":
-        model = replace(model, kv_dtype=KV_DTYPES[kv_cache_dtype])
-    if moe_backend not in MOE_BACKENDS:
-        raise InputError(f"unknown moe_backend {moe_backend!r}; known: {', '.join(MOE_BACKENDS)}")
+        model = replace(model, kv_dtype=names.kv_cache_dtypes[kv_cache_dtype])
+    if moe_backend not in names.moe_backends:
+        raise InputError(f"unknown moe_backend {moe_backend!r}; known: {', '.join(names.moe_backends)}")
     if moe_backend != "auto":
         model = replace(model, weights=replace(model.weights, experts_kernel=moe_backend))
     if expert_routing not in ROUTINGS:
@@ -76,15 +67,10 @@ def load_model(
     return model if expert_routing == ROUTINGS[0] else with_routing(model, expert_routing)
 
 
-def fuses_norms(gpu: Gpu) -> bool:
-    """Whether vLLM does so by default: norms ride on all-reduces where FlashInfer has the kernel for it."""
-    return gpu.kernels in FUSING_KERNELS
-
-
 def deploy(
     model: ModelSource,
     gpu: GpuSource,
-    settings: EngineSettings | None = None,
+    settings: Settings | None = None,
     *,
     quantization: str | None = None,
     dtype: str = "auto",
@@ -94,7 +80,7 @@ def deploy(
     data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
     fuse_allreduce_rms: bool | None = None,
-    all2all_backend: str = ALL2ALL_BACKENDS[0],
+    all2all_backend: str | None = None,
     moe_backend: str = "auto",
     expert_routing: str = ROUTINGS[0],
     language_model_only: bool = False,
@@ -102,54 +88,72 @@ def deploy(
     pcie_topology: str | None = None,
     api_server: bool = True,
     predictor: str | Predictor = "learned",
-    host: Path | Host | str | None = None,
+    host: Path | HostCosts | str | None = None,
     engine: str | None = None,
 ) -> Deployment:
     """Put a model on GPUs, or say why it cannot be done. ``host`` is a name of `infercast hosts`, a file
     like the bundled one, or what it holds.
 
-    ``engine`` is ``vllm@0.25``, which was measured, or ``vllm@0.32``, known by its source; None: as in the settings.
+    ``engine`` is an engine with its version, such as ``vllm@0.25``, in place of the one that the settings name.
 
     ``network`` joins nodes where a layout needs more GPUs than one holds, ``pcie_topology`` says how GPUs of a node are
-    joined that have no direct links. ``fuse_allreduce_rms`` of None follows vLLM:
-    on for tensor parallelism on Hopper and Blackwell. With ``api_server`` requests come as text over HTTP, as they do
-    to ``vllm serve``; without it as tokens from the same program.
+    joined that have no direct links. ``fuse_allreduce_rms`` and ``all2all_backend`` of None are the engine's choice.
+    With ``api_server`` requests come as text over HTTP; without it as tokens from the same program.
 
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and
     `InputError` for anything that an engine would refuse.
     """
     device = with_topology(with_network(gpu if isinstance(gpu, Gpu) else load_gpu(gpu), network), pcie_topology)
-    if all2all_backend not in ALL2ALL_BACKENDS:
-        raise InputError(f"unknown all2all_backend {all2all_backend!r}; known: {', '.join(ALL2ALL_BACKENDS)}")
-    if all2all_backend != ALL2ALL_BACKENDS[0] and not (enable_expert_parallel and data_parallel_size > 1):
+    wanted, chosen = asked_settings(settings, engine)
+    backends = chosen.names.all2all_backends
+    exchange = all2all_backend or backends[0]
+    if exchange not in backends:
+        raise InputError(f"unknown all2all_backend {exchange!r}; known: {', '.join(backends)}")
+    if exchange != backends[0] and not (enable_expert_parallel and data_parallel_size > 1):
         raise InputError(
-            f"all2all_backend {all2all_backend} is for replicas that share experts; add enable_expert_parallel and a "
+            f"all2all_backend {exchange} is for replicas that share experts; add enable_expert_parallel and a "
             "data_parallel_size of 2 or more, or leave it out"
         )
+    config = load_model(
+        model,
+        quantization=quantization,
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        moe_backend=moe_backend,
+        expert_routing=expert_routing,
+        language_model_only=language_model_only,
+        engine=chosen,
+    )
     layout = ParallelLayout(
         tensor_parallel_size,
         pipeline_parallel_size,
         data_parallel_size,
         experts=enable_expert_parallel,
-        all_to_all=all2all_backend != ALL2ALL_BACKENDS[0],
+        fused_norms=chosen.fuses_norms(config, device) if fuse_allreduce_rms is None else fuse_allreduce_rms,
+        all_to_all=exchange != backends[0],
     )
-    wanted = settings or EngineSettings()
-    machine = named_host(host) if isinstance(host, str) else host or default_host()
-    machine = read_host(machine) if isinstance(machine, Path) else machine
     return deploy_resolved(
-        load_model(
-            model,
-            quantization=quantization,
-            dtype=dtype,
-            kv_cache_dtype=kv_cache_dtype,
-            moe_backend=moe_backend,
-            expert_routing=expert_routing,
-            language_model_only=language_model_only,
-        ),
+        config,
         device,
-        wanted if engine is None else replace(wanted, engine=engine),
-        replace(layout, fused_norms=fuses_norms(device) if fuse_allreduce_rms is None else fuse_allreduce_rms),
-        make_predictor(predictor) if isinstance(predictor, str) else predictor,
-        machine,
+        wanted,
+        layout,
+        make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor,
+        host_of(chosen, host),
         over_http=api_server,
     )
+
+
+def asked_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, AnyEngine]:
+    """What is asked of which engine; settings of None are the engine's choice."""
+    if settings is None:
+        chosen = default_engine() if engine is None else engine_named(engine)
+        return chosen.settings(), chosen
+    wanted = settings if engine is None else changed(settings, engine=engine)
+    return wanted, engine_of(wanted)
+
+
+def host_of(engine: AnyEngine, host: Path | HostCosts | str | None) -> HostCosts:
+    """What the engine costs a host: one by the name of its CPU, by its file, or as it is; None: as measured."""
+    if isinstance(host, str):
+        return engine.default_host().on_cpu(host)
+    return read_host(host, engine.host_type) if isinstance(host, Path) else host or engine.default_host()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import exp
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.kv import sequence_bytes
 from infercast.errors import InputError
 from infercast.forecast.capacity import full_rate, typical
 from infercast.forecast.fleet import EngineLoad, busiest, engine_loads, pool_of
@@ -29,7 +27,7 @@ from infercast.serve import Replica, Workload
 from infercast.serve.fleet.pool import Pool, same_engines
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import Handover, Link, receiving, simulate_disaggregated
-from infercast.serve.state import Progress
+from infercast.serve.loop import Progress
 
 Array = npt.NDArray[Any]
 
@@ -120,7 +118,7 @@ def forecast_disaggregated(
         pool_of(prefill, router, instances=prefill_instances),
         pool_of(decode, router, instances=decode_instances),
     )
-    size = partial(sequence_bytes, decode.model)
+    size = decode.model.sequence_bytes
     done = simulate_disaggregated(*pools, wire, size, workload, progress)
     prompts, served = Served(done.prefill), clients_of(done)
     steady_state = find_steady(served, workload)
@@ -193,7 +191,7 @@ def disaggregated_intervals(forecast: DisaggregatedForecast) -> Intervals:
     workload = replace(forecast.workload, requests=forecast.workload.requests[:MOST_REQUESTS])
     wire, size = (
         link_between(*deployments, forecast.link, forecast.instances),
-        partial(sequence_bytes, forecast.decode.model),
+        forecast.decode.model.sequence_bytes,
     )
 
     def results(gpu: bool = False, host: bool = False, slower: float = 1.0) -> Array:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.sharing import shared_seconds
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.forecast.capacity import kept_full
@@ -17,20 +16,17 @@ from infercast.forecast.explain.phases import Phase, summarise_phases, weakest_s
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.outcome import outcome_of, part_of
 from infercast.forecast.saturation import Saturation, State, find_state, judged
-from infercast.forecast.serving import Level, replica_of
+from infercast.forecast.serving import Level
 from infercast.forecast.shown import check_run, data_frame, one_line, plain_data, request_columns
 from infercast.forecast.steady import SteadyState, find_steady
 from infercast.predict.estimate import kind_of
 from infercast.serve import Record, Workload, simulate
 from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.served import Served
-from infercast.serve.state import Progress, Watcher
+from infercast.serve.loop import Progress, Watcher
 
 if TYPE_CHECKING:
     import pandas
-
-DEFAULT_ROUTER = "vllm"
-"""The balancer inside an API server of vLLM, which ``--data-parallel-size`` starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +112,7 @@ class FleetForecast:
         return self.output_tokens_per_second / self.deployment.layout.gpus
 
 
-def pool_of(deployment: Deployment, router: str = DEFAULT_ROUTER, *, instances: int = 1) -> Pool:
+def pool_of(deployment: Deployment, router: str | None = None, *, instances: int = 1) -> Pool:
     """The engines of a deployment as the simulation sees them; all of them share one step timer.
 
     ``instances``: so many of the deployment, each for itself.
@@ -131,8 +127,9 @@ def pool_of(deployment: Deployment, router: str = DEFAULT_ROUTER, *, instances: 
             f"{instances} instances of layout {layout}, whose replicas share experts, cannot be simulated; use one "
             "instance, or instances without data parallelism"
         )
-    replica = replica_of(deployment, deployment.timer())
-    return Pool(same_engines(replica, count), router, lockstep, shared_seconds(deployment) if lockstep else None)
+    shared = deployment.engine.shared_seconds(deployment) if lockstep else None
+    balancer = router or deployment.engine.load_balancer
+    return Pool(same_engines(deployment.replica(), count), balancer, lockstep, shared)
 
 
 def is_in_lockstep(deployment: Deployment) -> bool:
@@ -152,16 +149,16 @@ def serve_pool(pool: Pool, workload: Workload) -> tuple[list[Record], Record | S
 def forecast_fleet(
     deployment: Deployment,
     workload: Workload,
-    router: str = DEFAULT_ROUTER,
+    router: str | None = None,
     *,
     watch: Sequence[Watcher] = (),
     progress: Progress | None = None,
     steady: bool = False,
 ) -> FleetForecast:
-    """Simulate a workload on every copy of a deployment behind a router; ``watch``: told of each engine's steps.
+    """Simulate a workload on every copy of a deployment behind a load balancer; that of the engine if none is named.
 
-    ``progress`` is told now and then how many requests were answered, and when. With ``steady``, latencies and rates
-    leave out ramp-up and drain.
+    ``watch``: told of each engine's steps. ``progress`` is told now and then how many requests were answered, and when.
+    With ``steady``, latencies and rates leave out ramp-up and drain.
     """
     check_run(deployment, workload)
     pool = pool_of(deployment, router)
@@ -175,7 +172,7 @@ def forecast_fleet(
     return FleetForecast(
         deployment=deployment,
         workload=workload,
-        router=router,
+        router=router or deployment.engine.load_balancer,
         ttft=seen.ttft,
         tpot=seen.tpot,
         inter_token=seen.inter_token,

@@ -14,51 +14,50 @@ from typing import Any
 
 import numpy as np
 
-from infercast.engines.host import Host, default_host, read_host
-from infercast.engines.host_presets import named_host, sped_up
-from infercast.engines.settings import EngineSettings
+from infercast.engines.host import HostCosts
+from infercast.engines.registry import AnyEngine, default_engine, engine_named
 from infercast.errors import FileFormatError, InputError
-from infercast.forecast.deploy import deploy
-from infercast.forecast.serving import replica_of
+from infercast.forecast.deploy import deploy, host_of
 from infercast.serve import Request, Workload, simulate
 
 SHORT = 512
 """Prompts up to this length run in graphs and leave the GPU idle most of the time."""
-SETTINGS = EngineSettings(max_model_len=16_384, max_num_batched_tokens=8192, max_num_seqs=256)
+ROOM = (8192, 256, 16_384)
+"""Tokens and sequences of a step, and tokens of a sequence, that the watched engine was started for."""
 
 
 ADDRESS = re.compile(r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}", re.IGNORECASE)
-"""What vLLM's own ``--host`` takes."""
+"""What an engine's own ``--host`` takes."""
 
 
-def host_from(source: str | Path, gpu: str) -> Host:
+def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCosts:
     """The host of a preset or of a ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows."""
-    name = str(source)
+    name, chosen = str(source), default_engine() if engine is None else engine_named(engine)
     if ADDRESS.fullmatch(name):
         raise InputError(
-            f"--host {name} is an address, as vLLM's --host takes it; here nothing listens, and --host says which CPU "
-            "is beside the GPU: a name from `infercast hosts`, a host.json or a .toml; leave it out"
+            f"--host {name} is an address, as an engine's --host takes it; here nothing listens, and --host says which "
+            "CPU is beside the GPU: a name from `infercast hosts`, a host.json or a .toml; leave it out"
         )
     path = Path(name)
     if path.suffix not in (".json", ".toml") and not path.exists():
-        return named_host(name)
+        return host_of(chosen, name)
     if path.suffix != ".json":
-        return read_host(path)
-    bundled = default_host()
-    ratios = list(_predicted_over_measured(path, _read(path), gpu))
+        return host_of(chosen, path)
+    ratios = list(_predicted_over_measured(path, _read(path), gpu, chosen))
     if not ratios:
         raise FileFormatError(path, f"has no first token of a prompt of up to {SHORT} tokens")
     speed = float(np.median(ratios))
-    return sped_up(bundled, speed, f"your host (from {path.name})", "an idle engine on this machine")
+    title = f"your host (from {path.name}), {speed:.2f} times as fast as the measured one"
+    return chosen.default_host().sped_up(speed, title, "an idle engine on this machine")
 
 
-def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str) -> Iterator[float]:
+def _predicted_over_measured(path: Path, document: dict[str, Any], gpu: str, engine: AnyEngine) -> Iterator[float]:
     """For each short prompt of each tiny model."""
     try:
         for model in document["models"]:
             config = {**document["config"], "num_hidden_layers": model["layers"]}
-            deployment = deploy(config, gpu, SETTINGS, api_server=False)
-            replica = replica_of(deployment, deployment.timer())
+            settings = engine.settings(engine.room_for(*ROOM))
+            replica = deploy(config, gpu, settings, api_server=False).replica()
             for tokens, milliseconds in model["first_token_ms"].items():
                 if int(tokens) <= SHORT:
                     run = simulate(replica, Workload((Request(0.0, int(tokens), 2),)))

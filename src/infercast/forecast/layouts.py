@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from math import exp, inf
 
 from infercast.engines.deployment import check_nodes
-from infercast.engines.settings import EngineSettings
+from infercast.engines.settings import Settings
 from infercast.errors import DoesNotFitError, InputError
-from infercast.forecast.deploy import GpuSource, ModelSource, deploy, load_model
+from infercast.forecast.deploy import GpuSource, ModelSource, asked_settings, deploy, load_model
 from infercast.forecast.fleet import FleetForecast, busiest
 from infercast.forecast.intervals.uncertainty import gain_of, uncertainty_of
 from infercast.forecast.latency import Percentiles
@@ -23,8 +23,9 @@ from infercast.forecast.serving import Forecast
 from infercast.forecast.simulate import simulate
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology
-from infercast.models.layout import ParallelLayout, check_layout
-from infercast.models.spec import ExpertFeedForward, ModelConfig
+from infercast.models.layout import ParallelLayout
+from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout
 from infercast.predict.adjust.ordering import ordering
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import basis_of, kind_of
@@ -117,7 +118,7 @@ def compare_layouts(
     *,
     num_gpus: Iterable[int] = (1, 2, 4, 8),
     workload: Workload | None = None,
-    settings: EngineSettings | None = None,
+    settings: Settings | None = None,
     router: str | None = None,
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
@@ -132,11 +133,11 @@ def compare_layouts(
     ``router`` is the load balancer of layouts with several replicas. ``tell`` is told of each layout as it
     begins. With ``api_server`` requests come as text over HTTP, as in `deploy`.
     """
-    config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
+    (wanted, engine), load = asked_settings(settings), workload or usual_workload()
+    config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine)
     loaded = [each if isinstance(each, Gpu) else load_gpu(each) for each in gpus]
     devices = [with_topology(with_network(each, network), pcie_topology) for each in loaded]
-    chosen = make_predictor(predictor) if isinstance(predictor, str) else predictor
-    wanted, load = settings or EngineSettings(), workload or usual_workload()
+    chosen = make_predictor(predictor, engine.family) if isinstance(predictor, str) else predictor
     costs = []
     for device, layout in layouts_of(config, devices, num_gpus):
         if tell is not None:
@@ -168,12 +169,11 @@ def layouts_of(
 
 def valid_layouts(config: ModelConfig, num_gpus: int, gpu: Gpu) -> Iterator[ParallelLayout]:
     """Layouts over exactly so many GPUs that the model's dimensions and the GPUs' links allow."""
-    has_experts = any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in config.stacks)
     for tensor in _divisors(num_gpus):
         for pipeline in _divisors(num_gpus // tensor):
             data = num_gpus // tensor // pipeline
             # Experts are spread over the GPUs of a stage; a single one has all of them anyway.
-            for experts in (False, True) if has_experts and tensor * data > 1 else (False,):
+            for experts in (False, True) if config.has_experts and tensor * data > 1 else (False,):
                 layout = ParallelLayout(tensor, pipeline, data, experts=experts)
                 try:
                     check_layout(config, layout)
@@ -191,7 +191,7 @@ def _simulate(
     config: ModelConfig,
     gpu: Gpu,
     layout: ParallelLayout,
-    settings: EngineSettings,
+    settings: Settings,
     workload: Workload,
     router: str | None,
     api_server: bool,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infercast.engines.block_size import default_block_size
-from infercast.engines.deployment import check_capability, check_nodes
-from infercast.engines.expert_padding import expert_multiples
-from infercast.engines.memory import Memory, plan_memory, require_fit
-from infercast.engines.settings import EngineSettings, ResolvedSettings, resolve
+from infercast.engines.deployment import check_nodes
+from infercast.engines.memory import Memory, require_fit
+from infercast.engines.registry import AnyEngine
+from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, InputError
-from infercast.forecast.deploy import GpuSource, ModelSource, load_model
+from infercast.forecast.deploy import GpuSource, ModelSource, asked_settings, load_model
 from infercast.hardware import Gpu, load_gpu, with_network
-from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.layout import ParallelLayout
 from infercast.models.rank import rank_weight_bytes
 from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Fit:
     model: ModelConfig
     gpu: Gpu
     layout: ParallelLayout
-    settings: ResolvedSettings
+    settings: Resolved
     memory: Memory
     longest_sequence: int
     """Tokens of the longest sequence that fits alone, at most as many as the model has positions for."""
@@ -40,7 +40,7 @@ class Fit:
 def fit_memory(
     model: ModelSource,
     gpu: GpuSource,
-    settings: EngineSettings | None = None,
+    settings: Settings | None = None,
     *,
     quantization: str | None = None,
     dtype: str = "auto",
@@ -57,6 +57,7 @@ def fit_memory(
     """Weights, activations and KV blocks of a model on a GPU, whether they fit or not."""
     if context < 1:
         raise InputError(f"context must be at least 1 token, not {context}")
+    wanted, engine = asked_settings(settings)
     config = load_model(
         model,
         quantization=quantization,
@@ -64,20 +65,19 @@ def fit_memory(
         kv_cache_dtype=kv_cache_dtype,
         moe_backend=moe_backend,
         language_model_only=language_model_only,
+        engine=engine,
     )
     device = with_network(gpu if isinstance(gpu, Gpu) else load_gpu(gpu), network)
     layout = ParallelLayout(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
     )
-    check_capability(device)
+    engine.check_gpu(device)
     check_layout(config, layout)
     check_nodes(config, layout, device)
-    block_size = default_block_size(config, device)
-    resolved = resolve(
-        settings or EngineSettings(), device, config.max_positions, config.architecture, block_size=block_size
-    )
-    memory = plan_memory(config, layout, device, resolved)
-    chunk = resolved.most_in_flight(layout.pipeline)
+    config = engine.choose_kernels(config, device)
+    resolved = engine.resolve(wanted, config, layout, device)
+    memory = engine.plan_memory(config, layout, device, resolved)
+    chunk = engine.tokens_under_way(resolved, layout)
     return Fit(
         model=config,
         gpu=device,
@@ -87,15 +87,15 @@ def fit_memory(
         longest_sequence=min(memory.longest_sequence(chunk), config.max_positions),
         most_sequences=memory.most_sequences(context, chunk=1),
         context=context,
-        problem=_problem(config, layout, device, resolved),
-        most_weights=rank_weight_bytes(config, layout, expert_multiples(config, device)),
+        problem=_problem(engine, config, layout, device, resolved),
+        most_weights=rank_weight_bytes(config, layout, engine.expert_multiples(config, device)),
     )
 
 
-def _problem(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> str:
+def _problem(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> str:
     """The engine's reason to refuse, or nothing."""
     try:
-        require_fit(config, layout, gpu, settings)
+        require_fit(engine, config, layout, gpu, settings)
     except DoesNotFitError as reason:
         return str(reason)
     return ""

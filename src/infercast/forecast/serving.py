@@ -16,14 +16,10 @@ from infercast.forecast.outcome import outcome_of, part_of
 from infercast.forecast.saturation import Saturation, State, find_state, judged
 from infercast.forecast.shown import check_run, data_frame, one_line, plain_data, request_columns
 from infercast.forecast.steady import SteadyState, find_steady
-from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.predict.estimate import kind_of
-from infercast.serve import Limits, Record, Replica, Workload
+from infercast.serve import Record, Replica, Workload
 from infercast.serve import simulate as simulate_replica
-from infercast.serve.conditions import LAUNCH_SPREAD
-from infercast.serve.first_use import FirstUses
-from infercast.serve.state import Progress, Watcher
-from infercast.serve.step import StepTimer
+from infercast.serve.loop import Progress, Watcher
 
 if TYPE_CHECKING:
     import pandas
@@ -95,49 +91,6 @@ class Forecast:
         return data_frame(self.per_request())
 
 
-def replica_of(deployment: Deployment, timer: StepTimer, *, warmed_up: bool = True) -> Replica:
-    """The deployment as the simulation sees it; an engine that is not warmed up has just been started."""
-    settings, host, version = deployment.settings, deployment.host, deployment.settings.version
-    stages = deployment.layout.pipeline
-    first_uses = None
-    if not warmed_up:
-        largest_graph = max(deployment.graphs.sizes, default=0)
-        first_uses = FirstUses(largest_graph, settings.max_num_batched_tokens, settings.max_num_seqs)
-    limits = Limits(
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        max_num_seqs=settings.max_num_seqs,
-        long_prefill_token_threshold=settings.long_prefill_token_threshold,
-        chunked_prefill=settings.enable_chunked_prefill,
-        prompts_first=settings.prompts_first,
-        # A pipeline without asynchronous scheduling has each sequence in one of its batches.
-        waits_for_tokens=stages > 1 and not settings.async_scheduling,
-        steps_between_tokens=stages if settings.async_scheduling and deployment.runs_v2 else 1,
-        spares_lone_prompts=version.spares_lone_prompts,
-        settles=version.settles,
-    )
-    return Replica(
-        timer=timer,
-        limits=limits,
-        # The engine keeps one block aside as the empty block.
-        num_blocks=deployment.memory.num_blocks - 1,
-        kv_shape=deployment.memory.kv.shape.even,
-        prefix_caching=settings.enable_prefix_caching,
-        sparse_windows=version.sparse_windows,
-        steps_under_way=settings.steps_under_way(stages, v2_runner=deployment.runs_v2),
-        request_path_seconds=host.request_path,
-        request_token_seconds=host.request_token,
-        token_path_seconds=host.token_path,
-        token_turn_seconds=host.token_turn,
-        wake_up_seconds=host.wake_up,
-        first_uses=first_uses,
-        max_model_len=settings.max_model_len,
-        stages=deployment.stages,
-        launch_spread=LAUNCH_SPREAD,
-        settle_seconds=SETTLE_SECONDS,
-        stages_in_turn=stages > 1 and settings.async_scheduling and not deployment.runs_v2,
-    )
-
-
 def simulate(
     deployment: Deployment,
     workload: Workload,
@@ -156,7 +109,7 @@ def simulate(
     if deployment.layout.data > 1:
         raise InputError(f"one engine is simulated here, not layout {deployment.layout}; use forecast_fleet")
     timer = timer or deployment.timer()
-    replica = replica_of(deployment, timer)
+    replica = deployment.replica(timer)
     record = simulate_replica(replica, workload, progress=progress, watch=watch)
     steady_state = find_steady(record, workload)
     state = find_state(replica, workload, record, steady_state)

@@ -6,15 +6,15 @@ another CPU, and ``quantization=fp8,max_num_seqs=64`` changes what a deployment 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.host import Host, default_host
-from infercast.engines.settings import EngineSettings
+from infercast.engines.registry import all_setting_types
+from infercast.engines.settings import changed, read_setting
 from infercast.errors import InputError, UnknownNameError
-from infercast.forecast.deploy import deploy
+from infercast.forecast.deploy import asked_settings, deploy, host_of
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.changed import PROPERTIES, changed_gpu, factor_of
 from infercast.predict.adjust.changed import Changed
@@ -25,13 +25,6 @@ OPTIONS: dict[str, type] = {
     "pipeline_parallel_size": int, "data_parallel_size": int, "enable_expert_parallel": bool, "all2all_backend": str,
     "moe_backend": str, "expert_routing": str, "network": str, "pcie_topology": str, "api_server": bool,
 }  # fmt: skip
-SETTINGS: dict[str, type] = {
-    "max_num_batched_tokens": int, "max_num_seqs": int, "max_model_len": int, "gpu_memory_utilization": float,
-    "block_size": int, "enable_prefix_caching": bool, "async_scheduling": bool, "enforce_eager": bool,
-    "engine": str,
-}  # fmt: skip
-TRUTHS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
-KNOWN = ("gpu", *PROPERTIES, "host_speed", "router", *OPTIONS, *SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +48,7 @@ def parse_changes(text: str) -> Changes:
     options: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     seen: set[str] = set()
+    known = all_setting_types()
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         name = name.replace("-", "_")
@@ -72,11 +66,11 @@ def parse_changes(text: str) -> Changes:
         elif name in PROPERTIES:
             properties[name] = value
         elif name in OPTIONS:
-            options[name] = _value(name, value, OPTIONS[name])
-        elif name in SETTINGS:
-            settings[name] = _value(name, value, SETTINGS[name])
+            options[name] = read_setting(OPTIONS, name, value, "what-if")
+        elif name in known:
+            settings[name] = read_setting(known, name, value, "what-if")
         else:
-            raise UnknownNameError("what-if", name, KNOWN)
+            raise UnknownNameError("what-if", name, ("gpu", *PROPERTIES, "host_speed", "router", *OPTIONS, *known))
     if not (gpu or router or properties or options or settings or host_speed != 1.0):
         raise InputError("what-if changes nothing; say for example dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm")
     return Changes(text, gpu, properties, host_speed, options, settings, router)
@@ -92,22 +86,10 @@ def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
         predictor = keywords.get("predictor", "learned")
         known = make_predictor(predictor) if isinstance(predictor, str) else predictor
         keywords["predictor"] = Changed(known, gpu)
+    before, engine = asked_settings(settings, keywords.pop("engine", None))
+    if strange := [name for name in changes.settings if name not in engine.setting_types]:
+        raise InputError(f"what-if {strange[0]} is no setting of {engine.title}")
     if changes.host_speed != 1.0:
-        keywords["host"] = _faster(keywords.get("host") or default_host(), changes.host_speed)
-    wanted: EngineSettings = replace(settings or EngineSettings(), **changes.settings)
-    return deploy(model, other, wanted, **keywords)
-
-
-def _faster(host: Host, speed: float) -> Host:
-    """A host whose thread is so many times as fast."""
-    names = (field.name for field in fields(Host) if field.name not in ("title", "source"))
-    seconds: dict[str, Any] = {name: getattr(host, name) / speed for name in names}
-    return replace(host, title=f"{host.title}, {speed:g} times as fast", **seconds)
-
-
-def _value(name: str, text: str, kind: type) -> Any:
-    try:
-        return TRUTHS[text.lower()] if kind is bool else kind(text)
-    except (KeyError, ValueError):
-        wanted = {bool: "on or off", int: "a whole number", float: "a number"}[kind]
-        raise InputError(f"what-if {name}={text}: must be {wanted}") from None
+        host, speed = host_of(engine, keywords.get("host")), changes.host_speed
+        keywords["host"] = host.sped_up(speed, f"{host.title}, {speed:g} times as fast")
+    return deploy(model, other, changed(before, **changes.settings), **keywords)

@@ -15,10 +15,10 @@ from dataclasses import fields
 
 import numpy as np
 
-from infercast.models.attention import attention_token_calls, sequence_calls
-from infercast.models.feed_forward import combines_experts, feed_forward_calls
 from infercast.models.layout import ParallelLayout
-from infercast.models.spec import Attention, DenseFeedForward, GroupedAttention, ModelConfig, Stack
+from infercast.models.mixers import Mixer
+from infercast.models.shard import Shard
+from infercast.models.spec import ModelConfig, Stack
 from infercast.ops import Call, Collective, Gemm
 from infercast.ops.attention import Lengths
 from infercast.ops.dtypes import bytes_of
@@ -28,16 +28,16 @@ from infercast.ops.op import Size
 
 def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> list[Call]:
     """Kernels whose shapes follow from the number of tokens in the step."""
-    base = config.weights.base
+    base, shard = config.weights.base, config.shard(layout)
     calls = [Call("embedding", embedding(tokens, config.hidden, base))]
     message = tokens * int(config.hidden * bytes_of(base))
     for stack in config.stacks:
-        calls += _norms(config, stack, layout, tokens)
-        calls += attention_token_calls(config, stack, layout, tokens)
-        calls += feed_forward_calls(config, stack, layout, tokens)
+        calls += _norms(shard, stack, tokens)
+        calls += stack.mixer.token_calls(shard, tokens, stack.layers)
+        calls += stack.feed_forward.calls(shard, tokens, stack.layers)
         if layout.tensor > 1:
             # Where copies share spread experts, what scatters their results takes the place of the second all-reduce.
-            halves = 1 if combines_experts(stack, layout) else 2
+            halves = 1 if layout.experts and layout.data > 1 and stack.feed_forward.num_experts else 2
             calls.append(Call("all_reduce", Collective("all_reduce", message, layout.tensor), halves * stack.layers))
     if layout.pipeline > 1:
         # Hidden states and residuals go to the next stage, each GPU of a stage sending its share.
@@ -54,19 +54,20 @@ def attention_calls(
 
     In arrays of batches of equal sequences, ``sequences`` says how many.
     """
+    shard = config.shard(layout)
     return [
         call
-        for attention, layers in attention_kinds(config).items()
-        for call in sequence_calls(config, attention, layers, layout, queries, keys, sequences)
+        for mixer, layers in mixer_layers(config).items()
+        for call in mixer.sequence_calls(shard, layers, queries, keys, sequences)
     ]
 
 
-def attention_kinds(config: ModelConfig) -> dict[Attention, int]:
-    """Each kind of attention the model has, and how many of its layers have it."""
-    kinds: dict[Attention, int] = {}
+def mixer_layers(config: ModelConfig) -> dict[Mixer, int]:
+    """Each mixer that the model has, and how many of its layers have it."""
+    layers: dict[Mixer, int] = {}
     for stack in config.stacks:
-        kinds[stack.attention] = kinds.get(stack.attention, 0) + stack.layers
-    return kinds
+        layers[stack.mixer] = layers.get(stack.mixer, 0) + stack.layers
+    return layers
 
 
 def head_calls(config: ModelConfig, layout: ParallelLayout, rows: Size) -> list[Call]:
@@ -108,21 +109,19 @@ def merge(calls: list[Call]) -> list[Call]:
     return list(merged.values())
 
 
-def _norms(config: ModelConfig, stack: Stack, layout: ParallelLayout, tokens: Size) -> list[Call]:
+def _norms(shard: Shard, stack: Stack, tokens: Size) -> list[Call]:
     """The norms over the hidden size; each swallows the residual addition before it and the quantising after it."""
-    weights = config.weights
-    before_attention = isinstance(stack.attention, GroupedAttention)
-    before_feed_forward = isinstance(stack.feed_forward, DenseFeedForward)
-    # Norms beyond these two follow attention and feed-forward: what they write is added, not multiplied.
+    weights = shard.weights
+    # Norms beyond these two follow mixer and feed-forward: what they write is added, not multiplied.
     formats = [
-        weights.activation_attention if before_attention else weights.base,
-        weights.activation_feed_forward if before_feed_forward else weights.base,
+        weights.activation_attention if stack.mixer.takes_quantised else weights.base,
+        weights.activation_feed_forward if stack.feed_forward.takes_quantised else weights.base,
         *(weights.base,) * (stack.norms - 2),
     ][: stack.norms]
     calls = []
     for written in dict.fromkeys(formats):
-        fused = layout.fuses_norms
-        op = norm(tokens, config.hidden, residual=True, dtype=weights.base, out_dtype=written, fused=fused)
+        fused = shard.layout.fuses_norms
+        op = norm(tokens, shard.hidden, residual=True, dtype=weights.base, out_dtype=written, fused=fused)
         name = "norm" if written == weights.base else "norm_quantise"
         calls.append(Call(name, op, formats.count(written) * stack.layers))
     return calls

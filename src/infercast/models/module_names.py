@@ -12,12 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from infercast.models.families import Layer
-from infercast.models.spec import DenseFeedForward, LatentAttention
 
 # Where a layer's modules sit in a checkpoint: plain, and inside two kinds of vision models.
 PREFIXES = ("model.", "language_model.model.", "model.language_model.")
-EXPERTS = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts")
-EXPERTS_BESIDE_DENSE = ("experts", "moe.experts")
 # A regular expression comes from an untrusted file. With few repetitions, none of them around a group, matching a
 # module's short name cannot take long.
 LONGEST_EXPRESSION = 200
@@ -31,21 +28,9 @@ def part_modules(layers: Sequence[Layer]) -> dict[str, list[tuple[str, ...]]]:
     parts: dict[str, list[tuple[str, ...]]] = {"attention": [], "feed_forward": [], "experts": []}
     for index, layer in enumerate(layers):
         here = f"layers.{index}."
-        latent = isinstance(layer.attention, LatentAttention)
-        projections = ("q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj") if latent else ("q_proj", "k_proj", "v_proj")
-        parts["attention"] += [(f"{here}self_attn.{name}",) for name in (*projections, "o_proj")]
-        feed_forward = layer.feed_forward
-        if isinstance(feed_forward, DenseFeedForward) or feed_forward.dense_inter:
-            names = ("mlp.up_proj", "mlp.gate_up_proj", "feed_forward.up_proj")
-            parts["feed_forward"].append(tuple(here + name for name in names))
-        if isinstance(feed_forward, DenseFeedForward):
-            continue
-        if feed_forward.shared_inter:
-            shared = ("mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert")
-            parts["feed_forward"].append(tuple(f"{here}{home}.up_proj" for home in shared))
-        # Beside a dense feed-forward called mlp, the experts have a place of their own (Gemma 4).
-        homes = EXPERTS_BESIDE_DENSE if feed_forward.dense_inter else EXPERTS
-        parts["experts"].append(tuple(f"{here}{home}.0.{matrix}" for home in homes for matrix in ("up_proj", "w1")))
+        parts["attention"] += [(here + name,) for name in layer.mixer.modules]
+        for part, modules in layer.feed_forward.modules.items():
+            parts[part] += [tuple(here + name for name in names) for names in modules]
     return parts
 
 

@@ -3,75 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from infercast.errors import UnknownNameError, UnsupportedModelError
 from infercast.models.families import Fields, Layer
+from infercast.models.formats import WeightFormat
 from infercast.models.module_names import ModuleNames, part_modules
-from infercast.models.spec import ExpertFeedForward, WeightFormat
+from infercast.models.schemes import (
+    AS_STORED,
+    FAMILY_OF,
+    FP8,
+    FP8_BLOCK,
+    INT4,
+    INT4_FP8,
+    INT8,
+    MODELOPT,
+    MXFP4,
+    OVERRIDES,
+    Scheme,
+)
 
 BASE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16"}
 """A float32 checkpoint is served in bf16, as vLLM's ``auto`` does."""
 
-
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """One way to quantise: the format of the weights, and that of what they are multiplied with ("" : base)."""
-
-    weights: str
-    activations: str = ""
-    experts_only: bool = False
-    int4_scale_bytes: float = 2 / 128
-
-
-FP8, FP8_BLOCK = Scheme("fp8", "fp8"), Scheme("fp8_block", "fp8_block")
-INT8, INT4, INT4_FP8 = Scheme("int8", "int8"), Scheme("int4"), Scheme("int4", "fp8")
-NVFP4, MXFP4 = Scheme("nvfp4", "nvfp4"), Scheme("mxfp4", experts_only=True)
-
-# What ``--quantization`` may be, with vLLM's meaning.
-OVERRIDES: dict[str, Scheme] = {
-    "fp8": FP8,
-    "fp8_block": FP8_BLOCK,
-    "int8": INT8,
-    "int4": INT4,
-    "awq": INT4,
-    "gptq": INT4,
-    "nvfp4": NVFP4,
-    "mxfp4": MXFP4,
-    # vLLM's further names for the same: by kernel, by tool and by the size of a scale's group.
-    "awq_marlin": INT4,
-    "gptq_marlin": INT4,
-    "auto_awq": INT4,
-    "auto_gptq": INT4,
-    "moe_wna16": INT4,
-    "modelopt": FP8,
-    "modelopt_fp4": NVFP4,
-    "fbgemm_fp8": FP8,
-    "fp8_per_tensor": FP8,
-    "fp8_per_channel": FP8,
-    "fp8_per_block": FP8_BLOCK,
-    "gpt_oss_mxfp4": MXFP4,
-    "int8_per_channel_weight_only": Scheme("int8"),
-    "experts_int8": Scheme("int8", experts_only=True),
-}
-# These say that a checkpoint is quantised, and its config.json says how.
-AS_STORED = ("compressed-tensors", "modelopt_mixed", "quark", "torchao", "auto-round", "inc")
-FAMILY_OF = {"fp8_block": "fp8"}
-
-# NVIDIA Model Optimizer's names (modelopt, ``quant_algo``).
-MODELOPT: dict[str, Scheme] = {
-    "FP8": FP8,
-    "FP8_PER_CHANNEL_PER_TOKEN": FP8,
-    "FP8_PB_WO": FP8_BLOCK,
-    "NVFP4": NVFP4,
-    "NVFP4_AWQ": NVFP4,
-    "W4A16_NVFP4": Scheme("nvfp4"),
-    "W4A16_AWQ": INT4,
-    "W4A8_AWQ": INT4_FP8,
-    "INT8_SQ": INT8,
-    "W8A16": Scheme("int8"),
-}
 
 IGNORE_KEYS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
 
@@ -133,7 +88,7 @@ def _uniform(base: str, layers: Sequence[Layer], scheme: Scheme | None) -> Weigh
     """One scheme for every linear layer it applies to; None: nothing is quantised."""
     if scheme is None:
         return _assemble(base, {}, None)
-    has_experts = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in layers)
+    has_experts = any(layer.feed_forward.num_experts for layer in layers)
     if scheme.experts_only and not has_experts:
         raise UnsupportedModelError(f"quantization {scheme.weights!r} applies to experts, and this model has none")
     parts = ["experts"] if scheme.experts_only else ["attention", "feed_forward", "experts"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from infercast.errors import FileFormatError, UnsupportedModelError
-from infercast.models.families import FAMILIES, MODEL_TYPES, PREDICTION, REFUSED, VISION, Fields, gather
+from infercast.models.families import FAMILIES, PREDICTION, REFUSED, VISION, Fields, architecture_of, gather
 from infercast.models.families.vision import read_vision
 from infercast.models.library import bundled_config, bundled_name, model_names
 from infercast.models.quantization import override_format, read_format
@@ -134,7 +134,7 @@ def _architecture(found: Source) -> str:
     kind = fields.word("model_type")
     if not named and not kind:
         raise FileFormatError(found.where, "neither architectures nor model_type says what kind of model this is")
-    architecture = named[0] if named else MODEL_TYPES.get(kind, kind)
+    architecture = named[0] if named else architecture_of(kind)
     if architecture in REFUSED:
         raise UnsupportedModelError(f"{architecture} is not supported: {REFUSED[architecture]}")
     known = sorted({*FAMILIES, *VISION})

@@ -1,94 +1,22 @@
 """What a model is, once its config.json has been read: the facts that decide its kernels and its memory.
 
-A model is an embedding, a few *stacks* of equal layers and a head. Layers of one stack have the same attention
-and the same feed-forward, so everything is counted once a stack.
+A model is an embedding, a few *stacks* of equal layers and a head. Layers of one stack have the same token mixer
+(attention, in most models) and the same feed-forward, so everything is counted once a stack.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
-from infercast.ops.dtypes import bytes_of
+from infercast.models.feed_forward import ExpertFeedForward, FeedForward, with_experts
+from infercast.models.formats import WeightFormat
+from infercast.models.layout import ParallelLayout
+from infercast.models.mixers import Mixer
+from infercast.models.shard import Shard
 
-
-@dataclass(frozen=True, slots=True)
-class GroupedAttention:
-    """Multi-head, grouped-query or multi-query attention."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    value_dim: int
-    rotary_dim: int
-    window: int = 0
-    """A query sees the last ``window`` tokens; 0: all of them."""
-    qk_norm: bool = False
-    """Norms over each query and key head (Qwen3, Gemma 3)."""
-    norm_across: bool = False
-    """Those norms are over all heads together (MiniMax-M2), so GPUs that split the heads must add up squares."""
-    qkv_bias: bool = False
-    output_bias: bool = False
-    sinks: bool = False
-    """A learned sink logit for each head (gpt-oss)."""
-    shared_key_value: bool = False
-    """Values are the keys: one projection serves both (Gemma 4 global layers); the cache still holds both."""
-    chunked: bool = False
-    """``window`` is a chunk (Llama 4): a query sees its own chunk from its first token on, not the last tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class LatentAttention:
-    """Multi-head latent attention (DeepSeek): one compressed vector a token is cached for all heads."""
-
-    heads: int
-    kv_lora_rank: int
-    q_lora_rank: int
-    """0: queries are projected directly."""
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
-
-    @property
-    def latent_dim(self) -> int:
-        """Values cached a token: the compressed key-value vector and the shared rotary key."""
-        return self.kv_lora_rank + self.rope_dim
-
-
-@dataclass(frozen=True, slots=True)
-class DenseFeedForward:
-    """An ordinary feed-forward network, gated (three matrices) or not (two)."""
-
-    inter: int
-    gated: bool = True
-    bias: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertFeedForward:
-    """Routed experts, with shared ones beside them where the model has them."""
-
-    experts: int
-    topk: int
-    inter: int
-    shared_inter: int = 0
-    """Width of all shared experts together; 0: none."""
-    shared_gate: bool = False
-    """A learned scalar gate on the shared experts (Qwen2-MoE)."""
-    router_bias: bool = False
-    expert_bias: bool = False
-    dense_inter: int = 0
-    """Width of a dense feed-forward that runs in parallel with the experts (Gemma 4); 0: none."""
-    grouped_choice: bool = False
-    """Experts are chosen from groups (DeepSeek), by scores in the router's own format."""
-    reached: int | None = None
-    """How many experts tokens go to at all, where a router without training leaves most of them out."""
-    routing: str = "uniform"
-    """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
-
-
-Attention = GroupedAttention | LatentAttention
-FeedForward = DenseFeedForward | ExpertFeedForward
+Kind = TypeVar("Kind", bound=Mixer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,40 +24,11 @@ class Stack:
     """``layers`` equal layers, not necessarily next to each other in the model."""
 
     layers: int
-    attention: Attention
+    mixer: Mixer
+    """What lets tokens see each other."""
     feed_forward: FeedForward
     norms: int = 2
     """Norms over the hidden size in each layer: 2 before the halves; 4 where the halves' outputs are normed too."""
-
-
-@dataclass(frozen=True, slots=True)
-class WeightFormat:
-    """How the weights are stored and multiplied, by part of the model.
-
-    Names are dtypes of `infercast.ops.dtypes`. ``activation_*`` is what the inputs of a product are turned into
-    before it: the weight's own format (fp8 with dynamic scales), or ``base`` where weights alone are quantised.
-    """
-
-    base: str = "bf16"
-    """Embedding, norms, router and whatever is not named below."""
-    attention: str = "bf16"
-    feed_forward: str = "bf16"
-    """Dense feed-forward and shared experts."""
-    experts: str = "bf16"
-    head: str = "bf16"
-    activation_attention: str = "bf16"
-    activation_feed_forward: str = "bf16"
-    activation_experts: str = "bf16"
-    experts_kernel: str = ""
-    """Whose kernels multiply the experts, where it is not the engine's own choice: ``marlin``, ``triton``, ..."""
-    name: str = "bf16"
-    """What people call it: ``bf16``, ``fp8``, ``int4``, ``nvfp4``, ..."""
-    int4_scale_bytes: float = 2 / 128
-    """Bytes of scale and zero point for each 4-bit integer: by default one bf16 scale for 128 of them."""
-
-    def stored_bytes(self, dtype: str) -> float:
-        """Bytes that a weight takes in memory in one of these formats, its share of the scales included."""
-        return 0.5 + self.int4_scale_bytes if dtype == "int4" else bytes_of(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,21 +85,29 @@ class ModelConfig:
     @property
     def has_experts(self) -> bool:
         """Whether any layer has routed experts."""
-        return any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in self.stacks)
+        return any(stack.feed_forward.num_experts for stack in self.stacks)
 
+    def mixers_of(self, kind: type[Kind]) -> list[Kind]:
+        """The mixers of one kind, a stack each: for rules of an engine that hold for that kind alone."""
+        return [stack.mixer for stack in self.stacks if isinstance(stack.mixer, kind)]
 
-def with_base(weights: WeightFormat, base: str) -> WeightFormat:
-    """The same format with another dtype for all that is not quantised."""
-    changed: dict[str, Any] = {name: base for name in weights.__match_args__ if getattr(weights, name) == weights.base}
-    return replace(weights, **changed)
+    def with_experts(self, change: Callable[[ExpertFeedForward], ExpertFeedForward]) -> ModelConfig:
+        """The same model with its routed experts changed."""
+        stacks = tuple(replace(stack, feed_forward=with_experts(stack.feed_forward, change)) for stack in self.stacks)
+        return replace(self, stacks=stacks)
+
+    def sequence_bytes(self, num_tokens: int) -> float:
+        """What a sequence takes in the caches of all layers and all GPUs that share it, each head counted once."""
+        shard = self.shard(ParallelLayout())
+        return sum(
+            stack.layers * cache.bytes_for(num_tokens) for stack in self.stacks for cache in stack.mixer.caches(shard)
+        )
+
+    def shard(self, layout: ParallelLayout) -> Shard:
+        """What one GPU of a layout needs to know of the model to hold and compute its part of any layer."""
+        return Shard(self.hidden, self.architecture, self.weights, self.cache_dtype, layout)
 
 
 def with_routing(config: ModelConfig, routing: str) -> ModelConfig:
     """The same model with another spread of tokens over its experts."""
-    stacks = tuple(
-        replace(stack, feed_forward=replace(stack.feed_forward, routing=routing))
-        if isinstance(stack.feed_forward, ExpertFeedForward)
-        else stack
-        for stack in config.stacks
-    )
-    return replace(config, stacks=stacks)
+    return config.with_experts(lambda experts: replace(experts, routing=routing))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from infercast.errors import InputError, UnknownNameError, UnsupportedModelError
-from infercast.models.families.refused import REFUSED
+from infercast.models.families import REFUSED
 
 MOST_SUGGESTED = 3
 LIKENESS = 0.6

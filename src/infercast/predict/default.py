@@ -9,7 +9,7 @@ from infercast.bundled import DATA
 from infercast.errors import UnknownNameError
 from infercast.predict.artifact.artifact import Artifact, load_artifact
 from infercast.predict.learned import Learned
-from infercast.predict.profile import kernel_profile
+from infercast.predict.profile import DEFAULT_ENGINE, kernel_profile
 from infercast.predict.roofline import Predictor, Roofline
 
 PREDICTORS = ("learned", "roofline")
@@ -21,12 +21,12 @@ def default_artifact() -> Artifact:
     return load_artifact(DATA / "fitted/kernels.npz")
 
 
-def make_predictor(name: str = "learned") -> Predictor:
-    """A predictor by name, or a learned one from an artefact's path."""
+def make_predictor(name: str = "learned", engine: str = DEFAULT_ENGINE) -> Predictor:
+    """A predictor by name, or a learned one from an artefact's path, of the kernels that an engine chooses."""
     if name == "roofline":
         return Roofline()
     if name == "learned":
-        return Learned(default_artifact(), kernel_profile())
+        return Learned(default_artifact(), kernel_profile(engine))
     if name.endswith(".npz"):
-        return Learned(load_artifact(Path(name)), kernel_profile())
+        return Learned(load_artifact(Path(name)), kernel_profile(engine))
     raise UnknownNameError("predictor", name, PREDICTORS, hint=", or the path of an artefact (.npz)")

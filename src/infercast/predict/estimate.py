@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from infercast.ops.op import Quantity
@@ -49,6 +50,11 @@ class Estimate:
     """Where the number comes from: one of `SOURCES`."""
     bound: str | npt.NDArray[Any]
     """What limits the kernel: ``tensor``, ``dram``, ``special``, ``fma``, ``link`` or ``launch``."""
+
+    def taken(self, which: npt.NDArray[Any]) -> Estimate:
+        """Of an array of shapes these, each as often as it is named."""
+        seconds, low, high, bound = (np.ravel(each)[which] for each in (self.seconds, self.low, self.high, self.bound))
+        return Estimate(seconds, low, high, self.source, bound)
 
     def scaled(self, factor: float) -> Estimate:
         """The same, so many times longer."""

@@ -22,6 +22,7 @@ from infercast.predict.estimate import Estimate
 from infercast.predict.families.family import Core, Family
 from infercast.predict.identity import SWEEP
 from infercast.predict.limits import Floor
+from infercast.predict.many import are_many, joined, parts_of
 from infercast.predict.physics.either import Number, Plain, kit_of
 from infercast.predict.physics.terms import Physics
 
@@ -65,8 +66,16 @@ class Kernels:
 
     def estimate(self, op: Op, size: Any) -> Estimate:
         """One launch of each; ``size`` is what a step decides, of one kernel or of many."""
+        if are_many(size):
+            parts, which = parts_of(op, self._family.step_sizes)
+            whole = joined([self._estimate(part, self._family.sizes(part)) for part in parts])
+            return whole if which is None else whole.taken(which)
+        return self._estimate(op, size)
+
+    def _estimate(self, op: Op, size: Any) -> Estimate:
         physics = self._physics(op, self._gpu, size)
-        seconds, (low, high) = self._seconds(op, size, physics), self._interval(op, size, physics)
+        seconds = self._at_least(op, size, self._learned(op, size, physics))
+        low, high = self._interval(op, size, physics)
         low, high, bound = seconds * low, seconds * high, _bound(physics.terms)
         if isinstance(seconds, np.ndarray) and seconds.size == 1:
             return Estimate(float(seconds[0]), float(low[0]), float(high[0]), self._source, str(bound[0]))
@@ -74,16 +83,20 @@ class Kernels:
 
     def seconds(self, op: Op, size: Any) -> Number:
         """The same without interval and reason."""
-        return self._seconds(op, size, self._physics(op, self._gpu, size))
+        if are_many(size):
+            parts, which = parts_of(op, self._family.step_sizes)
+            whole = np.concatenate([self._seconds(part, self._family.sizes(part)) for part in parts])
+            return whole if which is None else whole[which]
+        return self._seconds(op, size)
+
+    def _seconds(self, op: Op, size: Any) -> Number:
+        return self._at_least(op, size, self._learned(op, size, self._physics(op, self._gpu, size)))
 
     def explain(self, op: Op, size: Any) -> dict[str, float]:
         """The terms of the first, and what their soft maximum is multiplied by."""
         physics = self._physics(op, self._gpu, size)
         factor = (self._learned(op, size, physics) - self._added) / self._longer / physics.seconds
         return {name: float(np.ravel(value)[0]) for name, value in (physics.terms | {"learned factor": factor}).items()}
-
-    def _seconds(self, op: Op, size: Any, physics: Physics) -> Number:
-        return self._at_least(op, size, self._learned(op, size, physics))
 
     def _learned(self, op: Op, size: Any, physics: Physics) -> Number:
         """Before what the hardware allows."""

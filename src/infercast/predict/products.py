@@ -93,7 +93,7 @@ class Products(Kernels):
         if self._forest is not None:
             if known is not None:
                 (elsewhere, _), values = self._products(m, n, k, known, x, engine=self._engine)
-            residual = self._forest.predict_columns(values, m.size)
+            residual = self._forest.predict_columns(values, m.size, x.dtype)
             residual *= self._shrink
             residual += self._offset
             seconds = self._combined(seconds, elsewhere, residual)

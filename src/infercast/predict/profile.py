@@ -25,6 +25,8 @@ class KernelProfile:
     """For each architecture and format of weights, whose kernel multiplies routed experts."""
     spread_experts: dict[str, dict[str, str]] = field(default_factory=dict)
     """The same of experts that are spread over GPUs, where it is another."""
+    all_reduce: str = ""
+    """What tables call its own all-reduce."""
     everywhere: tuple[str, ...] = ()
     """Families whose kernels are the same on every architecture."""
     exceptions: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -48,10 +50,14 @@ class KernelProfile:
         return replace(self, tables=tables)
 
 
+DEFAULT_ENGINE = "vllm"
+"""Whose kernels are meant where no engine is named."""
+
+
 @lru_cache
-def kernel_profile(name: str = "vllm") -> KernelProfile:
+def kernel_profile(name: str = DEFAULT_ENGINE) -> KernelProfile:
     """A bundled engine profile."""
-    text = DATA.joinpath(f"engines/{name}.toml").read_text(encoding="utf-8")
+    text = DATA.joinpath(f"engines/{name}/kernels.toml").read_text(encoding="utf-8")
     values = tomllib.loads(text)
     return KernelProfile(
         title=values["title"],
@@ -59,6 +65,7 @@ def kernel_profile(name: str = "vllm") -> KernelProfile:
         generations={name: tuple(others) for name, others in values["generations"].items()},
         experts=values["experts"],
         spread_experts=values["spread_experts"],
+        all_reduce=values["all_reduce"],
         everywhere=tuple(values["everywhere"]),
         exceptions={name: tuple(kernels) for name, kernels in values["exceptions"].items()},
     )

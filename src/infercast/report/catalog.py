@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from infercast.engines.host_presets import HostPreset
 from infercast.hardware import Gpu
+from infercast.hardware.hosts import HostCpu
 from infercast.models.parameters import active_parameter_count, parameter_count, weight_bytes
-from infercast.models.spec import ExpertFeedForward, LatentAttention, ModelConfig, Stack
+from infercast.models.spec import ModelConfig
 from infercast.report.layout import facts, grid, section, styled
 from infercast.units import GIB, GIGA, TERA, format_bytes, format_count, format_rate
 
@@ -37,7 +37,7 @@ def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
     return [grid(columns, rows, text_columns=2), styled(legend, style="dim")]
 
 
-def render_hosts(presets: Iterable[HostPreset]) -> list[RenderableType]:
+def render_hosts(presets: Iterable[HostCpu]) -> list[RenderableType]:
     """One line a CPU."""
     rows = [(each.name, f"{each.single_thread_speed:.2f}", each.title) for each in presets]
     legend = (
@@ -84,7 +84,7 @@ def render_models(models: Iterable[ModelConfig]) -> list[RenderableType]:
             format_count(parameter_count(model)),
             format_count(active_parameter_count(model)),
             f"{model.layers}",
-            _heads(model.stacks[0]),
+            model.stacks[0].mixer.label,
             model.weights.name,
         )
         for model in models
@@ -108,7 +108,7 @@ def render_model(model: ModelConfig) -> list[RenderableType]:
         ("positions", f"{model.max_positions:,}"),
         ("KV cache", model.cache_dtype),
         *(
-            (f"{stack.layers} layers", f"{_attention_words(stack)}; {_feed_forward_words(stack)}")
+            (f"{stack.layers} layers", f"{stack.mixer.description}; {stack.feed_forward.description}")
             for stack in model.stacks
         ),
         *(("note", note) for note in model.notes),
@@ -119,33 +119,13 @@ def render_model(model: ModelConfig) -> list[RenderableType]:
 def model_dict(model: ModelConfig) -> dict[str, Any]:
     """One model as plain data."""
     counts = {"parameters": parameter_count(model), "active_parameters": active_parameter_count(model)}
-    return {**asdict(model), **counts, "weight_bytes": weight_bytes(model).total}
+    values = asdict(model)
+    # Whatever mixes tokens has always been called attention here.
+    names = {"mixer": "attention"}
+    stacks = [{names.get(name, name): value for name, value in stack.items()} for stack in values["stacks"]]
+    return {**values, "stacks": stacks, **counts, "weight_bytes": weight_bytes(model).total}
 
 
 def _formats(gpu: Gpu) -> tuple[str, str, str]:
     """Sixteen bits, eight and four: what each column of the list shows."""
     return ("bf16" if "bf16" in gpu.tensor_flops else "fp16", "fp8", "fp4")
-
-
-def _heads(stack: Stack) -> str:
-    """Short, for a list."""
-    spec = stack.attention
-    if isinstance(spec, LatentAttention):
-        return f"MLA {spec.heads} x {spec.latent_dim}"
-    return f"{spec.heads}/{spec.kv_heads} x {spec.head_dim}"
-
-
-def _attention_words(stack: Stack) -> str:
-    spec = stack.attention
-    if isinstance(spec, LatentAttention):
-        return f"MLA, {spec.heads} heads, latent {spec.latent_dim}"
-    window = f", window {spec.window:,}" if spec.window else ""
-    return f"{spec.heads}/{spec.kv_heads} heads of {spec.head_dim}{window}"
-
-
-def _feed_forward_words(stack: Stack) -> str:
-    spec = stack.feed_forward
-    if isinstance(spec, ExpertFeedForward):
-        shared = f" and {spec.shared_inter:,} shared" if spec.shared_inter else ""
-        return f"{spec.topk} of {spec.experts} experts of {spec.inter:,}{shared}"
-    return f"feed-forward of {spec.inter:,}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from infercast.engines.deployment import Deployment
-from infercast.engines.host import default_host
 from infercast.forecast.fleet import FleetForecast
 from infercast.forecast.intervals.uncertainty import MEASURED, borrowed_share, spread_of
 from infercast.forecast.notes import price_notes
@@ -33,17 +31,12 @@ WIDE = (
 )
 
 
-def has_default_host(deployment: Deployment) -> bool:
-    """Whether nobody said which host this is."""
-    bundled = default_host()
-    return deployment.host == (bundled.behind_server() if deployment.over_http else bundled)
-
-
 def caveats(forecast: Forecast | FleetForecast) -> list[str]:
     """Sentences, the weightiest first."""
     deployment = forecast.deployment
     sentences = [
-        "This is a forecast: a simulation of vLLM's scheduler with estimated kernel latencies, not measured ones.",
+        f"This is a forecast: a simulation of {deployment.engine.title}'s scheduler with estimated kernel latencies, "
+        "not measured ones.",
         f"Kernel latencies: {deployment.predictor.describe(deployment.gpu)}.",
     ]
     families: dict[str, list[str]] = {family.source: [] for phase in forecast.phases for family in phase.families}
@@ -57,7 +50,7 @@ def caveats(forecast: Forecast | FleetForecast) -> list[str]:
         if families.get(source)
     ]
     sentences += price_notes(deployment)
-    if has_default_host(deployment):
+    if deployment.has_default_host:
         sentences.append(
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host` fits them "
             "to yours."

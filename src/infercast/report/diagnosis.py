@@ -75,7 +75,8 @@ def _tune_command(diagnosis: Diagnosis) -> str:
     """The command that looks for a better launch of experts with a gap; empty where there are none it knows."""
     deployment = diagnosis.forecast.deployment
     layout, experts = deployment.layout, experts_of(deployment.model, deployment.layout)
-    if experts is None or not is_tunable(experts) or all(each.family != "moe" for each in diagnosis.findings):
+    launches = deployment.engine.expert_launches
+    if experts is None or not is_tunable(experts, launches) or all(each.family != "moe" for each in diagnosis.findings):
         return ""
     parallel = f" --tensor-parallel-size {layout.tensor}" if layout.tensor > 1 else ""
     spread = " --enable-expert-parallel" if layout.experts else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from infercast.engines.kv import KvLayout
+from infercast.engines.memory import KvLayout
 from infercast.forecast.memory import Fit
 from infercast.models.parameters import parameter_count
 from infercast.report.layout import facts, grid, section

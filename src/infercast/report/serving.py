@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.settings import DEFAULT_ENGINE, ResolvedSettings
+from infercast.engines.registry import DEFAULT_ENGINE, AnyEngine
 from infercast.forecast.explain.phases import Phase
 from infercast.forecast.fleet import FleetForecast
 from infercast.forecast.intervals.intervals import Intervals
@@ -14,7 +14,7 @@ from infercast.forecast.saturation import OVERLOADED
 from infercast.forecast.serving import Forecast, Level
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
-from infercast.report.caveats import caveats, has_default_host
+from infercast.report.caveats import caveats
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
 from infercast.report.memory import block_tokens
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
     """What was put where."""
-    model, gpu, memory, settings = deployment.model, deployment.gpu, deployment.memory, deployment.settings
+    model, gpu, memory = deployment.model, deployment.gpu, deployment.memory
     shape = memory.kv.shape
     rows = [
         ("model", f"{model.name} ({format_count(parameter_count(model))} parameters, {model.layers} layers)"),
@@ -41,10 +41,7 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ),
         (
             "engine",
-            f"{_engine(settings)}up to {settings.max_num_batched_tokens:,} tokens, "
-            f"{settings.max_num_seqs:,} sequences per step; "
-            f"max_model_len {settings.max_model_len:,}; "
-            f"prefix caching {'on' if settings.enable_prefix_caching else 'off'}",
+            f"{_engine(deployment.engine)}{deployment.engine.describe(deployment.settings)}",
         ),
         ("host", _host(deployment)),
         ("clients", "over HTTP to the API server" if deployment.over_http else "in one program with the engine"),
@@ -56,9 +53,10 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
     return rows
 
 
-def _engine(settings: ResolvedSettings) -> str:
-    """The engine where it is not the one that was measured."""
-    return "" if settings.engine == DEFAULT_ENGINE else f"{settings.engine} (rules by its source, costs not measured); "
+def _engine(engine: AnyEngine) -> str:
+    """The engine where it is not the default."""
+    note = f" ({engine.note})" if engine.note else ""
+    return "" if engine.name == DEFAULT_ENGINE else f"{engine.name}{note}; "
 
 
 def _is_plain(layout: ParallelLayout) -> bool:
@@ -81,7 +79,7 @@ def _layout(deployment: Deployment) -> str:
 
 def _host(deployment: Deployment) -> str:
     """Whose CPU it is, and a warning where it is nobody's in particular."""
-    unfitted = " (default; not fitted to your machine)" if has_default_host(deployment) else ""
+    unfitted = " (default; not fitted to your machine)" if deployment.has_default_host else ""
     return f"{deployment.host.title}{unfitted}"
 
 
@@ -147,7 +145,7 @@ def workload_dict(workload: Workload) -> dict[str, Any]:
 
 def deployment_dict(deployment: Deployment) -> dict[str, Any]:
     """What was put where, as plain data."""
-    model, memory, settings = deployment.model, deployment.memory, deployment.settings
+    model, memory = deployment.model, deployment.memory
     return {
         "model": model.name,
         "architecture": model.architecture,
@@ -160,11 +158,7 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
         "weight_bytes": memory.weights,
         "num_gpu_blocks": memory.num_blocks,
         "block_size": memory.kv.shape.block_size,
-        "max_num_batched_tokens": settings.max_num_batched_tokens,
-        "max_num_seqs": settings.max_num_seqs,
-        "max_model_len": settings.max_model_len,
-        "gpu_memory_utilization": settings.gpu_memory_utilization,
-        "enable_prefix_caching": settings.enable_prefix_caching,
+        **{name: getattr(deployment.settings, name) for name in deployment.engine.shown},
         "api_server": deployment.over_http,
         "notes": list(model.notes),
     }

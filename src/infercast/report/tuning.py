@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from infercast.engines.expert_defaults import file_name
 from infercast.forecast.tune.advice import RELIABLE, Ranked, TunedShape, Tuning
 from infercast.forecast.tune.trial import Trial
 from infercast.report.layout import facts, grid, section
@@ -45,14 +44,16 @@ def _advice(tuning: Tuning, shape: TunedShape) -> str:
 
 def _next_steps(tuning: Tuning) -> list[tuple[str, str]]:
     """How far to believe it, and how to know."""
+    title = tuning.engine.title
     doubt = tuning.needs_trial or (
         f"a forecast gain is off by up to {100 * (RELIABLE - 1):.0f} % in four of five cases, so less keeps the default"
     )
     lines = [
         ("untried", doubt[0].upper() + doubt[1:] + "."),
-        ("better", "On a machine with this GPU and vLLM, --try measures the default and the ranked in minutes."),
+        ("better", f"On a machine with this GPU and {title}, --try measures the default and the ranked in minutes."),
     ]
-    return [*lines, ("in vLLM", "--out DIR writes the file; start vLLM with VLLM_TUNED_CONFIG_FOLDER=DIR.")]
+    how = f"--out DIR writes the file; start {title} with {tuning.launches.folder_variable}=DIR."
+    return [*lines, (f"in {title}", how)]
 
 
 def _layer_facts(tuning: Tuning) -> list[tuple[str, str]]:
@@ -60,7 +61,7 @@ def _layer_facts(tuning: Tuning) -> list[tuple[str, str]]:
     known = "has a" if tuning.has_file else "has no"
     first = tuning.shapes[0]
     left_out = ", ".join(f"{count:,} for {EXCLUDED[why]}" for why, count in first.excluded.items())
-    said = f"vLLM {known} file tuned for this layer"
+    said = f"{tuning.engine.title} {known} file tuned for this layer"
     if tuning.has_file:
         said += "; gains below are over its rules of thumb, which do not run then"
     return [
@@ -70,7 +71,7 @@ def _layer_facts(tuning: Tuning) -> list[tuple[str, str]]:
             f"{op.num_local} experts of {op.inter:,} here, hidden size {op.hidden:,}, {op.topk} per token",
         ),
         ("format", op.dtype),
-        ("file", f"{file_name(op.num_local, op.inter, op.dtype, tuning.gpu)}: {said}"),
+        ("file", f"{tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu)}: {said}"),
         ("configurations", f"{first.priced:,} estimated, left out: {left_out}"),
     ]
 
@@ -99,8 +100,8 @@ def tuning_dict(tuning: Tuning) -> dict[str, Any]:
         "gpu": tuning.gpu.name,
         "tensor_parallel_size": tuning.layout.tensor,
         "layer": {"experts": op.num_local, "inter": op.inter, "hidden": op.hidden, "topk": op.topk, "dtype": op.dtype},
-        "file": file_name(op.num_local, op.inter, op.dtype, tuning.gpu),
-        "vllm_has_tuned_file": tuning.has_file,
+        "file": tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu),
+        f"{tuning.engine.family}_has_tuned_file": tuning.has_file,
         "needs_trial": tuning.needs_trial or None,
         "shapes": [
             {

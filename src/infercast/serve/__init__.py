@@ -1,8 +1,8 @@
 """Requests, scheduler, KV blocks and the clock. Knows no operator and no GPU."""
 
 from infercast.serve.record import Record
-from infercast.serve.scheduler.limits import Limits
+from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.workload.request import Request, Segment, Workload
 
-__all__ = ["Limits", "Record", "Replica", "Request", "Segment", "Workload", "simulate"]
+__all__ = ["FirstCome", "Record", "Replica", "Request", "Segment", "Workload", "simulate"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.serve.scheduler.scheduler import Scheduler, Sequence
+from infercast.serve.scheduler.sequence import Sequence
 from infercast.serve.totals import Gauge, PhaseTotals
 
 MOST_NOTED = 4096
@@ -46,10 +46,6 @@ class Record:
         self._late_gaps: list[float] = []
         self._late_times: list[float] = []
 
-    def sent(self, index: int, time: float) -> None:
-        """A client sent its request."""
-        self.sent_at[index] = time
-
     def start(self, sequences: SequenceOf[Sequence], time: float) -> None:
         """Sequences left the queue for a step that begins at ``time``."""
         for sequence in sequences:
@@ -57,10 +53,18 @@ class Record:
                 self.started_at[sequence.index] = time
                 self.num_cached[sequence.index] = sequence.num_cached
 
-    def tokens(self, end: float, num_sampled: int, others: SequenceOf[Sequence], done: SequenceOf[Sequence]) -> None:
+    def tokens(
+        self,
+        end: float,
+        num_sampled: int,
+        others: SequenceOf[Sequence],
+        done: SequenceOf[Sequence],
+        left: SequenceOf[Sequence] = (),
+    ) -> None:
         """The engine is done with a step whose tokens are on their way to their clients.
 
-        Of those sampled all got a token in the step before too, except perhaps ``others``.
+        Of those sampled all got a token in the step before too, except perhaps ``others``; those who ``left`` will not
+        get one in the step after it.
         """
         time = end + (self._token_path_seconds + self._token_turn_seconds * num_sampled)
         num_steady = num_sampled
@@ -73,27 +77,19 @@ class Record:
                 else:
                     self.first_token[sequence.index] = time
             sequence.last_token = time
+        for sequence in left:
+            sequence.last_token = time
         self._ends.append(end)
         self._stretches += (1, num_sampled, num_steady)
         self.last_end = time
         for sequence in done:
             self.last_token[sequence.index] = time
-            self.num_output[sequence.index] = sequence.request.num_output
+            self.num_output[sequence.index] = sequence.num_output
 
-    def indexed_tokens(self, end: float, num_sampled: int, first: SequenceOf[int], done: SequenceOf[int]) -> float:
-        """The same where requests are known by their indices, and all but ``first`` got a token in the step before.
-
-        Returns when the tokens reach their clients.
-        """
-        time = end + (self._token_path_seconds + self._token_turn_seconds * num_sampled)
-        for index in first:
-            self.first_token[index] = time
-        for index in done:
-            self.last_token[index] = time
-        self._ends.append(end)
-        self._stretches += (1, num_sampled, num_sampled - len(first))
-        self.last_end = time
-        return time
+    def note_last_tokens(self, sequences: SequenceOf[Sequence]) -> None:
+        """These got a token in the step that ended last."""
+        for sequence in sequences:
+            sequence.last_token = self.last_end
 
     def steady_tokens(self, count: int, ends: SequenceOf[float]) -> None:
         """Steps ended one after the other, each with a token for the same sequences and none their last."""
@@ -104,9 +100,9 @@ class Record:
             if len(self._ends) >= MOST_NOTED:
                 self._write()
 
-    def close(self, scheduler: Scheduler) -> Record:
+    def close(self, num_preemptions: int) -> Record:
         """The run is over."""
-        self.num_preemptions = scheduler.num_preemptions
+        self.num_preemptions = num_preemptions
         phases = self.prefilling, self.decoding
         for phase in phases:
             phase.close()

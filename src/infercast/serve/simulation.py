@@ -1,39 +1,28 @@
-"""The loop of an engine's host thread: take in requests, plan and launch a step, take in a result.
-
-Like vLLM's engine core, it keeps up to two steps under way when scheduling is asynchronous: the next one is planned
-when the result before the one that runs has been taken in, so a request that arrives during a step joins the one
-after the next.
-"""
+"""One engine and the requests that it serves."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import add
 
 from infercast.errors import InputError
-from infercast.serve.boarding import cruise
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.shape import KvShape
-from infercast.serve.coast import coast, gather, plan_beside, plan_step
 from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import FirstUses
+from infercast.serve.loop import Loop, Observer, Progress, Watcher
 from infercast.serve.record import Record
-from infercast.serve.scheduler.limits import Limits
-from infercast.serve.scheduler.scheduler import Plan, Scheduler
+from infercast.serve.scheduler.policy import Policy
+from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.stages import StagedTimeline
-from infercast.serve.state import EMPTY, TELL_EVERY, Progress, State, Watcher
 from infercast.serve.step import StepTimer
+from infercast.serve.timeline import Timeline
 from infercast.serve.workload.clients import Clients
 from infercast.serve.workload.request import Workload
 from infercast.serve.workload.source import Source
-
-TURNS_APART = 16
-"""Turns that are taken with sequences as objects before the fast loop is tried (again)."""
-
-Observer = Callable[[Scheduler, Plan], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +30,7 @@ class Replica:
     """One engine: what its steps cost, what bounds them and how much it can remember."""
 
     timer: StepTimer
-    limits: Limits
+    policy: Policy
     num_blocks: int
     kv_shape: KvShape = field(default_factory=KvShape)
     prefix_caching: bool = True
@@ -91,7 +80,8 @@ def simulate(
     clients = Clients(workload, replica.request_path_seconds, replica.request_token_seconds)
     record = new_record(replica, len(workload.requests))
     with no_garbage():
-        for _ in turns(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch):
+        loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)
+        for _ in loop.turns():
             pass
     return record
 
@@ -101,7 +91,7 @@ def new_record(replica: Replica, num_requests: int) -> Record:
     return Record(num_requests, replica.num_blocks, replica.token_path_seconds, replica.token_turn_seconds)
 
 
-def turns(
+def loop_of(
     replica: Replica,
     clients: Source,
     record: Record,
@@ -110,78 +100,35 @@ def turns(
     observe: Observer | None = None,
     progress: Progress | None = None,
     watch: Watcher | None = None,
-) -> Iterator[float]:
-    """The loop of one engine, turn by turn: the clock before each, and an end when no client will send again.
-
-    Whoever drives several engines gives the next turn to the one whose clock is furthest behind.
-    """
+) -> Loop:
+    """The loop of one engine, ready to take its turns."""
     cache = KvCache(
         replica.num_blocks,
         replica.kv_shape,
         caching=replica.prefix_caching,
         sparse_windows=replica.sparse_windows,
     )
-    state = State(
-        Scheduler(replica.limits, cache, replica.steps_under_way),
+    is_pipeline = replica.stages is not None
+    return Loop(
+        Scheduler(replica.policy, cache, replica.steps_under_way, decode_together=not is_pipeline),
         clients,
         record,
         replica.timer,
         replica.steps_under_way,
-        replica.first_uses,
-        watch,
-        Conditions(replica.settle_seconds, replica.launch_spread),
+        timeline=_timeline_of(replica),
+        conditions=Conditions(replica.settle_seconds, replica.launch_spread),
+        first_uses=replica.first_uses,
+        wake_up_seconds=replica.wake_up_seconds,
+        jump=jump,
+        keeps_pace=is_pipeline,
+        observe=observe,
+        progress=progress,
+        watch=watch,
     )
-    if replica.stages is not None:
-        state.timeline = StagedTimeline(replica.stages, in_turn=replica.stages_in_turn)
-    # With several batches under way, or prompts before everything, no stretch belongs to decoding alone.
-    jump = jump and replica.steps_under_way <= 2 and replica.stages is None and not replica.limits.prompts_first
-    scheduler = state.scheduler
-    while True:
-        yield state.timeline.clock
-        arrival = _take_in(state, progress)
-        if jump and (state.convoy is not None or gather(state)):
-            if state.turns_apart > TURNS_APART and cruise(state, progress):
-                continue
-            state.turns_apart += 1
-            if coast(state):
-                continue
-            planned = plan_beside(state)
-        else:
-            planned = plan_step(state)
-        if planned is not None:
-            state.start(*planned)
-            if observe is not None:
-                observe(scheduler, planned[0])
-        is_started = planned is not None or _keep_pace(state, replica)
-        if is_started and len(state.under_way) < replica.steps_under_way:
-            continue
-        if state.under_way:
-            state.finish()
-        elif arrival is not None:
-            state.timeline.sleep_until(arrival + replica.wake_up_seconds)
-        else:
-            record.close(scheduler)
-            return
 
 
-def _keep_pace(state: State, replica: Replica) -> bool:
-    """Where a pipeline has requests but can compute none, an empty step takes its place all the same."""
-    if replica.stages is None or not (state.scheduler.running or state.scheduler.waiting):
-        return False
-    state.under_way.append(EMPTY)
-    return True
-
-
-def _take_in(state: State, progress: Progress | None) -> float | None:
-    """Queue the requests that have arrived; returns when the next one will."""
-    clients = state.clients
-    while (arrival := clients.next_arrival) is not None and arrival <= state.timeline.clock:
-        index, request, sent = clients.pop()
-        state.scheduler.add(index, request)
-        state.record.sent(index, sent)
-        if progress is not None and index % TELL_EVERY == 0:
-            progress(index, state.timeline.clock)
-    return arrival
+def _timeline_of(replica: Replica) -> Timeline:
+    return Timeline() if replica.stages is None else StagedTimeline(replica.stages, in_turn=replica.stages_in_turn)
 
 
 @contextmanager
@@ -201,13 +148,13 @@ def check_workload(replica: Replica, workload: Workload) -> None:
     if not workload.requests:
         raise InputError("the workload has no requests")
     longest = replica.max_model_len or replica.num_blocks * replica.kv_shape.block_size
-    budget = replica.limits.max_num_batched_tokens
-    held = budget * (replica.steps_under_way if replica.limits.settles else 1)
+    budget = replica.policy.max_num_batched_tokens
+    held = budget * (replica.steps_under_way if replica.policy.settles else 1)
     inputs = [request.num_input for request in workload.requests]
     outputs = [request.num_output for request in workload.requests]
     most = max(map(add, inputs, outputs))
     fits = replica.kv_shape.most_blocks(most - 1, held) <= replica.num_blocks
-    in_one_step = replica.limits.chunked_prefill or most - 1 <= budget
+    in_one_step = replica.policy.chunked_prefill or most - 1 <= budget
     if min(inputs) >= 1 and min(outputs) >= 1 and most <= longest and fits and in_one_step:
         return  # what holds for the longest holds for all
     for index, request in enumerate(workload.requests):
@@ -228,7 +175,7 @@ def check_workload(replica: Replica, workload: Workload) -> None:
                 f"output tokens, above the {replica.num_blocks} there are; shorten it or give the cache more memory"
             )
         # After a preemption the tokens sampled so far are computed again together with the prompt.
-        if computed > budget and not replica.limits.chunked_prefill:
+        if computed > budget and not replica.policy.chunked_prefill:
             raise InputError(
                 f"request {index} may compute {computed} tokens in one step, above max_num_batched_tokens {budget}; "
                 "shorten it, raise max_num_batched_tokens or enable chunked prefill"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infercast.serve.first_use import NOTHING_NEW, News
-from infercast.serve.scheduler.scheduler import Plan
+from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.step import HostCost
 from infercast.serve.timeline import Span, Timeline
 

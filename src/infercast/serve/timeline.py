@@ -8,15 +8,13 @@ few sums of earlier ones.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf
 from typing import NamedTuple, Protocol
 
 from infercast.serve.first_use import NOTHING_NEW, News
-from infercast.serve.scheduler.scheduler import Plan
+from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.step import HostCost
 
 MARGIN = 1e-6
@@ -44,10 +42,10 @@ class UnderWay(Protocol):
         """What the host needs to take its result in."""
 
 
-Ahead = tuple[list[float], list[float], list[float], list[float]]
+Ahead = tuple[list[float], list[float], list[float]]
 """Steps that follow each other, taken ahead of the simulation: what each adds to the run, when the GPU is done with it,
-when the host is free after it (its turn of taking in a result included), and when the engine was done with results:
-first of the steps that were under way, then of these."""
+and when the host is free after it, which is when it has taken in the oldest result: first of the steps that were under
+way, then of these."""
 
 
 @dataclass(slots=True)
@@ -92,63 +90,39 @@ class Timeline:
         self.clock = (self.clock if self.clock > end else end) + process
         return self.clock
 
-    def run_ahead(
-        self,
-        host: HostCost,
-        gpu_seconds: list[float],
-        under_way: Sequence[UnderWay],
-        places: int,
-        until: float | None,
-    ) -> Ahead:
-        """Steps that are planned one after the other before ``until``, with ``places`` under way at most."""
-        until = inf if until is None else until
+    def run_ahead(self, host: HostCost, gpu_seconds: list[float], under_way: Sequence[UnderWay], places: int) -> Ahead:
+        """Steps that are planned one after the other, with ``places`` under way at most."""
         plan, prepare, launch, process, _ = host
         # Where the host is done with launching before the step under way ends, the GPU never waits.
         if len(under_way) == 1 and places == 2:
             before, launched = under_way[0].process, plan + prepare + launch + MARGIN
-            if self.clock + launched < self.gpu_free and min(gpu_seconds) > launched + (
-                process if process > before else before
-            ):
-                return self._follow_gpu(process, gpu_seconds, before, until)
+            longer = process if process > before else before
+            if self.clock + launched < self.gpu_free and min(gpu_seconds) > launched + longer:
+                return self._follow_gpu(process, gpu_seconds, before)
         ends, processes = [each.end for each in under_way], [each.process for each in under_way]
-        clock, gpu_free, wake = self.clock, self.gpu_free, host.wake if self.slept else 0.0
-        old, empty = len(ends), places - 1 - len(ends)
+        clock, gpu_free, old = self.clock, self.gpu_free, len(ends)
         seconds: list[float] = []
         clocks: list[float] = []
-        taken_in: list[float] = []
         # `launch` and `take_in` in turn, spelled out: steps of small models pass here.
-        for gpu in gpu_seconds:
-            if clock >= until:
-                break
+        for taken, gpu in enumerate(gpu_seconds):
             idle_from = clock if clock > gpu_free else gpu_free
             ready = clock + plan + prepare
             start = ready if ready > gpu_free else gpu_free
-            clock = ready + launch + wake
-            wake = 0.0
+            clock = ready + launch
             late = clock - (start + gpu)
             late = late if late > 0.0 else 0.0
             gpu_free = start + gpu + late
             seconds.append((start - idle_from) + gpu + late)
             ends.append(gpu_free)
-            if len(seconds) > empty:
-                taken = len(taken_in)
-                end = ends[taken]
-                clock = (clock if clock > end else end) + (processes[taken] if taken < old else process)
-                taken_in.append(clock)
+            end = ends[taken]
+            clock = (clock if clock > end else end) + (processes[taken] if taken < old else process)
             clocks.append(clock)
-        return seconds, ends[old:], clocks, taken_in
+        return seconds, ends[old:], clocks
 
-    def _follow_gpu(self, process: float, gpu_seconds: list[float], before: float, until: float) -> Ahead:
+    def _follow_gpu(self, process: float, gpu_seconds: list[float], before: float) -> Ahead:
         """Steps that begin when the one before ends, whose result is taken in right then."""
-        if self.clock >= until:
-            return [], [], [], []
         ends = [*accumulate(gpu_seconds, initial=self.gpu_free)]
         clocks = [end + process for end in ends]
         clocks[0] = self.gpu_free + before
-        del ends[0]
-        # The first step is planned now, the others when the host is free after the one before.
-        steps = 1 + bisect_left(clocks, until)
-        if steps < len(ends):
-            return gpu_seconds[:steps], ends[:steps], clocks[:steps], clocks[:steps]
-        del clocks[-1]
-        return gpu_seconds, ends, clocks, clocks
+        del ends[0], clocks[-1]
+        return gpu_seconds, ends, clocks

@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings
 from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.intervals.intervals import half_widths
 from infercast.forecast.intervals.results import chance_of
 from infercast.forecast.intervals.uncertainty import uncertainty_of
-from infercast.forecast.serving import replica_of
 from infercast.hardware import gpu_from_driver_name
 from infercast.serve import Record, Replica, simulate
 from infercast.validate.dummy_weights import with_dummy_weights
@@ -127,11 +126,12 @@ def validate(
     runs, kv_blocks, num_stalled = [], [], 0
     for measured in files:
         deployment = deployment_of(measured, model_config, gpu, predictor, host, real_weights=real_weights)
+        assert isinstance(deployment.settings, ResolvedSettings)
         is_set = deployment.settings.num_gpu_blocks_override is not None
         blocks = None if is_set else Comparison(measured.num_gpu_blocks, deployment.memory.num_blocks)
         kv_blocks.append((measured.path.name, blocks))
         num_stalled += measured.num_stalled
-        replica = replica_of(deployment, deployment.timer(), warmed_up=warmed_up)
+        replica = deployment.replica(warmed_up=warmed_up)
         for run in measured.runs:
             if progress is not None:
                 progress(f"{measured.path.name}: {run.label}")

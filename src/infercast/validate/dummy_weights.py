@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from infercast.models.spec import ExpertFeedForward, FeedForward, ModelConfig
+from infercast.models.feed_forward import ExpertFeedForward
+from infercast.models.spec import ModelConfig
 
 
 def with_dummy_weights(model: ModelConfig) -> ModelConfig:
     """The model as an engine runs it whose weights were never trained."""
-    stacks = tuple(replace(stack, feed_forward=_tied(stack.feed_forward)) for stack in model.stacks)
-    return replace(model, stacks=stacks)
+    return model.with_experts(_tied)
 
 
-def _tied(spec: FeedForward) -> FeedForward:
-    if not isinstance(spec, ExpertFeedForward) or not (spec.grouped_choice or spec.router_bias):
+def _tied(spec: ExpertFeedForward) -> ExpertFeedForward:
+    if not (spec.grouped_choice or spec.router_bias):
         return spec
     return replace(spec, reached=min(spec.experts, spec.topk * (1 if spec.router_bias else 2)))

@@ -12,7 +12,6 @@ import numpy as np
 
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.kernels import price_shape
-from infercast.models.spec import ExpertFeedForward, ModelConfig
 from infercast.serve.step import StepShape
 from infercast.validate.compare import deployment_of
 from infercast.validate.measured import MeasuredFile, load_document
@@ -47,11 +46,6 @@ class ProfileComparison:
         return known / self.busy.measured
 
 
-def has_experts(config: ModelConfig) -> bool:
-    """Whether any layer routes its tokens."""
-    return any(isinstance(stack.feed_forward, ExpertFeedForward) for stack in config.stacks)
-
-
 def compare_profiles(
     files: Iterable[MeasuredFile],
     *,
@@ -64,8 +58,8 @@ def compare_profiles(
     compared = []
     for measured in files:
         deployment = deployment_of(measured, model_config, gpu, predictor, real_weights=real_weights)
-        experts = has_experts(deployment.model)
-        profiles = read_profiles(measured.path, load_document(measured.path), has_experts=experts)
+        document, has_experts = load_document(measured.path), deployment.model.has_experts
+        profiles = read_profiles(measured.path, document, has_experts=has_experts)
         compared += [compare_profile(measured.path.name, deployment, profile) for profile in profiles]
     return compared
 

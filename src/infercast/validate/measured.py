@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.bundled import DATA
-from infercast.engines.settings import EngineSettings
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import FileFormatError
 from infercast.serve.workload.request import Request, Segment, Workload
 

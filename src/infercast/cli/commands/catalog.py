@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from infercast.cli.options import shared as options
-from infercast.engines.host_presets import host_presets
 from infercast.forecast.deploy import load_model
 from infercast.hardware import gpu_names, load_gpu
+from infercast.hardware.hosts import host_cpus
 from infercast.models.library import model_names
 from infercast.report import catalog
 from infercast.report.layout import show
@@ -79,8 +79,8 @@ def hosts(as_json: options.Json = False) -> None:
 
       infercast hosts --json
     """
-    known = list(host_presets().values())
+    known = list(host_cpus().values())
     if as_json:
-        options.print_json([asdict(preset) for preset in known])
+        options.print_json([asdict(cpu) for cpu in known])
     else:
         show(*catalog.render_hosts(known))

@@ -10,9 +10,9 @@ import typer
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
-from infercast.engines.settings import DEFAULT_ENGINE, EngineSettings
+from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.errors import SaturatedError
-from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
+from infercast.forecast.deploy import ROUTINGS, deploy
 from infercast.forecast.explain.diagnose import diagnose
 from infercast.forecast.host_speed import host_from
 from infercast.forecast.what_if import deploy_changed, parse_changes
@@ -41,7 +41,7 @@ def command(
     tensor_parallel_size: options.TensorParallel = 1,
     pipeline_parallel_size: options.PipelineParallel = 1,
     enable_expert_parallel: options.ExpertParallel = False,
-    all2all_backend: options.All2AllBackend = ALL2ALL_BACKENDS[0],
+    all2all_backend: options.All2AllBackend = None,
     moe_backend: options.MoeBackend = "auto",
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
@@ -51,6 +51,7 @@ def command(
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
     enforce_eager: options.EnforceEager = False,
+    setting: engine_options.Setting = [],  # noqa: B006 - read only
     predictor: options.PredictorName = "learned",
     measurements: options.Measurements = None,
     host: options.HostFile = None,
@@ -76,13 +77,7 @@ def command(
         deploy,
         model,
         gpu,
-        EngineSettings(
-            engine=engine,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            max_model_len=max_model_len,
-            enforce_eager=enforce_eager,
-        ),
+        engine_options.settings_of(context),
         quantization=quantization,
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
@@ -95,7 +90,7 @@ def command(
         network=network,
         api_server=api_server,
         predictor=options.choose_predictor(predictor, None, gpu, measurements),
-        host=None if host is None else host_from(host, gpu),
+        host=None if host is None else host_from(host, gpu, engine),
     )
     deployment = asked() if what_if is None else deploy_changed(asked, parse_changes(what_if))
     diagnosis = diagnose(deployment, workload)

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from infercast.cli.commands.runs import refuse_overload
+from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload
 from infercast.cli.progress import simulation_bar
-from infercast.engines.settings import DEFAULT_ENGINE, EngineSettings
+from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.errors import InputError
-from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
+from infercast.forecast.deploy import ROUTINGS, deploy
 from infercast.forecast.disaggregate import PROXY_ROUTER, disaggregated_intervals, forecast_disaggregated
 from infercast.forecast.host_speed import host_from
 from infercast.report.layout import show
@@ -22,7 +23,6 @@ from infercast.serve.fleet.pool import MOST_ENGINES
 from infercast.serve.workload.too_long import TOO_LONG
 
 POOLS = "Pools"
-DEFAULTS = EngineSettings()
 
 
 def _size(option: str, what: str) -> typer.models.OptionInfo:
@@ -52,7 +52,7 @@ def command(
         str,
         typer.Option("--link", metavar="NAME", help="Between the pools: nvlink or a network.", rich_help_panel=POOLS),
     ] = "infiniband-ndr",
-    router: options.RouterName = PROXY_ROUTER,
+    router: options.RouterName = None,
     rate: workload.Rate = None,
     arrival: workload.Arrival = "poisson",
     burstiness: workload.Burstiness = 1.0,
@@ -69,7 +69,7 @@ def command(
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
     enable_expert_parallel: options.ExpertParallel = False,
-    all2all_backend: options.All2AllBackend = ALL2ALL_BACKENDS[0],
+    all2all_backend: options.All2AllBackend = None,
     moe_backend: options.MoeBackend = "auto",
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
@@ -78,9 +78,10 @@ def command(
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
-    gpu_memory_utilization: options.MemoryUtilization = DEFAULTS.gpu_memory_utilization,
-    block_size: options.BlockSize = DEFAULTS.block_size,
+    gpu_memory_utilization: options.MemoryUtilization = 0.92,
+    block_size: options.BlockSize = None,
     enforce_eager: options.EnforceEager = False,
+    setting: engine_options.Setting = [],  # noqa: B006 - read only
     predictor: options.PredictorName = "learned",
     host: options.HostFile = None,
     what_if: options.WhatIf = None,
@@ -110,15 +111,7 @@ def command(
                 bound = "at least 1" if value < 1 else f"at most {MOST_ENGINES:,}"
                 raise InputError(f"--{name}-{option} must be {bound}, not {value}")
     load = workload.workload_of(context)
-    settings = EngineSettings(
-        engine=engine,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_num_seqs=max_num_seqs,
-        max_model_len=max_model_len,
-        gpu_memory_utilization=gpu_memory_utilization,
-        block_size=block_size,
-        enforce_eager=enforce_eager,
-    )
+    settings = engine_options.settings_of(context)
     asked = [
         partial(
             deploy,
@@ -131,13 +124,13 @@ def command(
             pipeline_parallel_size=pipeline,
             data_parallel_size=data,
             enable_expert_parallel=enable_expert_parallel,
-            all2all_backend=all2all_backend if data > 1 else ALL2ALL_BACKENDS[0],
+            all2all_backend=all2all_backend if data > 1 else None,
             moe_backend=moe_backend,
             expert_routing=expert_routing,
             network=network,
             api_server=api_server,
             predictor=predictor,
-            host=None if host is None else host_from(host, gpu),
+            host=None if host is None else host_from(host, gpu, engine),
         )
         for gpu, _, tensor, pipeline, data in pools.values()
     ]
@@ -147,7 +140,7 @@ def command(
         prefill_instances=prefill_engines,
         decode_instances=decode_engines,
         link=link,
-        router=router,
+        router=router or PROXY_ROUTER,
         steady=steady,
     )
     with simulation_bar(len(load.requests)) as progress:
@@ -165,7 +158,7 @@ def command(
     changes = parse_changes(what_if)
     with simulation_bar(len(load.requests)) as progress:
         prefill, decode = (deploy_changed(each, changes) for each in asked)
-        other = serve(prefill, decode, router=changes.router or router, progress=progress)
+        other = serve(prefill, decode, router=changes.router or router or PROXY_ROUTER, progress=progress)
     refuse_overload(other.saturation, allow_overload)
     if as_json:
         options.print_json(pools_compared_dict((forecast, other), changes.text))

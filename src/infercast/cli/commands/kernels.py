@@ -9,9 +9,9 @@ import typer
 
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
-from infercast.engines.settings import DEFAULT_ENGINE, EngineSettings
+from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
-from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy, load_model
+from infercast.forecast.deploy import ROUTINGS, deploy, load_model
 from infercast.forecast.explain.kernels import decode_shape, prefill_shape, price_step
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.report.comparison import render_steps, steps_dict
@@ -20,6 +20,7 @@ from infercast.report.layout import show
 
 
 def command(
+    invocation: typer.Context,
     model: options.Model,
     gpu: options.GpuName,
     prefill: Annotated[int | None, typer.Option("--prefill", help="Tokens of one prompt, in one step.")] = None,
@@ -33,7 +34,7 @@ def command(
     tensor_parallel_size: options.TensorParallel = 1,
     data_parallel_size: options.DataParallel = 1,
     enable_expert_parallel: options.ExpertParallel = False,
-    all2all_backend: options.All2AllBackend = ALL2ALL_BACKENDS[0],
+    all2all_backend: options.All2AllBackend = None,
     moe_backend: options.MoeBackend = "auto",
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
@@ -49,6 +50,7 @@ def command(
     ] = None,
     engine: options.EngineName = DEFAULT_ENGINE,
     enforce_eager: options.EnforceEager = False,
+    setting: engine_options.Setting = [],  # noqa: B006 - read only
     explain: Annotated[bool, typer.Option("--explain", help="Show the terms that each estimate is made of.")] = False,
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
@@ -81,13 +83,8 @@ def command(
             f"a {question} needs {longest} tokens in one sequence, above the {positions} positions of {model}"
         )
     most_tokens = max(shape.num_tokens, 8192) if max_num_batched_tokens is None else max_num_batched_tokens
-    settings = EngineSettings(
-        engine=engine,
-        max_num_batched_tokens=most_tokens,
-        max_num_seqs=max(len(shape.new_tokens), min(most_tokens, 256)),
-        max_model_len=longest,
-        enforce_eager=enforce_eager,
-    )
+    room = engine_named(engine).room_for(most_tokens, max(len(shape.new_tokens), min(most_tokens, 256)), longest)
+    settings = engine_options.settings_of(invocation, **room)
     asked = partial(
         deploy,
         model,

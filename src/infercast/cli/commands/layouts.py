@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
+from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload
 from infercast.cli.progress import runs_bar
-from infercast.engines.settings import EngineSettings
+from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.errors import InputError
-from infercast.forecast.fleet import DEFAULT_ROUTER
 from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, ROUNDS, compare_layouts, count_layouts
 from infercast.report.layout import show
 from infercast.report.layouts import layouts_list, render_layouts
@@ -54,12 +54,14 @@ def command(
     seed: workload.Seed = 0,
     quantization: options.Quantization = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
+    engine: options.EngineName = DEFAULT_ENGINE,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
     max_num_seqs: options.MaxSeqs = None,
     max_model_len: options.MaxModelLen = None,
+    setting: engine_options.Setting = [],  # noqa: B006 - read only
     network: options.NetworkName = None,
     pcie_topology: options.PcieTopology = None,
-    router: options.RouterName = DEFAULT_ROUTER,
+    router: options.RouterName = None,
     api_server: options.ApiServer = True,
     predictor: options.PredictorName = "learned",
     as_json: options.Json = False,
@@ -85,9 +87,7 @@ def command(
             names,
             num_gpus=counts,
             workload=load,
-            settings=EngineSettings(
-                max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs, max_model_len=max_model_len
-            ),
+            settings=engine_options.settings_of(context),
             router=router,
             quantization=quantization,
             kv_cache_dtype=kv_cache_dtype,

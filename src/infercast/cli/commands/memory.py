@@ -8,7 +8,7 @@ import typer
 
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
-from infercast.engines.settings import DEFAULT_ENGINE, EngineSettings
+from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
 from infercast.report.layout import show
@@ -16,6 +16,7 @@ from infercast.report.memory import fit_dict, render_fit
 
 
 def command(
+    invocation: typer.Context,
     model: options.Model,
     gpu: options.GpuName,
     context: Annotated[
@@ -38,6 +39,7 @@ def command(
     gpu_memory_utilization: options.MemoryUtilization = 0.92,
     block_size: options.BlockSize = None,
     enforce_eager: options.EnforceEager = False,
+    setting: engine_options.Setting = [],  # noqa: B006 - read only
     as_json: options.Json = False,
 ) -> None:
     """Show what fits: weights, KV bytes per token, KV blocks, the longest context, the most sequences.
@@ -53,15 +55,7 @@ def command(
     fit = fit_memory(
         model,
         gpu,
-        EngineSettings(
-            engine=engine,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            max_model_len=max_model_len,
-            gpu_memory_utilization=gpu_memory_utilization,
-            block_size=block_size,
-            enforce_eager=enforce_eager,
-        ),
+        engine_options.settings_of(invocation),
         quantization=quantization,
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,

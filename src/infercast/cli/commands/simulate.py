@@ -13,10 +13,9 @@ from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.progress import simulation_bar
-from infercast.engines.settings import DEFAULT_ENGINE, EngineSettings
+from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.errors import InputError
-from infercast.forecast.deploy import ALL2ALL_BACKENDS, ROUTINGS, deploy
-from infercast.forecast.fleet import DEFAULT_ROUTER
+from infercast.forecast.deploy import ROUTINGS, deploy
 from infercast.forecast.intervals.intervals import forecast_intervals
 from infercast.forecast.serving import simulate
 from infercast.report.layout import show
@@ -50,13 +49,13 @@ def command(
     pipeline_parallel_size: options.PipelineParallel = 1,
     data_parallel_size: options.DataParallel = 1,
     enable_expert_parallel: options.ExpertParallel = False,
-    all2all_backend: options.All2AllBackend = ALL2ALL_BACKENDS[0],
+    all2all_backend: options.All2AllBackend = None,
     moe_backend: options.MoeBackend = "auto",
     language_model_only: options.LanguageModelOnly = False,
     expert_routing: options.ExpertRouting = ROUTINGS[0],
     network: options.NetworkName = None,
     pcie_topology: options.PcieTopology = None,
-    router: options.RouterName = DEFAULT_ROUTER,
+    router: options.RouterName = None,
     api_server: options.ApiServer = True,
     engine: options.EngineName = DEFAULT_ENGINE,
     max_num_batched_tokens: options.MaxBatchedTokens = None,
@@ -75,6 +74,7 @@ def command(
     scheduling_policy: engine_options.SchedulingPolicy = "fcfs",
     decode_context_parallel_size: engine_options.DecodeContextParallel = 1,
     enforce_eager: options.EnforceEager = False,
+    setting: engine_options.Setting = [],  # noqa: B006 - read only
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
     measurements: options.Measurements = None,
@@ -107,33 +107,12 @@ def command(
     if host is not None:
         from infercast.forecast.host_speed import host_from  # noqa: PLC0415 - as above
 
-        named_host = host_from(host, gpu)
-    settings = EngineSettings(
-        engine=engine,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_num_seqs=max_num_seqs,
-        max_model_len=max_model_len,
-        gpu_memory_utilization=gpu_memory_utilization,
-        block_size=block_size,
-        enable_prefix_caching=enable_prefix_caching,
-        async_scheduling=async_scheduling,
-        enable_chunked_prefill=enable_chunked_prefill,
-        long_prefill_token_threshold=long_prefill_token_threshold,
-        num_gpu_blocks_override=num_gpu_blocks_override,
-        enforce_eager=enforce_eager,
-    )
+        named_host = host_from(host, gpu, engine)
     asked = partial(
         deploy,
         model,
         gpu,
-        engine_options.engine_settings(
-            settings,
-            compilation_config=compilation_config,
-            cudagraph_capture_sizes=cudagraph_capture_sizes,
-            max_cudagraph_capture_size=max_cudagraph_capture_size,
-            scheduling_policy=scheduling_policy,
-            decode_context_parallel_size=decode_context_parallel_size,
-        ),
+        engine_options.settings_of(context),
         quantization=quantization,
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
@@ -151,21 +130,19 @@ def command(
         predictor=options.choose_predictor(predictor, anchors, gpu, measurements),
         host=named_host,
     )
-    source = context.get_parameter_source("router")
-    named_router = router if source is not None and source.name == "COMMANDLINE" else None
     if what_if is not None:
         if files:
             raise InputError("--what-if shows two runs side by side; ask for --report or --trace-out of one")
-        compare_runs(asked, what_if, workload, named_router, allow_overload, as_json, breakdown, steady)
+        compare_runs(asked, what_if, workload, router, allow_overload, as_json, breakdown, steady)
         return
     deployment = asked()
-    if named_router is not None and data_parallel_size == 1:
+    if router is not None and data_parallel_size == 1:
         raise InputError("--router has no meaning for one replica; add --data-parallel-size N")
     if breakdown or files:
-        explain_run(deployment, workload, named_router, allow_overload, as_json, files, breakdown, steady)
+        explain_run(deployment, workload, router, allow_overload, as_json, files, breakdown, steady)
         return
     if data_parallel_size > 1:
-        show_fleet(deployment, workload, named_router, allow_overload, as_json, steady)
+        show_fleet(deployment, workload, router, allow_overload, as_json, steady)
         return
     with simulation_bar(len(workload.requests)) as progress:
         forecast = simulate(deployment, workload, progress=progress, steady=steady)

@@ -38,7 +38,7 @@ def command(
     enable_expert_parallel: options.ExpertParallel = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Write the file that vLLM reads (VLLM_TUNED_CONFIG_FOLDER=DIR)."),
+        typer.Option("--out", metavar="DIR", help="Write the file that the engine reads."),
     ] = None,
     on_gpu: Annotated[
         bool, typer.Option("--try", metavar="", help="Measure the default and the best on this machine's GPU.")

@@ -1,9 +1,10 @@
-"""Options that several commands share. Engine options carry vLLM's names."""
+"""Options that several commands share. Those of an engine carry the names of the default one."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.options.counts import human_readable_int
+from infercast.engines.registry import default_engine, engines
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.predict.artifact.artifact import load_artifact
@@ -18,9 +20,12 @@ from infercast.predict.default import default_artifact
 from infercast.predict.learned import Learned
 from infercast.predict.profile import kernel_profile
 from infercast.predict.roofline import Predictor
+from infercast.serve.fleet.router import POLICIES
 
-ENGINE = "Engine (vLLM's names and defaults)"
+ENGINE = f"Engine ({default_engine().title}'s names and defaults)"
 WORKLOAD = "Workload"
+of_engine = partial(typer.Option, rich_help_panel=ENGINE)
+of_count = partial(of_engine, metavar="N")
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="Bundled name, Hugging Face id, config.json or a folder with one.")
@@ -45,46 +50,21 @@ Quantization = Annotated[
         help="Weights other than the checkpoint's: fp8, int8, int4, mxfp4, nvfp4, ...",
     ),
 ]
-KvCacheDtype = Annotated[
-    str, typer.Option("--kv-cache-dtype", metavar="T", help="auto, bf16 or fp8.", rich_help_panel=ENGINE)
-]
-TensorParallel = Annotated[
-    int,
-    typer.Option(
-        "--tensor-parallel-size", "-tp", metavar="N", help="GPUs that share every layer.", rich_help_panel=ENGINE
-    ),
-]
+KvCacheDtype = Annotated[str, of_engine("--kv-cache-dtype", metavar="T", help="auto, bf16 or fp8.")]
+TensorParallel = Annotated[int, of_count("--tensor-parallel-size", "-tp", help="GPUs that share every layer.")]
 PipelineParallel = Annotated[
-    int,
-    typer.Option(
-        "--pipeline-parallel-size", "-pp", metavar="N", help="Stages of layers, one after the other.",
-        rich_help_panel=ENGINE,
-    ),
-]  # fmt: skip
+    int, of_count("--pipeline-parallel-size", "-pp", help="Stages of layers, one after the other.")
+]
 DataParallel = Annotated[
-    int,
-    typer.Option(
-        "--data-parallel-size",
-        "-dp",
-        metavar="N",
-        help="Replicas of the model behind a load balancer.",
-        rich_help_panel=ENGINE,
-    ),
+    int, of_count("--data-parallel-size", "-dp", help="Replicas of the model behind a load balancer.")
 ]
 ExpertParallel = Annotated[
-    bool,
-    typer.Option(
-        "--enable-expert-parallel", "-ep", metavar="", help="Spread experts over the GPUs of all replicas.",
-        rich_help_panel=ENGINE,
-    ),
-]  # fmt: skip
+    bool, of_engine("--enable-expert-parallel", "-ep", metavar="", help="Spread experts over the GPUs of all replicas.")
+]
 All2AllBackend = Annotated[
-    str,
-    typer.Option(
-        "--all2all-backend", metavar="NAME", help="Between replicas that share experts; also deepep_high_throughput.",
-        rich_help_panel=ENGINE,
-    ),
-]  # fmt: skip
+    str | None,
+    of_engine("--all2all-backend", metavar="NAME", help="Between replicas that share experts: deepep_low_latency, ..."),
+]
 ExpertRouting = Annotated[
     str,
     typer.Option(
@@ -93,17 +73,10 @@ ExpertRouting = Annotated[
     ),
 ]  # fmt: skip
 MoeBackend = Annotated[
-    str,
-    typer.Option(
-        "--moe-backend", metavar="NAME", help="Kernels of experts: auto, triton, cutlass, trtllm, marlin.",
-        rich_help_panel=ENGINE,
-    ),
-]  # fmt: skip
+    str, of_engine("--moe-backend", metavar="NAME", help="Kernels of experts: auto, triton, cutlass, trtllm, marlin.")
+]
 LanguageModelOnly = Annotated[
-    bool,
-    typer.Option(
-        "--language-model-only", metavar="", help="Leave the encoder of images out of memory.", rich_help_panel=ENGINE
-    ),
+    bool, of_engine("--language-model-only", metavar="", help="Leave the encoder of images out of memory.")
 ]
 NetworkName = Annotated[
     str | None,
@@ -118,59 +91,58 @@ PcieTopology = Annotated[
     ),
 ]
 RouterName = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--router", metavar="NAME", help="Before several replicas: vllm, round_robin, least_loaded, prefix_aware."
+        "--router", metavar="NAME",
+        help=f"Before several replicas: {', '.join(POLICIES)}; default: the engine's own, before pools least_loaded.",
     ),
-]
+]  # fmt: skip
 ApiServer = Annotated[
     bool,
     typer.Option(
         "--api-server/--no-api-server", metavar="", rich_help_panel=WORKLOAD, show_default=False,
-        help="Requests come as text over HTTP, as to `vllm serve` (the default), or as tokens from one program.",
+        help="Requests come as text over HTTP (the default), or as tokens from one program.",
     ),
 ]  # fmt: skip
 MaxBatchedTokens = Annotated[
     int | None,
-    typer.Option(
-        "--max-num-batched-tokens", metavar="N", help="Most tokens in one step; default: 8192, on small GPUs 2048.",
-        rich_help_panel=ENGINE, parser=human_readable_int,
+    of_count(
+        "--max-num-batched-tokens",
+        help="Most tokens in one step; default: 8192, on small GPUs 2048.",
+        parser=human_readable_int,
     ),
-]  # fmt: skip
+]
 MaxSeqs = Annotated[
     int | None,
-    typer.Option(
-        "--max-num-seqs", metavar="N", help="Most sequences in one step; default: 1024, on small GPUs 256.",
-        rich_help_panel=ENGINE, parser=human_readable_int,
+    of_count(
+        "--max-num-seqs",
+        help="Most sequences in one step; default: 1024, on small GPUs 256.",
+        parser=human_readable_int,
     ),
-]  # fmt: skip
+]
 MaxModelLen = Annotated[
     int | None,
-    typer.Option(
-        "--max-model-len", metavar="N", help="Longest sequence, also as 32k or 32K; default: all the model allows.",
-        rich_help_panel=ENGINE, parser=human_readable_int,
+    of_count(
+        "--max-model-len",
+        help="Longest sequence, also as 32k or 32K; default: all the model allows.",
+        parser=human_readable_int,
     ),
-]  # fmt: skip
+]
 MemoryUtilization = Annotated[
-    float,
-    typer.Option(
-        "--gpu-memory-utilization", metavar="X", help="Share of GPU memory the engine takes.", rich_help_panel=ENGINE
-    ),
+    float, of_engine("--gpu-memory-utilization", metavar="X", help="Share of GPU memory the engine takes.")
 ]
 EngineName = Annotated[
     str,
-    typer.Option("--engine", metavar="NAME", help="vllm@0.25 (measured) or vllm@0.32.", rich_help_panel=ENGINE),
+    of_engine(
+        "--engine",
+        metavar="NAME",
+        help=f"{' or '.join((name if each.note else f'{name} (measured)' for name, each in engines().items()))}.",
+    ),
 ]
 BlockSize = Annotated[
-    int | None,
-    typer.Option(
-        "--block-size", metavar="N", help="Tokens in a KV block; default: 16, or what MLA's kernels need.",
-        rich_help_panel=ENGINE,
-    ),
-]  # fmt: skip
-EnforceEager = Annotated[
-    bool, typer.Option("--enforce-eager", metavar="", help="No CUDA graphs.", rich_help_panel=ENGINE)
+    int | None, of_count("--block-size", help="Tokens in a KV block; default: 16, or what MLA's kernels need.")
 ]
+EnforceEager = Annotated[bool, of_engine("--enforce-eager", metavar="", help="No CUDA graphs.")]
 PredictorName = Annotated[
     str, typer.Option("--predictor", metavar="NAME", help="learned, roofline, or an artefact of your own (.npz).")
 ]

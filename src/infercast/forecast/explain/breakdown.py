@@ -19,7 +19,7 @@ from infercast.forecast.explain.watched import Watched, watch_run
 from infercast.forecast.fleet import FleetForecast
 from infercast.forecast.serving import Forecast
 from infercast.serve import Record, Workload
-from infercast.serve.state import Progress
+from infercast.serve.loop import Progress
 
 WAITS = ("GPU waits for host", "GPU waits for host or other stages")
 """Without and with a pipeline."""

@@ -6,17 +6,16 @@ shrink and a host that then sets the pace are in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.host import Host
 from infercast.errors import InputError
 from infercast.forecast.explain.step_calls import step_calls
 from infercast.forecast.outcome import Outcome, outcome_of
-from infercast.forecast.serving import Forecast, replica_of, simulate
+from infercast.forecast.serving import Forecast, simulate
 from infercast.predict.adjust.ceiling import Ceilings, default_ceilings
 from infercast.predict.adjust.closing import Closing, Signature, signature_of
 from infercast.predict.limits import limit_seconds
@@ -112,7 +111,7 @@ def diagnose(deployment: Deployment, workload: Workload, ceilings: Ceilings | No
         )
 
     def saved(changed: Deployment) -> Saving:
-        record = simulate_replica(replica_of(changed, changed.timer()), workload)
+        record = simulate_replica(changed.replica(), workload)
         return _saving(base, outcome_of(record))
 
     findings: list[Finding] = []
@@ -137,7 +136,7 @@ def diagnose(deployment: Deployment, workload: Workload, ceilings: Ceilings | No
         )
     findings.sort(key=lambda finding: -finding.saving.end_to_end)
     everything = replace(deployment, predictor=Closing(deployment.predictor, known))
-    free_host = replace(deployment, host=_free(deployment.host))
+    free_host = replace(deployment, host=deployment.host.sped_up(inf, "a host that takes no time"))
     return Diagnosis(base, tuple(findings), saved(free_host), saved(everything), tuple(not_judged))
 
 
@@ -202,9 +201,3 @@ def _saving(base: Forecast, changed: Outcome) -> Saving:
         end_to_end=1.0 - changed.end_to_end.mean / base.end_to_end.mean,
         throughput=changed.output_tokens_per_second / base.output_tokens_per_second - 1.0,
     )
-
-
-def _free(host: Host) -> Host:
-    """A host that takes no time."""
-    seconds: dict[str, Any] = {field.name: 0.0 for field in fields(Host) if field.name not in ("title", "source")}
-    return replace(host, **seconds)

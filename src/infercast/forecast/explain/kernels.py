@@ -137,15 +137,14 @@ def _check_shape(deployment: Deployment, shape: StepShape) -> None:
         raise InputError("a step needs at least one new token a sequence and a context of 0 or more")
     if not 0 <= shape.num_sampled <= len(shape.new_tokens):
         raise InputError(f"num_sampled {shape.num_sampled} must lie between 0 and the batch of {len(shape.new_tokens)}")
+    tokens, sequences, length = deployment.engine.bounds
     if shape.num_tokens > settings.max_num_batched_tokens:
-        raise InputError(
-            f"a step of {shape.num_tokens} tokens is above max_num_batched_tokens {settings.max_num_batched_tokens}"
-        )
+        raise InputError(f"a step of {shape.num_tokens} tokens is above {tokens} {settings.max_num_batched_tokens}")
     if len(shape.new_tokens) > settings.max_num_seqs:
-        raise InputError(f"a batch of {len(shape.new_tokens)} is above max_num_seqs {settings.max_num_seqs}")
+        raise InputError(f"a batch of {len(shape.new_tokens)} is above {sequences} {settings.max_num_seqs}")
     longest = max(new + old for new, old in zip(shape.new_tokens, shape.computed, strict=True))
     if longest > settings.max_model_len:
-        raise InputError(f"a sequence of {longest} tokens is above max_model_len {settings.max_model_len}")
+        raise InputError(f"a sequence of {longest} tokens is above {length} {settings.max_model_len}")
     _check_cache(deployment, shape)
 
 
@@ -154,13 +153,13 @@ def _check_cache(deployment: Deployment, shape: StepShape) -> None:
     memory = deployment.memory
     pairs = Counter(zip(shape.new_tokens, shape.computed, strict=True))
     needed = sum(memory.kv.shape.most_blocks(new + old, new) * count for (new, old), count in pairs.items())
-    if needed < memory.num_blocks:
+    if needed <= memory.request_blocks:
         return
     tokens = sum((new + old) * count for (new, old), count in pairs.items())
     longest = max(new + old for new, old in pairs)
     raise InputError(
         f"a step over {len(shape.new_tokens):,} sequences with {tokens:,} tokens in all does not fit in the KV cache, "
-        f"whose {memory.num_blocks - 1:,} blocks hold {memory.most_sequences(longest, 1):,} sequences of {longest:,} "
+        f"whose {memory.request_blocks:,} blocks hold {memory.most_sequences(longest, 1):,} sequences of {longest:,} "
         "tokens; take fewer or shorter ones, or more GPUs"
     )
 

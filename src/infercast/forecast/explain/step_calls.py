@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.graphs import Launch
+from infercast.engines.engine import Launch
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops import Call
 from infercast.serve.step import StepShape
@@ -30,9 +30,8 @@ class StepCalls(NamedTuple):
 
 def step_calls(deployment: Deployment, shape: StepShape) -> StepCalls:
     """The operators of a step over a given batch, padded as its graphs are."""
-    graphs, model, layout = deployment.graphs, deployment.model, deployment.layout
-    launch = graphs.launch(shape.num_tokens, shape.is_decode)
-    padded = shape.num_tokens if launch is Launch.EAGER else graphs.padded(shape.num_tokens)
+    model, layout = deployment.model, deployment.layout
+    launch, padded = deployment.graphs.launch(shape.num_tokens, shape.is_decode)
     queries = np.array(shape.new_tokens)
     return StepCalls(
         token_calls(model, layout, padded),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from infercast.engines.deployment import Deployment
 from infercast.engines.timer import KernelTimer
 from infercast.serve import Record, Replica
-from infercast.serve.scheduler.scheduler import Plan
+from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.stages import StagedSpan
 from infercast.serve.step import HostCost, StepEstimate, StepShape
 from infercast.serve.timeline import Span

@@ -8,10 +8,10 @@ from infercast.engines.deployment import Deployment
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.forecast.explain.step_log import EngineRun, StepLog, new_log
-from infercast.forecast.fleet import DEFAULT_ROUTER, FleetForecast, forecast_fleet, timer_of
+from infercast.forecast.fleet import FleetForecast, forecast_fleet, timer_of
 from infercast.forecast.serving import Forecast, simulate
 from infercast.serve import Workload
-from infercast.serve.state import Progress
+from infercast.serve.loop import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,7 @@ def watch_run(
     """Simulate a workload on a deployment, on all its replicas, and note the steps."""
     if deployment.layout.data > 1:
         logs = tuple(new_log(deployment, len(workload.requests)) for _ in range(deployment.layout.data))
-        named = router or DEFAULT_ROUTER
-        fleet = forecast_fleet(deployment, workload, named, watch=logs, progress=progress, steady=steady)
+        fleet = forecast_fleet(deployment, workload, router, watch=logs, progress=progress, steady=steady)
         return WatchedFleet(fleet, logs)
     if router is not None:
         raise InputError(f"router {router!r} has no meaning for one replica; deploy with data_parallel_size=N")

@@ -129,7 +129,7 @@ def first_of(pool: Pool) -> Replica:
 def _jumps(pool: Pool) -> bool:
     """Whether stretches of steps can be jumped over."""
     first = first_of(pool)
-    return first.stages is None and not first.limits.prompts_first and not pool.lockstep
+    return first.stages is None and not first.policy.prompts_first and not pool.lockstep
 
 
 def around(forecast: Summary, widths: Array, gain: float = inf) -> Intervals:

@@ -16,8 +16,8 @@ def redraw(workload: Workload, replica: Replica, *, seed: int, count: int) -> Wo
 
 def _longest(workload: Workload, replica: Replica) -> int:
     """Tokens of the longest request that the engine is known to take."""
-    if replica.max_model_len is not None and replica.limits.chunked_prefill:
-        blocks = replica.kv_shape.most_blocks(replica.max_model_len, replica.limits.max_num_batched_tokens)
+    if replica.max_model_len is not None and replica.policy.chunked_prefill:
+        blocks = replica.kv_shape.most_blocks(replica.max_model_len, replica.policy.max_num_batched_tokens)
         if blocks <= replica.num_blocks:
             return replica.max_model_len
     return max(request.num_input + request.num_output for request in workload.requests)

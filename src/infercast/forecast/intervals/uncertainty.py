@@ -28,8 +28,6 @@ from math import hypot, inf, log
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.graphs import Launch
-from infercast.engines.launches import launch_work
 from infercast.forecast.explain.kernels import StepCost, price_shape
 from infercast.forecast.explain.phases import average_shape
 from infercast.hardware.kernels import is_modelled
@@ -57,15 +55,9 @@ class Spread:
     host: float = HOST_SPREAD
 
 
-SEEN_IN_ONE = {
-    "latent_layer": "deepseek-v2-lite",
-    "shared_expert_layer": "deepseek-v2-lite",
-    "packed_expert_layer": "gpt-oss-20b",
-}
-"""Host times of layers that were seen in one model only, and the model."""
 SEEN_IN_ONE_SPREAD = 0.3
-"""Standard deviation of the logarithm of such a time in another model: an assumption. Routed experts were off by that
-(52 ms for 72) while they were known from one prompt of one model."""
+"""Standard deviation of the logarithm of host times that were seen in one other model only: an assumption. Routed
+experts were off by that (52 ms for 72) while they were known from one prompt of one model."""
 MEASURED = Spread()
 ELSEWHERE = Spread(prompts=0.125, decodes=0.08, host=0.20)
 NETWORK_SPREAD = 0.3
@@ -90,13 +82,7 @@ def spread_of(deployment: Deployment) -> Spread:
 
 def borrowed_share(deployment: Deployment) -> float:
     """The share of what launching a prompt costs the host that was seen in one other model only."""
-    host, work = deployment.host, launch_work(deployment.model, deployment.layout, deployment.gpu)
-    borrowed = sum(
-        getattr(host, term) * getattr(work, f"{term}s")
-        for term, model in SEEN_IN_ONE.items()
-        if deployment.model.name != model
-    )
-    return borrowed / host.launching(Launch.EAGER, work) if borrowed else 0.0
+    return deployment.host_model.borrowed_share(deployment.model.name)
 
 
 def uncertainty_of(deployment: Deployment, record: Record, spread: Spread | None = None) -> Uncertainty:

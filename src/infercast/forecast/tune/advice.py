@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from infercast.engines.expert_defaults import FORMATS, Configuration, has_tuned_file, rule_of_thumb
+from infercast.engines.expert_launches import Configuration, ExpertLaunches
+from infercast.engines.registry import AnyEngine, default_engine
 from infercast.errors import InputError
 from infercast.hardware import Gpu
-from infercast.models.layout import ParallelLayout, check_layout
+from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls
 from infercast.models.spec import ModelConfig
+from infercast.models.spread import check_layout
 from infercast.ops import MoE
 from infercast.predict.physics.expert_launch import ALIGNED, Prices, price_tiles
 from infercast.predict.physics.expert_tiles import Tiles, all_tiles, excluded, tiles_of
@@ -51,7 +53,7 @@ class TunedShape:
     op: MoE
     tokens: int
     default: Ranked
-    """What vLLM runs by its rules of thumb."""
+    """What the engine runs by its rules of thumb."""
     best: tuple[Ranked, ...]
     """Fastest first."""
     priced: int
@@ -68,14 +70,20 @@ class Tuning:
     layout: ParallelLayout
     op: MoE
     has_file: bool
-    """Whether vLLM brings a file tuned for this layer; its rules of thumb are then not what runs."""
+    """Whether the engine brings a file tuned for this layer; its rules of thumb are then not what runs."""
     shapes: tuple[TunedShape, ...]
+    engine: AnyEngine
+
+    @property
+    def launches(self) -> ExpertLaunches:
+        """How the engine launches experts."""
+        return launches_of(self.engine)
 
     @property
     def needs_trial(self) -> str:
         """Why nothing is recommended untried; empty where forecasts may be enough."""
         if self.has_file:
-            return "vLLM runs a file that was tuned for this layer, and what it holds is not modelled"
+            return f"{self.engine.title} runs a file that was tuned for this layer, and what it holds is not modelled"
         if self.gpu.kernels != PROVED_ON:
             return f"rankings were compared with measurements on {PROVED_ON.title()} GPUs only"
         return ""
@@ -94,8 +102,11 @@ def tune_model(
     enable_expert_parallel: bool = False,
     tokens: Sequence[int] = TOKENS,
     top: int = 5,
+    engine: AnyEngine | None = None,
 ) -> Tuning:
     """Rank configurations for a model's experts at each number of tokens."""
+    chosen = engine or default_engine()
+    launches = launches_of(chosen)
     if gpu.vendor != "NVIDIA":
         raise InputError(f"launches are modelled on NVIDIA GPUs only, and {gpu.name} is none")
     layout = ParallelLayout(tensor_parallel_size, experts=enable_expert_parallel)
@@ -103,12 +114,12 @@ def tune_model(
     op = experts_of(model, layout)
     if op is None:
         raise InputError(f"{model.name} has no routed experts, so there is nothing to tune")
-    if not is_tunable(op):
-        known = ", ".join(FORMATS)
+    if not is_tunable(op, launches):
+        known = ", ".join(launches.formats)
         raise InputError(f"experts of {model.name} are {op.weight_dtype}; Triton's kernel is modelled in {known}")
-    shapes = tuple(tune_shape(replace(op, tokens=count), gpu, top) for count in tokens)
-    has_file = has_tuned_file(op.num_local, op.inter, op.dtype, gpu)
-    return Tuning(model, gpu, layout, op, has_file, shapes)
+    shapes = tuple(tune_shape(replace(op, tokens=count), gpu, top, launches) for count in tokens)
+    has_file = launches.has_tuned_file(op.num_local, op.inter, op.dtype, gpu)
+    return Tuning(model, gpu, layout, op, has_file, shapes, chosen)
 
 
 def experts_of(model: ModelConfig, layout: ParallelLayout) -> MoE | None:
@@ -116,15 +127,22 @@ def experts_of(model: ModelConfig, layout: ParallelLayout) -> MoE | None:
     return next((call.op for call in token_calls(model, layout, 1) if isinstance(call.op, MoE)), None)
 
 
-def is_tunable(op: MoE) -> bool:
+def is_tunable(op: MoE, launches: ExpertLaunches | None) -> bool:
     """Whether these experts are in a format that Triton's kernel is modelled in."""
-    return op.dtype in FORMATS and (op.weight_dtype or op.dtype) == op.dtype
+    return launches is not None and op.dtype in launches.formats and (op.weight_dtype or op.dtype) == op.dtype
 
 
-def tune_shape(op: MoE, gpu: Gpu, top: int) -> TunedShape:
+def launches_of(engine: AnyEngine) -> ExpertLaunches:
+    """How an engine launches experts."""
+    if engine.expert_launches is None:
+        raise InputError(f"how {engine.title} launches routed experts is not modelled, so there is nothing to tune")
+    return engine.expert_launches
+
+
+def tune_shape(op: MoE, gpu: Gpu, top: int, launches: ExpertLaunches) -> TunedShape:
     """Rank configurations for one number of tokens."""
     tokens = int(op.tokens)
-    usual = rule_of_thumb(tokens, op.num_local, op.dtype)
+    usual = launches.rule_of_thumb(tokens, op.num_local, op.dtype)
     tiles, reasons = runnable(op, gpu)
     usual_price, prices = price_tiles(op, gpu, tiles_of([usual])), price_tiles(op, gpu, tiles)
     base = float(usual_price.seconds[0])

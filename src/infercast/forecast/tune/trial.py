@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from infercast.engines.expert_defaults import FILE_KEYS, Configuration
+from infercast.engines.expert_launches import FILE_KEYS, Configuration
 from infercast.forecast.tune.advice import TunedShape, runnable
 from infercast.hardware import Gpu
 from infercast.predict.physics.expert_launch import price_tiles
@@ -17,7 +17,7 @@ from infercast.predict.physics.expert_tiles import tiles_of
 CLEAR = 0.03
 """A measured gain below this is chance: two runs of one configuration lay up to 2.6 % apart in our trial."""
 Row = Mapping[str, Any]
-"""A measured run: the layer's sizes, ``configuration`` (None: vLLM's choice), ``ran`` and ``latency_us``."""
+"""A measured run: the layer's sizes, ``configuration`` (None: the engine's choice), ``ran`` and ``latency_us``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,9 +36,8 @@ from infercast.models.families.gemma import (
     read_gemma4,
 )
 from infercast.models.families.layers import Layer, gather
-from infercast.models.families.refused import REFUSED
 
-__all__ = ["FAMILIES", "MODEL_TYPES", "PREDICTION", "REFUSED", "VISION", "Family", "Fields", "Layer", "gather"]
+__all__ = ["FAMILIES", "PREDICTION", "REFUSED", "VISION", "Family", "Fields", "Layer", "architecture_of", "gather"]
 
 PREDICTION = "multi-token prediction layers left out"
 
@@ -96,43 +96,54 @@ VISION: dict[str, str] = {
     "Qwen3VLMoeForConditionalGeneration": "Qwen3MoeForCausalLM",
 }
 
-# Where a file names no architecture, its model_type tells.
-MODEL_TYPES: dict[str, str] = {
-    "llama": "LlamaForCausalLM",
-    "granite": "GraniteForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "ministral3": "MistralForCausalLM",
-    "mistral3": "Mistral3ForConditionalGeneration",
-    "phi3": "Phi3ForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen2_vl": "Qwen2VLForConditionalGeneration",
-    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
-    "qwen2_moe": "Qwen2MoeForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "qwen3_vl": "Qwen3VLForConditionalGeneration",
-    "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
-    "mimo": "MiMoForCausalLM",
-    "mimo_v2_flash": "MiMoV2FlashForCausalLM",
-    "olmo2": "Olmo2ForCausalLM",
-    "olmo3": "Olmo3ForCausalLM",
-    "glm4": "Glm4ForCausalLM",
-    "glm4_moe": "Glm4MoeForCausalLM",
-    "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
-    "seed_oss": "SeedOssForCausalLM",
-    "gemma": "GemmaForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "gemma3": "Gemma3ForConditionalGeneration",
-    "gemma4_text": "Gemma4ForCausalLM",
-    "gemma4": "Gemma4ForConditionalGeneration",
-    "mixtral": "MixtralForCausalLM",
-    "minimax_m2": "MiniMaxM2ForCausalLM",
-    "gpt_oss": "GptOssForCausalLM",
-    "llama4_text": "Llama4ForCausalLM",
-    "llama4": "Llama4ForConditionalGeneration",
-    "deepseek_v2": "DeepseekV2ForCausalLM",
-    "deepseek_v3": "DeepseekV3ForCausalLM",
-    "kimi_k2": "DeepseekV3ForCausalLM",
-    "kimi_k25": "KimiK25ForConditionalGeneration",
+# Known and not modelled, each with what stands in the way.
+REFUSED: dict[str, str] = {
+    "DeepseekV32ForCausalLM": "sparse attention (an indexer that picks tokens) is not modelled yet",
+    "DeepseekV4ForCausalLM": "compressed sparse attention and hyper-connections are not modelled yet",
+    "GlmMoeDsaForCausalLM": "sparse attention (an indexer that picks tokens) is not modelled yet",
+    "MiniMaxM3ForCausalLM": "block-sparse attention is not modelled yet",
+    "MiniMaxM1ForCausalLM": "lightning (linear) attention layers are not modelled yet",
+    "MiniMaxText01ForCausalLM": "lightning (linear) attention layers are not modelled yet",
+    "NemotronHForCausalLM": "Mamba layers are not modelled yet",
+    "MambaForCausalLM": "Mamba layers are not modelled yet",
+    "Mamba2ForCausalLM": "Mamba layers are not modelled yet",
+    "JambaForCausalLM": "Mamba layers are not modelled yet",
+    "BambaForCausalLM": "Mamba layers are not modelled yet",
+    "FalconH1ForCausalLM": "Mamba layers are not modelled yet",
+    "GraniteMoeHybridForCausalLM": "Mamba layers are not modelled yet",
+    "Zamba2ForCausalLM": "Mamba layers are not modelled yet",
+    "Qwen3NextForCausalLM": "gated delta net layers are not modelled yet",
+    "Qwen3_5ForCausalLM": "gated delta net layers are not modelled yet",
+    "Qwen3_5ForConditionalGeneration": "gated delta net layers are not modelled yet",
+    "Qwen3_5MoeForCausalLM": "gated delta net layers are not modelled yet",
+    "Qwen3_5MoeForConditionalGeneration": "gated delta net layers are not modelled yet",
+    "KimiLinearForCausalLM": "Kimi delta attention (linear attention) layers are not modelled yet",
+    "KimiK3ForConditionalGeneration": "Kimi delta attention (linear attention) layers are not modelled yet",
+    "Lfm2ForCausalLM": "short convolution layers are not modelled yet",
+    "RecurrentGemmaForCausalLM": "recurrent layers are not modelled yet",
+    "RwkvForCausalLM": "recurrent layers are not modelled yet",
+    "DeciLMForCausalLM": "layers without attention (block_configs with no_op) are not modelled yet",
+    "Step3p5ForCausalLM": "head-wise gated attention is not modelled yet",
+    "Step3p7FlashForCausalLM": "head-wise gated attention is not modelled yet",
+    "Gemma3nForConditionalGeneration": "per-layer embeddings and alternating updates are not modelled yet",
+    "Gemma3nForCausalLM": "per-layer embeddings and alternating updates are not modelled yet",
+    "MllamaForConditionalGeneration": "cross-attention layers are not modelled yet",
+    "CohereForCausalLM": "attention and feed-forward side by side are not modelled yet",
+    "Cohere2ForCausalLM": "attention and feed-forward side by side are not modelled yet",
+    "FalconForCausalLM": "attention and feed-forward side by side are not modelled yet",
+    "T5ForConditionalGeneration": "an encoder beside the decoder is not modelled yet",
+    "WhisperForConditionalGeneration": "an encoder beside the decoder is not modelled yet",
+    "BertModel": "an encoder generates no tokens",
+    "LongcatFlashForCausalLM": "two attention blocks a layer and experts that do nothing are not modelled yet",
 }
+
+# Where a file names no architecture, its model_type tells: the same name without capitals, in most cases.
+_BY_TYPE = {
+    re.sub("For(CausalLM|ConditionalGeneration)|_", "", name).lower(): name for name in (*FAMILIES, *VISION)
+} | {"kimik2": "DeepseekV3ForCausalLM", "ministral3": "MistralForCausalLM"}
+
+
+def architecture_of(model_type: str) -> str:
+    """What a file means that names no architecture: ``qwen2_moe`` is Qwen2Moe, ``llama4_text`` the text of Llama4."""
+    name = _BY_TYPE.get(model_type.removesuffix("_text").replace("_", ""), model_type)
+    return VISION.get(name, name) if model_type.endswith("_text") else name

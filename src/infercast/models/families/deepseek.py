@@ -5,7 +5,7 @@ from __future__ import annotations
 from infercast.models.families.experts import routed_experts
 from infercast.models.families.fields import Fields
 from infercast.models.families.layers import Layer, dense_feed_forward
-from infercast.models.spec import LatentAttention
+from infercast.models.mixers import LatentAttention
 
 
 def read_deepseek(fields: Fields) -> list[Layer]:

@@ -10,7 +10,7 @@ from infercast.models.families.layers import (
     grouped_attention,
     windows,
 )
-from infercast.models.spec import GroupedAttention
+from infercast.models.mixers import GroupedAttention
 
 
 def read_llama(fields: Fields) -> list[Layer]:

@@ -17,7 +17,8 @@ from infercast.models.families.layers import (
     useful_window,
     windows,
 )
-from infercast.models.spec import DenseFeedForward, ExpertFeedForward, FeedForward, GroupedAttention
+from infercast.models.feed_forward import DenseFeedForward, ExpertFeedForward, FeedForward
+from infercast.models.mixers import GroupedAttention
 
 
 def routed_experts(

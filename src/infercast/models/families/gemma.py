@@ -17,7 +17,8 @@ from infercast.models.families.layers import (
     rotary_dim,
     windows,
 )
-from infercast.models.spec import ExpertFeedForward, FeedForward, GroupedAttention
+from infercast.models.feed_forward import FeedForward
+from infercast.models.mixers import GroupedAttention
 
 # Gemma 3's config.json leaves out what equals the library's defaults (transformers, Gemma3TextConfig).
 GEMMA3_DEFAULTS = {
@@ -67,7 +68,7 @@ def read_gemma4(fields: Fields) -> list[Layer]:
     everywhere = _global_attention(fields, local)
     feed_forward = _feed_forward(fields)
     # Beside its experts a layer norms the input and output of either feed-forward once more.
-    norms = 7 if isinstance(feed_forward, ExpertFeedForward) else 4
+    norms = 7 if feed_forward.num_experts else 4
     return [Layer(local if here else everywhere, feed_forward, norms=norms) for here in windowed]
 
 

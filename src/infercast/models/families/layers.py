@@ -8,14 +8,16 @@ from dataclasses import dataclass
 
 from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.families.fields import Fields
-from infercast.models.spec import Attention, DenseFeedForward, FeedForward, GroupedAttention, Stack
+from infercast.models.feed_forward import DenseFeedForward, FeedForward
+from infercast.models.mixers import GroupedAttention, Mixer
+from infercast.models.spec import Stack
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One layer, in its place in the model."""
 
-    attention: Attention
+    mixer: Mixer
     feed_forward: FeedForward
     norms: int = 2
 
@@ -26,9 +28,7 @@ def gather(layers: Sequence[Layer]) -> tuple[tuple[Stack, ...], tuple[int, ...]]
     The second is empty where stacks simply follow each other.
     """
     counts = Counter(layers)
-    stacks = tuple(
-        Stack(count, layer.attention, layer.feed_forward, norms=layer.norms) for layer, count in counts.items()
-    )
+    stacks = tuple(Stack(count, layer.mixer, layer.feed_forward, norms=layer.norms) for layer, count in counts.items())
     numbers = {layer: number for number, layer in enumerate(counts)}
     order = tuple(numbers[layer] for layer in layers)
     return stacks, () if list(order) == sorted(order) else order

@@ -95,7 +95,7 @@ def at_most(own: Estimate, seconds: Quantity) -> Estimate:
 @lru_cache
 def ordering(name: str = "vllm") -> Ordering:
     """What is known of an engine's kernels."""
-    values = tomllib.loads(DATA.joinpath(f"engines/{name}_ordering.toml").read_text(encoding="utf-8"))
+    values = tomllib.loads(DATA.joinpath(f"engines/{name}/ordering.toml").read_text(encoding="utf-8"))
     return Ordering(
         tuple(Bound(**{**each, "of": tuple(each["of"])}) for each in values["at_most"]),
         tuple(

@@ -1,18 +1,17 @@
 """Gradient-boosted trees in plain numpy: what a fit leaves behind, and how it is evaluated.
 
 Trees are *oblivious*: all nodes of one level ask the same question, so a tree of depth d is d comparisons and a table
-of 2^d leaves, and a leaf's index is the answers read as bits. Many rows are compared tree by tree, in chunks that stay
-in the processor's cache. For few rows it is quicker to look up, for each feature, the bits that its value decides in
-all trees: for each interval between two borders they are kept as one row of bytes, or as one long integer.
+of 2^d leaves, and a leaf's index is the answers read as bits. One row is compared with all borders at once. For a few
+rows it is quicker to look up, for each feature, the bits that its value decides in all trees: for each interval between
+two borders they are kept as one row of bytes. Many rows are compared tree by tree, in chunks that stay in the
+processor's cache; the more alike the rows of a chunk are, the fewer questions are left.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from operator import getitem, itemgetter
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,6 @@ MANY = 2000
 """Rows from which on trees are compared one after the other."""
 LARGE = 100
 """Trees above which the leaves even of one row are added up as an array."""
-
-BYTES = np.dtype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -57,47 +54,24 @@ class Forest:
         rows = len(values)
         if rows == 1:
             return np.array([self.predict_one(values[0].tolist())])
-        if rows < MANY:
-            return self.predict_columns([*values.T], rows)
         total = np.empty(rows)
         for start in range(0, rows, CHUNK):
             chunk = np.ascontiguousarray(values[start : start + CHUNK].T)
             total[start : start + CHUNK] = self.predict_columns([*chunk], chunk.shape[1])
         return total
 
-    def predict_columns(self, columns: Sequence[Array | float], rows: int) -> Array:
+    def predict_columns(self, columns: Sequence[Array | float], rows: int, dtype: type = np.float64) -> Array:
         """The same for a chunk of rows whose features are columns, or one number where all rows agree."""
         values = [np.asarray(column, dtype=np.float32) for column in columns]
-        if rows < MANY:
-            return self._look_up(values, rows)
-        index, answers = np.empty(rows, dtype=np.uint8), np.empty(rows, dtype=np.bool_)
-        bits, first = answers.view(np.uint8), index.view(np.bool_)
-        total, added = np.full(rows, self.bias, dtype=np.float32), np.empty(rows, dtype=np.float32)
-        for levels, leaves in self._trees:
-            (feature, border), *others = levels
-            np.greater(values[feature], border, out=first)
-            for feature, border in others:
-                np.greater(values[feature], border, out=answers)
-                np.add(index, index, out=index)
-                np.bitwise_or(index, bits, out=index)
-            np.take(leaves, index, out=added, mode="clip")
-            total += added
-        return total
+        return self._look_up(values, rows) if rows < MANY else self._ask(values, rows, dtype)
 
     def predict_one(self, values: Sequence[float]) -> float:
         """The sum over all trees for one row."""
-        if len(self.leaves) > LARGE:
-            return self._predict_one_of_many(values)
-        pick, borders, bits, leaves = self._for_one
-        index = sum(map(getitem, bits, map(bisect_left, borders, pick(values))))  # no two features set the same bit
-        return self.bias + sum(map(getitem, leaves, index.to_bytes(len(leaves), "little")))
-
-    def _predict_one_of_many(self, values: Sequence[float]) -> float:
-        """The same with an array of leaves."""
-        pick, borders, bits, places, leaves, first_leaves = self._for_one_of_many
-        decided = np.frombuffer(b"".join(map(getitem, bits, map(bisect_left, borders, pick(values)))), BYTES)
-        index = np.bitwise_or.reduce(decided.take(places))
-        return self.bias + float(np.add.reduce(leaves.take(index + first_leaves)))
+        asked, borders, leaves, first_leaves = self._for_one
+        index = np.packbits(np.array(values).take(asked) > borders)
+        added = leaves.take(index + first_leaves)
+        # Few are added up faster, and always were, one after the other.
+        return self.bias + (float(np.add.reduce(added)) if len(added) > LARGE else sum(added.tolist()))
 
     def leaf_numbers(self, features: Array) -> Array:
         """(rows, trees) which leaf each tree picks."""
@@ -116,45 +90,61 @@ class Forest:
         places = self._leaf_numbers(columns, rows) + np.arange(0, trees * leaves, leaves)
         return np.asarray(self.bias + self.leaves.take(places).sum(axis=1, dtype=np.float64))
 
-    @cached_property
-    def _trees(self) -> list[tuple[list[tuple[int, Array]], Array]]:
-        """Each tree's questions, last bit first, and its leaves."""
-        levels = self._levels()
-        return [(questions[::-1], leaves) for questions, leaves in zip(levels, self.leaves, strict=True)]
+    def _ask(self, columns: Sequence[Array], rows: int, dtype: type) -> Array:
+        """For many rows. What all rows answer alike is not asked, and trees with few questions left are joined."""
+        features, borders, places = self._questions
+        least, most = (np.array([end(column) for column in columns]) for end in (np.min, np.max))
+        is_yes, may_be_yes = least[features] > borders, most[features] > borders
+        firsts, patterns = (is_yes @ places).tolist(), ((is_yes ^ may_be_yes) @ places).tolist()
+        index, answers = np.empty(rows, dtype=np.uint8), np.empty(rows, dtype=np.bool_)
+        added: Array = np.empty(rows, dtype=dtype)
+        total: Array = np.full(rows, self.bias, dtype=dtype)
+        for asked, leaves in self._joined(firsts, patterns, dtype):
+            index.fill(0)
+            for tree, level in asked:
+                np.greater(columns[features[tree, level]], borders[tree, level, ...], out=answers)
+                np.add(index, index, out=index)
+                np.bitwise_or(index, answers.view(np.uint8), out=index)
+            np.take(leaves, index, out=added, mode="clip")
+            total += added
+        return total
 
-    @cached_property
-    def _for_one(self) -> tuple[itemgetter[Any], list[list[float]], list[list[int]], list[list[float]]]:
-        """What `predict_one` needs, as lists: how to pick the features used, their borders and bits; all leaves."""
-        bits = [[int.from_bytes(row.tobytes(), "little") for row in table] for _, _, table in self._tables]
-        return *self._pick_and_borders(), bits, self.leaves.tolist()
+    def _joined(
+        self, firsts: list[int], patterns: list[int], dtype: type
+    ) -> Iterator[tuple[list[tuple[int, int]], Array]]:
+        """(tree, level) of up to 8 questions, and what each set of answers adds.
 
-    @cached_property
-    def _for_one_of_many(self) -> tuple[itemgetter[Any], list[list[float]], list[list[bytes]], Array, Array, Array]:
-        """The same with bits as bytes of those trees alone that ask for a feature, which keeps them in the cache.
-
-        Then (levels, trees) where the bytes of a tree are among those of all features, all leaves, and where a tree's
-        start.
+        ``firsts`` are the leaves of each tree where all that is asked is answered no, ``patterns`` which levels ask.
         """
-        trees, leaves = self.leaves.shape
-        is_asking = np.array([table[-1, :trees] > 0 for _, _, table in self._tables])
-        is_asking[0] |= ~is_asking.any(axis=0)
-        bits = [
-            [row.tobytes() for row in table[:, :trees][:, asking]]
-            for (_, _, table), asking in zip(self._tables, is_asking, strict=True)
-        ]
-        counts = is_asking.sum(axis=0)
-        order = np.argsort(np.nonzero(is_asking)[1], kind="stable")
-        # A tree that asks for fewer features than others takes its last byte again.
-        levels = np.minimum(np.arange(counts.max())[:, None], counts - 1)
-        places = order[np.cumsum(counts) - counts + levels]
-        first_leaves = np.arange(0, trees * leaves, leaves)
-        return *self._pick_and_borders(), bits, places, self.leaves.ravel().astype(np.float64), first_leaves
+        asked: list[tuple[int, int]] = []
+        leaves: Array = np.zeros(1, dtype=dtype)
+        for tree, (own, first, pattern) in enumerate(zip(self.leaves, firsts, patterns, strict=True)):
+            levels, offsets = _asking(pattern)
+            if len(asked) + len(levels) > 8:
+                yield asked, leaves
+                asked, leaves = [], np.zeros(1, dtype=dtype)
+            asked.extend([(tree, level) for level in levels])
+            leaves = np.add.outer(leaves, own.take(offsets + first)).ravel()
+        yield asked, leaves
 
-    def _pick_and_borders(self) -> tuple[itemgetter[Any], list[list[float]]]:
-        features = [feature for feature, _, _ in self._tables]
-        borders = [_rounding_to(borders).tolist() for _, borders, _ in self._tables]
-        # Picking one more, so that what is picked is a tuple even of a single feature, is harmless: `map` stops before.
-        return itemgetter(*features, features[0]), borders
+    @cached_property
+    def _questions(self) -> tuple[Array, Array, Array]:
+        """(trees, depth) the features and borders of all levels, and the bits that these answer."""
+        features = self.features.astype(np.intp)
+        counts = np.array([len(each) for each in self.borders])
+        missing = np.full(1, np.inf, dtype=np.float32)
+        places = np.where(self.bins < counts[features], (np.cumsum(counts) - counts)[features] + self.bins, -1)
+        return features, np.concatenate([*self.borders, missing])[places], 1 << np.arange(features.shape[1])
+
+    @cached_property
+    def _for_one(self) -> tuple[Array, Array, Array, Array]:
+        """What `predict_one` needs: features and borders of 8 levels a tree, highest bit first; where leaves start."""
+        features, borders, _ = self._questions
+        trees, leaves = self.leaves.shape
+        missing = ((0, 0), (8 - features.shape[1], 0))
+        asked = np.pad(features[:, ::-1], missing).ravel()
+        above = np.pad(_rounding_to(borders[:, ::-1]), missing, constant_values=np.inf).ravel()
+        return asked, above, self.leaves.ravel().astype(np.float64), np.arange(0, trees * leaves, leaves)
 
     @cached_property
     def _tables(self) -> list[tuple[int, Array, Array]]:
@@ -163,14 +153,10 @@ class Forest:
         Bits are a byte a tree and come in words of eight.
         """
         trees, depth = self.features.shape
-        features = self.features.ravel().astype(np.intp)
-        places = np.concatenate(([0], np.cumsum([len(each) for each in self.borders])))
-        is_asked = self.bins.ravel() < np.diff(places)[features]
-        all_borders = np.concatenate([*self.borders, np.zeros(1, dtype=np.float32)])
-        values = np.where(is_asked, all_borders[np.where(is_asked, places[features] + self.bins.ravel(), 0)], np.inf)
+        features, values, _ = (each.ravel() for each in self._questions)
         # Questions by feature and border: each different one sets bits in a row, below an empty row a feature.
         order = np.lexsort((values, features))
-        asked, borders = features[order], values[order].astype(np.float32)
+        asked, borders = features[order], values[order]
         is_next = np.concatenate(([False], asked[1:] != asked[:-1]))
         is_new = is_next | np.concatenate(([True], borders[1:] != borders[:-1]))
         rows = np.cumsum(is_new) + np.cumsum(is_next)
@@ -186,19 +172,19 @@ class Forest:
             tables.append((int(asked[first]), borders[first:end][is_new[first:end]], bits[mine]))
         return tables
 
-    def _levels(self) -> list[list[tuple[int, Array]]]:
-        """For each tree, (feature, border) of its levels."""
-        missing = np.array(np.inf, dtype=np.float32)
-        return [
-            [
-                (feature, self.borders[feature][number, ...] if number < len(self.borders[feature]) else missing)
-                for feature, number in zip(*tree, strict=True)
-            ]
-            for tree in zip(self.features.tolist(), self.bins.tolist(), strict=True)
-        ]
+
+@cache
+def _asking(pattern: int) -> tuple[list[int], Array]:
+    """The levels whose bits are set in a number, highest first, and what their answers add to a leaf's number."""
+    levels = [level for level in range(7, -1, -1) if pattern >> level & 1]
+    offsets = np.zeros(1, dtype=np.intp)
+    for level in levels:
+        offsets = np.add.outer(offsets, [0, 1 << level]).ravel()
+    return levels, offsets
 
 
 def _rounding_to(borders: Array) -> Array:
     """The largest doubles that are still rounded to these single floats, and so are not above them."""
     # In doubles: half of the least float32, above a border at zero, would be none.
-    return np.asarray(borders.astype(np.float64) + 0.5 * np.spacing(np.abs(borders)).astype(np.float64))
+    half = 0.5 * np.spacing(np.where(np.isinf(borders), 0.0, np.abs(borders)).astype(np.float32)).astype(np.float64)
+    return np.asarray(borders.astype(np.float64) + half)

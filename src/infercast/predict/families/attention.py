@@ -128,7 +128,7 @@ PREFILL = Family(
             lambda values: _build(values, values["q_len"], values["q_len"] + values["prefix"]),
         )
     },
-    step_sizes=("queries", "keys", "sequences"),
+    step_sizes=("sequences", "queries", "keys"),
     split=_split,
     sizes=batch_of,
     size_of_one=single_of,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,13 +13,16 @@ from infercast.ops import Collective
 from infercast.predict.families.family import Ceiling, Family, Shape, floats, lone
 from infercast.predict.physics.collective import FEATURES, Exchange
 
+if TYPE_CHECKING:
+    from infercast.predict.profile import KernelProfile
+
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
 
-def _variants(op: Collective, gpu: Gpu) -> tuple[str, ...]:
+def _variants(op: Collective, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
     """Without direct links, engines give their own kernel up beyond two GPUs."""
     has_own = op.kind == "all_reduce" and (gpu.is_linked(op.gpus) or op.gpus <= 2)
-    return ("vLLM_custom_graph", "NCCL") if has_own else ("NCCL",)
+    return (profile.all_reduce, "NCCL") if has_own else ("NCCL",)
 
 
 def _is_measured(op: Collective, gpu: Gpu) -> bool:
@@ -46,7 +50,7 @@ COLLECTIVE = Family(
     limits=lambda op, gpu: {"link": np.ravel(op.link_bytes) / gpu.link_bandwidth(op.gpus)},
     moved=lambda op: op.link_bytes,
     bandwidth=lambda op, gpu: gpu.link_bandwidth(op.gpus),
-    variants=lambda op, gpu, _: _variants(op, gpu),
+    variants=_variants,
     is_measured=_is_measured,
     is_chip_bound=False,  # but by links, of which a board with a bridge has two kinds
     servers=lambda op, gpu: servers(gpu) if is_left_open(gpu, op.gpus) else [],

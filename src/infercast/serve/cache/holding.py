@@ -1,69 +1,109 @@
-"""What one sequence holds of the KV cache: how many blocks, and which of them others can find."""
+"""What one sequence holds of the KV cache, and the spans of blocks that others can find.
+
+Blocks come and go in spans: those that one sequence filled, lie on one edge of the tree of prompts and are held by the
+same sequences. A span is cut where that stops to be true of all its blocks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence as SequenceOf
 
-from infercast.serve.cache.prefix import BlockKey
-
-Name = tuple[int, BlockKey]
-"""A group, and the content of a block in it."""
+from infercast.serve.cache.paths import Path
 
 
-class Copy:
-    """A full block that can be found by its content. Several may hold the same: the oldest of them is found."""
+class Span:
+    """Full blocks that can be found by their content: positions ``start`` to ``end`` of one edge, in one group."""
 
-    __slots__ = ("holders", "name", "next")
+    __slots__ = ("bundle", "end", "holders", "line", "start")
 
-    def __init__(self, name: Name, holders: int) -> None:
-        self.name, self.holders = name, holders
-        self.next: Copy | None = None
-        """A younger copy of the same content."""
-
-
-@dataclass(slots=True)
-class Table:
-    """The blocks of one sequence in one group, by their position in it."""
-
-    first: int = 0
-    """Those before have fallen out of the window."""
-    length: int = 0
-    """Those from ``first`` up to here are held."""
-    copies: dict[int, Copy] = field(default_factory=dict)
-    """Held blocks that others can find, or that the sequence itself may look for again."""
-    tails: Sequence[range] | None = None
-    """Positions that become findable when they are full; None: all of them."""
-
-    def keeps(self, position: int) -> bool:
-        """Whether a block becomes findable when it is full."""
-        return self.tails is None or any(position in tail for tail in self.tails)
-
-    def count_kept(self, start: int, end: int) -> int:
-        """How many blocks from ``start`` to before ``end`` become findable."""
-        if self.tails is None:
-            return max(0, end - start)
-        return len({position for tail in self.tails for position in tail if start <= position < end})
+    def __init__(self, line: Line, start: int, end: int) -> None:
+        self.line, self.start, self.end = line, start, end
+        self.holders: set[Holding] = set()
+        self.bundle: Bundle | None = None
+        """Where it waits to be found or overwritten, if nobody holds it."""
 
 
-@dataclass(slots=True)
+class Line:
+    """All spans of one edge in one group, the oldest first: of several copies of a block, the oldest is found."""
+
+    __slots__ = ("edge", "group", "spans")
+
+    def __init__(self, edge: int, group: int) -> None:
+        self.edge, self.group = edge, group
+        self.spans: list[Span] = []
+
+    def at(self, position: int) -> Span | None:
+        """The oldest copy of a block."""
+        for span in self.spans:
+            if span.start <= position < span.end:
+                return span
+        return None
+
+    def reach(self, position: int) -> int:
+        """How far blocks can be found from here on."""
+        before = -1
+        while before < position:
+            before = position
+            for span in self.spans:
+                if span.start <= position < span.end:
+                    position = span.end
+        return position
+
+
+class Bundle:
+    """Spans that were given back together; the last block is overwritten first."""
+
+    __slots__ = ("spans",)
+
+    def __init__(self, spans: list[Span]) -> None:
+        self.spans = spans
+        for span in spans:
+            span.bundle = self
+
+
 class Holding:
     """What one sequence holds of the cache."""
 
-    index: int
-    shared: list[BlockKey]
-    """Names of the leading blocks that other requests may have in common with it."""
-    tables: tuple[Table, ...]
-    """One for each group."""
-    num_input: int = 0
-    """Tokens of its prompt."""
-    num_named: int = 0
-    """Leading blocks that can be found."""
-    capacity: int = 0
-    """Tokens that fit without asking for more."""
-    left_behind: bool = False
-    """Whether some of its own blocks may still be findable from before it was preempted."""
+    __slots__ = (
+        "first", "index", "left_behind", "length", "named", "num_input", "path", "shared", "spans", "tails"
+    )  # fmt: skip
 
-    def key(self, position: int) -> BlockKey:
-        """The name of a block's content; what is not shared is the sequence's own."""
-        return self.shared[position] if position < len(self.shared) else (self.index, position)
+    def __init__(self, index: int, path: Path, num_input: int, num_groups: int) -> None:
+        self.index = index
+        self.path = path
+        """Of the leading blocks that other requests may have in common with it ..."""
+        self.shared = path[-1][2] if path else 0
+        """... and how many these are."""
+        self.num_input = num_input
+        self.length = 0
+        """Blocks of each group up to here are held ..."""
+        self.first = [0] * num_groups
+        """... but for those that have fallen out of a group's window."""
+        self.named = 0
+        """Leading blocks that are full and known."""
+        self.spans: list[list[Span]] | None = None
+        """Of each group, what it holds that others can find, in order; None: nothing."""
+        self.left_behind = False
+        """Whether some of its own blocks may still be findable from before it was preempted."""
+        self.tails: dict[int, SequenceOf[range]] = {}
+        """For some groups, which blocks become findable when they are full; otherwise all do."""
+
+    @property
+    def own_edge(self) -> int:
+        """Where blocks lie that are not shared."""
+        return -1 - self.index
+
+    def pieces(self) -> Path:
+        """Its path, and its own edge where it may find something there."""
+        return (*self.path, (self.own_edge, self.shared, 1 << 60)) if self.left_behind else self.path
+
+    def kept(self, group: int, start: int, end: int) -> list[tuple[int, int]]:
+        """Parts of these blocks that become findable when they are full."""
+        if group not in self.tails:
+            return [(start, end)] if start < end else []
+        parts: list[tuple[int, int]] = []
+        for tail in self.tails[group]:
+            begin = max(start, tail.start, parts[-1][1] if parts else 0)
+            if begin < min(end, tail.stop):
+                parts.append((begin, min(end, tail.stop)))
+        return parts

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from infercast.serve.cache.holding import Copy, Holding, Name, Table
+from infercast.serve.cache.holding import Bundle, Holding, Line, Span
 from infercast.serve.cache.lookup import Lookup
-from infercast.serve.cache.prefix import PrefixNames
+from infercast.serve.cache.paths import Path, PrefixPaths
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request
 
@@ -36,28 +36,27 @@ class KvCache:
         self.num_held = 0
         """Blocks that somebody holds."""
         self.shape = shape
-        self._block_size = shape.block_size
         self.caching = caching
         self.sparse_windows = sparse_windows
+        self.num_groups = len(shape.windows)
+        self._block_size = shape.block_size
         self._groups = tuple(KvShape(shape.block_size, (window,)) for window in shape.windows)
         self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
-        self._names = PrefixNames(shape.block_size)
+        self._paths = PrefixPaths(shape.block_size)
         self._num_blank = num_blocks
-        # Copies with one block each, and runs (whole numbers) with as many as they have left.
-        self._unused: OrderedDict[Copy | int, int] = OrderedDict()
+        # What was given back together, and runs (whole numbers) with as many blocks as they have.
+        self._unused: OrderedDict[Bundle | int, int] = OrderedDict()
         self._num_runs = 0
-        self._found: dict[Name, Copy] = {}
-        self._lookup = Lookup(shape, self._found)
+        self._lookup = Lookup(shape)
 
     @property
     def num_free(self) -> int:
         """Blocks that nobody holds, findable ones among them."""
         return self.num_blocks - self.num_held
 
-    def new_holding(self, index: int, request: Request) -> Holding:
-        """For a sequence that holds nothing yet."""
-        shared = self._names.shared_keys(request) if self.caching and request.prefix else []
-        return Holding(index, shared, tuple([Table() for _ in self.shape.windows]), request.num_input)
+    def path(self, request: Request) -> Path:
+        """The blocks that a request may have in common with others."""
+        return self._paths.path(request) if self.caching and request.prefix else ()
 
     def longest_prefix(self, holding: Holding, num_tokens: int) -> int:
         """Tokens of a sequence's beginning that are cached: whole blocks, and never all of its tokens."""
@@ -65,11 +64,11 @@ class KvCache:
             return 0
         most = (num_tokens - 1) // self._block_size
         if not holding.left_behind:
-            most = min(most, len(holding.shared))
+            most = min(most, holding.shared)
         hit, longest = self._lookup(holding, most) if most else (0, 0)
         if self.sparse_windows:
             for group in self._windowed:
-                holding.tables[group].tails = self._lookup.tails(group, holding, longest if longest > hit else 0)
+                holding.tails[group] = self._lookup.tails(group, holding, longest if longest > hit else 0)
         return hit * self._block_size
 
     def admit(self, holding: Holding, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> bool:
@@ -77,58 +76,46 @@ class KvCache:
 
         It starts only if all the blocks for its ``num_tokens``, computed at most ``chunk`` a step, were free now.
         """
-        count = num_cached // self._block_size
-        found = self._lookup.found(holding, num_cached) if count else []
-        held_by_none = sum([not copy.holders for copies in found for copy in copies])
-        if self.blocks_to_start(num_cached, new_tokens, num_tokens, chunk) + held_by_none > self.num_free:
+        states = self.shape.state_blocks
+        needed = states + self.blocks_to_start(num_cached, new_tokens, num_tokens, chunk)
+        if needed > self.num_free:
             return False
-        for group, copies in enumerate(found):
-            table = holding.tables[group]
-            table.first, table.length = count - len(copies), count
-            table.copies.update(zip(range(table.first, count), copies, strict=True))
-            for copy in copies:
-                if not copy.holders:
-                    del self._unused[copy]
-                    self.num_held += 1
-                copy.holders += 1
-        holding.num_named = count
-        return self.grow(holding, num_cached, new_tokens)
+        count = num_cached // self._block_size
+        if count:
+            found = [[*self._lookup.found(holding, group, count)] for group in range(self.num_groups)]
+            for parts in found:
+                for line, start, end in parts:
+                    span = line.at(start)
+                    assert span is not None
+                    needed += 0 if span.holders else end - start
+            if needed > self.num_free:
+                return False
+            holding.spans = [[self._hold(holding, *part) for part in parts] for parts in found]
+            holding.first = [parts[0][1] if parts else count for parts in found]
+        holding.named = holding.length = count
+        self.take(states)
+        return self.grow(holding, num_cached + new_tokens)
 
     def blocks_to_start(self, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> int:
         """Blocks beyond the cached ones that must be free: for the first step, and for the most that are ever held."""
         size = self._block_size
         count, needed = num_cached // size, -(-(num_cached + new_tokens) // size)
         if not self._windowed:
-            return (max(needed, -(-num_tokens // size)) - count) * len(self._groups)
+            return (max(needed, -(-num_tokens // size)) - count) * self.num_groups
         # Group by group: a window's few blocks must not make up for what full attention still needs.
         whole = sum([max(0, group.most_blocks(num_tokens, chunk) - count) for group in self._groups])
-        return max((needed - count) * len(self._groups), whole)
+        return max((needed - count) * self.num_groups, whole)
 
-    def grow(self, holding: Holding, computed: int, new_tokens: int) -> bool:
-        """Make room for ``new_tokens`` after ``computed`` ones, or take nothing and say no."""
-        needed = -(-(computed + new_tokens) // self._block_size)
-        missing = sum([needed - table.length for table in holding.tables])
+    def grow(self, holding: Holding, num_tokens: int) -> bool:
+        """Make room for so many tokens, or take nothing and say no."""
+        needed = -(-num_tokens // self._block_size)
+        missing = (needed - holding.length) * self.num_groups
         if self.num_held + missing > self.num_blocks:
             return False
-        self.take(missing)
-        self.cover(holding, needed)
+        if missing > 0:
+            self.take(missing)
+            holding.length = needed
         return True
-
-    def cover(self, holding: Holding, needed: int) -> None:
-        """A sequence holds so many blocks of each group now."""
-        for table in holding.tables:
-            table.length = needed
-        holding.capacity = needed * self._block_size
-
-    def slide(self, holding: Holding, computed: int) -> None:
-        """Release the blocks that no token after ``computed`` ones looks at; the last of them is forgotten first."""
-        for group in self._windowed:
-            table = holding.tables[group]
-            first = min(self.shape.first_in_window(group, computed), table.length)
-            if first > table.first:
-                for position in range(first - 1, table.first - 1, -1):
-                    self._release(holding, group, position)
-                table.first = first
 
     def take(self, count: int) -> None:
         """Hand out free blocks: blank ones first, then those whose content was used least recently."""
@@ -139,70 +126,142 @@ class KvCache:
 
     def _forget(self) -> None:
         """Make blank what was used least recently; the rest of a run is as good as blank then."""
+        unused = self._unused
         while self._num_blank < 0:
-            entry, blocks = self._unused.popitem(last=False)
-            self._num_blank += blocks
-            if not isinstance(entry, int):
-                self._lookup.forget(entry)
+            entry = next(iter(unused))
+            if isinstance(entry, int):
+                self._num_blank += unused.pop(entry)
+                continue
+            span = entry.spans[-1]
+            count = min(-self._num_blank, span.end - span.start)
+            self._num_blank += count
+            span.end -= count
+            if span.start == span.end:
+                self._lookup.forget(span)
+                entry.spans.pop()
+                if not entry.spans:
+                    del unused[entry]
 
-    def name_full_blocks(self, holding: Holding, num_tokens: int) -> None:
+    def name(self, holding: Holding, num_tokens: int) -> None:
         """Let others find the blocks that these tokens fill, already while they are being computed."""
         full = num_tokens // self._block_size
-        if full <= holding.num_named or not self.caching:
+        before = holding.named
+        if full <= before or not self.caching:
             return
-        # Nobody else looks for what is not shared, so its name matters only where it was left behind before.
-        last = full if holding.left_behind else min(full, len(holding.shared))
-        keys = [holding.key(position) for position in range(holding.num_named, last)]
-        for group, table in enumerate(holding.tables):
-            copies, add = table.copies, self._lookup.add
-            for position, key in enumerate(keys, holding.num_named):
-                if position >= table.first and (table.tails is None or table.keeps(position)):
-                    copies[position] = add(Copy((group, key), 1))
-        holding.num_named = full
+        holding.named = full
+        # Nobody else looks for what is not shared: that has a name only once it is left behind.
+        if before >= holding.shared:
+            return
+        for edge, first, end in holding.path:
+            start, stop = max(before, first), min(full, end)
+            for group in range(self.num_groups) if start < stop else ():
+                for part in holding.kept(group, max(start, holding.first[group]), stop):
+                    self._add(holding, self._lookup.line(edge, group), *part)
+
+    def _add(self, holding: Holding, line: Line, start: int, end: int) -> None:
+        """A sequence has filled these blocks."""
+        if holding.spans is None:
+            holding.spans = [[] for _ in range(self.num_groups)]
+        own = holding.spans[line.group]
+        last = own[-1] if own else None
+        # Its last span becomes longer, if nobody else has it and no other copy has come since.
+        if last is not None and line.spans and last is line.spans[-1] and last.end == start and len(last.holders) == 1:
+            last.end = end
+            return
+        span = Span(line, start, end)
+        span.holders.add(holding)
+        line.spans.append(span)
+        own.append(span)
+
+    def slide(self, holding: Holding, computed: int) -> bool:
+        """Release the blocks that no token after ``computed`` ones looks at; the last of them is forgotten first.
+
+        Returns whether there were any.
+        """
+        moved = False
+        for group in self._windowed:
+            start, end = holding.first[group], min(self.shape.first_in_window(group, computed), holding.length)
+            if end > start:
+                moved = True
+                holding.first[group] = end
+                self._release(holding, group, start, end, named=True)
+        return moved
 
     def free(self, holding: Holding, *, done: bool = True) -> None:
         """Give everything back; the last block of a sequence is the first to be forgotten.
 
         A sequence that is not ``done`` may come back and find its own blocks again.
         """
-        for group, table in enumerate(holding.tables):
-            end = table.length
-            if done and not holding.left_behind:
-                end = min(end, max(len(holding.shared), table.first))
-                full = table.count_kept(end, holding.num_named) if self.caching else 0
-                self._give_back(table.length - end, full)
-            for position in range(end - 1, table.first - 1, -1):
-                self._release(holding, group, position)
-            table.first = table.length = 0
+        if holding.length:
+            self.num_held -= self.shape.state_blocks
+            self._num_blank += self.shape.state_blocks
+        for group, first in enumerate(holding.first):
+            if holding.length > first:
+                self._release(holding, group, first, holding.length, named=not done)
+            holding.first[group] = 0
         holding.left_behind |= not done
-        holding.num_named = holding.capacity = 0
+        holding.named = holding.length = 0
+        holding.spans = None
 
-    def retire(self, num_tokens: int) -> None:
-        """A sequence is done that had computed so many tokens, had none in common with others and never gave way."""
-        blocks, full = -(-num_tokens // self._block_size), num_tokens // self._block_size if self.caching else 0
-        for _ in self._groups:
-            self._give_back(blocks, full)
-
-    def _give_back(self, blocks: int, run: int) -> None:
-        """So many blocks are free, of which a run is full."""
-        self.num_held -= blocks
-        if run > 0:
+    def _release(self, holding: Holding, group: int, start: int, end: int, *, named: bool) -> None:
+        """A sequence lets go of blocks of a group, from the last to the first; ``named``: it may look for its own."""
+        spans = [] if holding.spans is None else holding.spans[group]
+        released: list[Span] = []
+        freed = end - start
+        while spans and spans[0].start < end:
+            span = spans[0]
+            if span.end > end:
+                self._cut(span, end)
+            del spans[0]
+            span.holders.discard(holding)
+            if span.holders:
+                freed -= span.end - span.start
+            else:
+                released.append(span)
+        self.num_held -= freed
+        # Its own blocks come after what it shares; those that it found again have a name already.
+        own = max(start, holding.shared, released[-1].end if released and released[-1].line.edge < 0 else 0)
+        parts = holding.kept(group, own, min(end, holding.named)) if self.caching and holding.named > own else []
+        if named:
+            for part in parts:
+                span = Span(self._lookup.line(holding.own_edge, group), *part)
+                span.line.spans.append(span)
+                released.append(span)
+        elif parts:
             self._num_runs += 1
-            self._unused[self._num_runs] = run
-            blocks -= run
-        self._num_blank += blocks
+            run = self._unused[self._num_runs] = sum([stop - begin for begin, stop in parts])
+            freed -= run
+        if released:
+            self._unused[Bundle(released)] = 0
+            freed -= sum([span.end - span.start for span in released])
+        self._num_blank += freed
 
-    def _release(self, holding: Holding, group: int, position: int) -> None:
-        """One holder less; without holders a complete block waits to be found or handed out."""
-        table = holding.tables[group]
-        copy = table.copies.pop(position, None)
-        if copy is not None:
-            copy.holders -= 1
-        elif position < holding.num_named and table.keeps(position):
-            copy = self._lookup.add(Copy((group, holding.key(position)), 0))
-        else:
-            self._num_blank += 1
-        if copy is None or not copy.holders:
-            self.num_held -= 1
-            if copy is not None:
-                self._unused[copy] = 1
+    def _hold(self, holding: Holding, line: Line, start: int, end: int) -> Span:
+        """One holder more of blocks that lie in one span."""
+        span = line.at(start)
+        assert span is not None
+        if span.start < start:
+            span = self._cut(span, start)
+        if span.end > end:
+            self._cut(span, end)
+        if span.bundle is not None:
+            span.bundle.spans.remove(span)
+            if not span.bundle.spans:
+                del self._unused[span.bundle]
+            span.bundle = None
+            self.num_held += end - start
+        span.holders.add(holding)
+        return span
+
+    def _cut(self, span: Span, position: int) -> Span:
+        """Two spans of one; returns the second."""
+        second = Span(span.line, position, span.end)
+        span.end = position
+        places = [span.line.spans, *(each.spans[span.line.group] for each in span.holders if each.spans is not None)]
+        second.holders = {*span.holders}
+        if span.bundle is not None:
+            places.append(span.bundle.spans)
+            second.bundle = span.bundle
+        for spans in places:
+            spans.insert(spans.index(span) + 1, second)
+        return second

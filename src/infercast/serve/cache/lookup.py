@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from infercast.serve.cache.holding import Copy, Holding, Name
+from collections.abc import Iterator
+
+from infercast.serve.cache.holding import Holding, Line, Span
 from infercast.serve.cache.shape import KvShape
+
+Part = tuple[Line, int, int]
+"""Blocks from one position to another, in the oldest span that has them."""
 
 
 class Lookup:
-    """Finds blocks; several copies of one content stand in a row, the oldest first."""
+    """Finds spans of blocks."""
 
-    def __init__(self, shape: KvShape, found: dict[Name, Copy]) -> None:
-        self._shape, self._oldest = shape, found
+    def __init__(self, shape: KvShape) -> None:
+        self._shape = shape
+        self._lines: dict[tuple[int, int], Line] = {}
         self._everywhere = [group for group, window in enumerate(shape.windows) if not window]
         kinds: dict[int, list[int]] = {}
         for group, window in enumerate(shape.windows):
@@ -18,27 +24,19 @@ class Lookup:
                 kinds.setdefault(window, []).append(group)
         self._windowed = [*kinds.values()]
 
-    def add(self, copy: Copy) -> Copy:
-        """Let a copy be found once older ones of the same content are gone."""
-        last = self._oldest.setdefault(copy.name, copy)
-        if last is not copy:
-            while last.next is not None:
-                last = last.next
-            last.next = copy
-        return copy
+    def line(self, edge: int, group: int) -> Line:
+        """What there is of an edge."""
+        line = self._lines.get((edge, group))
+        if line is None:
+            line = self._lines[edge, group] = Line(edge, group)
+        return line
 
-    def forget(self, copy: Copy) -> None:
-        """A copy is overwritten."""
-        before = self._oldest[copy.name]
-        if before is not copy:
-            while before.next is not copy:
-                assert before.next is not None
-                before = before.next
-            before.next = copy.next
-        elif copy.next is not None:
-            self._oldest[copy.name] = copy.next
-        else:
-            del self._oldest[copy.name]
+    def forget(self, span: Span) -> None:
+        """Nothing of a span is left."""
+        line = span.line
+        line.spans.remove(span)
+        if not line.spans:
+            del self._lines[line.edge, line.group]
 
     def __call__(self, holding: Holding, most: int) -> tuple[int, int]:
         """Leading blocks, up to ``most``, that all groups can go on from; and how far a kind of layer comes alone."""
@@ -53,16 +51,19 @@ class Lookup:
             if hit == before or len(self._windowed) <= 1:
                 return hit, longest
 
-    def found(self, holding: Holding, num_cached: int) -> list[list[Copy]]:
-        """The cached blocks of each group for that many tokens; those before a window are not needed."""
-        count = num_cached // self._shape.block_size
-        return [
-            [
-                self._oldest[group, holding.key(position)]
-                for position in range(self._shape.first_in_window(group, num_cached), count)
-            ]
-            for group in range(len(self._shape.windows))
-        ]
+    def found(self, holding: Holding, group: int, count: int) -> Iterator[Part]:
+        """The cached blocks of a group up to ``count``, in parts; those before its window are not needed."""
+        position = self._shape.first_in_window(group, count * self._shape.block_size)
+        for edge, _, end in holding.pieces():
+            while position < min(end, count):
+                line = self._lines[edge, group]
+                number = next(i for i, span in enumerate(line.spans) if span.start <= position < span.end)
+                stop = min(line.spans[number].end, end, count)
+                for older in line.spans[:number]:
+                    if position < older.start < stop:
+                        stop = older.start
+                yield line, position, stop
+                position = stop
 
     def tails(self, group: int, holding: Holding, junction: int) -> list[range]:
         """Blocks of a window from which the same prompt can go on, and one that parts from it after ``junction``."""
@@ -72,21 +73,40 @@ class Lookup:
 
     def _from_start(self, holding: Holding, most: int) -> int:
         """Blocks from the first one on that full attention finds."""
-        position, oldest = 0, self._oldest
-        while position < most:
-            key = holding.key(position)
-            for group in self._everywhere:
-                if (group, key) not in oldest:
+        position, lines = 0, self._lines
+        for edge, _, end in holding.pieces():
+            while position < end and position < most:
+                reach = min(end, most)
+                for group in self._everywhere:
+                    line = lines.get((edge, group))
+                    if line is None:
+                        return position
+                    reach = min(reach, line.reach(position))
+                if reach == position:
                     return position
-            position += 1
+                position = reach
         return position
 
     def _in_window(self, holding: Holding, groups: list[int], most: int) -> int:
         """The furthest block up to ``most`` before which a window has all it looks at."""
         end = position = most
-        while position > self._shape.first_in_window(groups[0], end * self._shape.block_size):
-            position -= 1
-            key = holding.key(position)
-            if any((group, key) not in self._oldest for group in groups):
-                end = position
+        for edge, start, _ in reversed(holding.pieces()):
+            while position > start and position > self._shape.first_in_window(groups[0], end * self._shape.block_size):
+                covered = [self._below(edge, group, start, position) for group in groups]
+                if all(is_found for is_found, _ in covered):
+                    position = max(down_to for _, down_to in covered)
+                else:
+                    position = end = min(down_to for is_found, down_to in covered if not is_found)
         return end
+
+    def _below(self, edge: int, group: int, start: int, position: int) -> tuple[bool, int]:
+        """Whether the block before ``position`` is found, and down to where that stays so."""
+        line = self._lines.get((edge, group))
+        if line is None:
+            return False, start
+        down_to = position
+        while (span := line.at(down_to - 1)) is not None:
+            down_to = span.start
+        if down_to < position:
+            return True, max(down_to, start)
+        return False, max([start, *(span.end for span in line.spans if span.end < position)])

@@ -17,11 +17,18 @@ class KvShape:
     """Tokens in a block of each group, where groups differ: narrow layers put more tokens into equal blocks."""
     chunked: bool = False
     """Windows are chunks (Llama 4): a token looks back to the start of its own, and no further."""
+    state_blocks: int = 0
+    """Blocks that every sequence holds whatever its length: states of recurrent layers."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Tokens in a block of each group."""
         return self.block_sizes or (self.block_size,) * len(self.windows)
+
+    @property
+    def num_tables(self) -> int:
+        """Block tables of a sequence: one a group of layers, those with states among them."""
+        return len(self.windows) + self.state_blocks
 
     @property
     def common_size(self) -> int:
@@ -35,7 +42,7 @@ class KvShape:
             return self
         size = self.common_size
         windows = (window for window, own in zip(self.windows, self.sizes, strict=True) for _ in range(size // own))
-        return KvShape(size, tuple(windows), chunked=self.chunked)
+        return KvShape(size, tuple(windows), chunked=self.chunked, state_blocks=self.state_blocks)
 
     def group(self, number: int) -> KvShape:
         """One group alone."""
@@ -55,7 +62,7 @@ class KvShape:
 
     def most_blocks(self, num_tokens: int, chunk: int) -> int:
         """Blocks that a sequence of ``num_tokens`` holds at its largest, computed at most ``chunk`` tokens a step."""
-        return sum(self._most(number, num_tokens, chunk) for number in range(len(self.windows)))
+        return self.state_blocks + sum(self._most(number, num_tokens, chunk) for number in range(len(self.windows)))
 
     def _most(self, group: int, num_tokens: int, chunk: int) -> int:
         window, size = self.windows[group], self.sizes[group]

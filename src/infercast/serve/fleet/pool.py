@@ -2,7 +2,8 @@
 
 Every engine runs its own loop turn by turn, and the next turn goes to the one whose clock is furthest behind. A
 request is handed to its router when no engine is further behind than its arrival, so every engine has said by then
-what it had to say about the time before. An engine that jumps over many steps stops where a request might reach it.
+what it had to say about the time before. An engine that repeats a step tells how far it would get, and is stopped
+where a request reaches it before that.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from math import inf, isnan
 from infercast.errors import InputError
 from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
+from infercast.serve.loop import TELL_EVERY, Loop, Progress, Watcher
 from infercast.serve.record import Record
-from infercast.serve.simulation import Replica, check_workload, new_record, no_garbage, turns
-from infercast.serve.state import TELL_EVERY, Progress, Watcher
+from infercast.serve.simulation import Replica, check_workload, loop_of, new_record, no_garbage
 from infercast.serve.workload.request import Request, Workload
 from infercast.serve.workload.source import Delivery, Inbox
 
@@ -48,12 +49,21 @@ class Engine:
     """Its place in the pool."""
     inbox: Inbox
     record: Record
-    turns: Iterator[float]
+    loop: Loop
     clock: float = 0.0
     outstanding: dict[int, Request] = field(default_factory=dict)
     """Requests by their numbers."""
     meeting: Meeting | None = None
     """Where it meets the others, if in lockstep."""
+    turns: Iterator[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turns = self.loop.turns()
+        self.clock = next(self.turns)
+
+    def stop_repeating(self) -> None:
+        """A request is on its way to an engine that has looked ahead of it."""
+        self.clock = next(self.turns)
 
     def take_turn(self) -> list[int]:
         """One turn of its loop; returns the requests that it has answered."""
@@ -81,14 +91,15 @@ class Gate:
         check_size(len(pool.replicas), num_requests)
         self._first = first = pool.replicas[0]
         self._deliveries: list[Delivery] = []
+        self._last_arrival = 0.0
         # Engines with something to do, the one that is furthest behind first.
         self._busy: list[tuple[float, int]] = []
         meeting, replicas = in_lockstep(pool.replicas, pool.shared) if pool.lockstep else (None, pool.replicas)
         self.engines: list[Engine] = []
         for replica, watcher in zip_longest(map(turned_into, replicas), watch):
             inbox, record = Inbox(), new_record(replica, num_requests)
-            loop = turns(replica, inbox, record, jump=not pool.lockstep, watch=watcher)
-            self.engines.append(Engine(len(self.engines), inbox, record, loop, next(loop), meeting=meeting))
+            loop = loop_of(replica, inbox, record, jump=not pool.lockstep, watch=watcher)
+            self.engines.append(Engine(len(self.engines), inbox, record, loop, meeting=meeting))
         self._loads = Loads(len(self.engines), [engine.record for engine in self.engines])
         shape = first.kv_shape
         engines = Engines(
@@ -107,7 +118,10 @@ class Gate:
     @property
     def furthest_behind(self) -> float:
         """The clock of the engine that is furthest behind of those with something to do."""
-        return self._busy[0][0] if self._busy else inf
+        busy = self._busy
+        while busy and busy[0][0] != self.engines[busy[0][1]].clock:
+            heapq.heappop(busy)  # it had looked ahead too far
+        return busy[0][0] if busy else inf
 
     def next_engine(self) -> Engine:
         """That engine, to take its turn; it counts as one without anything to do until then."""
@@ -127,9 +141,14 @@ class Gate:
         chosen = self._choose(delivery, self._loads)
         self._loads.sent(chosen, delivery.request)
         engine = self.engines[chosen]
-        if not engine.outstanding:
+        # Requests stay in order: one may have had to wait for another that was sent before it.
+        self._last_arrival = arrival = max(self._last_arrival, delivery.arrival)
+        engine.inbox.put(delivery._replace(arrival=arrival))
+        if engine.loop.is_ahead and arrival < engine.clock:
+            engine.stop_repeating()
             heapq.heappush(self._busy, (engine.clock, chosen))
-        engine.inbox.put(delivery)
+        elif not engine.outstanding:
+            heapq.heappush(self._busy, (engine.clock, chosen))
         engine.outstanding[delivery.number] = delivery.request
 
     def take_turn(self, engine: Engine) -> list[tuple[int, float]]:
@@ -146,7 +165,6 @@ class Gate:
     def close(self) -> None:
         """Let every engine end its loop."""
         for engine in self.engines:
-            engine.inbox.horizon = None
             for _ in engine.turns:
                 pass
 
@@ -189,8 +207,6 @@ def simulate_fleet(
         senders.begin(gate)
         while next_gate([gate]) is not None:
             engine = gate.next_engine()
-            others = gate.furthest_behind if senders.is_closed else inf
-            engine.inbox.look_ahead(min(gate.next_delivery, others), engine.clock)
             for _, time in gate.take_turn(engine):
                 senders.answer(gate, time)
                 answered += 1

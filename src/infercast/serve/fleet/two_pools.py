@@ -18,14 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.serve.fleet.pool import Gate, Pool, Senders, next_gate
+from infercast.serve.loop import TELL_EVERY, Progress
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, no_garbage
-from infercast.serve.state import TELL_EVERY, Progress
 from infercast.serve.step import StepEstimate, StepShape, StepTimer
 from infercast.serve.workload.request import Workload
-
-WHOLE_PROMPT = 1 << 40
-"""Tokens that an engine may take in at once where it does not compute them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +65,9 @@ class _Received:
 
 def receiving(replica: Replica) -> Replica:
     """An engine of the second pool: prompts arrive computed, so no step is bounded by their tokens."""
-    limits = replace(replica.limits, max_num_batched_tokens=WHOLE_PROMPT, long_prefill_token_threshold=0)
-    return replace(replica, timer=_Received(replica.timer), limits=limits, prefix_caching=False)
+    return replace(
+        replica, timer=_Received(replica.timer), policy=replica.policy.of_computed_prompts(), prefix_caching=False
+    )
 
 
 class _Wire:
@@ -132,8 +130,6 @@ def simulate_disaggregated(
                 second.send(index, workload.requests[index], received, path=False)
                 continue
             engine = gate.next_engine()
-            horizon = _horizon(gate, first, second, wire, is_closed=senders.is_closed)
-            engine.inbox.look_ahead(horizon, engine.clock)
             for index, time in gate.take_turn(engine):
                 if gate is first:
                     wire.put(engine.number, index, time)
@@ -146,11 +142,3 @@ def simulate_disaggregated(
         second.close()
     prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
     return Handover(prompts_by, tokens_by, wire.ready, wire.began, wire.received)
-
-
-def _horizon(gate: Gate, first: Gate, second: Gate, wire: _Wire, *, is_closed: bool) -> float:
-    """Before which moment nothing reaches an engine of this pool: deliveries, and whatever may lead to one."""
-    if gate is first and not is_closed:
-        return first.next_delivery
-    moments = (first.next_delivery, second.next_delivery, first.furthest_behind, wire.next_ready)
-    return min(*moments, second.furthest_behind if is_closed else inf)

@@ -1,127 +1,226 @@
-"""One scheduler step after another, by the rules of vLLM V1.
+"""One step after another, planned by an engine's policy.
 
 There is no prefill phase and no decode phase: each sequence has ``num_computed`` tokens that catch up with its
-``num_tokens``. Chunked prefill, prefix hits and recomputing after preemption are all the same rule.
+``num_tokens``. Chunked prefill, prefix hits and recomputing after preemption are all the same rule. Sequences that have
+caught up decode together in a `Cohort`, which counts as one; whoever has not, or cannot go along with the others in a
+step, is planned by itself.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
-from collections.abc import Sequence as SequenceOf
+from operator import attrgetter
 
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.limits import Limits
-from infercast.serve.scheduler.sequence import Plan, Sequence
+from infercast.serve.scheduler.cohort import Cohort
+from infercast.serve.scheduler.policy import Policy
+from infercast.serve.scheduler.sequence import APART, Plan, Sequence
 from infercast.serve.workload.request import Request
 
-__all__ = ["Plan", "Scheduler", "Sequence"]
+PLACE = attrgetter("place")
 
 
 class Scheduler:
-    """Decides what each step computes. Sequences are served in order of arrival; the last one gives way first."""
+    """Decides what each step computes, by the rules of a policy."""
 
-    def __init__(self, limits: Limits, cache: KvCache, steps_under_way: int = 2) -> None:
-        self.limits = limits
-        self.cache = cache
-        self.running: list[Sequence] = []
+    def __init__(
+        self, policy: Policy, cache: KvCache, steps_under_way: int = 2, *, decode_together: bool = True
+    ) -> None:
+        """Without ``decode_together`` every plan names all of its sequences."""
+        self.policy, self.cache = policy, cache
+        self.running: dict[Sequence, None] = {}
+        """In the order in which they were started."""
         self.waiting: deque[Sequence] = deque()
         self.num_preemptions = 0
-        self._block_size = cache.shape.block_size
+        self._block_size, self._num_groups = cache.shape.block_size, cache.num_groups
         self._is_windowed = any(cache.shape.windows)
-        self._step = 0
-        self._most_in_flight = limits.max_num_batched_tokens * (steps_under_way if limits.settles else 1)
+        self._step = self._num_started = 0
+        self._most_in_flight = policy.max_num_batched_tokens * (steps_under_way if policy.settles else 1)
         # One step under way never sees the difference, two only in windows.
-        self.settles = limits.settles and steps_under_way > (1 if self._is_windowed else 2)
+        self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
         self._deep = steps_under_way > 2
+        # With several batches under way, or prompts before everything, sequences do not decode step by step.
+        in_turn = policy.steps_between_tokens > 1 or (policy.waits_for_tokens and steps_under_way > 1)
+        self._decode_together = decode_together and not (self._deep or policy.prompts_first or in_turn)
+        self.cohort = Cohort(cache, steps_under_way - 1, settles=self._settles)
+        self._apart: list[Sequence] = []
+        """Running sequences that are planned by themselves, in order."""
+        self.just_left: list[Sequence] = []
+        """Who has left the cohort since somebody looked: they had a token in the last step that has ended."""
         self._under_way: deque[Plan] = deque()
+        self._budget = 0
+        self._is_blocked = False
+        """Whether the first in the queue cannot start before something changes."""
 
     def add(self, index: int, request: Request) -> None:
         """Queue a request."""
-        holding = self.cache.new_holding(index, request)
-        self.waiting.append(Sequence(index, request, holding, num_tokens=request.num_input))
+        self.waiting.append(Sequence(index, request, self.cache.path(request), self._num_groups))
 
-    def schedule(self) -> Plan | None:
+    def plan(self) -> Plan | None:
         """Plan the next step, assuming that the steps under way end as planned; None if nothing can be computed."""
         plan = Plan()
         self._step += 1
-        if self.limits.prompts_first:
-            self.schedule_waiting(plan, self.limits.max_num_batched_tokens)
-            if plan.sequences:
-                return plan
-        budget = self._schedule_running(plan)
-        if not plan.num_preempted:
-            self.schedule_waiting(plan, budget)
+        self._budget = self.policy.max_num_batched_tokens
+        if self.policy.prompts_first:
+            self._plan_waiting(plan)
         if not plan.sequences:
-            return None
-        if self.settles:
-            self._under_way.append(plan)
-        return plan
+            self._plan_running(plan)
+            if self.waiting and not plan.num_preempted and not self._is_blocked:
+                self._plan_waiting(plan)
+        return plan if plan.decodes or plan.sequences else None
 
-    def complete(self, sampled: SequenceOf[Sequence]) -> list[Sequence]:
-        """Take in the tokens that a finished step produced; returns the sequences that are done."""
-        if self.settles:
-            plan = self._under_way.popleft()
+    def start(self, plan: Plan) -> None:
+        """The step just planned is handed to the GPU."""
+        if plan.decodes:
+            plan.ending = self.cohort.advance(1)
+        if plan.sequences:
+            self._is_blocked = False
+            if self._decode_together:
+                self._join(plan.sampled)
+        self._under_way.append(plan)
+
+    def most_repeats(self, plan: Plan) -> int:
+        """How often the step just planned can be repeated before something changes that the scheduler knows of."""
+        if plan.sequences or plan.num_preempted or self._apart:
+            return 0
+        can_start = self._budget > 0 and len(self.running) < self.policy.max_num_seqs
+        may_fit = not self._is_blocked or self._is_windowed or self.cohort.names_answers
+        if self.waiting and can_start and may_fit:
+            return 0
+        return self.cohort.steps_left() - 1
+
+    def repeat(self, plan: Plan, steps: int) -> list[int]:
+        """Plan it again, several times; returns the blocks held in each, fewer where they run out.
+
+        The plan becomes that of the last of these steps, the others have ended.
+        """
+        held = self.cohort.grow(steps)
+        if held:
+            if not self._under_way:
+                self._under_way.append(plan)
+            plan.decode_context = self.cohort.computed + (len(held) - 1) * plan.decodes
+            plan.ending = self.cohort.advance(len(held))
+        return held
+
+    def complete(self, plan: Plan) -> list[Sequence]:
+        """Take in the tokens that a finished step yields; returns the sequences that are done."""
+        self._under_way.popleft()
+        if plan.sequences or plan.left:
+            self._is_blocked = False
+        if self._settles:
             for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
                 sequence.num_under_way -= new_tokens
-        done = []
-        for sequence in sampled:
-            num_output = sequence.request.num_output
-            if sequence.num_produced == num_output:  # a step too many, planned before the last token was known
+            for sequence in plan.left:
+                sequence.num_under_way -= 1
+        done = plan.ending
+        for sequence in done:
+            self.cache.name(sequence, sequence.num_computed)
+        for sequence in (*plan.left, *plan.sampled) if plan.left else plan.sampled:
+            # Members of the cohort do not count along. Others may have been in a step too many, planned before the last
+            # token was known.
+            if sequence.joined != APART or sequence.num_produced == sequence.num_output:
                 continue
             sequence.num_produced += 1
-            if self.limits.waits_for_tokens:
+            if self.policy.waits_for_tokens:
                 sequence.num_tokens += 1
-            if sequence.holding.capacity:
+            if sequence.length:
                 known = sequence.num_computed - (sequence.num_promised - sequence.num_produced)
-                if known // self._block_size > sequence.holding.num_named:
-                    self.cache.name_full_blocks(sequence.holding, known)
-            if sequence.num_produced == num_output:
-                done.append(sequence)
-        self._release(done)
+                self.cache.name(sequence, known)
+            if sequence.num_produced == sequence.num_output:
+                done = [*done, sequence]
+        if done:
+            self._release(sorted(done, key=PLACE) if len(done) > 1 else done)
         return done
 
-    def finish(self, done: SequenceOf[Sequence]) -> None:
-        """The same for sequences whose last tokens these are, where they did not count along."""
-        for sequence in done:
-            self.cache.name_full_blocks(sequence.holding, sequence.num_computed)
-        self._release(done)
-
-    def stop_counting(self) -> None:
-        """Whoever goes on keeps track of what is under way: a step at most, in which each has ``num_under_way``."""
-        self._under_way.clear()
-
-    def go_on_counting(self, sequences: SequenceOf[Sequence]) -> None:
-        """The same the other way round."""
-        if self.settles:
-            self._under_way.append(Plan([*sequences], [sequence.num_under_way for sequence in sequences]))
-
-    def _release(self, done: SequenceOf[Sequence]) -> None:
+    def _release(self, done: list[Sequence]) -> None:
         """Let go of sequences that have all their tokens."""
-        gone = {*done}
-        self.running = [sequence for sequence in self.running if sequence not in gone]
         for sequence in done:
-            if sequence.num_preemptions and sequence in self.waiting:  # it gave way in its last step
+            if sequence in self.running:
+                del self.running[sequence]
+                if sequence in self._apart:
+                    self._apart.remove(sequence)
+            elif sequence in self.waiting:  # it gave way in its last step
                 self.waiting.remove(sequence)
-            self.cache.free(sequence.holding)
+            self.cache.free(sequence)
+        self._is_blocked = False
 
-    def _schedule_running(self, plan: Plan) -> int:
-        """First the running sequences, in order; returns what is left of the token budget."""
-        budget = self.limits.max_num_batched_tokens
+    def _plan_running(self, plan: Plan) -> None:
+        """First the running sequences, in order."""
+        if self.cohort.members and not self._plan_cohort(plan):
+            self._disband()
         position = 0
-        while position < len(self.running) and budget > 0:
-            sequence = self.running[position]
+        while position < len(self._apart) and self._budget > 0:
+            sequence = self._apart[position]
             position += 1
             missing = sequence.num_tokens - sequence.num_computed
             if missing == 0 or self._step < sequence.not_before:  # its last token is being sampled right now
                 continue
             if self._deep and self._is_last_under_way(sequence):
                 continue
-            new_tokens = missing if missing == 1 else self.chunk(missing, budget)
-            if not self._make_room(sequence, new_tokens, plan):
+            if missing > 1:
+                missing = self.policy.chunk(missing, self._budget, alone=self._is_alone())
+            if not self._make_room(sequence, missing, plan):
                 break
-            self.put(plan, sequence, new_tokens)
-            budget -= new_tokens
-        return budget
+            self._put(plan, sequence, missing)
+
+    def _plan_cohort(self, plan: Plan) -> bool:
+        """A token of each member, for which the last of all give way if they must; False where order matters."""
+        cohort, cache = self.cohort, self.cache
+        is_interleaved = bool(self._apart) and self._apart[0].place < cohort.last_place
+        if is_interleaved or len(cohort.members) > self._budget:
+            return False
+        if self._is_windowed:
+            if not cohort.grow(1):
+                return False
+            self._is_blocked = False
+        else:
+            (needed,) = cohort.blocks_needed()
+            if cache.num_held + needed <= cache.num_blocks:
+                cache.take(needed)
+            else:
+                self._take_in_order(plan)
+        if cohort.names_answers:
+            cohort.name_answers(cohort.steps + 1)
+            self._is_blocked = False
+        plan.decodes = len(cohort.members)
+        plan.decode_context, plan.contexts = cohort.computed, cohort.contexts
+        self._budget -= plan.decodes
+        return True
+
+    def _take_in_order(self, plan: Plan) -> None:
+        """Blocks for the members that begin one, as long as there are any or somebody behind them gives way."""
+        for member in self.cohort.due():
+            if member.joined < 0:  # it gave way itself, and so did all behind it
+                return
+            while self.cache.num_free < self._num_groups:
+                if self._preempt(plan) is member:
+                    return
+            self.cache.take(self._num_groups)
+
+    def _disband(self) -> None:
+        """Every member is planned by itself, for once."""
+        self.cohort.name_answers(self.cohort.steps)
+        for member in [*self.cohort.members]:
+            self._leave_cohort(member)
+            insort(self._apart, member, key=PLACE)
+
+    def _leave_cohort(self, member: Sequence) -> None:
+        if member.joined < self.cohort.steps:
+            self.just_left.append(member)
+            if self._under_way:
+                self._under_way[-1].left.append(member)
+        self.cohort.leave(member)
+
+    def _join(self, sampled: list[Sequence]) -> None:
+        """Who has caught up decodes with the others from now on."""
+        for sequence in sampled:
+            if sequence.num_promised < sequence.num_output:
+                self._apart.remove(sequence)
+                self.cohort.join(sequence)
+
+    def _is_alone(self) -> bool:
+        return len(self.running) + len(self.waiting) == 1
 
     def _is_last_under_way(self, sequence: Sequence) -> bool:
         """Whether all its tokens but one are known, and that one is being sampled.
@@ -129,87 +228,84 @@ class Scheduler:
         With more than one of them under way an engine cannot tell, and plans a token too many.
         """
         under_way = sequence.num_promised - sequence.num_produced
-        last = sequence.request.num_input + sequence.request.num_output
+        last = sequence.num_input + sequence.num_output
         return under_way > 0 and sequence.num_computed + 2 - under_way >= last
 
     def _make_room(self, sequence: Sequence, new_tokens: int, plan: Plan) -> bool:
-        """Blocks for the new tokens, preempting from the back of the line until there are enough."""
+        """Blocks for the new tokens, for which others give way until there are enough."""
         if self._is_windowed:
-            self.cache.slide(sequence.holding, sequence.num_computed - sequence.num_under_way)
-        if sequence.num_computed + new_tokens <= sequence.holding.capacity:
-            return True
-        while not self.cache.grow(sequence.holding, sequence.num_computed, new_tokens):
-            victim = self.running.pop()
-            self._preempt(victim)
-            plan.num_preempted += 1
-            if victim is sequence:
+            self.cache.slide(sequence, sequence.num_computed - sequence.num_under_way)
+        while not self.cache.grow(sequence, sequence.num_computed + new_tokens):
+            if self._preempt(plan) is sequence:
                 return False
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
-        """Take a sequence's blocks; it will compute its tokens again, before anyone else who waits."""
-        self.cache.free(sequence.holding, done=False)
-        sequence.num_computed = 0
-        sequence.num_preemptions += 1
+    def _preempt(self, plan: Plan) -> Sequence:
+        """Somebody gives way, and will compute its tokens again, before anyone else who waits."""
+        victim = self.policy.victim(reversed(self.running))
+        del self.running[victim]
+        if victim.joined >= 0:
+            self._leave_cohort(victim)
+        elif victim in self._apart:
+            self._apart.remove(victim)
+        self.policy.give_up(self.cache, victim)
+        victim.num_computed = 0
+        victim.num_preemptions += 1
         self.num_preemptions += 1
-        self.waiting.appendleft(sequence)
+        plan.num_preempted += 1
+        self._is_blocked = False
+        self.waiting.appendleft(victim)
+        return victim
 
-    def schedule_waiting(self, plan: Plan, budget: int) -> None:
+    def _plan_waiting(self, plan: Plan) -> None:
         """Then those who wait, in order, until one does not fit."""
-        position = 0
-        while position < len(self.waiting) and budget > 0 and len(self.running) < self.limits.max_num_seqs:
-            sequence = self.waiting[position]
-            if self.settles and sequence.num_under_way:  # it gave way and is still in a step; others may pass it
+        position, waiting, most = 0, self.waiting, self.policy.max_num_seqs
+        while position < len(waiting) and self._budget > 0 and len(self.running) < most:
+            sequence = waiting[position]
+            if self._settles and sequence.num_under_way:  # it gave way and is still in a step; others may pass it
                 position += 1
                 continue
-            new_tokens = self._start(sequence, budget)
+            new_tokens = self._start(sequence)
             if not new_tokens:
+                self._is_blocked = True
                 return
-            del self.waiting[position]
-            self.running.append(sequence)
+            del waiting[position]
+            self._num_started += 1
+            sequence.place = self._num_started
+            self.running[sequence] = None
+            self._apart.append(sequence)
             plan.started.append(sequence)
-            self.put(plan, sequence, new_tokens)
-            budget -= new_tokens
+            self._put(plan, sequence, new_tokens)
 
-    def _start(self, sequence: Sequence, budget: int) -> int:
+    def _start(self, sequence: Sequence) -> int:
         """Give a sequence its first blocks; returns the tokens it computes, 0 if it has to wait."""
-        num_tokens = sequence.request.num_input + sequence.num_produced
-        num_cached = self.cache.longest_prefix(sequence.holding, num_tokens)
-        missing = num_tokens - num_cached
-        # The threshold comes first: a prompt that it cuts small enough may start even without chunked prefill.
-        if self.chunk(missing, missing) > budget and not self.limits.chunked_prefill:
-            return 0
-        new_tokens = self.chunk(missing, budget)
-        if not self.cache.admit(sequence.holding, num_cached, new_tokens, num_tokens, self._most_in_flight):
+        cache = self.cache
+        num_tokens = sequence.num_input + sequence.num_produced
+        num_cached = cache.longest_prefix(sequence, num_tokens)
+        new_tokens = self.policy.first_chunk(num_tokens - num_cached, self._budget, alone=self._is_alone())
+        promised = self.policy.promised_tokens(sequence, num_tokens)
+        if not new_tokens or not cache.admit(sequence, num_cached, new_tokens, promised, self._most_in_flight):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens
 
-    def chunk(self, missing: int, budget: int) -> int:
-        """How much of a prompt this step computes."""
-        threshold = self.limits.long_prefill_token_threshold
-        if threshold and not (self.limits.spares_lone_prompts and len(self.running) + len(self.waiting) == 1):
-            return min(missing, budget, threshold)
-        return min(missing, budget)
-
-    def put(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
+    def _put(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
         """Enter a sequence into the plan and count its tokens as computed; if it caught up, it samples a token."""
         computed = sequence.num_computed
         reached = sequence.num_computed = computed + new_tokens
         plan.sequences.append(sequence)
         plan.new_tokens.append(new_tokens)
         plan.computed.append(computed)
-        num_input, num_output = sequence.request.num_input, sequence.request.num_output
+        self._budget -= new_tokens
+        self._is_blocked = False  # its window may have moved on, and it may fill what another one looks for
         # Others may find a full block already while it is computed, but not before its last token is known.
-        known = num_input + sequence.num_produced
-        known = reached if reached < known else known
-        if known // self._block_size > sequence.holding.num_named:
-            self.cache.name_full_blocks(sequence.holding, known)
-        if self.settles:
+        known = sequence.num_input + sequence.num_produced
+        self.cache.name(sequence, reached if reached < known else known)
+        if self._settles:
             sequence.num_under_way += new_tokens
         if reached == sequence.num_tokens:
             plan.sampled.append(sequence)
             sequence.num_promised += 1
-            sequence.not_before = self._step + self.limits.steps_between_tokens
-            if not self.limits.waits_for_tokens and (sequence.num_promised < num_output or self._deep):
+            sequence.not_before = self._step + self.policy.steps_between_tokens
+            if not self.policy.waits_for_tokens and (sequence.num_promised < sequence.num_output or self._deep):
                 sequence.num_tokens += 1

@@ -3,55 +3,96 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from infercast.serve.cache.holding import Holding
-from infercast.serve.step import StepShape
+from infercast.serve.cache.paths import Path
+from infercast.serve.step import GroupShape, StepShape
 from infercast.serve.workload.request import Request
 
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """A request inside the engine."""
-
-    index: int
-    request: Request
-    holding: Holding
-    num_tokens: int
-    """The prompt and every token sampled so far, or being sampled in a step under way, that will be computed on."""
-    num_computed: int = 0
-    num_promised: int = 0
-    """Tokens that finished steps and steps under way produce."""
-    num_produced: int = 0
-    """Tokens that finished steps have produced."""
-    num_cached: int = 0
-    """Prompt tokens found in the prefix cache when the sequence was last started."""
-    num_preemptions: int = 0
-    last_token: float = math.nan
-    num_under_way: int = 0
-    """Tokens in steps under way, where the scheduler has to know."""
-    not_before: int = 0
-    """The first step that may compute its next token."""
-    place: int = 0
-    """Its place among those who decode in a convoy."""
-    joined: int = 0
-    """The step after which it decoded in a convoy; what is above holds for the end of that step."""
+APART, ENDING = -1, -2
+"""Instead of the step after which a sequence joined a cohort."""
 
 
-@dataclass(slots=True)
+class Sequence(Holding):
+    """A request inside the engine, and what it holds of the KV cache."""
+
+    __slots__ = (
+        "joined", "last_step", "last_token", "not_before", "num_cached", "num_computed", "num_output",
+        "num_preemptions", "num_produced", "num_promised", "num_tokens", "num_under_way", "place",
+    )  # fmt: skip
+
+    def __init__(self, index: int, request: Request, path: Path = (), num_groups: int = 1) -> None:
+        super().__init__(index, path, request.num_input, num_groups)
+        self.num_output = request.num_output
+        self.num_tokens = request.num_input
+        """The prompt and every token sampled so far, or being sampled in a step under way, that will be computed on."""
+        self.num_computed = 0
+        self.num_promised = 0
+        """Tokens that finished steps and steps under way yield."""
+        self.num_produced = 0
+        """Tokens that finished steps have yielded."""
+        self.num_cached = 0
+        """Prompt tokens found in the prefix cache when the sequence was last started."""
+        self.num_preemptions = 0
+        self.last_token = math.nan
+        self.num_under_way = 0
+        """Tokens in steps under way, where the scheduler has to know."""
+        self.not_before = 0
+        """The first step that may compute its next token."""
+        self.place = 0
+        """Its place in the order in which sequences were started."""
+        self.joined = APART
+        """In a cohort, the step after which it decodes with the others; the counts above hold for the end of that step.
+        Otherwise `APART`, or `ENDING` where its last token is under way."""
+        self.last_step = 0
+        """In a cohort, the step that yields its last token."""
+
+
 class Plan:
-    """What one step computes."""
+    """What one step computes: a token each of ``decodes`` sequences that decode together, and others beside them."""
 
-    sequences: list[Sequence] = field(default_factory=list)
-    new_tokens: list[int] = field(default_factory=list)
-    computed: list[int] = field(default_factory=list)
-    started: list[Sequence] = field(default_factory=list)
-    """Those that left the queue for this step."""
-    sampled: list[Sequence] = field(default_factory=list)
-    """Those that produce a token at its end."""
-    num_preempted: int = 0
+    __slots__ = (
+        "computed", "contexts", "decode_context", "decodes", "ending", "left", "new_tokens", "num_preempted",
+        "sampled", "sequences", "started",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.decodes = 0
+        self.decode_context = 0
+        """Tokens that these have computed before, together ..."""
+        self.contexts: Callable[[], list[int]] = list
+        """... and each, while the step is the last one planned."""
+        self.sequences: list[Sequence] = []
+        """The others, with how many tokens each computes and has computed before."""
+        self.new_tokens: list[int] = []
+        self.computed: list[int] = []
+        self.started: list[Sequence] = []
+        """Those that left the queue for this step."""
+        self.sampled: list[Sequence] = []
+        """Those beside the cohort that a token is sampled for at the end of the step."""
+        self.ending: list[Sequence] = []
+        """Those of the cohort whose last token this step yields."""
+        self.left: list[Sequence] = []
+        """Those that were in the cohort in this step, and are no more."""
+        self.num_preempted = 0
+
+    @property
+    def num_sampled(self) -> int:
+        """Sequences that a token is sampled for."""
+        return self.decodes + len(self.sampled)
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that are computed."""
+        return self.decodes + len(self.sequences)
+
+    @property
+    def beside(self) -> list[tuple[int, int]]:
+        """(new, computed) tokens of those beside the cohort."""
+        return [*zip(self.new_tokens, self.computed, strict=True)]
 
     @property
     def shape(self) -> StepShape:
         """What a step timer needs to know."""
-        return StepShape(self.new_tokens, self.computed, len(self.sampled))
+        return GroupShape(self.decodes, self.decode_context, self.contexts, self.beside, len(self.sampled))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from math import inf, nextafter
 from typing import NamedTuple, Protocol
 
 from infercast.serve.workload.request import Request
@@ -36,21 +35,17 @@ class Delivery(NamedTuple):
 
 
 class Inbox:
-    """What a router has sent to one engine.
-
-    ``horizon`` is the earliest moment at which something else may come; an engine that looks ahead stops there.
-    """
+    """What a router has sent to one engine."""
 
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
-        self.horizon: float | None = None
         self.has_answered = False
         self.wait_for_answers = True  # whoever drives the engine looks at each of them
 
     @property
     def next_arrival(self) -> float | None:
-        """The first delivery, or else the moment before which there is none."""
-        return self._waiting[0].arrival if self._waiting else self.horizon
+        """Of the first delivery."""
+        return self._waiting[0].arrival if self._waiting else None
 
     def put(self, delivery: Delivery) -> None:
         """Send a request."""
@@ -64,7 +59,3 @@ class Inbox:
     def answer(self, time: float) -> None:
         """The router looks up which request it was."""
         self.has_answered = True
-
-    def look_ahead(self, horizon: float | None, clock: float) -> None:
-        """Nothing more comes at or before the engine's own clock, whatever others may still do."""
-        self.horizon = None if horizon is None or horizon == inf else max(horizon, nextafter(clock, inf))

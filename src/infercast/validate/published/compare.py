@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.host import Host, default_host, read_host
-from infercast.engines.settings import EngineSettings
+from infercast.engines.host import bundled_host, read_host
+from infercast.engines.vllm.host import VllmHost
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InfercastError
 from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.fleet import busiest, pool_of, serve_pool
@@ -134,9 +135,9 @@ def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | No
     )
 
 
-def _host(run: PublishedRun, path: Path | None) -> Host:
+def _host(run: PublishedRun, path: Path | None) -> VllmHost:
     """The machine beside the GPUs; before vLLM's V1 engine the server shared its thread with the engine."""
-    host = default_host() if path is None else read_host(path)
+    host = bundled_host(VllmHost, "vllm") if path is None else read_host(path, VllmHost)
     if run.version >= FIRST_V1:
         return host
     return replace(host, process_sequence=host.process_sequence + V0_SEQUENCE_SECONDS)

@@ -1,0 +1,178 @@
+"""What an engine is: all that one serving engine, or one release of it, does otherwise than the next.
+
+`infercast.engines.registry` knows them by name. docs/extending.md tells how another one is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from infercast.engines.host import HostCosts, bundled_host
+from infercast.engines.settings import Resolved, Settings, setting_types
+from infercast.hardware import Gpu
+from infercast.models.feed_forward import Multiples
+from infercast.models.layout import ParallelLayout
+from infercast.models.spec import ModelConfig
+from infercast.serve import Replica
+from infercast.serve.step import HostCost, StepTimer
+
+if TYPE_CHECKING:
+    from infercast.engines.deployment import Deployment
+    from infercast.engines.expert_launches import ExpertLaunches
+    from infercast.engines.memory import Memory
+
+Tell = Callable[[str], None]
+
+
+class Launch(Enum):
+    """How a step's kernels reach the GPU."""
+
+    FULL_GRAPH = "full graph"
+    """The whole step is one graph: steps in which every sequence computes one token."""
+    PIECEWISE_GRAPHS = "piecewise graphs"
+    """Attention is launched by hand between graphs of the rest."""
+    EAGER = "eager"
+    """Every kernel is launched by itself."""
+
+
+class Graphs(Protocol):
+    """The CUDA graphs an engine recorded at its start."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Token counts of the steps they are for; none: no graphs."""
+
+    def launch(self, num_tokens: int, is_decode: bool) -> tuple[Launch, int]:
+        """How a step of that many tokens is launched, and how many tokens are then computed."""
+
+
+class HostModel(Protocol):
+    """A host that runs one model."""
+
+    @property
+    def gap_seconds(self) -> float:
+        """What the GPU idles between the kernels of one step."""
+
+    def cost(self, launch: Launch, num_sequences: int, num_tokens: int) -> HostCost:
+        """The host's part of a step."""
+
+    def borrowed_share(self, model: str) -> float:
+        """The share of what launching a prompt costs that was seen in one other model only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What an engine calls things that others have, too; the first of each is its default."""
+
+    kv_cache_dtypes: Mapping[str, str]
+    dtypes: Mapping[str, str]
+    """Of weights that are not quantised; nothing for the checkpoint's own."""
+    moe_backends: tuple[str, ...]
+    """Whose kernels multiply routed experts."""
+    all2all_backends: tuple[str, ...]
+    """How replicas that share experts exchange tokens; all but the first send each token to its experts alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What a pasted command that starts the engine may hold, without the dashes in front."""
+
+    options: frozenset[str]
+    """Options of ours, with underscores, that mean something to this engine."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Flags that are settings of the engine and no options of ours."""
+    other_names: Mapping[str, str] = field(default_factory=dict)
+    """Flags that are options of ours under another name."""
+    lists: frozenset[str] = frozenset()
+    """Flags of ours that the engine takes with several values behind them."""
+    switches: frozenset[str] = frozenset()
+    """Flags without a value that change nothing; ``no-`` may be before each."""
+    values: frozenset[str] = frozenset()
+    """Flags with a value that change nothing."""
+    not_modelled: Mapping[str, str] = field(default_factory=dict)
+    """Flags that change a forecast and are not modelled, with what they are about."""
+
+
+Asked = TypeVar("Asked", bound=Settings)
+Filled = TypeVar("Filled", bound=Resolved)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine(Generic[Asked, Filled]):
+    """One release of an engine: its facts and its rules."""
+
+    name: str
+    """With its version: ``vllm@0.25``."""
+    title: str
+    """As its makers write it."""
+    note: str = ""
+    """What to know of a release whose costs were not measured."""
+    load_balancer: str
+    """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
+    names: Names
+    flags: Flags
+
+    settings_type: type[Asked]
+    settings_from: Callable[[Mapping[str, Any], Tell], dict[str, Any]]
+    """Settings by name from the values of flags; what is left aside is told."""
+    bounds: tuple[str, str, str]
+    """Settings that bound the tokens and the sequences of a step, and the tokens of a sequence."""
+    shown: tuple[str, ...]
+    """Settings that reports tell."""
+    describe: Callable[[Filled], str]
+    """The same in words."""
+    resolve: Callable[[Asked, ModelConfig, ParallelLayout, Gpu], Filled]
+    """What the engine would choose where nothing is asked for; an error where it would refuse."""
+
+    check_gpu: Callable[[Gpu], None]
+    """Refuse a GPU that the engine does not run on."""
+    fuses_norms: Callable[[ModelConfig, Gpu], bool]
+    """Whether its all-reduces carry the norm that follows, unless it is told otherwise."""
+    choose_kernels: Callable[[ModelConfig, Gpu], ModelConfig] = lambda model, _: model
+    """The model with kernels that it chooses by more than formats and the GPU, which `data/engines` says."""
+    expert_multiples: Callable[[ModelConfig, Gpu], Multiples]
+    """What its kernels round the hidden size and the width of experts up to."""
+    expert_launches: ExpertLaunches | None = None
+    """How it launches Triton's kernel for routed experts, where that can be tuned."""
+    graphs: Callable[[Filled], Graphs]
+    """The CUDA graphs it records at its start."""
+
+    plan_memory: Callable[[ModelConfig, ParallelLayout, Gpu, Filled], Memory]
+    """How it divides the memory of one GPU at its start; there may be no room for a single KV block."""
+    tokens_under_way: Callable[[Filled, ParallelLayout], int]
+    """Tokens of a sequence that its blocks have to have room for beside its window."""
+
+    host_type: type[HostCosts]
+    host_model: Callable[[Any, ModelConfig, ParallelLayout, Gpu], HostModel]
+    """What a model costs a host of `host_type`."""
+
+    replica: Callable[[Deployment, Filled, StepTimer, bool], Replica]
+    """The engine as the simulation sees it, with its limits and its way of scheduling; warmed up, or just started."""
+    shared_seconds: Callable[[Deployment], Callable[[float], float]]
+    """Seconds that replicas that share experts spend together in a step, by the tokens that each of them brings."""
+
+    @property
+    def family(self) -> str:
+        """The name without the version, which is that of its folder of data."""
+        return self.name.partition("@")[0]
+
+    def settings(self, given: Mapping[str, Any] | None = None, tell: Tell = lambda _: None) -> Asked:
+        """Settings from the values of flags by name; ``tell`` hears what is left aside."""
+        make: Callable[..., Asked] = self.settings_type
+        return make(engine=self.name, **self.settings_from(given or {}, tell))
+
+    @property
+    def setting_types(self) -> dict[str, type]:
+        """Settings that can be written as one word, by name."""
+        return setting_types(self.settings_type)
+
+    def room_for(self, *bounds: int) -> dict[str, int]:
+        """Settings that allow so many tokens and sequences a step and tokens a sequence."""
+        return dict(zip(self.bounds, bounds, strict=True))
+
+    def default_host(self) -> HostCosts:
+        """What it costs the host it was measured on."""
+        return bundled_host(self.host_type, self.family)

@@ -1,0 +1,57 @@
+"""Engines by name: ``vllm@0.25`` is one release of one engine."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from infercast.engines.engine import Engine
+from infercast.engines.settings import Settings
+from infercast.errors import InputError, UnknownNameError
+
+FAMILIES = {
+    "vllm": "infercast.engines.vllm.engine",
+}
+"""Where the releases of each engine are found, as ``RELEASES``; a line here is all that others need to know of it."""
+DEFAULT_ENGINE = "vllm@0.25"
+"""The one that was measured."""
+
+AnyEngine = Engine[Any, Any]
+
+
+@cache
+def engines() -> dict[str, AnyEngine]:
+    """All that are known, by name."""
+    known: dict[str, AnyEngine] = {}
+    for module in FAMILIES.values():
+        known |= import_module(module).RELEASES
+    return known
+
+
+def engine_named(name: str) -> AnyEngine:
+    """The engine of a name, or the nearest known ones."""
+    known = engines()
+    if name not in known:
+        raise UnknownNameError("engine", name, known)
+    return known[name]
+
+
+def default_engine() -> AnyEngine:
+    """The one that is meant where none is named."""
+    return engine_named(DEFAULT_ENGINE)
+
+
+def engine_of(settings: Settings) -> AnyEngine:
+    """The engine that settings are for."""
+    engine = engine_named(settings.engine)
+    if not isinstance(settings, engine.settings_type):
+        raise InputError(
+            f"{type(settings).__name__} is not for {engine.name}, which takes {engine.settings_type.__name__}"
+        )
+    return engine
+
+
+def all_setting_types() -> dict[str, type]:
+    """Settings of any engine that can be written as one word."""
+    return {name: kind for engine in engines().values() for name, kind in engine.setting_types.items()}

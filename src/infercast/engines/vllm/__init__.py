@@ -1,0 +1,1 @@
+"""vLLM: its settings, memory, graphs, host costs and releases."""

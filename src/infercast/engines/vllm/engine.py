@@ -1,0 +1,89 @@
+"""vLLM, release by release."""
+
+from __future__ import annotations
+
+from infercast.engines.engine import Engine, Names
+from infercast.engines.vllm.block_size import default_block_size
+from infercast.engines.vllm.expert_defaults import EXPERT_LAUNCHES
+from infercast.engines.vllm.expert_padding import expert_multiples
+from infercast.engines.vllm.flags import FLAGS, settings_of
+from infercast.engines.vllm.graphs import Graphs
+from infercast.engines.vllm.host import VllmHost, VllmHostModel
+from infercast.engines.vllm.launches import launch_work
+from infercast.engines.vllm.memory import plan_memory
+from infercast.engines.vllm.replica import vllm_replica
+from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
+from infercast.engines.vllm.sharing import shared_seconds
+from infercast.engines.vllm.versions import ENGINES, MEASURED
+from infercast.errors import InputError
+from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout
+from infercast.models.spec import ModelConfig
+
+OLDEST = (7, 0)
+"""Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta."""
+FUSING_KERNELS = ("hopper", "blackwell")
+"""Where FlashInfer has a kernel for all-reduces that carry a norm, which vLLM then uses."""
+BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
+NAMES = Names(
+    kv_cache_dtypes={
+        "auto": "auto", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16",
+        "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
+    },
+    dtypes={"auto": "", "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16", "fp16": "fp16"},
+    moe_backends=("auto", "triton", "cutlass", "trtllm", "marlin"),
+    all2all_backends=("allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency"),
+)  # fmt: skip
+
+
+def check_gpu(gpu: Gpu) -> None:
+    """Refuse a GPU that vLLM does not run on."""
+    parts = gpu.compute_capability.split(".")
+    if all(part.isdigit() for part in parts) and tuple(map(int, parts)) < OLDEST:
+        raise InputError(
+            f"vLLM does not run on {gpu.name}: its compute capability is {gpu.compute_capability}, and "
+            f"{OLDEST[0]}.{OLDEST[1]} (Volta, such as v100-sxm) is the least"
+        )
+
+
+def _describe(settings: ResolvedSettings) -> str:
+    return (
+        f"up to {settings.max_num_batched_tokens:,} tokens, {settings.max_num_seqs:,} sequences per step; "
+        f"max_model_len {settings.max_model_len:,}; prefix caching {'on' if settings.enable_prefix_caching else 'off'}"
+    )
+
+
+def _resolve(settings: EngineSettings, model: ModelConfig, _: ParallelLayout, gpu: Gpu) -> ResolvedSettings:
+    block_size = default_block_size(model, gpu)
+    return resolve(settings, gpu, model.max_positions, model.architecture, block_size=block_size)
+
+
+def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
+    return Engine(
+        name=name,
+        title="vLLM",
+        note="" if name == MEASURED else "rules by its source, costs not measured",
+        load_balancer="vllm",
+        names=NAMES,
+        flags=FLAGS,
+        settings_type=EngineSettings,
+        settings_from=settings_of,
+        bounds=BOUNDS,
+        shown=(*BOUNDS, "gpu_memory_utilization", "enable_prefix_caching"),
+        describe=_describe,
+        resolve=_resolve,
+        check_gpu=check_gpu,
+        fuses_norms=lambda _, gpu: gpu.kernels in FUSING_KERNELS,
+        expert_multiples=expert_multiples,
+        expert_launches=EXPERT_LAUNCHES,
+        graphs=lambda settings: Graphs(settings.capture_sizes, settings.max_num_seqs, settings.cudagraph_mode),
+        plan_memory=plan_memory,
+        tokens_under_way=lambda settings, layout: settings.most_in_flight(layout.pipeline),
+        host_type=VllmHost,
+        host_model=lambda host, *what: VllmHostModel(host, launch_work(*what)),
+        replica=vllm_replica,
+        shared_seconds=shared_seconds,
+    )
+
+
+RELEASES = {name: _release(name) for name in ENGINES}

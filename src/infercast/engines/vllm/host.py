@@ -1,0 +1,86 @@
+"""What the CPU beside the GPU costs a step of vLLM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infercast.engines.engine import Launch
+from infercast.engines.host import HostCosts
+from infercast.engines.vllm.launches import LaunchWork
+from infercast.serve.step import HostCost
+
+SEEN_IN_ONE = {
+    "latent_layer": "deepseek-v2-lite",
+    "shared_expert_layer": "deepseek-v2-lite",
+    "packed_expert_layer": "gpt-oss-20b",
+}
+"""Host times of layers that were seen in one model only, and the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmHost(HostCosts):
+    """Seconds of host time; what each is for is said in the data file."""
+
+    plan: float
+    plan_sequence: float
+    plan_token: float
+    prepare: float
+    kv_group: float
+    sample: float
+    graph_launch: float
+    prompt_step: float
+    piece_layer: float
+    eager_step: float
+    eager_kernel: float
+    latent_layer: float
+    expert_layer: float
+    shared_expert_layer: float
+    packed_expert_layer: float
+    process: float
+    process_sequence: float
+    wake: float
+
+    def launching(self, launch: Launch, work: LaunchWork) -> float:
+        """From a step's first kernel to its last one before sampling; what every step costs, each stage pays."""
+        if launch is Launch.FULL_GRAPH:
+            return self.graph_launch * work.stages
+        by_hand = self.prompt_step * work.stages + self.latent_layer * work.latent_layers
+        if launch is Launch.PIECEWISE_GRAPHS:
+            return by_hand + self.piece_layer * work.layers
+        return (
+            by_hand
+            + self.eager_step * work.stages
+            + self.eager_kernel * work.kernels
+            + self.expert_layer * work.expert_layers
+            + self.shared_expert_layer * work.shared_expert_layers
+            + self.packed_expert_layer * work.packed_expert_layers
+        )
+
+
+class VllmHostModel:
+    """A host that runs one model."""
+
+    def __init__(self, host: VllmHost, work: LaunchWork) -> None:
+        self._host, self._work = host, work
+        self._prepare = host.prepare + host.kv_group * (work.kv_groups - 1)
+        self._launching = {launch: host.launching(launch, work) + host.sample for launch in Launch}
+
+    @property
+    def gap_seconds(self) -> float:
+        """What the GPU idles between the kernels of one step."""
+        return self._work.gap_seconds
+
+    def cost(self, launch: Launch, num_sequences: int, num_tokens: int) -> HostCost:
+        """The host's part of a step."""
+        host = self._host
+        plan = host.plan + host.plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences)
+        process = host.process + host.process_sequence * num_sequences
+        return HostCost(plan, self._prepare, self._launching[launch], process, host.wake)
+
+    def borrowed_share(self, model: str) -> float:
+        """The share of what launching a prompt costs that was seen in one other model only."""
+        host, work = self._host, self._work
+        borrowed = sum(
+            getattr(host, term) * getattr(work, f"{term}s") for term, seen in SEEN_IN_ONE.items() if model != seen
+        )
+        return borrowed / host.launching(Launch.EAGER, work) if borrowed else 0.0

@@ -1,0 +1,81 @@
+"""How vLLM divides memory: weights, activations, CUDA graphs, and KV blocks in the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from infercast.engines.memory import Memory
+from infercast.engines.vllm.expert_padding import expert_multiples
+from infercast.engines.vllm.kv import kv_layout
+from infercast.engines.vllm.settings import ResolvedSettings
+from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout
+from infercast.models.lower import step_calls
+from infercast.models.rank import stage_weight_bytes
+from infercast.models.spec import ModelConfig
+from infercast.ops.dtypes import bytes_of
+from infercast.units import KIB, MIB
+
+# Memory of a recorded graph for each kernel in it, and what libraries take beside torch's allocator. Read off the
+# block counts of vLLM 0.25 on an H200 for five models: see docs/engine.md.
+GRAPH_BYTES_A_KERNEL = 16 * KIB
+LIBRARY_BYTES = 100 * MIB
+
+
+def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: ResolvedSettings) -> Memory:
+    """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may come out as 0.
+
+    All stages of a pipeline have as many blocks as the one with least room; the plan is that one's.
+    """
+    usable = gpu.driver_bytes * settings.gpu_memory_utilization
+    activations = peak_activation_bytes(config, layout, settings)
+    graphs = graph_bytes(config, layout, settings)
+    multiples = expert_multiples(config, gpu)
+    plans = []
+    for stage in range(layout.pipeline):
+        weights = stage_weight_bytes(config, layout, stage, multiples)
+        kv = kv_layout(config, layout, settings.block_size, stage)
+        left = usable - weights - activations - graphs - LIBRARY_BYTES
+        plans.append(
+            Memory(
+                total=gpu.driver_bytes,
+                usable=usable,
+                weights=weights,
+                activations=activations,
+                graphs=graphs,
+                libraries=LIBRARY_BYTES,
+                kv=kv,
+                num_blocks=max(0, int(left // kv.block_bytes)),
+                spare_blocks=1,  # the empty block
+            )
+        )
+    plan = min(plans, key=lambda memory: (memory.num_blocks, -memory.weights))
+    return replace(plan, num_blocks=settings.num_gpu_blocks_override or plan.num_blocks)
+
+
+def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> float:
+    """The most that activations take: the widest layer of a full step, or the logits of a full batch."""
+    value = bytes_of(config.weights.base)
+    tokens = settings.max_num_batched_tokens
+    shard = config.shard(layout)
+    widest = max(stack.feed_forward.live_values(shard) for stack in config.stacks)
+    in_layers = tokens * (2 * config.hidden + widest) * value
+    # Logits in the model's format and in fp32, beside the hidden states they come from.
+    in_head = settings.max_num_seqs * config.vocabulary * (value + 4) + tokens * config.hidden * value
+    return max(in_layers, in_head)
+
+
+def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> float:
+    """Memory of the recorded CUDA graphs, which grows with their number and their kernels."""
+    sizes = settings.capture_sizes
+    if not sizes:
+        return 0.0
+    one = np.array([1])
+    num_kernels = sum(call.count for call in step_calls(config, layout, one, one, sampled=1))
+    num_full = sum(size <= settings.max_num_seqs for size in sizes)
+    num_graphs = {"full_decode_only": num_full, "piecewise": len(sizes)}.get(
+        settings.cudagraph_mode, len(sizes) + num_full
+    )
+    return float(GRAPH_BYTES_A_KERNEL * num_kernels * num_graphs) / layout.pipeline

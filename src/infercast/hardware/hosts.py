@@ -1,0 +1,40 @@
+"""CPUs beside GPUs, by name: how fast one thread of each is, by what others publish."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+
+from infercast.bundled import DATA
+from infercast.errors import UnknownNameError
+
+MEASURED = "measured"
+"""The machines that engines were measured on, and the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCpu:
+    """A CPU, and how fast one of its threads is."""
+
+    name: str
+    title: str
+    single_thread_speed: float
+    """How many times as fast as that of the measured machines."""
+    source: str
+
+
+def host_cpus() -> dict[str, HostCpu]:
+    """All that are known, slowest first."""
+    values = tomllib.loads(DATA.joinpath("hosts/cpus.toml").read_text(encoding="utf-8"))
+    base = values[MEASURED]["rating"]
+    known = [HostCpu(name, each["title"], each["rating"] / base, each["source"]) for name, each in values.items()]
+    return {each.name: each for each in sorted(known, key=lambda each: each.single_thread_speed)}
+
+
+def host_cpu(name: str) -> HostCpu:
+    """One of them."""
+    known = host_cpus()
+    if name not in known:
+        hint = " (or give the path of a host.json of `infercast measure --host`, or of a TOML file)"
+        raise UnknownNameError("host", name, known, hint)
+    return known[name]

@@ -1,0 +1,173 @@
+"""Routed experts, with shared ones or a dense network beside them where the model has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from infercast.models.feed_forward.dense import MODULES, dense_calls
+from infercast.models.feed_forward.exchange import exchange_calls, hottest_load
+from infercast.models.feed_forward.feed_forward import UNPADDED, FeedForward, Multiples
+from infercast.models.shard import Shard
+from infercast.ops import Call, Gemm, MoE
+from infercast.ops.elementwise import quantise, routing, weighted_sum
+from infercast.ops.op import Size
+
+SHARED = ("mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert")
+ROUTED = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts")
+BESIDE_DENSE = ("experts", "moe.experts")
+"""Beside a dense feed-forward called mlp, the experts have a place of their own (Gemma 4)."""
+WHOLE_SHARED_EXPERTS = (
+    "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration", "Llama4ForCausalLM",
+    "Llama4ForConditionalGeneration",
+)  # fmt: skip
+"""Where GPUs compute shared experts whole, for a share of the tokens each, once experts are spread over copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertFeedForward(FeedForward):
+    """Routed experts, with shared ones beside them where the model has them."""
+
+    experts: int
+    topk: int
+    inter: int
+    shared_inter: int = 0
+    """Width of all shared experts together; 0: none."""
+    shared_gate: bool = False
+    """A learned scalar gate on the shared experts (Qwen2-MoE)."""
+    router_bias: bool = False
+    expert_bias: bool = False
+    dense_inter: int = 0
+    """Width of a dense feed-forward that runs in parallel with the experts (Gemma 4); 0: none."""
+    grouped_choice: bool = False
+    """Experts are chosen from groups (DeepSeek), by scores in the router's own format."""
+    reached: int | None = None
+    """How many experts tokens go to at all, where a router without training leaves most of them out."""
+    routing: str = "uniform"
+    """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
+
+    @property
+    def num_experts(self) -> int:
+        """Routed experts."""
+        return self.experts
+
+    @property
+    def has_shared_experts(self) -> bool:
+        """Whether experts that serve every token stand beside the routed ones."""
+        return self.shared_inter > 0
+
+    @property
+    def description(self) -> str:
+        """How many, how wide, and the width of shared ones."""
+        shared = f" and {self.shared_inter:,} shared" if self.shared_inter else ""
+        return f"{self.topk} of {self.experts} experts of {self.inter:,}{shared}"
+
+    @property
+    def modules(self) -> dict[str, list[tuple[str, ...]]]:
+        """One matrix stands for each of dense, shared and routed experts."""
+        beside: list[tuple[str, ...]] = [MODULES] if self.dense_inter else []
+        beside += [tuple(f"{home}.up_proj" for home in SHARED)] if self.shared_inter else []
+        homes = BESIDE_DENSE if self.dense_inter else ROUTED
+        routed = tuple(f"{home}.0.{matrix}" for home in homes for matrix in ("up_proj", "w1"))
+        return {"feed_forward": beside, "experts": [routed]}
+
+    @property
+    def dense_widths(self) -> tuple[int, ...]:
+        """What runs beside the routed experts: shared ones, and a dense network."""
+        return self.shared_inter, self.dense_inter
+
+    def matrices(self, hidden: int) -> int:
+        """What runs beside the routed experts."""
+        return 3 * hidden * sum(self.dense_widths)
+
+    def expert_values(self, hidden: int, *, active: bool = False) -> tuple[int, int]:
+        """Gate, up and down of each, and biases where they have them."""
+        count = self.topk if active else self.experts
+        return count * 3 * hidden * self.inter, count * (2 * self.inter + hidden) if self.expert_bias else 0
+
+    def vectors(self, hidden: int) -> int:
+        """The router, its bias, and the gate of the shared experts."""
+        router = self.experts * (hidden + (1 if self.router_bias else 0))
+        return router + (hidden if self.shared_gate else 0)
+
+    def held_bytes(self, shard: Shard, multiples: Multiples = UNPADDED) -> float:
+        """A share of the width of each expert or whole experts, as their kernels pad them."""
+        weights, layout, hidden = shard.weights, shard.layout, shard.hidden
+        whole = layout.experts and layout.data > 1 and shard.architecture in WHOLE_SHARED_EXPERTS
+        beside = 3 * hidden * (self.shared_inter / (1 if whole else layout.tensor) + self.dense_inter / layout.tensor)
+        padded, inter = _rounded(hidden, multiples[0]), _rounded(layout.share_expert_width(self.inter), multiples[1])
+        local = self.experts / layout.expert_gpus
+        biases = (2 * inter + padded) * local if self.expert_bias else 0.0
+        return (
+            beside * weights.stored_bytes(weights.feed_forward)
+            + 3 * padded * inter * local * weights.stored_bytes(weights.experts)
+            + biases * weights.stored_bytes(weights.base)
+        )
+
+    def live_values(self, shard: Shard) -> float:
+        """Those of the routed experts and of what runs beside them."""
+        layout, hidden = shard.layout, shard.hidden
+        inter = layout.share_expert_width(self.inter)
+        # The fused experts keep one buffer for both products' outputs and one for the activation between them.
+        routed = self.topk * (max(2 * inter, hidden) + inter)
+        beside = 3 * layout.share(sum(self.dense_widths))
+        # Where copies share experts, every GPU sees the tokens of all copies.
+        return (routed + hidden) * layout.data + beside
+
+    def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Router, experts and whatever runs beside them."""
+        calls = self._routed_calls(shard, tokens, layers)
+        beside = 0
+        for prefix, inter in (("shared_", self.shared_inter), ("dense_", self.dense_inter)):
+            if inter:
+                calls += dense_calls(shard, prefix, inter, True, tokens, layers)
+                beside += 1
+        if beside:
+            op = weighted_sum(tokens, shard.hidden, terms=1 + beside, dtype=shard.weights.base)
+            calls.append(Call("expert_sum", op, layers))
+        return calls
+
+    def _routed_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Router and fused experts: each expert's width split over the GPUs, or whole experts spread over them."""
+        weights, layout = shard.weights, shard.layout
+        router = Gemm(tokens, self.experts, shard.hidden, weights.base)
+        calls = [Call("router", router, layers)]
+        calls.append(Call("routing", routing(tokens, self.experts, self.topk, weights.base), layers))
+        if weights.activation_experts != weights.base:
+            op = quantise(tokens, shard.hidden, weights.base, weights.activation_experts)
+            calls.append(Call("experts_quantise", op, layers))
+        chosen = self.reached or self.experts
+        hidden, inter = _padded(shard, layout.share_expert_width(self.inter))
+        experts = MoE(
+            hottest_load(tokens, self.topk, layout),
+            hidden=hidden,
+            inter=inter,
+            experts=chosen,
+            topk=self.topk,
+            local_experts=-(-chosen // layout.expert_gpus) if layout.experts else None,
+            dtype=weights.activation_experts,
+            weight_dtype=weights.experts,
+            kernel=weights.experts_kernel,
+            routing=self.routing,
+        )
+        calls.append(Call("experts", experts, layers))
+        if layout.data > 1:
+            calls += exchange_calls(shard, self.topk, tokens, layers)
+        return calls
+
+
+def with_experts(feed_forward: FeedForward, change: Callable[[ExpertFeedForward], ExpertFeedForward]) -> FeedForward:
+    """The same feed-forward with its routed experts changed, if it has any."""
+    return change(feed_forward) if isinstance(feed_forward, ExpertFeedForward) else feed_forward
+
+
+def _padded(shard: Shard, inter: int) -> Multiples:
+    """Hidden size and width as kernels for 4-bit experts need them: multiples of 256 and 128."""
+    weights = shard.weights
+    if weights.experts != "mxfp4" or (weights.experts_kernel != "marlin" and weights.activation_experts != "fp8"):
+        return shard.hidden, inter
+    return _rounded(shard.hidden, 256), _rounded(inter, 128)
+
+
+def _rounded(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple

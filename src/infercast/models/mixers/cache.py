@@ -1,0 +1,22 @@
+"""What a layer keeps of the sequences it has seen, from which an engine's blocks, groups and capacity follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """What one layer keeps on one GPU: so much for each token in reach, and so much for each sequence."""
+
+    bytes_per_token: float = 0.0
+    bytes_per_sequence: float = 0.0
+    """The state of a recurrent layer, as large for one token as for a million."""
+    window: int = 0
+    """Only the last ``window`` tokens are kept; 0: all of them."""
+    chunked: bool = False
+    """``window`` is a chunk: a token looks back to the first token of its own."""
+
+    def bytes_for(self, num_tokens: int) -> float:
+        """What a sequence of so many tokens takes."""
+        return self.bytes_per_sequence + self.bytes_per_token * min(num_tokens, self.window or num_tokens)

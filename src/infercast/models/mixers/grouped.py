@@ -1,0 +1,136 @@
+"""Multi-head, grouped-query and multi-query attention, over all tokens, a sliding window or chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infercast.models.mixers.cache import Cache
+from infercast.models.mixers.mixer import Mixer
+from infercast.models.shard import Shard
+from infercast.ops import Attention, Call, Collective
+from infercast.ops.attention import Lengths
+from infercast.ops.dtypes import bytes_of
+from infercast.ops.elementwise import head_norm, kv_write, rope
+from infercast.ops.op import Size
+
+SQUARES_BYTES = 2 * 4
+"""The mean squares of a token's queries and keys, in fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedAttention(Mixer):
+    """Multi-head, grouped-query or multi-query attention."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    rotary_dim: int
+    window: int = 0
+    """A query sees the last ``window`` tokens; 0: all of them."""
+    qk_norm: bool = False
+    """Norms over each query and key head (Qwen3, Gemma 3)."""
+    norm_across: bool = False
+    """Those norms are over all heads together (MiniMax-M2), so GPUs that split the heads must add up squares."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    sinks: bool = False
+    """A learned sink logit for each head (gpt-oss)."""
+    shared_key_value: bool = False
+    """Values are the keys: one projection serves both (Gemma 4 global layers); the cache still holds both."""
+    chunked: bool = False
+    """``window`` is a chunk (Llama 4): a query sees its own chunk from its first token on, not the last tokens."""
+
+    modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+    takes_quantised = True
+
+    @property
+    def label(self) -> str:
+        """Query heads, key-value heads and their width."""
+        return f"{self.heads}/{self.kv_heads} x {self.head_dim}"
+
+    @property
+    def description(self) -> str:
+        """The same in words, and the window."""
+        window = f", window {self.window:,}" if self.window else ""
+        return f"{self.heads}/{self.kv_heads} heads of {self.head_dim}{window}"
+
+    @property
+    def _pair_dim(self) -> int:
+        """A key and a value; also a query and what comes out for it."""
+        return self.head_dim + self.value_dim
+
+    def matrices(self, hidden: int) -> int:
+        """Queries, keys, values and output."""
+        values = 0 if self.shared_key_value else self.kv_heads * self.value_dim
+        return hidden * (self.heads * self._pair_dim + self.kv_heads * self.head_dim + values)
+
+    def vectors(self, hidden: int) -> int:
+        """Norms of the heads, biases and sinks."""
+        return (
+            (2 * self.head_dim if self.qk_norm else 0)
+            + (self.heads * self.head_dim + self.kv_heads * self._pair_dim if self.qkv_bias else 0)
+            + (hidden if self.output_bias else 0)
+            + (self.heads if self.sinks else 0)
+        )
+
+    def held_bytes(self, shard: Shard) -> float:
+        """Heads are split; with more GPUs than key-value heads, several hold the same one."""
+        layout, weights = shard.layout, shard.weights
+        # An engine keeps keys that serve as values twice, as if values had a projection of their own.
+        heads = self.heads / layout.tensor + layout.share_kv_heads(self.kv_heads)
+        return shard.hidden * heads * self._pair_dim * weights.stored_bytes(weights.attention)
+
+    def divides(self, tensor: int) -> bool:
+        """Query heads must; key-value heads may also be copied."""
+        return self.heads % tensor == 0 and (self.kv_heads % tensor == 0 or tensor % self.kv_heads == 0)
+
+    @property
+    def split_widths(self) -> dict[str, int]:
+        """The output alone: the joined product before it may be cut inside a block."""
+        return {"attention output": self.heads * self.value_dim}
+
+    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """One product for queries, keys and values together, what is done to each head, and the output."""
+        weights, layout = shard.weights, shard.layout
+        heads, kv_heads = layout.share(self.heads), layout.share_kv_heads(self.kv_heads)
+        key_width, value_width = kv_heads * self.head_dim, kv_heads * self.value_dim
+        projected = heads * self.head_dim + key_width + (0 if self.shared_key_value else value_width)
+        # The norm before quantises what it writes: the engine's compiler fuses it into it.
+        calls = shard.linear("qkv_proj", tokens, projected, shard.hidden, weights.of_attention, layers, quantised=True)
+        if self.qk_norm:
+            op = head_norm(tokens, heads + kv_heads, self.head_dim, weights.base)
+            calls.append(Call("qk_norm", op, layers))
+            if self.norm_across and layout.tensor > 1:
+                squares = Collective("all_reduce", tokens * SQUARES_BYTES, layout.tensor)
+                calls.append(Call("qk_norm_reduce", squares, layers))
+        if self.rotary_dim:
+            op = rope(tokens, heads + kv_heads, self.rotary_dim, weights.base, normed=self.qk_norm)
+            calls.append(Call("rope", op, layers))
+        written = kv_write(tokens, key_width + value_width, weights.base, shard.cache_dtype)
+        calls.append(Call("kv_write", written, layers))
+        calls += shard.linear("o_proj", tokens, shard.hidden, heads * self.value_dim, weights.of_attention, layers)
+        return calls
+
+    def sequence_calls(
+        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
+    ) -> list[Call]:
+        """One kernel for prompts and decoding sequences together."""
+        op = Attention(
+            queries,
+            keys,
+            heads=shard.layout.share(self.heads),
+            kv_heads=shard.layout.share_kv_heads(self.kv_heads),
+            head_dim=self.head_dim,
+            value_dim=self.value_dim,
+            sequences=sequences,
+            window=self.window,
+            dtype=shard.weights.base,
+            kv_dtype=shard.cache_dtype,
+        )
+        return [Call("attention_window" if self.window else "attention", op, layers)]
+
+    def caches(self, shard: Shard) -> tuple[Cache, ...]:
+        """Keys and values."""
+        width = shard.layout.share_kv_heads(self.kv_heads) * self._pair_dim
+        return (Cache(width * bytes_of(shard.cache_dtype), window=self.window, chunked=self.chunked),)

@@ -1,0 +1,174 @@
+"""Multi-head latent attention (DeepSeek): one compressed vector a token is cached for all heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infercast.models.mixers.cache import Cache
+from infercast.models.mixers.mixer import Mixer
+from infercast.models.shard import Shard
+from infercast.ops import Attention, Call, Gemm
+from infercast.ops.attention import Lengths
+from infercast.ops.dtypes import bytes_of
+from infercast.ops.elementwise import kv_write, norm, rope
+from infercast.ops.op import Size
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention(Mixer):
+    """Multi-head latent attention: projections down to a latent and up from it again."""
+
+    heads: int
+    kv_lora_rank: int
+    q_lora_rank: int
+    """0: queries are projected directly."""
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+    modules = ("self_attn.q_b_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj", "self_attn.o_proj")
+    is_composed = True
+
+    @property
+    def latent_dim(self) -> int:
+        """Values cached a token: the compressed key-value vector and the shared rotary key."""
+        return self.kv_lora_rank + self.rope_dim
+
+    @property
+    def query_dim(self) -> int:
+        """Width of a query head."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def expanded_dim(self) -> int:
+        """What the latent is expanded to for each head: a key without its rotary part, and a value."""
+        return self.nope_dim + self.value_dim
+
+    @property
+    def label(self) -> str:
+        """Heads and the width of the latent."""
+        return f"MLA {self.heads} x {self.latent_dim}"
+
+    @property
+    def description(self) -> str:
+        """The same in words."""
+        return f"MLA, {self.heads} heads, latent {self.latent_dim}"
+
+    def matrices(self, hidden: int) -> int:
+        """Projections down and up, and the output."""
+        return self._whole_matrices(hidden) + self.heads * self._matrices_a_head(hidden)
+
+    def _whole_matrices(self, hidden: int) -> int:
+        """Projections down, which every GPU holds."""
+        return hidden * (self.q_lora_rank + self.latent_dim)
+
+    def _matrices_a_head(self, hidden: int) -> int:
+        """What GPUs split: queries, the expansion of the latent, the output."""
+        queries = (self.q_lora_rank or hidden) * self.query_dim
+        return queries + self.kv_lora_rank * self.expanded_dim + self.value_dim * hidden
+
+    def vectors(self, hidden: int) -> int:
+        """A norm on each latent."""
+        return self.q_lora_rank + self.kv_lora_rank
+
+    def held_bytes(self, shard: Shard) -> float:
+        """Heads are split; the projections down to a latent are on every GPU."""
+        weights, heads = shard.weights, self.heads / shard.layout.tensor
+        values = self._whole_matrices(shard.hidden) + heads * self._matrices_a_head(shard.hidden)
+        # Decoding multiplies with the expansion in the base format, so beside a quantised one there is a wide copy.
+        expansion = heads * self.kv_lora_rank * self.expanded_dim
+        copied = 0.0 if weights.attention == weights.base else expansion * weights.stored_bytes(weights.base)
+        return values * weights.stored_bytes(weights.attention) + copied
+
+    def divides(self, tensor: int) -> bool:
+        """Heads must; the latent is not split."""
+        return self.heads % tensor == 0
+
+    @property
+    def split_widths(self) -> dict[str, int]:
+        """Output and expansions."""
+        return {
+            "attention output": self.heads * self.value_dim,
+            "queries": self.heads * self.query_dim,
+            "keys and values": self.heads * self.expanded_dim,
+        }
+
+    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Compress, norm, expand the queries; the latent itself is the same on every GPU."""
+        weights = shard.weights
+        heads = shard.layout.share(self.heads)
+        query_width = heads * self.query_dim
+        compressed = self.q_lora_rank + self.latent_dim
+        calls: list[Call] = []
+        if self.q_lora_rank:
+            calls += shard.linear("qkv_a_proj", tokens, compressed, shard.hidden, weights.of_attention, layers)
+            calls.append(Call("q_a_norm", norm(tokens, self.q_lora_rank, residual=False, dtype=weights.base), layers))
+            calls += shard.linear("q_b_proj", tokens, query_width, self.q_lora_rank, weights.of_attention, layers)
+        else:
+            calls += shard.linear("q_proj", tokens, query_width, shard.hidden, weights.of_attention, layers)
+            calls += shard.linear("kv_a_proj", tokens, compressed, shard.hidden, weights.of_attention, layers)
+        calls.append(Call("kv_a_norm", norm(tokens, self.kv_lora_rank, residual=False, dtype=weights.base), layers))
+        # The rest of each query head is copied beside what is rotated.
+        rotated = rope(tokens, heads + 1, self.rope_dim, weights.base, copied=query_width - heads * self.rope_dim)
+        calls.append(Call("rope", rotated, layers))
+        calls.append(Call("kv_write", kv_write(tokens, self.latent_dim, weights.base, shard.cache_dtype), layers))
+        calls += shard.linear("o_proj", tokens, shard.hidden, heads * self.value_dim, weights.of_attention, layers)
+        return calls
+
+    def sequence_calls(
+        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
+    ) -> list[Call]:
+        """Prompts in one form, single new tokens in the other."""
+        decoding = queries == 1
+        if decoding.all():
+            return self._decode_calls(shard, layers, queries, keys, sequences)
+        if not decoding.any():
+            return self._prompt_calls(shard, layers, queries, keys, sequences)
+        # An array of batches is of one form throughout; a single batch may hold both.
+        return [
+            *self._prompt_calls(shard, layers, queries[~decoding], keys[~decoding], sequences),
+            *self._decode_calls(shard, layers, queries[decoding], keys[decoding], sequences),
+        ]
+
+    def _prompt_calls(
+        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int
+    ) -> list[Call]:
+        """The latent of every key is expanded into full heads, which attend as multi-head attention."""
+        weights, heads = shard.weights, shard.layout.share(self.heads)
+        tokens = (keys * sequences).sum(axis=-1)
+        expanded = heads * self.expanded_dim
+        op = Attention(
+            queries, keys, heads, heads, self.query_dim, self.value_dim, sequences=sequences, dtype=weights.base
+        )
+        expansion = shard.linear("kv_b_proj", tokens, expanded, self.kv_lora_rank, weights.of_attention, layers)
+        return [*expansion, Call("attention_prompt", op, layers)]
+
+    def _decode_calls(
+        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int
+    ) -> list[Call]:
+        """The expansion is folded into the query, which attends to the latent itself as multi-query attention."""
+        base, heads = shard.weights.base, shard.layout.share(self.heads)
+        rows: Size = queries.shape[-1] if isinstance(sequences, int) else sequences.sum(axis=-1)
+        absorb = Gemm(rows, self.kv_lora_rank, self.nope_dim, dtype=base, batch=heads)
+        expand = Gemm(rows, self.value_dim, self.kv_lora_rank, dtype=base, batch=heads)
+        latent = Attention(
+            queries,
+            keys,
+            heads=heads,
+            kv_heads=1,
+            head_dim=self.latent_dim,
+            value_dim=self.kv_lora_rank,
+            sequences=sequences,
+            latent_kv=True,
+            dtype=base,
+            kv_dtype=shard.cache_dtype,
+        )
+        return [
+            Call("q_absorb", absorb, layers),
+            Call("attention_latent", latent, layers),
+            Call("v_expand", expand, layers),
+        ]
+
+    def caches(self, shard: Shard) -> tuple[Cache, ...]:
+        """The latent, whole on every GPU."""
+        return (Cache(self.latent_dim * bytes_of(shard.cache_dtype)),)

@@ -1,0 +1,80 @@
+"""What every kind of token mixer answers: its weights, how GPUs split it, its kernels and its cache.
+
+A token mixer is the half of a layer that lets tokens see each other: attention of some kind, or a recurrence. A kind
+is a frozen dataclass of the numbers that a config.json gives, with these methods. Nothing outside this folder asks
+which kind a mixer is, but for rules of an engine that hold for one kind alone (`ModelConfig.mixers_of`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+from infercast.models.mixers.cache import Cache
+from infercast.models.shard import Shard
+from infercast.ops import Call
+from infercast.ops.attention import Lengths
+from infercast.ops.op import Size
+
+
+class Mixer(ABC):
+    """The half of a layer that mixes tokens."""
+
+    __slots__ = ()
+
+    modules: ClassVar[tuple[str, ...]]
+    """Names of its linear modules in a checkpoint, from the layer's own name on: ``self_attn.q_proj``."""
+    takes_quantised: ClassVar[bool] = False
+    """Whether the norm before it also quantises what it writes, where activations are quantised."""
+    is_composed: ClassVar[bool] = False
+    """Whether an engine makes it of many small operations in Python, which the host pays for outside full graphs."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """A few characters for a list of models."""
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """A few words for the page of one model."""
+
+    @abstractmethod
+    def matrices(self, hidden: int) -> int:
+        """Weights in matrices, which quantising makes smaller."""
+
+    @abstractmethod
+    def vectors(self, hidden: int) -> int:
+        """Norms, biases and other weights that stay in the base format, on every GPU."""
+
+    @abstractmethod
+    def held_bytes(self, shard: Shard) -> float:
+        """Bytes of the matrices that one GPU holds."""
+
+    @abstractmethod
+    def divides(self, tensor: int) -> bool:
+        """Whether it splits evenly over so many GPUs."""
+
+    @property
+    @abstractmethod
+    def split_widths(self) -> Mapping[str, int]:
+        """Widths that GPUs split, by what people call them, where weights in blocks must be cut between blocks."""
+
+    @abstractmethod
+    def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Kernels that need only the number of tokens in the step: projections, norms, the write to the cache."""
+
+    @abstractmethod
+    def sequence_calls(
+        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
+    ) -> list[Call]:
+        """Kernels that need the sequences of the batch: ``queries`` new tokens of ``keys`` in all, each.
+
+        The last axis runs over the batch; axes in front of it are an array of batches, in which ``sequences`` says how
+        often each row stands.
+        """
+
+    @abstractmethod
+    def caches(self, shard: Shard) -> tuple[Cache, ...]:
+        """What one layer keeps: one cache in most kinds, several where parts of it are stored apart."""

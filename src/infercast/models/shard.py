@@ -1,0 +1,47 @@
+"""One GPU's view of a model: all that a half of a layer needs to know to be held and computed there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infercast.models.formats import WeightFormat
+from infercast.models.layout import ParallelLayout
+from infercast.ops import Call, Gemm
+from infercast.ops.elementwise import quantise
+from infercast.ops.op import Size
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What all layers of a model have in common, and the layout that splits them."""
+
+    hidden: int
+    architecture: str
+    """As config.json names it, for rules of an engine that go by that name."""
+    weights: WeightFormat
+    cache_dtype: str
+    """The format that keys and values are cached in."""
+    layout: ParallelLayout
+
+    def linear(
+        self,
+        name: str,
+        tokens: Size,
+        outputs: int,
+        inputs: int,
+        formats: tuple[str, str],
+        layers: int,
+        *,
+        quantised: bool = False,
+    ) -> list[Call]:
+        """A linear module as kernels: the product, and the quantising of its input where the format asks for it.
+
+        ``formats`` are those of weights and inputs; inputs arrive and outputs leave in the base format. ``quantised``
+        inputs arrive in their own: the norm or activation before has quantised them.
+        """
+        base, (weight, activation) = self.weights.base, formats
+        calls = []
+        if activation != base and not quantised:
+            calls.append(Call(f"{name}_quantise", quantise(tokens, inputs, base, activation, compiled=True), layers))
+        calls.append(Call(name, Gemm(tokens, outputs, inputs, activation, weight, base), layers))
+        return calls

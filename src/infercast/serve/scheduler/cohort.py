@@ -1,0 +1,213 @@
+"""Sequences that decode together, so that one count serves all of them.
+
+In every step each of them computes one token. What differs between two of them stays the same from step to step: how
+far apart their lengths are, in which steps they need another block, in which step they will have all their tokens. A
+step of the cohort therefore costs the same however many sequences are in it, and so do many steps in a row.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from itertools import accumulate
+
+from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.sequence import APART, ENDING, Sequence
+
+
+class Cohort:
+    """Running sequences, in the scheduler's order, whose own counts stand still while they are members."""
+
+    def __init__(self, cache: KvCache, unknown: int, *, settles: bool = False) -> None:
+        self.members: dict[Sequence, None] = {}
+        self.steps = 0
+        """Steps planned so far; members have been in each of them since they joined."""
+        self.computed = 0
+        """Tokens that all members have computed together."""
+        self.last_place = -1
+        """Of the member that started last, or did so when it was one."""
+        self._cache = cache
+        self._block_size, self._num_groups = cache.shape.block_size, cache.num_groups
+        self._last_steps: list[tuple[int, int, Sequence]] = []
+        self._num_joined = 0
+        # For the number of a step modulo the block size: members that begin a block in it, and how many blocks that is.
+        self._begin: list[dict[Sequence, None]] = [{} for _ in range(self._block_size)]
+        self._blocks = [0] * self._block_size
+        self._unknown = unknown
+        """Tokens of each member that are computed but, as their values are not known yet, not findable."""
+        self._behind = unknown if settles else 0
+        """Tokens of each member that are computed, but in a step under way that still reads what is before them."""
+        self._windows = {window for window in cache.shape.windows if window}
+        self.is_windowed = bool(self._windows)
+        # Members whose window leaves a block behind in such a step, and those who joined in the last two steps.
+        self._leave: list[dict[Sequence, None]] = [{} for _ in range(self._block_size)]
+        self._recent: list[list[Sequence]] = [[], []]
+        self._answering: dict[Sequence, None] = {}
+        """Members whose answers others may look for."""
+
+    @property
+    def names_answers(self) -> bool:
+        """Whether steps of decoding make blocks that others may look for."""
+        return bool(self._answering)
+
+    def contexts(self) -> list[int]:
+        """Tokens that each member has computed."""
+        steps = self.steps
+        return [member.num_computed + steps - member.joined for member in self.members]
+
+    def steps_left(self) -> int:
+        """Steps until some member has all its tokens."""
+        heap = self._last_steps
+        while True:
+            last, _, member = heap[0]
+            if member.joined >= 0 and member.last_step == last:
+                return last - self.steps
+            heapq.heappop(heap)  # it left before
+
+    def join(self, sequence: Sequence) -> None:
+        """A sequence that has caught up in the step planned last will decode from the next one on."""
+        steps, computed = self.steps, sequence.num_computed
+        sequence.joined = steps
+        self._num_joined += 1
+        self.members[sequence] = None
+        self.computed += computed
+        sequence.last_step = last = steps + sequence.num_output - sequence.num_promised
+        heapq.heappush(self._last_steps, (last, self._num_joined, sequence))
+        phase = (steps + 1 - computed) % self._block_size
+        self._begin[phase][sequence] = None
+        self._blocks[phase] += self._num_groups
+        if sequence.place < self.last_place:
+            self.members = dict.fromkeys(sorted(self.members, key=lambda member: member.place))
+        else:
+            self.last_place = sequence.place
+        if self.is_windowed:
+            for phase in self._leaving_phases(sequence):
+                self._leave[phase][sequence] = None
+            self._recent[0].append(sequence)
+        if sequence.shared > sequence.named:
+            self._answering[sequence] = None
+
+    def leave(self, sequence: Sequence) -> None:
+        """A member gets its own counts back."""
+        phase = (sequence.joined + 1 - sequence.num_computed) % self._block_size
+        del self.members[sequence]
+        del self._begin[phase][sequence]
+        self._blocks[phase] -= self._num_groups
+        if self.is_windowed:
+            for phase in self._leaving_phases(sequence):
+                del self._leave[phase][sequence]
+            for recent in self._recent:
+                if sequence in recent:
+                    recent.remove(sequence)
+        self._answering.pop(sequence, None)
+        steps = self.steps - sequence.joined
+        if steps:
+            sequence.num_under_way += self._behind
+        computed = sequence.num_computed = sequence.num_computed + steps
+        self.computed -= computed
+        sequence.num_promised += steps
+        sequence.num_produced = sequence.num_promised - self._unknown
+        sequence.num_tokens = computed + (sequence.num_promised < sequence.num_output)
+        sequence.joined = APART
+        if not self.is_windowed:
+            sequence.length = -(-computed // self._block_size)
+        self._cache.name(sequence, computed - self._unknown)
+
+    def due(self) -> Iterable[Sequence]:
+        """Members that begin a block in the next step, in order."""
+        begin = self._begin[(self.steps + 1) % self._block_size]
+        return sorted(begin, key=lambda member: member.place)
+
+    def blocks_needed(self, steps: int = 1) -> list[int]:
+        """Blocks that the members together ask for in each of the next steps; windows may free some."""
+        blocks, start = self._blocks, (self.steps + 1) % self._block_size
+        if steps <= self._block_size - start:
+            return blocks[start : start + steps]
+        return (blocks[start:] + blocks * (1 + steps // self._block_size))[:steps]
+
+    def grow(self, steps: int) -> list[int]:
+        """Take the blocks of the next steps; returns how many are held in each, while there is room."""
+        if self.is_windowed:
+            return self._grow_windows(steps)
+        cache = self._cache
+        before, room = cache.num_held, cache.num_blocks
+        held = [*accumulate(self.blocks_needed(steps), initial=before)]
+        while held[-1] > room:
+            held.pop()
+        cache.take(held[-1] - before)
+        del held[0]
+        return held
+
+    def _grow_windows(self, steps: int) -> list[int]:
+        """The same where members give blocks back while they go on."""
+        held: list[int] = []
+        cache = self._cache
+        for step in range(self.steps + 1, self.steps + steps + 1):
+            phase = step % self._block_size
+            if self._blocks[phase] > cache.num_free:  # now it matters who gives back before whom
+                return held
+            self.name_answers(step - 1)
+            moving = [*self._leave[phase], *self._recent[1], *self._recent[0]]
+            if (
+                cache.sparse_windows
+            ):  # what falls out of a window may be blank, and is handed out at once to who comes next
+                for member in sorted({*moving, *self._begin[phase]}, key=lambda each: each.place):
+                    self._move_on(member, step)
+                    self._begin_block(member, step)
+            else:
+                for member in moving:
+                    self._move_on(member, step)
+                for member in self._begin[phase]:
+                    self._begin_block(member, step)
+            self._recent = [[], self._recent[0]]
+            held.append(cache.num_held)
+        return held
+
+    def _move_on(self, member: Sequence, step: int) -> None:
+        """Let a member's windows leave behind what they do not look at in a step."""
+        computed = member.num_computed + step - 1 - member.joined
+        self._cache.name(member, computed - self._unknown)
+        behind = member.num_under_way + (self._behind if member.joined < step - 1 else 0)
+        self._cache.slide(member, computed - behind)
+
+    def _begin_block(self, member: Sequence, step: int) -> None:
+        """Give a member another block if the token of a step needs one."""
+        self._cache.grow(member, member.num_computed + step - member.joined)
+
+    def _leaving_phases(self, sequence: Sequence) -> set[int]:
+        """Numbers of steps, modulo the block size, in which a block of the member falls out of a window."""
+        start = sequence.joined + 1 - sequence.num_computed
+        return {(start + window - 1 + self._behind) % self._block_size for window in self._windows}
+
+    def name_answers(self, step: int) -> None:
+        """Let others find the blocks of answers that are known to be full when a step is planned, in their order."""
+        if not self._answering:
+            return
+        due: list[tuple[int, int, Sequence, int]] = []
+        for number, member in enumerate(self._answering):
+            start = member.joined - member.num_computed + self._unknown
+            full = min((step - start) // self._block_size, member.shared)
+            blocks = range(member.named + 1, full + 1)
+            due += [(start + block * self._block_size, number, member, block * self._block_size) for block in blocks]
+        for _, _, member, tokens in sorted(due, key=lambda each: each[:2]):
+            self._cache.name(member, tokens)
+
+    def advance(self, steps: int) -> list[Sequence]:
+        """Every member computes so many tokens, for which blocks were taken; returns those that have all of theirs."""
+        self.steps += steps
+        self.computed += steps * len(self.members)
+        if self._answering:
+            self.name_answers(self.steps)
+        heap = self._last_steps
+        if not heap or heap[0][0] > self.steps:
+            return []
+        ending = []
+        while heap and heap[0][0] <= self.steps:
+            last, _, member = heapq.heappop(heap)
+            if member.joined >= 0 and member.last_step == last:
+                ending.append(member)
+                self.leave(member)
+                member.joined = ENDING
+        if len(ending) > 1:
+            ending.sort(key=lambda member: member.place)
+        return ending

@@ -1,0 +1,115 @@
+"""The rules of an engine: who goes first, what is computed together, what a start is promised, and who gives way.
+
+A scheduler keeps the books; whatever one engine decides differently from another is asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.sequence import Sequence
+
+WHOLE_PROMPT = 1 << 40
+"""Tokens that an engine may take in at once where it does not compute them."""
+
+
+class Policy(Protocol):
+    """What a scheduler asks of an engine's rules."""
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens of a step."""
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences that run at the same time."""
+
+    @property
+    def chunked_prefill(self) -> bool:
+        """Whether a prompt may be computed in several steps."""
+
+    @property
+    def prompts_first(self) -> bool:
+        """Steps of prompts alone as long as one waits that fits; decoding stands still meanwhile."""
+
+    @property
+    def waits_for_tokens(self) -> bool:
+        """A sequence is in one step at a time: its next token is planned when the last one is known."""
+
+    @property
+    def steps_between_tokens(self) -> int:
+        """A sequence that samples in a step samples again so many steps later, others in between (pipelines)."""
+
+    @property
+    def settles(self) -> bool:
+        """What steps under way still use is not given up: windows move on by processed tokens, which a request that
+        starts has to have room for, and who gave way comes back when its last step is done.
+        """
+
+    def chunk(self, missing: int, budget: int, *, alone: bool) -> int:
+        """Tokens of a running prompt that a step computes; ``alone``: no other request is in the engine."""
+
+    def first_chunk(self, missing: int, budget: int, *, alone: bool) -> int:
+        """The same for one that starts; 0: it has to wait."""
+
+    def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:
+        """Tokens for which there must be room when a sequence starts with ``num_tokens`` to compute."""
+
+    def of_computed_prompts(self) -> Policy:
+        """The same rules where prompts arrive computed, so that no step is bounded by their tokens."""
+
+    def victim(self, running: Iterable[Sequence]) -> Sequence:
+        """Who gives way; ``running`` tells who started last first."""
+
+    def give_up(self, cache: KvCache, victim: Sequence) -> None:
+        """What happens to the blocks of one who gives way."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCome:
+    """Sequences are served in order of arrival, prompts beside decodes; the last one gives way and computes again."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    long_prefill_token_threshold: int = 0
+    """At most this many tokens of one prompt a step; 0: no such limit."""
+    chunked_prefill: bool = True
+    prompts_first: bool = False
+    waits_for_tokens: bool = False
+    steps_between_tokens: int = 1
+    spares_lone_prompts: bool = False
+    """The threshold does not hold for a request that is alone in the engine."""
+    settles: bool = False
+
+    def chunk(self, missing: int, budget: int, *, alone: bool) -> int:
+        """As much as there is, fits the budget and the threshold allows."""
+        threshold = self.long_prefill_token_threshold
+        if threshold and not (self.spares_lone_prompts and alone):
+            return min(missing, budget, threshold)
+        return missing if missing < budget else budget
+
+    def first_chunk(self, missing: int, budget: int, *, alone: bool) -> int:
+        """Without chunked prefill a prompt starts only if all of it fits."""
+        # The threshold comes first: a prompt that it cuts small enough may start even without chunked prefill.
+        if not self.chunked_prefill and self.chunk(missing, missing, alone=alone) > budget:
+            return 0
+        return self.chunk(missing, budget, alone=alone)
+
+    def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:
+        """The prompt and what was produced before; nothing for tokens to come."""
+        return num_tokens
+
+    def of_computed_prompts(self) -> FirstCome:
+        """Whole prompts are taken in at once."""
+        return replace(self, max_num_batched_tokens=WHOLE_PROMPT, long_prefill_token_threshold=0)
+
+    def victim(self, running: Iterable[Sequence]) -> Sequence:
+        """Whoever started last."""
+        return next(iter(running))
+
+    def give_up(self, cache: KvCache, victim: Sequence) -> None:
+        """They are freed; what nobody overwrites can be found again."""
+        cache.free(victim, done=False)

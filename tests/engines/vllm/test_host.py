@@ -1,0 +1,136 @@
+import re
+from dataclasses import fields
+
+import pytest
+
+from infercast.engines.engine import Launch
+from infercast.engines.host import bundled_host, read_host
+from infercast.engines.vllm.host import VllmHost, VllmHostModel
+from infercast.engines.vllm.launches import LaunchWork, launch_work
+from infercast.errors import FileFormatError
+from infercast.forecast.deploy import deploy
+from infercast.hardware import load_gpu
+from infercast.models.layout import ParallelLayout
+from infercast.models.read import read_model
+
+H200 = load_gpu("h200-sxm")
+WORDS = ("title", "source")
+DENSE = LaunchWork(layers=32, kernels=322, latent_layers=0, expert_layers=0, shared_expert_layers=0)
+
+
+def test_the_bundled_host_is_complete_and_in_seconds():
+    host = bundled_host(VllmHost, "vllm")
+    assert host.title
+    assert host.source
+    for field in fields(host):
+        if field.name not in WORDS:
+            assert 0 < getattr(host, field.name) < 0.1
+
+
+def test_launching_by_hand_takes_longer_than_graphs():
+    host = bundled_host(VllmHost, "vllm")
+    graph, pieces, eager = (
+        host.launching(launch, DENSE) for launch in (Launch.FULL_GRAPH, Launch.PIECEWISE_GRAPHS, Launch.EAGER)
+    )
+    assert 10 * graph < pieces < eager
+
+
+def test_a_full_graph_hides_the_layers():
+    host = bundled_host(VllmHost, "vllm")
+    more = LaunchWork(layers=80, kernels=900, latent_layers=80, expert_layers=80, shared_expert_layers=80)
+    assert host.launching(Launch.FULL_GRAPH, more) == host.launching(Launch.FULL_GRAPH, DENSE)
+    assert host.launching(Launch.PIECEWISE_GRAPHS, more) > 2 * host.launching(Launch.PIECEWISE_GRAPHS, DENSE)
+
+
+def test_sequences_and_prompt_tokens_cost_planning():
+    model = VllmHostModel(bundled_host(VllmHost, "vllm"), DENSE)
+    one, many = (model.cost(Launch.FULL_GRAPH, count, count) for count in (1, 200))
+    assert many.plan > one.plan
+    assert many.process > one.process
+    assert (many.prepare, many.launch, many.wake) == (one.prepare, one.launch, one.wake)
+    assert model.cost(Launch.EAGER, 1, 8000).plan > model.cost(Launch.EAGER, 1, 600).plan
+
+
+def test_the_total_is_what_the_thread_is_busy_for():
+    cost = VllmHostModel(bundled_host(VllmHost, "vllm"), DENSE).cost(Launch.FULL_GRAPH, 1, 1)
+    assert cost.total == pytest.approx(cost.plan + cost.prepare + cost.launch + cost.process)
+
+
+@pytest.mark.parametrize(
+    ("model", "latent", "experts", "shared"),
+    [("llama-3.1-8b", 0, 0, 0), ("qwen3-30b-a3b", 0, 48, 0), ("deepseek-v2-lite", 27, 26, 26)],
+)
+def test_what_a_model_takes_to_launch(model, latent, experts, shared):
+    config = read_model(model)
+    work = launch_work(config, ParallelLayout(1), H200)
+    assert work.layers == config.layers
+    assert (work.latent_layers, work.expert_layers, work.shared_expert_layers) == (latent, experts, shared)
+    assert 8 * work.layers < work.kernels < 30 * work.layers
+
+
+def test_quantising_is_fused_and_launched_with_its_neighbour():
+    plain, quantised = (read_model("llama-3.1-8b", quantization=name) for name in (None, "fp8"))
+    assert launch_work(plain, ParallelLayout(1), H200) == launch_work(quantised, ParallelLayout(1), H200)
+
+
+NAMES = [field.name for field in fields(bundled_host(VllmHost, "vllm")) if field.name not in WORDS]
+TEXT = "\n".join(['title = "t"', 'source = "s"', *(f"{name}_ms = 1.5" for name in NAMES)])
+
+
+def test_a_faster_cpu_divides_everything(tmp_path):
+    (tmp_path / "plain.toml").write_text(TEXT)
+    (tmp_path / "fast.toml").write_text(TEXT + "\nsingle_thread_speed = 1.5")
+    plain, fast = (read_host(tmp_path / f"{name}.toml", VllmHost) for name in ("plain", "fast"))
+    for name in NAMES:
+        assert getattr(plain, name) == pytest.approx(1.5e-3)
+        assert getattr(fast, name) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("title =", "is not TOML"),
+        (TEXT.replace("wake_ms = 1.5", "wake_ms = -1"), "wake_ms must be a number from 0 to 1,000,000, not -1"),
+        (TEXT.replace("wake_ms = 1.5", "wake_ms = true"), "wake_ms must be a number from 0 to 1,000,000, not True"),
+        (TEXT + "\nsingle_thread_speed = 0", "single_thread_speed must lie in 0.001 to 1000, not 0"),
+        (TEXT.replace("wake_ms = 1.5", "wake_ms = 1e308"), "wake_ms must be a number from 0 to 1,000,000, not 1e.308"),
+        (re.sub("title = .*", "title = 3", TEXT), "title must be text, not 3"),
+        (TEXT.replace("wake_ms = 1.5", ""), "must hold exactly these: .*; wake missing"),
+        (TEXT + "\nnonsense_ms = 1", "must hold exactly these: .*; nonsense not known"),
+    ],
+)
+def test_bad_files_are_one_sentence(tmp_path, text, expected):
+    path = tmp_path / "host.toml"
+    path.write_text(text)
+    with pytest.raises(FileFormatError, match=expected):
+        read_host(path, VllmHost)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        read_host(tmp_path / "none.toml", VllmHost)
+
+
+def test_a_deployment_takes_a_host_of_its_own(tmp_path):
+    path = tmp_path / "host.toml"
+    path.write_text(TEXT)
+    assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline", host=path).host.title == "t"
+    assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline", api_server=False).host == bundled_host(
+        VllmHost, "vllm"
+    )
+
+
+def test_packed_experts_are_set_up_in_python_on_hopper_alone():
+    config = read_model("gpt-oss-20b")
+    on_hopper, elsewhere = (launch_work(config, ParallelLayout(1), load_gpu(name)) for name in ("h200-sxm", "b200-sxm"))
+    assert (on_hopper.packed_expert_layers, elsewhere.packed_expert_layers) == (24, 0)
+    times = [bundled_host(VllmHost, "vllm").launching(Launch.EAGER, work) for work in (on_hopper, elsewhere)]
+    assert times[0] > times[1] + 0.03
+
+
+def test_every_group_of_layers_has_inputs_of_its_own():
+    work = launch_work(read_model("gemma-3-1b"), ParallelLayout(1), H200)
+    host = bundled_host(VllmHost, "vllm")
+    prepare = VllmHostModel(host, work).cost(Launch.FULL_GRAPH, 1, 1).prepare
+    assert work.kv_groups == 7
+    assert prepare == pytest.approx(host.prepare + 6 * host.kv_group)

@@ -1,0 +1,85 @@
+"""vLLM's defaults by GPU, and what it refuses."""
+
+import pytest
+
+from infercast.engines.vllm.settings import EngineSettings, resolve
+from infercast.errors import InputError
+from infercast.hardware import load_gpu
+
+
+def settle(gpu="h200-sxm", max_positions=131072, **options):
+    return resolve(EngineSettings(**options), load_gpu(gpu), max_positions)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tokens", "sequences"),
+    [
+        ("h200-sxm", 8192, 1024),
+        ("h100-sxm", 8192, 1024),
+        ("mi300x", 8192, 1024),
+        ("a100-sxm", 2048, 256),  # 80 GB, but vLLM leaves the A100 out
+        ("l4", 2048, 256),
+        ("t4", 2048, 256),
+    ],
+)
+def test_defaults_follow_the_gpu(gpu, tokens, sequences):
+    settings = settle(gpu)
+    assert (settings.max_num_batched_tokens, settings.max_num_seqs) == (tokens, sequences)
+
+
+def test_the_longest_sequence_is_the_models():
+    assert settle(max_positions=40960).max_model_len == 40960
+    assert settle(max_positions=40960, max_model_len=1000).max_model_len == 1000
+
+
+def test_what_is_given_is_kept():
+    settings = settle(max_num_batched_tokens=4096, max_num_seqs=64, block_size=32, enforce_eager=True)
+    assert (settings.max_num_batched_tokens, settings.max_num_seqs, settings.block_size) == (4096, 64, 32)
+    assert settings.enforce_eager
+
+
+def test_a_small_budget_bounds_the_default_number_of_sequences():
+    assert settle(max_num_batched_tokens=100).max_num_seqs == 100
+
+
+def test_a_few_short_sequences_bound_the_default_budget():
+    assert settle(max_num_seqs=2, max_model_len=512).max_num_batched_tokens == 1024
+
+
+def test_no_graph_is_recorded_for_more_tokens_than_a_step_has():
+    assert settle(max_num_batched_tokens=2048, max_cudagraph_capture_size=4096).capture_sizes[-1] == 2048
+
+
+def test_without_chunks_a_step_holds_the_longest_prompt():
+    assert settle("l4", enable_chunked_prefill=False, max_model_len=6000).max_num_batched_tokens == 6000
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_num_seqs": 0}, "max_num_seqs must be at least 1, not 0"),
+        ({"max_num_batched_tokens": -1}, "max_num_batched_tokens must be at least 1, not -1"),
+        ({"max_model_len": 0}, "max_model_len must be at least 1, not 0"),
+        ({"block_size": 0}, "block_size must be at least 1, not 0"),
+        ({"max_cudagraph_capture_size": 10**7}, "max_cudagraph_capture_size must be at most 1,000,000, not 10,000,000"),
+        ({"num_gpu_blocks_override": 0}, "num_gpu_blocks_override must be at least 1, not 0"),
+        ({"gpu_memory_utilization": 0.0}, r"gpu_memory_utilization must lie in \(0, 1\], not 0.0"),
+        ({"gpu_memory_utilization": 1.1}, r"gpu_memory_utilization must lie in \(0, 1\], not 1.1"),
+        ({"gpu_memory_utilization": float("nan")}, "gpu_memory_utilization"),
+        ({"long_prefill_token_threshold": -5}, "long_prefill_token_threshold must be 0 or more, not -5"),
+        ({"max_model_len": 131073}, "max_model_len 131073 is above the 131072 positions"),
+        ({"max_num_seqs": 512, "max_num_batched_tokens": 256}, "256 is below max_num_seqs 512"),
+        ({"enable_chunked_prefill": False, "max_num_batched_tokens": 4096}, "needs chunked prefill; enable it"),
+    ],
+)
+def test_refusals(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        settle(**options)
+
+
+def test_some_models_have_larger_graphs():
+    sizes = [
+        resolve(EngineSettings(), load_gpu("h200-sxm"), 8192, name).capture_sizes[-1]
+        for name in ("", "GptOssForCausalLM")
+    ]
+    assert sizes == [512, 1024]
