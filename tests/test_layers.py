@@ -159,7 +159,6 @@ NAMES_AN_ENGINE = {
     "fit/tables.py": "published tables say whose kernels they hold",
     "ops/collective.py": "whose kernels an all-reduce runs",
     "predict/adjust/ordering.py": "the default folder of an engine's data",
-    "predict/physics/collective_engine.py": "whose kernels an all-reduce runs",
     "predict/physics/moe.py": "published tables name kernels so",
     "predict/profile.py": "the default folder of an engine's data",
     "serve/fleet/router.py": "a load balancer goes by the name of the engine it comes with",

@@ -14,7 +14,8 @@ from infercast.predict.adjust.changed import Changed
 from infercast.predict.adjust.closing import Closing
 from infercast.predict.adjust.typical import Typical
 from infercast.predict.default import make_predictor
-from infercast.predict.families.family import Ceiling, Family, dram_seconds, floats, lone
+from infercast.predict.families.family import Ceiling, Family
+from infercast.predict.families.pipes import dram_seconds, floats, lone
 from infercast.predict.physics.either import kit_of
 from infercast.predict.physics.terms import Physics
 from infercast.predict.roofline import Roofline, launch_floor

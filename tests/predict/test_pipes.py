@@ -9,7 +9,7 @@ from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.elementwise import norm
-from infercast.predict.families.family import quantised_waves
+from infercast.predict.families.pipes import quantised_waves
 from infercast.predict.limits import pipes_of
 
 H200 = load_gpu("h200-sxm")

@@ -6,7 +6,7 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, quantise, rope, routing, sampling
-from infercast.predict.adjust.typical import Typical, efficiency_of
+from infercast.predict.adjust.typical import Typical
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import basis_of, kind_of
 from infercast.predict.limits import limit_seconds
@@ -43,7 +43,7 @@ def test_an_estimate_lies_between_the_hardware_and_a_wide_upper_end(name):
     assert estimate.seconds < estimate.high
     assert estimate.source == "typical"
     assert float(np.ravel(Typical().seconds(op, AMD))[0]) == pytest.approx(float(np.ravel(estimate.seconds)[0]))
-    assert Typical().explain(op, AMD)["efficiency factor"] == efficiency_of(op, AMD).share
+    assert Typical().explain(op, AMD)["efficiency factor"] == Typical().reached(op, AMD).share
 
 
 def test_other_vendors_are_estimated_and_not_taken_at_their_best():
@@ -56,9 +56,9 @@ def test_other_vendors_are_estimated_and_not_taken_at_their_best():
 
 
 def test_products_of_a_vendor_have_numbers_of_their_own():
-    assert efficiency_of(Gemm(1, 1, 1), AMD).share < efficiency_of(Gemm(1, 1, 1), load_gpu("h200-sxm")).share
-    assert efficiency_of(Gemm(1, 1, 1, "fp8_block"), AMD).share < efficiency_of(Gemm(1, 1, 1, "fp8"), AMD).share
-    assert efficiency_of(Gemm(1, 1, 1), load_gpu("h200-sxm")) == (2.6, 0.69, -0.38, 0.59)
+    assert Typical().reached(Gemm(1, 1, 1), AMD).share < Typical().reached(Gemm(1, 1, 1), load_gpu("h200-sxm")).share
+    assert Typical().reached(Gemm(1, 1, 1, "fp8_block"), AMD).share < Typical().reached(Gemm(1, 1, 1, "fp8"), AMD).share
+    assert Typical().reached(Gemm(1, 1, 1), load_gpu("h200-sxm")) == (2.6, 0.69, -0.38, 0.59)
 
 
 def test_typical_prices_are_near_those_of_measured_gpus():

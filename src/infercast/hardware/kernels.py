@@ -18,6 +18,7 @@ Fact = TypeVar("Fact")
 class KernelFacts:
     """What kernel physics asks of an architecture; architectures.toml says where each comes from."""
 
+    vendor: str
     attention: str
     """Which attention kernels engines run, by the name that their physics has."""
     l2_partitions: int
@@ -36,18 +37,14 @@ class KernelFacts:
 
 @cache
 def _facts() -> dict[str, KernelFacts]:
-    return {name: KernelFacts(**table["facts"]) for name, table in architectures().items() if "facts" in table}
-
-
-@cache
-def _vendors() -> dict[str, str]:
-    """Whose kernels are known, by architecture."""
-    return {name: architectures()[name]["vendor"] for name in _facts()}
+    tables = {name: table for name, table in architectures().items() if "facts" in table}
+    return {name: KernelFacts(table["vendor"], **table["facts"]) for name, table in tables.items()}
 
 
 def is_modelled(gpu: Gpu) -> bool:
     """Whether physics knows the kernels that this GPU runs; others are estimated by what is typical."""
-    return _vendors().get(gpu.kernels) == gpu.vendor
+    facts = _facts().get(gpu.kernels)
+    return facts is not None and facts.vendor == gpu.vendor
 
 
 def facts_of(gpu: Gpu) -> KernelFacts:

@@ -18,7 +18,7 @@ from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.families import families_of
-from infercast.predict.families.family import Array, Pipes
+from infercast.predict.families.pipes import Array, Pipes
 from infercast.predict.physics.either import Number
 
 

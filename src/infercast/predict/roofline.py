@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Protocol
+from math import exp, log
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -46,36 +47,58 @@ class Predictor(Protocol):
         """The terms of one price: seconds of each pipe, and what the sum of all is multiplied by (``efficiency``)."""
 
 
+class Efficiency(NamedTuple):
+    """What kernels reach of the roofline."""
+
+    launches: float = 1.0
+    """Empty launches that one takes besides its work."""
+    share: float = 1.0
+    """Of the busiest pipe's rate."""
+    low: float = 0.0
+    high: float = 0.0
+    """Logarithms of the ends of the 80 % interval, as kernels and GPUs differ."""
+
+
 class Roofline:
     """Busiest pipe plus the launch floor."""
 
     is_cheap = True
     is_bound = True
+    source = "roofline"
 
     def describe(self, gpu: Gpu) -> str:
         """For people: what its prices on this GPU rest on."""
         return "roofline with wave quantisation: nothing learned, so times are lower bounds"
 
+    def reached(self, op: Op, gpu: Gpu) -> Efficiency:
+        """What an operator reaches of it: all."""
+        del gpu
+        return Efficiency(high=log(families_of(op)[0].spread.get(op.family, SPREAD)))
+
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of prices."""
-        pipes = pipes_of(op, gpu)
-        floor = launch_floor(gpu)
-        demands = np.stack(np.broadcast_arrays(floor, *pipes.values()))
+        pipes, reached = pipes_of(op, gpu), self.reached(op, gpu)
+        launch = reached.launches * launch_floor(gpu)
+        demands = np.stack(np.broadcast_arrays(launch, *pipes.values()))
         bound = np.array(["launch", *pipes])[np.argmax(demands, axis=0)]
         busiest = np.max(demands[1:], axis=0)
-        seconds = busiest + floor
-        high = seconds * families_of(op)[0].spread.get(op.family, SPREAD)
+        seconds = launch + busiest / reached.share
+        # Nothing is faster than the busiest pipe at its full rate.
+        low, high = np.maximum(seconds * exp(reached.low), busiest), seconds * exp(reached.high)
         if seconds.ndim == 0:
-            return Estimate(float(seconds), float(seconds), float(high), "roofline", str(bound))
-        return Estimate(seconds, seconds, high, "roofline", bound)
+            return Estimate(float(seconds), float(low), float(high), self.source, str(bound))
+        return Estimate(seconds, low, high, self.source, bound)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who price by the thousand."""
-        return reduce(np.maximum, pipes_of(op, gpu).values()) + launch_floor(gpu)
+        reached = self.reached(op, gpu)
+        busiest: Quantity = reduce(np.maximum, pipes_of(op, gpu).values())
+        return reached.launches * launch_floor(gpu) + busiest / reached.share
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one price: seconds of each pipe."""
-        return {name: float(value) for name, value in (*pipes_of(op, gpu).items(), ("launch", launch_floor(gpu)))}
+        """The terms of one price: seconds of each pipe at its full rate, and of launching."""
+        terms = {name: float(np.ravel(value)[0]) for name, value in pipes_of(op, gpu).items()}
+        return {**terms, "launch": self.reached(op, gpu).launches * launch_floor(gpu)}
 
 
 def launch_floor(gpu: Gpu) -> float:

@@ -21,7 +21,7 @@ from infercast.predict.adjust.mixed import split_batch, together
 from infercast.predict.artifact.artifact import POOLED, Artifact, load_artifact
 from infercast.predict.artifact.features import Inputs
 from infercast.predict.families import FAMILIES, family_of
-from infercast.predict.families.family import Array
+from infercast.predict.families.pipes import Array
 from infercast.predict.limits import limit_seconds, limits_of
 from infercast.predict.roofline import launch_floor
 

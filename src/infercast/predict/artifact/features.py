@@ -52,9 +52,8 @@ def _set_of(family: str, gpu: str, engine: str, variant: str) -> str:
     return family if chosen is None else chosen(gpu, engine, variant)
 
 
-KERNELS = Inputs(
-    "kernels", FEATURES, _set_of, ("predict/physics/*.py", "predict/families/*.py", "data/architectures.toml")
-)
+_SOURCES = ("predict/physics/*.py", "predict/families/*.py", "data/architectures.toml", "data/all_reduce.toml")
+KERNELS = Inputs("kernels", FEATURES, _set_of, _SOURCES)
 
 
 def _files(sources: tuple[str, ...]) -> Iterator[Path]:

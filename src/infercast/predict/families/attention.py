@@ -12,17 +12,8 @@ from infercast.hardware import Gpu
 from infercast.ops import Attention, Op
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.op import Quantity
-from infercast.predict.families.family import (
-    Array,
-    Ceiling,
-    Family,
-    Pipes,
-    Shape,
-    Values,
-    dram_seconds,
-    product_limits,
-    quantised_waves,
-)
+from infercast.predict.families.family import Ceiling, Family, Shape, Values
+from infercast.predict.families.pipes import Array, Pipes, dram_seconds, product_limits, quantised_waves
 from infercast.predict.identity import LATENT
 from infercast.predict.physics.attention_batch import Lengths, batch_of, keys_in_reach, pairs_of, single_of
 from infercast.predict.physics.attention_decode import DECODE_FEATURES, Decode

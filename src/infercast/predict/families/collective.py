@@ -10,7 +10,8 @@ import numpy as np
 from infercast.hardware import Gpu
 from infercast.hardware.pcie import MEASURED, is_left_open, servers
 from infercast.ops import Collective
-from infercast.predict.families.family import Ceiling, Family, Shape, floats, lone
+from infercast.predict.families.family import Ceiling, Family, Shape
+from infercast.predict.families.pipes import floats, lone
 from infercast.predict.physics.collective import FEATURES, Exchange
 
 if TYPE_CHECKING:

@@ -12,16 +12,8 @@ from infercast.ops import Gemm
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.elementwise import quantise
 from infercast.ops.op import Quantity
-from infercast.predict.families.family import (
-    Array,
-    Ceiling,
-    Family,
-    Pipes,
-    Shape,
-    dram_seconds,
-    product_limits,
-    quantised_waves,
-)
+from infercast.predict.families.family import Ceiling, Family, Shape
+from infercast.predict.families.pipes import Array, Pipes, dram_seconds, product_limits, quantised_waves
 from infercast.predict.identity import SWEEP
 from infercast.predict.physics import cutlass_fp8, gemm
 

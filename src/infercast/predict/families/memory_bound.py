@@ -11,7 +11,8 @@ import numpy as np
 from infercast.hardware import Gpu
 from infercast.ops import Elementwise
 from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope
-from infercast.predict.families.family import Array, Ceiling, Family, Shape, dram_seconds, floats, lone
+from infercast.predict.families.family import Ceiling, Family, Shape
+from infercast.predict.families.pipes import Array, dram_seconds, floats, lone
 from infercast.predict.physics.memory_bound import FEATURES, MemoryBound
 
 NOT_STREAMED = ("sampling", "moe")

@@ -12,17 +12,8 @@ from infercast.hardware.kernels import by_kernels
 from infercast.ops import MoE
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.op import Quantity
-from infercast.predict.families.family import (
-    Ceiling,
-    Family,
-    Pipes,
-    Shape,
-    Values,
-    dram_seconds,
-    floats,
-    lone,
-    product_limits,
-)
+from infercast.predict.families.family import Ceiling, Family, Shape, Values
+from infercast.predict.families.pipes import Pipes, dram_seconds, floats, lone, product_limits
 from infercast.predict.physics import moe
 
 if TYPE_CHECKING:
