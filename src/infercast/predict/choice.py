@@ -1,4 +1,4 @@
-"""Which model prices a kind of operator on a GPU, and how far it is trusted."""
+"""Which model estimates a kind of operator on a GPU, and how far it is trusted."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def scheduled_seconds(features: Number, scheduled: int, x: Kit) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The model that prices a kind of operator, and by which tier it was found."""
+    """The model that estimates a kind of operator, and by which tier it was found."""
 
     tier: str
     entry: Entry
@@ -60,7 +60,7 @@ class Choice:
     known: Gpu | None = None
     """The GPU that a sibling's model was fitted on."""
     is_same_die: bool = False
-    """Whether it multiplies as fast as the GPU that is priced: the two differ in memory and links alone."""
+    """Whether it multiplies as fast as the GPU that is asked for: the two differ in memory and links alone."""
     bounds: tuple[float, float] = (0.0, inf)
     """Between what the ratio of the two chips' times can lie: physics may choose other tiles and overshoot."""
 
@@ -72,7 +72,7 @@ class Choice:
 
     @property
     def in_engine(self) -> tuple[float, float]:
-        """Factor and seconds that an engine adds to the price; published tables carry a launch instead."""
+        """Factor and seconds that an engine adds to the estimate; published tables carry a launch instead."""
         if self.entry.engine != SWEEP:
             return 1.0, 0.0
         return _by_variant(FAMILIES[self.entry.family].between_kernels, self.entry.variant, (1.0, 0.0))

@@ -1,4 +1,4 @@
-"""Which model prices a kind of operator on a GPU: one protocol of measuring at a time, the best tier within it."""
+"""Which model estimates a kind of operator on a GPU: one protocol of measuring at a time, the best tier within it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Physics times a learned efficiency: t = t_physics * exp(r), with r from the best knowledge there is of the GPU.
 
 Tiers, best first: *measured* (the GPU's own rows), *sibling* (a GPU of the same architecture), *unseen* (a model of
-several GPUs, for one that nobody measured). A kernel without any model is priced by its physics alone and says so.
+several GPUs, for one that nobody measured). A kernel without any model is estimated by its physics alone and says so.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ESTIMATORS: dict[str, type[Kernels]] = {"gemm": Products}
 
 
 class Learned:
-    """Prices operators with an artefact, falling back to what is typical where it has nothing to say."""
+    """Estimates operators with an artefact, falling back to what is typical where it has nothing to say."""
 
     is_cheap = False
     is_bound = False
@@ -50,9 +50,9 @@ class Learned:
         as_tabled: bool = False,
         corrections: Mapping[tuple[str, str], Correction] | None = None,
     ) -> None:
-        """``tier`` keeps better ones from being used: ``unseen`` prices a GPU as if it had never been measured.
+        """``tier`` keeps better ones from being used: ``unseen`` takes a GPU as if it had never been measured.
 
-        ``as_tabled`` prices kernels under the conditions of the tables they were learned from, not of an engine.
+        ``as_tabled`` takes kernels under the conditions of the tables they were learned from, not of an engine.
         ``corrections`` are what anchor points taught, by (family, variant); they hold for the GPU they came from.
         """
         self._artifact = artifact
@@ -67,7 +67,7 @@ class Learned:
         self._lessers: dict[object, tuple[Gpu, tuple[Gpu, float] | None]] = {}
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its prices on this GPU rest on."""
+        """For people: what its estimates on this GPU rest on."""
         if not is_modelled(gpu):
             return self._fallback.describe(gpu)
         measured = {entry.gpu for entry in self._artifact.entries}
@@ -81,7 +81,7 @@ class Learned:
         return f"physics times an efficiency learned from {others}; this GPU was not measured"
 
     def estimate(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of prices. ``variants`` names the kernel, if known."""
+        """One launch of ``op``; arrays of shapes give arrays of times. ``variants`` names the kernel, if known."""
         own, lesser = self._estimate(op, gpu, variants), self._lesser(op, gpu)
         return own if lesser is None else at_most(own, self._estimate(op, lesser[0], variants).seconds * lesser[1])
 
@@ -92,7 +92,7 @@ class Learned:
         return parts[0] if len(parts) == 1 else join(*parts)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who price by the thousand."""
+        """The same without interval and reason, for those who ask by the thousand."""
         own, lesser = self._seconds(op, gpu), self._lesser(op, gpu)
         return own if lesser is None else np.minimum(own, self._seconds(op, lesser[0]) * lesser[1])
 
@@ -104,7 +104,7 @@ class Learned:
         return seconds
 
     def _lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
-        """The GPU of whose price a share bounds this one's; None for most, and for what a sweep of its own tells."""
+        """The GPU of whose time a share bounds this one's; None for most, and for what a sweep of its own tells."""
         if gpu.kernels not in self._bounded or self._as_tabled:
             return None
         key = (id(gpu), op.family, getattr(op, "dtype", ""))
@@ -115,7 +115,7 @@ class Learned:
         return self._lessers[key][1]
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one price: seconds of each pipe, and the learned factor on their soft maximum."""
+        """The terms of one estimate: seconds of each pipe, and the learned factor on their soft maximum."""
         prompts, decodes = split_batch(op)
         if decodes is not None:
             parts = {"prompts": self.explain(prompts, gpu), "decodes": self.explain(decodes, gpu)}

@@ -27,24 +27,24 @@ SPREAD = 1.5
 
 
 class Predictor(Protocol):
-    """Prices operators on a GPU."""
+    """Estimates operators on a GPU."""
 
     is_cheap: bool
-    """Whether a single price costs so little that nobody needs to keep it."""
+    """Whether a single estimate takes so little that nobody needs to keep it."""
     is_bound: bool
-    """Whether its prices are the least that hardware allows, not what is expected."""
+    """Whether its estimates are the least that hardware allows, not what is expected."""
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its prices on this GPU rest on."""
+        """For people: what its estimates on this GPU rest on."""
 
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of prices."""
+        """One launch of ``op``; arrays of shapes give arrays of times."""
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who price by the thousand."""
+        """The same without interval and reason, for those who ask by the thousand."""
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one price: seconds of each pipe, and what the sum of all is multiplied by (``efficiency``)."""
+        """The terms of one estimate: seconds of each pipe, and what the sum of all is multiplied by (``efficiency``)."""
 
 
 class Efficiency(NamedTuple):
@@ -67,7 +67,7 @@ class Roofline:
     source = "roofline"
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its prices on this GPU rest on."""
+        """For people: what its estimates on this GPU rest on."""
         return "roofline with wave quantisation: nothing learned, so times are lower bounds"
 
     def reached(self, op: Op, gpu: Gpu) -> Efficiency:
@@ -76,7 +76,7 @@ class Roofline:
         return Efficiency(high=log(families_of(op)[0].spread.get(op.family, SPREAD)))
 
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of prices."""
+        """One launch of ``op``; arrays of shapes give arrays of times."""
         pipes, reached = pipes_of(op, gpu), self.reached(op, gpu)
         launch = reached.launches * launch_floor(gpu)
         demands = np.stack(np.broadcast_arrays(launch, *pipes.values()))
@@ -90,13 +90,13 @@ class Roofline:
         return Estimate(seconds, low, high, self.source, bound)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who price by the thousand."""
+        """The same without interval and reason, for those who ask by the thousand."""
         reached = self.reached(op, gpu)
         busiest: Quantity = reduce(np.maximum, pipes_of(op, gpu).values())
         return reached.launches * launch_floor(gpu) + busiest / reached.share
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one price: seconds of each pipe at its full rate, and of launching."""
+        """The terms of one estimate: seconds of each pipe at its full rate, and of launching."""
         terms = {name: float(np.ravel(value)[0]) for name, value in pipes_of(op, gpu).items()}
         return {**terms, "launch": self.reached(op, gpu).launches * launch_floor(gpu)}
 

@@ -4,7 +4,7 @@ What the pooled model still misses on the new GPU is a Gaussian process with fou
 a straight line in the share of the time that each pipe takes, which is what another launch floor, bandwidth or cost of
 a thread block would do to first order; one in what the pooled learner says, which may deserve more or less belief; and
 a rough function of the features for the rest. All variances are fixed: they were chosen on A100, L40S and H200, each
-priced by the others (tuning them on a few dozen points does more harm than good). Anchors are chosen where the
+estimated by the others (tuning them on a few dozen points does more harm than good). Anchors are chosen where the
 process, without seeing a latency, expects to learn most about all other kernels, and its own variance, scaled by how
 well anchors predict each other, gives the interval.
 """

@@ -1,4 +1,4 @@
-"""Prices on a chip that differs from a real one: the real one's, times what physics says of the difference."""
+"""Estimates on a chip that differs from a real one: the real one's, times what physics says of the difference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RATES = (
 
 
 class Changed:
-    """As a sibling is priced, with the unchanged chip as the sibling: its kernels, its efficiency, another physics."""
+    """As a sibling is estimated, with the unchanged chip as the sibling: its kernels, its efficiency, another physics."""
 
     def __init__(self, predictor: Predictor, real: Gpu) -> None:
         """``real`` is the chip that the predictor knows."""
@@ -34,11 +34,11 @@ class Changed:
         self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its prices on this GPU rest on."""
+        """For people: what its estimates on this GPU rest on."""
         return f"{self._predictor.describe(self._real)}, times what physics says of the changes"
 
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of prices."""
+        """One launch of ``op``; arrays of shapes give arrays of times."""
         known = self._predictor.estimate(op, self._real)
         if self.is_cheap or not is_modelled(gpu):
             return self._predictor.estimate(op, gpu)
@@ -51,7 +51,7 @@ class Changed:
         return replace(known, seconds=seconds, low=low, high=high, source=source, bound=bound)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who price by the thousand."""
+        """The same without interval and reason, for those who ask by the thousand."""
         if self.is_cheap or not is_modelled(gpu):
             return self._predictor.seconds(op, gpu)
         prompts, decodes = split_batch(op)
@@ -64,12 +64,12 @@ class Changed:
         return np.asarray(Floor(op, gpu)(op, family.sizes(op), seconds))
 
     def _trust(self, op: Op, gpu: Gpu) -> float:
-        """How far physics is believed, by what the real chip's price rests on."""
+        """How far physics is believed, by what the real chip's estimate rests on."""
         choice = self._predictor.choose(op, self._real) if isinstance(self._predictor, Learned) else None
         return 1.0 if choice is None else trust_in(choice.entry, same_die=is_same_die(gpu, self._real))
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one price, on the changed chip."""
+        """The terms of one estimate, on the changed chip."""
         return self._predictor.explain(op, gpu)
 
 

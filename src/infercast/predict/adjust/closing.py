@@ -1,4 +1,4 @@
-"""Prices as they would be if some kernels were as good as the best of their shape."""
+"""Estimates as they would be if some kernels were as good as the best of their shape."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def signature_of(op: Op) -> Signature:
 
 
 class Closing:
-    """Another predictor's prices, with those of chosen kernels brought down to their ceilings."""
+    """Another predictor's estimates, with those of chosen kernels brought down to their ceilings."""
 
     def __init__(self, predictor: Predictor, ceilings: Ceilings, chosen: Collection[Signature] | None = None) -> None:
         """``chosen``: which kernels, by `signature_of`; None: all whose ceilings are known."""
@@ -35,11 +35,11 @@ class Closing:
         self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its prices on this GPU rest on."""
+        """For people: what its estimates on this GPU rest on."""
         return f"{self._predictor.describe(gpu)}; some kernels as good as the best of their shape"
 
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of prices."""
+        """One launch of ``op``; arrays of shapes give arrays of times."""
         estimate = self._predictor.estimate(op, gpu)
         if not self._closes(op):
             return estimate
@@ -49,12 +49,12 @@ class Closing:
         return replace(estimate, seconds=estimate.seconds * ratio, low=estimate.low * ratio, high=estimate.high * ratio)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who price by the thousand."""
+        """The same without interval and reason, for those who ask by the thousand."""
         seconds = self._predictor.seconds(op, gpu)
         return np.minimum(seconds, self._ceilings.seconds(op, gpu)) if self._closes(op) else seconds
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one price, as the other predictor has them."""
+        """The terms of one estimate, as the other predictor has them."""
         return self._predictor.explain(op, gpu)
 
     def _closes(self, op: Op) -> bool:

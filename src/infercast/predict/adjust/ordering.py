@@ -1,4 +1,4 @@
-"""Prices of several GPUs side by side: where one is bound by another's, and where a newer GPU is known to be slower."""
+"""Times of several GPUs side by side: where one is bound by another's, and where a newer GPU is known to be slower."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Ordering:
     slower: tuple[Slower, ...]
 
     def lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
-        """The GPU of whose price a share is an upper bound of this operator's on ``gpu``, if there is one."""
+        """The GPU of whose time a share is an upper bound of this operator's on ``gpu``, if there is one."""
         for bound in self.bounds:
             if bound.kernels == gpu.kernels:
                 family, other = family_of(op).name, load_gpu(bound.gpu)

@@ -1,6 +1,6 @@
 """The power limit: a step of nothing but large products soon draws more than the board may, and the clock goes down.
 
-Kernels are priced at the full clock. How far a step falls below it depends on how many products a second it would do
+Kernels are estimated at the full clock. How far a step falls below it depends on how many products a second it would do
 on average, and for how long. An H200 that has multiplied large matrices for a quarter of a second takes 1.17 times as
 long for the next one as after a pause (1.24 for attention); a prompt of 2,048 tokens of an 8B model, 23 ms, already
 takes 1.06 times what its kernels take alone. Constants from steps of vLLM on an H200 that hold prompts only; the rule

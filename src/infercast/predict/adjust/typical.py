@@ -24,7 +24,7 @@ class Typical(Roofline):
     source = "typical"
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its prices on this GPU rest on."""
+        """For people: what its estimates on this GPU rest on."""
         return (
             "the roofline at what kernels of measured GPUs typically reach of it; no kernel of "
             f"{gpu.vendor}'s GPUs in an engine was measured, so intervals are wide"
@@ -37,7 +37,7 @@ class Typical(Roofline):
         return next(group[name] for group in (of_vendor, of_all) for name in names if name in group)
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one price, and the share that is reached."""
+        """The terms of one estimate, and the share that is reached."""
         return {**super().explain(op, gpu), "efficiency factor": self.reached(op, gpu).share}
 
 
