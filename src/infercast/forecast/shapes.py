@@ -26,17 +26,18 @@ def build_op(family: str, values: Values) -> Op:
     if family not in SHAPES:
         raise UnknownNameError("kernel family", family, SHAPES)
     shape = SHAPES[family]
-    if not (shape.sizes_and_options >= values.keys() >= shape.must_have):
+    names = {*shape.sizes, *shape.optional}
+    if not (names >= values.keys() >= {*shape.sizes}):
         known = ", ".join((*shape.sizes, *shape.optional))
         for name in values:
-            if name not in shape.sizes_and_options:
+            if name not in names:
                 raise InputError(f"{family} has no {name!r}; it takes {known}")
         missing = next(name for name in shape.sizes if name not in values)
         raise InputError(f"{family} needs {missing}; it takes {known}")
     for name, value in values.items():
         is_usual = type(value) is int and 2 <= value <= LARGEST
         if not is_usual and name not in DTYPES:
-            _check_size(name, value, least=LEAST.get(name, 1) if name in shape.must_have else 0)
+            _check_size(name, value, least=LEAST.get(name, 1) if name in shape.sizes else 0)
     _check_together(values)
     for name in DTYPES.intersection(values):
         if values[name] is not None and values[name] not in BYTES:

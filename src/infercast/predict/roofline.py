@@ -44,7 +44,7 @@ class Predictor(Protocol):
         """The same without interval and reason, for those who ask by the thousand."""
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one estimate: seconds of each pipe, and what the sum of all is multiplied by (``efficiency``)."""
+        """The terms of one estimate: seconds of each pipe, and what their sum is multiplied by (``efficiency``)."""
 
 
 class Efficiency(NamedTuple):

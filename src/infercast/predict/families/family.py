@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -36,7 +35,7 @@ class Core(Protocol):
         """One kernel in plain floats or many as arrays, in an ``engine`` or in a table."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Shape:
     """What people describe a kernel by."""
 
@@ -45,16 +44,6 @@ class Shape:
     optional: dict[str, Any]
     """Others, with what they are if not given."""
     build: Callable[[Values], Op]
-
-    @cached_property
-    def must_have(self) -> frozenset[str]:
-        """The names of ``sizes``."""
-        return frozenset(self.sizes)
-
-    @cached_property
-    def sizes_and_options(self) -> frozenset[str]:
-        """All names."""
-        return frozenset((*self.sizes, *self.optional))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
