@@ -26,7 +26,7 @@ RATES = (
 
 
 class Changed:
-    """As a sibling is estimated, with the unchanged chip as the sibling: its kernels and efficiency, another physics."""
+    """As a sibling is estimated, with the unchanged chip as the sibling: its kernels and efficiency, other physics."""
 
     def __init__(self, predictor: Predictor, real: Gpu) -> None:
         """``real`` is the chip that the predictor knows."""
