@@ -162,7 +162,6 @@ NAMES_AN_ENGINE = {
     "predict/physics/moe.py": "published tables name kernels so",
     "predict/profile.py": "the default folder of an engine's data",
     "serve/fleet/router.py": "a load balancer goes by the name of the engine it comes with",
-    "forecast/disaggregate.py": "bytes of a sequence",
 }
 """Files that name an engine in their code, and why they may."""
 
@@ -189,7 +188,7 @@ def test_what_an_engine_does_is_known_in_its_folder_alone(engine: str) -> None:
             naming |= {file for word in words_of(tree) if engine in word.lower()}
     assert naming <= {*NAMES_AN_ENGINE}, sorted(naming - {*NAMES_AN_ENGINE})
     importing = {each.file for each in OWN if each.target.startswith(f"infercast.engines.{engine}")}
-    allowed = (f"engines/{engine}/", "validate/", "forecast/disaggregate.py")
+    allowed = (f"engines/{engine}/", "validate/")
     assert all(file.startswith(allowed) for file in importing), importing
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from infercast.forecast.fleet import busiest, pool_of, serve_pool
 from infercast.forecast.intervals.intervals import LEVEL, MOST_REQUESTS
 from infercast.forecast.intervals.uncertainty import ELSEWHERE, MEASURED, Spread, slowed, uncertainty_of, widened
-from infercast.serve.fleet.pool import same_engines
+from infercast.forecast.system import System, busiest, system_of
 from infercast.validate.published.compare import deployment_of, means_of
 from infercast.validate.published.table import PublishedRun, read_published
 
@@ -46,19 +45,19 @@ class Means:
 
 def look_at(run: PublishedRun) -> Means:
     deployment = deployment_of(run)
-    pool = pool_of(deployment)
-    records, served = serve_pool(pool, run.workload)
-    prices = uncertainty_of(deployment, busiest(records), MEASURED)
+    system = system_of(deployment)
+    served, pool = system.serve(run.workload), system.pools[0]
+    estimates = uncertainty_of(deployment, busiest(served.records[0]), MEASURED)
     short = replace(run.workload, requests=run.workload.requests[:MOST_REQUESTS])
 
     def moved(**longer: float) -> np.ndarray:
-        engines = same_engines(slowed(pool.replicas[0], **longer), len(pool.replicas))
-        return np.log(means_of(serve_pool(replace(pool, replicas=engines), short)[1]))[:2]
+        other = pool.of(slowed(pool.replica, **longer))
+        return np.log(means_of(System((other,)).serve(short).clients))[:2]
 
     slopes = [(moved(**{name: STEP}) - moved()) / np.log(STEP) for name in ("prompts", "decodes", "host")]
     measured = np.array([np.nan if each is None else each for each in (run.ttft, run.tpot)])
-    errors = np.log(measured / means_of(served)[:2])
-    return Means(run.gpu, prices.prompts, prices.decodes, errors, np.array(slopes))
+    errors = np.log(measured / means_of(served.clients)[:2])
+    return Means(run.gpu, estimates.prompts, estimates.decodes, errors, np.array(slopes))
 
 
 def coverage(means: list[Means], spread: Spread) -> np.ndarray:

@@ -12,13 +12,13 @@ import numpy as np
 
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
-from infercast.forecast.intervals.intervals import pool_half_widths
+from infercast.forecast.intervals.intervals import system_half_widths
 from infercast.forecast.intervals.luck import luck_of
 from infercast.forecast.intervals.results import results_of
 from infercast.forecast.intervals.uncertainty import uncertainty_of
 from infercast.forecast.latency import NAMES
+from infercast.forecast.system import system_of
 from infercast.serve import Replica, simulate
-from infercast.serve.fleet.pool import Pool
 from infercast.serve.workload.synthetic import synthetic_workload
 
 CASES = {
@@ -56,7 +56,7 @@ def main(seeds: int) -> None:
         for rate in rates:
             load = synthetic_workload(rate=rate, count=300, **LENGTHS)
             about = uncertainty_of(deployment, simulate(replica, load))
-            widths = pool_half_widths(Pool((replica,)), load, about, results_of, np.zeros(len(ROWS)))
+            widths = system_half_widths(system_of(deployment), load, [about], results_of, np.zeros(len(ROWS)))
             for count in COUNTS:
                 shares = coverage(replica, widths, rate, count, seeds)
                 luck.append(shares[0])

@@ -56,7 +56,7 @@ def _step(case: Case, predictor: Predictor) -> dict[str, Value]:
         [tokens for part in parts for tokens in part.computed],
         sum(part.num_sampled for part in parts),
     )
-    step = infercast.price_step(_deploy(model, gpu, options, predictor), shape)
+    step = infercast.estimate_step(_deploy(model, gpu, options, predictor), shape)
     gpu_seconds = float(step.gpu.seconds) + step.gap_seconds
     return {"gpu seconds": gpu_seconds, "host seconds": float(step.host_seconds), "launch": step.launch}
 
@@ -79,9 +79,7 @@ def _serve(case: Case, predictor: Predictor) -> dict[str, Value]:
     intervals = options.pop("intervals", False)
     routing = {"router": options.pop("router")} if "router" in options else {}
     deployment = _deploy(model, gpu, options, predictor)
-    several = options.get("dp", 1) > 1
-    run = infercast.forecast_fleet if several else infercast.simulate
-    forecast = run(deployment, workload, **routing)
+    forecast = infercast.simulate(deployment, workload, **routing)
     return _results(forecast) | (_ends(forecast) if intervals else {})
 
 
@@ -106,7 +104,7 @@ def _results(forecast: Any) -> dict[str, Value]:
     }
     if forecast.tpot is not None:
         values["tpot p50"] = forecast.tpot.p50
-    if hasattr(forecast, "num_preemptions"):
+    if forecast.link is None:
         values["preemptions"] = int(forecast.num_preemptions)
         values["cached share"] = forecast.prefix_hit_rate
     if forecast.saturation is not None:

@@ -27,7 +27,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "memory": ("qwen3-0.6b", "--gpu", "h200-sxm"),
     "layouts": ("qwen3-0.6b", "--gpu", "l4", "--gpus", "1", "--concurrency", "2", "--output-len", "8"),
     "disaggregate": ("qwen3-0.6b", "--prefill-gpu", "l4", "--decode-gpu", "l4", *SMALL),
-    "price": ("gemm", "--gpu", "h200-sxm", "--m", "4", "--n", "64", "--k", "64"),
+    "estimate": ("gemm", "--gpu", "h200-sxm", "--m", "4", "--n", "64", "--k", "64"),
     "gpus": (),
     "models": (),
     "hosts": (),
@@ -130,7 +130,7 @@ def hostile_commands(folder: Path, count: int, seed: int = 0) -> Iterator[list[s
 def _spoilt(command: str, random: Random, files: dict[str, list[str]], folder: Path) -> list[str]:
     """A right command line with one to three things changed."""
     words = [_place(word, random, files, folder) for word in RIGHT[command]]
-    if command == "price":
+    if command == "estimate":
         family = random.choice(list(SHAPES))
         sizes = (
             (f"--{size.replace('_', '-')}", random.choice(("1", "2", "64", "4096"))) for size in SHAPES[family].sizes

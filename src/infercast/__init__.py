@@ -11,7 +11,6 @@ True
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -29,18 +28,16 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from infercast.forecast.deploy import deploy, load_model
-    from infercast.forecast.disaggregate import forecast_disaggregated
     from infercast.forecast.estimate import estimate
     from infercast.forecast.explain.breakdown import explain_run
     from infercast.forecast.explain.diagnose import diagnose
-    from infercast.forecast.explain.kernels import StepCost, decode_shape, prefill_shape, price_step
-    from infercast.forecast.fleet import forecast_fleet
+    from infercast.forecast.explain.kernels import StepCost, decode_shape, estimate_step, prefill_shape
     from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
     from infercast.forecast.layouts import compare_layouts
     from infercast.forecast.memory import Fit, fit_memory
-    from infercast.forecast.serving import Forecast
-    from infercast.forecast.simulate import simulate
-    from infercast.forecast.variants import Variants, price_variants
+    from infercast.forecast.result import Forecast
+    from infercast.forecast.simulate import forecast_disaggregated, simulate
+    from infercast.forecast.variants import Variants, estimate_variants
     from infercast.hardware import Gpu, gpu_names, load_gpu
     from infercast.models.library import model_names
     from infercast.models.spec import ModelConfig
@@ -58,7 +55,7 @@ _HOMES = {
     "Estimate": "predict.estimate",
     "FileFormatError": "errors",
     "Fit": "forecast.memory",
-    "Forecast": "forecast.serving",
+    "Forecast": "forecast.result",
     "Gpu": "hardware",
     "InfercastError": "errors",
     "InputError": "errors",
@@ -78,23 +75,30 @@ _HOMES = {
     "deploy": "forecast.deploy",
     "diagnose": "forecast.explain.diagnose",
     "estimate": "forecast.estimate",
+    "estimate_step": "forecast.explain.kernels",
+    "estimate_variants": "forecast.variants",
     "explain_run": "forecast.explain.breakdown",
     "fit_memory": "forecast.memory",
-    "forecast_disaggregated": "forecast.disaggregate",
-    "forecast_fleet": "forecast.fleet",
+    "forecast_disaggregated": "forecast.simulate",
     "forecast_intervals": "forecast.intervals.intervals",
     "gpu_names": "hardware",
     "load_gpu": "hardware",
     "load_model": "forecast.deploy",
     "model_names": "models.library",
     "prefill_shape": "forecast.explain.kernels",
-    "price_step": "forecast.explain.kernels",
-    "price_variants": "forecast.variants",
     "read_trace": "serve.workload.traces",
     "simulate": "forecast.simulate",
     "synthetic_workload": "serve.workload.synthetic",
     "workload_from_requests": "serve.workload.synthetic",
 }
+
+_OLD_NAMES = {
+    "forecast_fleet": "simulate",
+    "price": "estimate",
+    "price_step": "estimate_step",
+    "price_variants": "estimate_variants",
+}
+"""Names of before 1.0, which goes without them."""
 
 __all__ = [
     "Deployment",
@@ -123,18 +127,17 @@ __all__ = [
     "deploy",
     "diagnose",
     "estimate",
+    "estimate_step",
+    "estimate_variants",
     "explain_run",
     "fit_memory",
     "forecast_disaggregated",
-    "forecast_fleet",
     "forecast_intervals",
     "gpu_names",
     "load_gpu",
     "load_model",
     "model_names",
     "prefill_shape",
-    "price_step",
-    "price_variants",
     "read_trace",
     "simulate",
     "synthetic_workload",
@@ -142,15 +145,14 @@ __all__ = [
 ]
 
 
-_RENAMED = {"price": "estimate"}
-"""Names of earlier versions, which still work."""
-
-
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
-    if name in _RENAMED:
-        warnings.warn(f"infercast.{name} is now infercast.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
-        return getattr(importlib.import_module("infercast"), _RENAMED[name])
+    if name in _OLD_NAMES:
+        import warnings  # noqa: PLC0415 - only who uses an old name needs it
+
+        new = _OLD_NAMES[name]
+        warnings.warn(f"infercast.{name} is infercast.{new} now; 1.0 drops the old name", DeprecationWarning, 2)
+        name = new
     if name not in _HOMES:
         raise AttributeError(f"module 'infercast' has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(f"infercast.{_HOMES[name]}"), name)

@@ -46,7 +46,7 @@ def test_malformed_configs_name_the_place(infercast: Any, tmp_path: Path, text: 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("price", "gemm", "--gpu", "l4", "--csv"), "is not UTF-8 text, so not a CSV table"),
+        (("estimate", "gemm", "--gpu", "l4", "--csv"), "is not UTF-8 text, so not a CSV table"),
         (("simulate", "qwen3-0.6b", "--gpu", "l4", "--rate", 1, "--host"), "is not UTF-8 text, so not"),
         (("simulate", "qwen3-0.6b", "--gpu", "l4", "--trace"), "is not UTF-8 text"),
         (("validate",), "not UTF-8 text"),
@@ -75,7 +75,7 @@ def test_files_that_are_no_text(
 def test_malformed_shapes_name_file_and_line(infercast: Any, tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "shapes.csv"
     path.write_text(text, encoding="utf-8")
-    assert infercast("price", "gemm", "--gpu", "l4", "--csv", path).sentence.startswith(f"{path}, {expected}")
+    assert infercast("estimate", "gemm", "--gpu", "l4", "--csv", path).sentence.startswith(f"{path}, {expected}")
 
 
 def test_a_malformed_gpu_file(infercast: Any, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 SIMULATE = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "-n", 30)
 KERNELS = ("kernels", "qwen3-0.6b", "--gpu", "h200-sxm")
-PRICE = ("price", "--gpu", "h200-sxm")
+ESTIMATE = ("estimate", "--gpu", "h200-sxm")
 TUNE = ("tune", "qwen3-30b-a3b", "--gpu", "h200-sxm")
 MEMORY = ("memory", "qwen3-0.6b", "--gpu", "h200-sxm")
 
@@ -97,12 +97,12 @@ CASES = {
     "what if, twice": ((*SIMULATE, "--rate", 1, "--what-if", "sms=160,sms=170"), "'sms=170' gives sms a second time"),
     "what if, endless": ((*SIMULATE, "--rate", 1, "--what-if", "sms=1e400"), "sms=1e400 must be above 0 and finite"),
     "heads in groups": (
-        (*PRICE, "decode", "--batch", 1, "--kv-len", 9, "--heads", 5, "--kv-heads", 2, "--head-dim", 128),
+        (*ESTIMATE, "decode", "--batch", 1, "--kv-len", 9, "--heads", 5, "--kv-heads", 2, "--head-dim", 128),
         "heads 5 must be a multiple of kv_heads 2",
     ),
     "window": (
         (
-            *PRICE,
+            *ESTIMATE,
             "decode",
             "--batch",
             1,
@@ -120,11 +120,11 @@ CASES = {
         "window must be at least 0, not -4",
     ),
     "more than all experts": (
-        (*PRICE, "moe", "--tokens", 4, "--hidden", 64, "--inter", 64, "--experts", 4, "--topk", 8),
+        (*ESTIMATE, "moe", "--tokens", 4, "--hidden", 64, "--inter", 64, "--experts", 4, "--topk", 8),
         "topk 8 must be at most experts 4",
     ),
-    "collective of one": ((*PRICE, "all_reduce", "--bytes", 8, "--gpus", 1), "gpus must be at least 2, not 1"),
-    "size": ((*PRICE, "gemm", "--m", 10**20, "--n", 2, "--k", 3), "m must be at most 2147483647, not 1000000000000"),
+    "collective of one": ((*ESTIMATE, "all_reduce", "--bytes", 8, "--gpus", 1), "gpus must be at least 2, not 1"),
+    "size": ((*ESTIMATE, "gemm", "--m", 10**20, "--n", 2, "--k", 3), "m must be at most 2147483647, not 1000000000000"),
     "trial without time": ((*TUNE, "--minutes", -1), "--minutes must be a number above 0, not -1"),
     "step of a billion tokens": ((*TUNE, "--tokens", 10**9), "--tokens must be whole numbers from 1 to 1048576"),
     "no host": ((*SIMULATE, "--rate", 1, "--host", "no.json"), "no.json: cannot be read: No such file"),

@@ -96,9 +96,7 @@ TOY = Engine(
     bounds=("prefill_tokens", "running_requests", "context"),
     shown=("max_num_seqs",),
     describe=lambda settings: f"{settings.max_num_seqs} requests at once",
-    resolve=lambda asked, model, gpu: ToyResolved(
-        asked.engine, asked.running_requests or 8, asked.prefill_tokens, 4096
-    ),
+    resolve=resolve,
     check_gpu=lambda gpu: None,
     fuses_norms=lambda model, gpu: False,
     expert_multiples=lambda model, gpu: (1, 1),

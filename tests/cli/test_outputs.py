@@ -10,6 +10,9 @@ from infercast.cli import outputs
 from infercast.forecast.explain import lanes
 
 RUN = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", 20, "-n", 40)
+POOLS = (
+    "disaggregate", "qwen3-0.6b", "--prefill-gpu", "h100-sxm", "--decode-gpu", "h200-sxm", "--rate", 20, "-n", 40,
+)  # fmt: skip
 
 
 def test_files_do_not_change_the_answer(infercast: Any, tmp_path: Path) -> None:
@@ -27,20 +30,27 @@ def test_files_do_not_change_the_answer(infercast: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "lanes"),
+    ("words", "arrivals", "lanes"),
     [
-        (("-dp", 2), {"engine 1", "engine 2", "host thread"}),
-        (("-pp", 2), {"engine", "stage 1: steps", "stage 2: steps"}),
+        ((*RUN, "-dp", 2), 40, {"engine 1", "engine 2", "host thread"}),
+        ((*RUN, "-pp", 2), 40, {"engine", "stage 1: steps", "stage 2: steps"}),
+        (POOLS, 80, {"prefill engine 1", "decode engine 1", "decode requests 1", "link"}),
     ],
+    ids=["replicas", "stages", "pools"],
 )
-def test_copies_and_stages_have_lanes(infercast: Any, tmp_path: Path, layout: Any, lanes: set[str]) -> None:
+def test_every_system_has_all_files(infercast: Any, tmp_path: Path, words: Any, arrivals: int, lanes: set[str]) -> None:
     pytest.importorskip("matplotlib")
-    page, trace = tmp_path / "run.html", tmp_path / "run.json"
-    with_files = infercast(*RUN, *layout, "--report", page, "--trace-out", trace)
-    assert (with_files.code, with_files.out) == (0, infercast(*RUN, *layout).out)
-    assert "Where time goes" in page.read_text(encoding="utf-8")
+    page, trace, table = tmp_path / "run.html", tmp_path / "run.json", tmp_path / "run.csv"
+    with_files = infercast(*words, "--report", page, "--trace-out", trace, "--requests-out", table)
+    assert (with_files.code, with_files.out) == (0, infercast(*words).out)
+    text = page.read_text(encoding="utf-8")
+    for title in ("Where time goes", "The slowest first tokens", "How close kernels come"):
+        assert title in text
+    header, *rows = table.read_text(encoding="utf-8").splitlines()
+    assert header.split(",")[:2] == ["sent_s", "input_tokens"]
+    assert len(rows) == 40
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
-    assert sum(each["name"] == "arrival" for each in events) == 40
+    assert sum(each["name"] == "arrival" for each in events) == arrivals
     assert lanes <= {each["args"]["name"] for each in events if each["name"].endswith("_name")}
 
 

@@ -37,7 +37,7 @@ def test_a_command_may_stand_behind_two_dashes(infercast):
     [
         (["--version"], {"typer", "numpy", "rich"}),
         (["--help"], {"numpy", "infercast.cli.commands.simulate"}),
-        (["gpus", "--json"], {"rich", "infercast.cli.commands.simulate", "infercast.forecast.serving"}),
+        (["gpus", "--json"], {"rich", "infercast.cli.commands.simulate", "infercast.forecast.result"}),
         (["memory", "llama-3.1-8b", "--gpu", "h200-sxm", "--json"], {"rich", "numpy.random"}),
     ],
 )

@@ -11,14 +11,6 @@ from infercast.cli.progress import simulation_bar
 
 SMALL = ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm")
 STEADY = (*SMALL, "--rate", 20, "-n", 60)
-KEYS = {
-    "deployment", "workload", "ttft_ms", "tpot_ms", "inter_token_ms", "end_to_end_ms", "output_tokens_per_s",
-    "requests_per_s", "duration_s", "running", "waiting", "kv_usage", "prefix_hit_rate", "preemptions", "phases",
-    "state", "capacity_requests_per_s", "steady_state", "steady_only", "host_bound_share",
-    "saturated", "saturation_requests_per_s", "source", "kind", "caveats", "interval_level", "ttft_ms_interval",
-    "tpot_ms_interval",
-    "inter_token_ms_interval", "end_to_end_ms_interval", "output_tokens_per_s_interval", "requests_per_s_interval",
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -28,7 +20,6 @@ def forecast(infercast: Any) -> Any:
 
 def test_json_has_what_is_promised(forecast: Any) -> None:
     result = forecast(*STEADY)
-    assert set(result) == KEYS
     for name in ("ttft_ms", "tpot_ms", "inter_token_ms", "end_to_end_ms"):
         assert set(result[name]) == {"mean", "p50", "p90", "p95", "p99"}
         assert 0 < result[name]["p50"] <= result[name]["p90"] <= result[name]["p95"] <= result[name]["p99"]

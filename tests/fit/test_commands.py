@@ -47,7 +47,8 @@ def test_fit_then_evaluate_then_price(infercast, tables, fitted):
     few = ("--tier", "few-shot", "--anchors", 16, "--gpus", "h200-sxm", "--families", "gemm", "--json")
     code, out, _ = infercast("evaluate", tables, "--artifact", fitted, *few)
     assert json.loads(out)["overall"]["rows"] == 343 - 16
-    words = ("price", "gemm", "--m", 64, "--n", 2048, "--k", 2048, "--gpu", "a100-sxm", "--predictor", fitted, "--json")
+    sizes = ("--m", 64, "--n", 2048, "--k", 2048)
+    words = ("estimate", "gemm", *sizes, "--gpu", "a100-sxm", "--predictor", fitted, "--json")
     assert json.loads(infercast(*words)[1])["source"] == "measured"
 
 
@@ -128,7 +129,7 @@ def test_anchors_correct_a_gpu_that_was_not_measured(infercast, artifact, make_g
     # A few points of an L40S that runs everything at half the speed that physics says.
     table = make_gemm_table(["l40s"]).iloc[::12]
     table.assign(latency_us=2.0 * table.latency_us).to_parquet(tmp_path / "gemm.parquet")
-    words = ("price", "gemm", "--m", 1024, "--n", 2048, "--k", 2048, "--gpu", "l40s", "--predictor", artifact.path)
+    words = ("estimate", "gemm", "--m", 1024, "--n", 2048, "--k", 2048, "--gpu", "l40s", "--predictor", artifact.path)
     before = json.loads(infercast(*words, "--json")[1])
     after = json.loads(infercast(*words, "--anchors", tmp_path, "--json")[1])
     assert (before["source"], after["source"]) == ("unseen", "few-shot")
@@ -136,7 +137,7 @@ def test_anchors_correct_a_gpu_that_was_not_measured(infercast, artifact, make_g
 
 
 def test_anchors_of_another_gpu_are_refused(infercast, artifact, tables):
-    words = ("price", "gemm", "--m", 1, "--n", 2, "--k", 3, "--gpu", "l40s", "--predictor", artifact.path)
+    words = ("estimate", "gemm", "--m", 1, "--n", 2, "--k", 3, "--gpu", "l40s", "--predictor", artifact.path)
     code, _, err = infercast(*words, "--anchors", tables)
     assert (code, "no kernel family with at least 4 rows of l40s" in err) == (2, True)
     assert "leave out --predictor roofline" in infercast(*words[:-1], "roofline", "--anchors", tables)[2]

@@ -5,7 +5,7 @@ import pytest
 
 import infercast
 from infercast.forecast.explain.breakdown import Breakdown, explain_run
-from infercast.forecast.serving import Forecast
+from infercast.forecast.result import Forecast
 
 RUNS = {
     "open": ("llama-3.1-8b", {}, {"rate": 12, "count": 80, "input_lengths": "lognormal:700:0.9", "output_lengths": 40}),
@@ -47,10 +47,10 @@ def test_kernels_are_those_of_the_phases(explained: tuple[Forecast, Breakdown]) 
 def test_parts_add_up_for_each_request(explained: tuple[Forecast, Breakdown]) -> None:
     forecast, breakdown = explained
     first, later = breakdown.first_tokens, breakdown.later_tokens
-    np.testing.assert_allclose(sum(first.parts.values()), forecast.record.ttft, rtol=1e-9)
+    np.testing.assert_allclose(sum(first.parts.values()), forecast.records[0].ttft, rtol=1e-9)
     assert min(part.min() for part in first.parts.values()) > -1e-9
     if later is not None:
-        np.testing.assert_allclose(sum(later.parts.values()), forecast.record.tpot, rtol=1e-9)
+        np.testing.assert_allclose(sum(later.parts.values()), forecast.records[0].tpot, rtol=1e-9)
         assert min(part.min() for part in later.parts.values()) > -1e-9
 
 
@@ -68,8 +68,8 @@ def test_own_prompts_add_up_to_what_prompts_took(explained: tuple[Forecast, Brea
 def test_watching_changes_nothing(explained: tuple[Forecast, Breakdown]) -> None:
     forecast, _ = explained
     again = infercast.simulate(forecast.deployment, forecast.workload)
-    assert again.record.first_token.tobytes() == forecast.record.first_token.tobytes()
-    assert again.record.last_token.tobytes() == forecast.record.last_token.tobytes()
+    assert again.records[0].first_token.tobytes() == forecast.records[0].first_token.tobytes()
+    assert again.records[0].last_token.tobytes() == forecast.records[0].last_token.tobytes()
 
 
 def test_runs_cover_what_they_are_meant_to() -> None:
@@ -90,11 +90,11 @@ def test_composition_counts_every_later_token() -> None:
     forecast, breakdown = explain_run(deployment, infercast.synthetic_workload(**workload))
     assert breakdown.composition is not None
     tokens = sum(each.tokens for each in breakdown.composition.ranges)
-    assert tokens == int((forecast.record.num_output - 1).sum())
+    assert tokens == int((forecast.records[0].num_output - 1).sum())
     for each in breakdown.composition.ranges:
         assert sum(each.families.values()) == pytest.approx(each.seconds)
     mean = sum(each.seconds * each.tokens for each in breakdown.composition.ranges) / tokens
-    assert mean == pytest.approx(forecast.record.tpot.mean(), rel=0.1)
+    assert mean == pytest.approx(forecast.records[0].tpot.mean(), rel=0.1)
 
 
 LAYOUTS = {

@@ -46,8 +46,8 @@ def test_kernels_at_their_ceilings_have_nothing_to_gain() -> None:
 
 
 @pytest.mark.parametrize(("gpu", "predictor"), [("h200-sxm", "roofline"), ("mi300x", "learned")])
-def test_prices_of_the_roofline_cannot_be_judged(gpu: str, predictor: str) -> None:
-    with pytest.raises(infercast.InputError, match="needs learned prices"):
+def test_estimates_of_the_roofline_cannot_be_judged(gpu: str, predictor: str) -> None:
+    with pytest.raises(infercast.InputError, match="needs learned estimates"):
         diagnose(infercast.deploy("llama-3.1-8b", gpu, predictor=predictor), WORKLOAD)
 
 

@@ -10,8 +10,7 @@ import pytest
 import infercast
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
-from infercast.forecast.explain.kernels import decode_shape, price_shape
-from infercast.forecast.fleet import forecast_fleet
+from infercast.forecast.explain.kernels import decode_shape, estimate_shape
 from infercast.forecast.intervals import intervals as module
 from infercast.forecast.intervals import uncertainty as sources
 from infercast.forecast.intervals.intervals import Intervals, forecast_intervals, half_widths, responses
@@ -25,7 +24,7 @@ from infercast.forecast.intervals.uncertainty import (
     uncertainty_of,
 )
 from infercast.forecast.latency import NAMES
-from infercast.forecast.serving import simulate
+from infercast.forecast.simulate import simulate
 from infercast.predict.estimate import SOURCES
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.workload.synthetic import synthetic_workload
@@ -54,16 +53,19 @@ def test_every_number_lies_in_its_interval(forecast: Any, around: Intervals) -> 
 
 
 def test_the_same_every_time_and_the_forecast_is_left_alone(forecast: Any, around: Intervals) -> None:
-    before = forecast.record.ttft.copy()
+    before = forecast.records[0].ttft.copy()
     assert forecast_intervals(forecast) == around
-    assert np.array_equal(before, forecast.record.ttft)
+    assert np.array_equal(before, forecast.records[0].ttft)
 
 
 def test_without_uncertainty_there_is_no_width(forecast: Any) -> None:
     nothing = Uncertainty(0.0, 0.0, 0.0)
     no_luck = np.zeros(len(forecast.workload.requests))
     widths = half_widths(
-        forecast.replica, nothing, lambda engine: simulate_replica(engine, forecast.workload).ttft, no_luck
+        forecast.system.pools[0].replica,
+        nothing,
+        lambda engine: simulate_replica(engine, forecast.workload).ttft,
+        no_luck,
     )
     assert not widths.any()
 
@@ -80,8 +82,10 @@ def test_a_gpu_that_is_never_waited_for_passes_its_error_on() -> None:
     """One request decodes on a large model: every step takes what its kernels take."""
     workload = synthetic_workload(arrival="burst", count=1, input_lengths=100, output_lengths=50)
     alone = simulate(deploy("llama-3.1-8b", "h200-sxm"), workload)
-    about = uncertainty_of(alone.deployment, alone.record)
-    by_gpu, by_host = responses(alone.replica, about, lambda engine: simulate_replica(engine, workload).tpot)
+    about = uncertainty_of(alone.deployment, alone.records[0])
+    by_gpu, by_host = responses(
+        alone.system.pools[0].replica, about, lambda engine: simulate_replica(engine, workload).tpot
+    )
     assert by_gpu[0] == pytest.approx(about.decodes, rel=0.02)
     assert abs(by_host[0]) < 0.01
 
@@ -89,21 +93,25 @@ def test_a_gpu_that_is_never_waited_for_passes_its_error_on() -> None:
 def test_the_host_decides_the_first_token_of_a_short_prompt() -> None:
     workload = synthetic_workload(arrival="burst", count=1, input_lengths=20, output_lengths=2)
     alone = simulate(deploy("qwen3-0.6b", "h200-sxm"), workload)
-    about = uncertainty_of(alone.deployment, alone.record)
-    by_gpu, by_host = responses(alone.replica, about, lambda engine: simulate_replica(engine, workload).ttft)
+    about = uncertainty_of(alone.deployment, alone.records[0])
+    by_gpu, by_host = responses(
+        alone.system.pools[0].replica, about, lambda engine: simulate_replica(engine, workload).ttft
+    )
     assert abs(by_gpu[0]) < 1e-9
     assert by_host[0] == pytest.approx(about.host, rel=0.02)
 
 
 def test_a_gpu_that_nobody_measured_is_less_certain() -> None:
     settings = EngineSettings(max_model_len=8192)
-    steps = [price_shape(deploy("llama-3.1-8b", gpu, settings), decode_shape(32, 1000)) for gpu in ("h200-sxm", "a40")]
+    steps = [
+        estimate_shape(deploy("llama-3.1-8b", gpu, settings), decode_shape(32, 1000)) for gpu in ("h200-sxm", "a40")
+    ]
     known, unknown = map(step_uncertainty, steps)
     assert 2 * known < unknown
 
 
 def test_errors_of_kernels_cancel_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = price_shape(deploy("llama-3.1-8b", "h200-sxm"), decode_shape(8, 500))
+    step = estimate_shape(deploy("llama-3.1-8b", "h200-sxm"), decode_shape(8, 500))
     widths = []
     for common in (0.0, 0.1, 1.0):
         monkeypatch.setattr(sources, "COMMON", dict.fromkeys(SOURCES, common))
@@ -118,20 +126,23 @@ def test_every_source_says_what_its_errors_have_in_common() -> None:
 
 
 def test_slowed_times_are_so_many_times_longer(forecast: Any) -> None:
-    twice = slowed(forecast.replica, prompts=2.0, decodes=3.0, host=5.0)
+    twice = slowed(forecast.system.pools[0].replica, prompts=2.0, decodes=3.0, host=5.0)
     shape = decode_shape(4, 100)
-    plain, longer = forecast.replica.timer(shape), twice.timer(shape)
+    plain, longer = forecast.system.pools[0].replica.timer(shape), twice.timer(shape)
     assert longer.gpu_seconds == [3.0 * seconds for seconds in plain.gpu_seconds]
     assert longer.host.launch == 5.0 * plain.host.launch
-    assert twice.token_path_seconds == 5.0 * forecast.replica.token_path_seconds
+    assert twice.token_path_seconds == 5.0 * forecast.system.pools[0].replica.token_path_seconds
 
 
 def test_a_long_run_is_judged_by_its_first_requests(forecast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_REQUESTS", 20)
     short = replace(forecast.workload, requests=forecast.workload.requests[:20])
-    about = uncertainty_of(forecast.deployment, forecast.record)
+    about = uncertainty_of(forecast.deployment, forecast.records[0])
     expected = half_widths(
-        forecast.replica, about, lambda engine: np.array([simulate_replica(engine, short).ttft.mean()]), np.zeros(1)
+        forecast.system.pools[0].replica,
+        about,
+        lambda engine: np.array([simulate_replica(engine, short).ttft.mean()]),
+        np.zeros(1),
     )
     given = replace(forecast, workload=replace(forecast.workload, drawn=None))
     assert forecast_intervals(given).ttft.high.mean == pytest.approx(forecast.ttft.mean * exp(expected[0]))
@@ -147,7 +158,7 @@ def test_a_request_of_one_token_has_no_time_per_token() -> None:
 def test_several_engines() -> None:
     deployment = deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2)
     workload = synthetic_workload(rate=20, count=30, input_lengths=200, output_lengths=20)
-    fleet = forecast_fleet(deployment, workload)
+    fleet = simulate(deployment, workload)
     around = forecast_intervals(fleet)
     assert around.ttft.low.p50 < fleet.ttft.p50 < around.ttft.high.p50
 
@@ -156,7 +167,7 @@ def test_wires_between_nodes_are_less_certain() -> None:
     ends = []
     for network, size in ((None, 8), ("infiniband-ndr", 16)):
         deployment = infercast.deploy("llama-3.3-70b", "h100-sxm", tensor_parallel_size=size, network=network)
-        step = infercast.price_step(deployment, infercast.prefill_shape(1024))
+        step = infercast.estimate_step(deployment, infercast.prefill_shape(1024))
         ends.append(step_uncertainty(step, across_nodes=deployment.crosses_nodes))
     assert ends[1] > ends[0] + 0.05
 
@@ -166,7 +177,7 @@ def test_host_times_seen_in_one_other_model_are_less_certain() -> None:
     for name in ("llama-3.1-8b", "deepseek-v2-lite", "deepseek-v2"):
         deployment = infercast.deploy(name, "h200-sxm", tensor_parallel_size=8 if name == "deepseek-v2" else 1)
         run = infercast.simulate(deployment, synthetic_workload(rate=1, count=3, input_lengths=100, output_lengths=3))
-        spreads.append(uncertainty_of(deployment, run.record, sources.MEASURED).host)
+        spreads.append(uncertainty_of(deployment, run.records[0], sources.MEASURED).host)
     assert spreads[0] == spreads[1] == EIGHTY * HOST_SPREAD
     assert spreads[2] > 1.2 * EIGHTY * HOST_SPREAD
 

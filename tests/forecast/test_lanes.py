@@ -8,8 +8,9 @@ import pytest
 import infercast
 from infercast.forecast.explain import lanes as module
 from infercast.forecast.explain.lanes import lanes_of
-from infercast.forecast.explain.watched import WatchedRun, watch_run
-from infercast.serve import simulate, state
+from infercast.forecast.explain.watched import Watched, watch_run
+from infercast.forecast.system import system_of
+from infercast.serve import simulate, simulation
 from infercast.serve.timeline import Span, Timeline
 
 RUNS = {
@@ -21,20 +22,20 @@ RUNS = {
 }
 
 
-def watched(model: str, load: dict[str, Any], asynchronous: bool) -> WatchedRun:
+def watched(model: str, load: dict[str, Any], asynchronous: bool) -> Watched:
     settings = infercast.EngineSettings(async_scheduling=asynchronous)
     workload = infercast.synthetic_workload(
         count=30, input_lengths="lognormal:700:0.9:16:8000", output_lengths="uniform:2:60", **load
     )
-    return watch_run(infercast.deploy(model, "h200-sxm", settings), workload)
+    return watch_run(system_of(infercast.deploy(model, "h200-sxm", settings)), workload)
 
 
 @pytest.fixture(params=RUNS, scope="module")
-def run(request: pytest.FixtureRequest) -> WatchedRun:
+def run(request: pytest.FixtureRequest) -> Watched:
     return watched(*RUNS[request.param])
 
 
-def test_the_host_plans_when_the_simulation_did(run: WatchedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_plans_when_the_simulation_did(run: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans are not in the log: their moments are worked out, and must be those of a run without jumps."""
     moments: list[float] = []
 
@@ -43,25 +44,25 @@ def test_the_host_plans_when_the_simulation_did(run: WatchedRun, monkeypatch: py
             moments.append(self.clock)
             return super().launch(*words)
 
-    monkeypatch.setattr(state, "Timeline", Noted)
-    record = simulate(run.forecast.replica, run.forecast.workload, jump=False)
+    monkeypatch.setattr(simulation, "Timeline", Noted)
+    record = simulate(run.forecast.system.pools[0].replica, run.forecast.workload, jump=False)
     lanes = lanes_of(run, 0.0, 1e6)
     plans = [each.begin for each in lanes.engines[0].host if each.name == "plan"]
     assert np.allclose(plans, np.array(moments) - record.sent_at.min(), rtol=0, atol=1e-9)
 
 
-def test_the_host_does_one_thing_at_a_time_and_all_of_it(run: WatchedRun) -> None:
+def test_the_host_does_one_thing_at_a_time_and_all_of_it(run: Watched) -> None:
     lanes = lanes_of(run, 0.0, 1e6)
     for before, after in zip(lanes.engines[0].host, lanes.engines[0].host[1:], strict=False):
         assert before.begin <= before.end <= after.begin + 1e-9
     names = [each.name for each in lanes.engines[0].host]
     assert names.count("plan") == names.count("launch") == len(lanes.engines[0].steps)
-    assert len(lanes.engines[0].steps) - names.count("take in") <= run.forecast.replica.steps_under_way
+    assert len(lanes.engines[0].steps) - names.count("take in") <= run.forecast.system.pools[0].replica.steps_under_way
 
 
-def test_kernels_fill_their_steps(run: WatchedRun) -> None:
+def test_kernels_fill_their_steps(run: Watched) -> None:
     lanes = lanes_of(run, 0.0, 1e6)
-    assert len(lanes.engines[0].steps) == run.log.steps.ends.size
+    assert len(lanes.engines[0].steps) == run.engines[0].log.steps.ends.size
     for step in lanes.engines[0].steps:
         assert step.kernels[0].begin == step.whole.begin
         assert step.kernels[-1].end == pytest.approx(step.whole.end)
@@ -72,7 +73,7 @@ def test_kernels_fill_their_steps(run: WatchedRun) -> None:
     assert seconds == pytest.approx(sum(phase.gpu_seconds for phase in run.forecast.phases))
 
 
-def test_requests_never_share_a_lane(run: WatchedRun) -> None:
+def test_requests_never_share_a_lane(run: Watched) -> None:
     lanes = lanes_of(run, 0.0, 1e6)
     assert sorted(each.number for each in lanes.engines[0].requests) == list(range(30))
     last: dict[int, float] = {}
@@ -87,7 +88,7 @@ def test_requests_never_share_a_lane(run: WatchedRun) -> None:
 def test_a_window_holds_what_is_in_it() -> None:
     run = watched(*RUNS["busy"])
     lanes = lanes_of(run, 0.5, 1.0)
-    assert 0 < len(lanes.engines[0].steps) < run.log.steps.ends.size
+    assert 0 < len(lanes.engines[0].steps) < run.engines[0].log.steps.ends.size
     assert all(step.whole.end > 0.5 and step.whole.begin < 1.0 for step in lanes.engines[0].steps)
     assert all(each.last_token > 0.5 and each.sent < 1.0 for each in lanes.engines[0].requests)
     assert not lanes.is_cut
@@ -99,7 +100,7 @@ def test_a_window_that_is_too_full_is_cut(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "MOST_SLICES", 200)
     lanes = lanes_of(run, 0.0, 60.0)
     assert lanes.is_cut
-    assert 0 < len(lanes.engines[0].steps) <= 200 // len(run.timer.kernels)
+    assert 0 < len(lanes.engines[0].steps) <= 200 // len(run.engines[0].timer.kernels)
     assert lanes.end < 60
     assert all(each.sent < lanes.end for each in lanes.engines[0].requests)
 

@@ -11,7 +11,7 @@ from infercast.forecast.intervals.intervals import forecast_intervals
 from infercast.forecast.intervals.luck import luck_of
 from infercast.forecast.intervals.results import chance_in, results_of
 from infercast.forecast.latency import NAMES
-from infercast.forecast.serving import simulate
+from infercast.forecast.simulate import simulate
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.workload.synthetic import redrawn, scaled, synthetic_workload
 

@@ -8,6 +8,7 @@ import pytest
 import infercast
 from infercast.forecast.explain.overview import MOST_BINS, Overview, look_over
 from infercast.forecast.explain.watched import watch_run
+from infercast.forecast.system import system_of
 
 LENGTHS = {"input_lengths": "uniform:50:900", "output_lengths": "uniform:2:60"}
 
@@ -15,7 +16,7 @@ LENGTHS = {"input_lengths": "uniform:50:900", "output_lengths": "uniform:2:60"}
 @pytest.fixture(scope="module")
 def run() -> Any:
     workload = infercast.synthetic_workload(rate=20, count=80, prefix_length=160, **LENGTHS)
-    return watch_run(infercast.deploy("llama-3.1-8b", "h200-sxm"), workload)
+    return watch_run(system_of(infercast.deploy("llama-3.1-8b", "h200-sxm")), workload)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_every_request_is_in_a_histogram(overview: Overview) -> None:
 
 def test_load_is_conserved(overview: Overview) -> None:
     load, forecast = overview.load, overview.forecast
-    record = forecast.record
+    record = forecast.records[0]
     assert len(load.times) == len(load.running) <= MOST_BINS
     assert load.width * len(load.times) == pytest.approx(forecast.duration)
     assert sum(load.output_tokens) * load.width == pytest.approx(int(record.num_output.sum()))
@@ -51,14 +52,14 @@ def test_load_is_conserved(overview: Overview) -> None:
 def test_the_slowest_are_explained_to_the_last_microsecond(overview: Overview) -> None:
     times = [each.ttft for each in overview.slowest]
     assert times == sorted(times, reverse=True)
-    assert times[0] == overview.forecast.record.ttft.max()
+    assert times[0] == overview.forecast.records[0].ttft.max()
     for each in overview.slowest:
         assert sum(each.parts.values()) == pytest.approx(each.ttft)
 
 
 def test_no_kernel_is_above_the_roof(overview: Overview) -> None:
-    assert [each.phase for each in overview.rooflines] == ["prefill", "decode"]
-    for roofline in overview.rooflines:
+    assert [each.phase for each in overview.rooflines[0]] == ["prefill", "decode"]
+    for roofline in overview.rooflines[0]:
         assert 0.5 < roofline.share <= 1
         assert {"gate_up_proj", "attention"} <= {point.name for point in roofline.points}
         for point in roofline.points:
@@ -69,7 +70,7 @@ def test_no_kernel_is_above_the_roof(overview: Overview) -> None:
 def test_one_token_each_and_one_request() -> None:
     deployment = infercast.deploy("qwen3-0.6b", "h200-sxm")
     single = infercast.synthetic_workload(arrival="burst", count=1, input_lengths=20, output_lengths=1)
-    overview = look_over(watch_run(deployment, single))
+    overview = look_over(watch_run(system_of(deployment), single))
     assert overview.tpot is None
     assert len(overview.slowest) == 1
     assert sum(overview.ttft.counts) == 1
@@ -78,10 +79,10 @@ def test_one_token_each_and_one_request() -> None:
 def test_several_engines_and_stages_are_shown_together() -> None:
     deployment = infercast.deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2, pipeline_parallel_size=2)
     workload = infercast.synthetic_workload(rate=5, count=12, **LENGTHS)
-    run = watch_run(deployment, workload)
+    run = watch_run(system_of(deployment), workload)
     overview = look_over(run)
-    assert overview.breakdown is None
-    assert overview.slowest == ()
+    assert overview.breakdown.parts_sum == pytest.approx(4 * run.forecast.duration)
+    assert all(sum(each.parts.values()) == pytest.approx(each.ttft) for each in overview.slowest)
     assert sum(overview.ttft.counts) == 12
     tokens = sum(overview.load.output_tokens) * overview.load.width
     assert tokens == pytest.approx(sum(request.num_output for request in workload.requests))
@@ -90,12 +91,12 @@ def test_several_engines_and_stages_are_shown_together() -> None:
 
 def test_shares_of_latent_attention_agree_with_those_of_families() -> None:
     workload = infercast.synthetic_workload(rate=12, count=60, **LENGTHS)
-    overview = look_over(watch_run(infercast.deploy("deepseek-v2-lite", "h200-sxm"), workload))
-    prefill, decode = overview.rooflines
+    overview = look_over(watch_run(system_of(infercast.deploy("deepseek-v2-lite", "h200-sxm")), workload))
+    prefill, decode = overview.rooflines[0]
     assert prefill.num_prompts >= 1
     assert prefill.prompt_tokens > 100
     assert (decode.num_prompts, decode.prompt_tokens) == (0, 0)
-    for roofline, phase in zip(overview.rooflines, overview.forecast.phases, strict=True):
+    for roofline, phase in zip(overview.rooflines[0], overview.forecast.phases, strict=True):
         whole = phase.gpu_seconds + phase.host_bound_seconds
         for family in phase.families:
             together = sum(point.share for point in roofline.points if point.family == family.family)

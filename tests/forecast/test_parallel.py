@@ -1,13 +1,14 @@
 """Fleets, two pools and layouts side by side, as a user asks for them."""
 
+import numpy as np
 import pytest
 
 import infercast
 from infercast.errors import InputError
-from infercast.forecast.disaggregate import link_between
-from infercast.forecast.fleet import pool_of
+from infercast.forecast.explain.breakdown import break_down
+from infercast.forecast.explain.watched import watch_run
 from infercast.forecast.layouts import ranked, usual_workload
-from infercast.forecast.serving import simulate as simulate_engine
+from infercast.forecast.system import link_between, system_of, two_pools
 
 CHEAP = {"predictor": "roofline"}
 
@@ -19,7 +20,7 @@ def workload(**changes):
 
 def test_a_fleet_serves_everything_and_says_who_did():
     deployment = infercast.deploy("qwen2.5-0.5b", "l4", data_parallel_size=3, **CHEAP)
-    forecast = infercast.forecast_fleet(deployment, workload())
+    forecast = infercast.simulate(deployment, workload())
     assert sum(engine.requests for engine in forecast.engines) == 24
     assert all(0 < engine.busy <= 1 for engine in forecast.engines)
     assert forecast.output_tokens_per_second_a_gpu == pytest.approx(forecast.output_tokens_per_second / 3)
@@ -31,7 +32,7 @@ def test_three_copies_carry_three_times_the_rate():
     one, three = (infercast.deploy("qwen2.5-7b", "l4", settings, data_parallel_size=size, **CHEAP) for size in (1, 3))
     load = workload(concurrency=None, rate=100.0, count=400, input_lengths=800)
     alone = infercast.simulate(one, load).saturation
-    together = infercast.forecast_fleet(three, load).saturation
+    together = infercast.simulate(three, load).saturation
     assert together.capacity == pytest.approx(3 * alone.capacity)
 
 
@@ -45,14 +46,14 @@ def test_copies_share_their_experts_and_hold_more_keys_and_values(spread):
     assert shared.memory.num_blocks > alone.memory.num_blocks
     assert shared.shares_experts
     assert not alone.shares_experts
-    assert infercast.forecast_fleet(shared, workload()).ttft.mean > 0
+    assert infercast.simulate(shared, workload()).ttft.mean > 0
 
 
 def test_copies_that_share_experts_wait_for_each_other():
     deployment = infercast.deploy("qwen3-30b-a3b", "h200-sxm", data_parallel_size=2, **CHEAP)
     dense = infercast.deploy("qwen2.5-7b", "h200-sxm", data_parallel_size=2, **CHEAP)
-    assert pool_of(deployment).lockstep
-    assert not pool_of(dense).lockstep
+    assert system_of(deployment).pools[0].engines.lockstep
+    assert not system_of(dense).pools[0].engines.lockstep
 
 
 def test_stages_hold_more_and_answer_one_request_no_sooner():
@@ -71,11 +72,28 @@ def test_two_pools_add_up_to_the_first_token():
     prefill = infercast.deploy("qwen2.5-7b", "h100-sxm", **CHEAP)
     decode = infercast.deploy("qwen2.5-7b", "a100-sxm", data_parallel_size=2, **CHEAP)
     forecast = infercast.forecast_disaggregated(prefill, decode, workload())
-    parts = (forecast.prompt, forecast.transfer_wait, forecast.transfer, forecast.first_step)
+    link = forecast.link
+    parts = (link.prompt, link.wait, link.transfer, link.first_step)
     assert forecast.ttft.mean == pytest.approx(sum(part.mean for part in parts))
     assert forecast.gpus == 3
     slow = infercast.forecast_disaggregated(prefill, decode, workload(), link="ethernet-100")
     assert slow.ttft.mean > forecast.ttft.mean
+
+
+@pytest.mark.parametrize("sizes", [{}, {"pipeline_parallel_size": 2}, {"data_parallel_size": 2}])
+def test_every_second_of_two_pools_is_accounted_for(sizes):
+    prefill = infercast.deploy("qwen2.5-7b", "h100-sxm", **CHEAP)
+    decode = infercast.deploy("qwen2.5-7b", "a100-sxm", **sizes, **CHEAP)
+    run = watch_run(two_pools(prefill, decode, link="ethernet-100"), workload())
+    forecast, breakdown = run.forecast, break_down(run)
+    assert breakdown.side_by_side == 1 + sum(sizes.values() or (1,))
+    assert breakdown.parts_sum == pytest.approx(breakdown.whole)
+    first, later = breakdown.first_tokens, breakdown.later_tokens
+    np.testing.assert_allclose(sum(first.parts.values()), forecast.clients.ttft, rtol=1e-9)
+    np.testing.assert_allclose(first.total, forecast.clients.ttft, rtol=1e-9)
+    np.testing.assert_allclose(sum(later.parts.values()), forecast.clients.tpot, rtol=1e-9)
+    assert all((part >= -1e-9).all() for part in first.parts.values())
+    assert breakdown.steps["prefill"] == sum(record.prefilling.steps for record in forecast.pools[0].records)
 
 
 def test_pools_that_do_not_go_together():
@@ -161,13 +179,10 @@ def test_simulate_serves_every_replica():
     full = workload(concurrency=64, count=256)
     forecast = infercast.simulate(four, full)
     assert len(forecast.engines) == 4
-    assert forecast.ttft == infercast.forecast_fleet(four, full).ttft
     assert forecast.output_tokens_per_second > 1.8 * infercast.simulate(one, full).output_tokens_per_second
     assert infercast.simulate(four, full, router="round_robin").router == "round_robin"
     with pytest.raises(InputError, match="router 'round_robin' has no meaning for one replica"):
         infercast.simulate(one, full, router="round_robin")
-    with pytest.raises(InputError, match="one engine is simulated here"):
-        simulate_engine(four, full)
 
 
 def test_more_replicas_than_can_be_simulated():
@@ -179,7 +194,7 @@ def test_more_replicas_than_can_be_simulated():
 def test_named_expert_kernels_change_prices_and_unknown_ones_are_refused():
     auto, marlin = (infercast.deploy("gpt-oss-20b", "h200-sxm", moe_backend=name) for name in ("auto", "marlin"))
     shape = infercast.prefill_shape(4096)
-    assert infercast.price_step(marlin, shape).seconds > 1.2 * infercast.price_step(auto, shape).seconds
+    assert infercast.estimate_step(marlin, shape).seconds > 1.2 * infercast.estimate_step(auto, shape).seconds
     with pytest.raises(InputError, match="unknown moe_backend 'fast'; known: auto, triton"):
         infercast.deploy("gpt-oss-20b", "h200-sxm", moe_backend="fast")
 
@@ -197,7 +212,7 @@ def test_uneven_routing_reaches_fewer_experts():
         infercast.deploy("qwen3-30b-a3b", "h200-sxm", expert_routing=name) for name in ("uniform", "power_law_1.2")
     )
     shape = infercast.decode_shape(32, 1000)
-    assert infercast.price_step(uneven, shape).seconds < infercast.price_step(even, shape).seconds
+    assert infercast.estimate_step(uneven, shape).seconds < infercast.estimate_step(even, shape).seconds
     with pytest.raises(InputError, match="unknown expert_routing 'odd'; known: uniform, balanced"):
         infercast.deploy("qwen3-30b-a3b", "h200-sxm", expert_routing="odd")
 

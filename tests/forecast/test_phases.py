@@ -2,7 +2,7 @@ import pytest
 
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
-from infercast.forecast.serving import simulate
+from infercast.forecast.simulate import simulate
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Request
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.deploy import deploy
 from infercast.forecast.latency import NAMES, percentiles
-from infercast.forecast.serving import simulate
+from infercast.forecast.simulate import simulate
 from infercast.serve import Request
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.step import StepShape
@@ -38,16 +38,18 @@ def test_percentiles_are_in_order(forecast):
 
 
 def test_a_request_is_its_first_token_and_the_rest(forecast):
-    record, several = forecast.record, forecast.record.num_output > 1
+    record, several = forecast.records[0], forecast.records[0].num_output > 1
     rest = record.tpot * (record.num_output[several] - 1)
     assert record.end_to_end[several] == pytest.approx(record.ttft[several] + rest)
     assert np.all(record.end_to_end >= record.ttft)
 
 
 def test_every_gap_between_tokens_is_counted(forecast):
-    gaps, counts = forecast.record.gaps
-    assert counts.sum() == (forecast.record.num_output - 1).sum()
-    assert (gaps * counts).sum() == pytest.approx((forecast.record.last_token - forecast.record.first_token).sum())
+    gaps, counts = forecast.records[0].gaps
+    assert counts.sum() == (forecast.records[0].num_output - 1).sum()
+    assert (gaps * counts).sum() == pytest.approx(
+        (forecast.records[0].last_token - forecast.records[0].first_token).sum()
+    )
 
 
 def test_rates_are_totals_over_the_duration(forecast):

@@ -26,12 +26,12 @@ def forecast(workload):
 
 @pytest.fixture(scope="module")
 def fleet(workload):
-    return infercast.forecast_fleet(infercast.deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2), workload)
+    return infercast.simulate(infercast.deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2), workload)
 
 
 def test_a_result_is_shown_as_one_line(forecast, fleet, workload):
     assert repr(forecast).startswith("<Forecast: qwen3-0.6b on 1 x h200-sxm, 60 requests: TTFT p50 ")
-    assert repr(fleet).startswith("<FleetForecast: qwen3-0.6b on 2 x h200-sxm, 60 requests: TTFT p50 ")
+    assert repr(fleet).startswith("<Forecast: qwen3-0.6b on 2 x h200-sxm, 60 requests: TTFT p50 ")
     assert repr(workload) == f"<Workload: {workload.description}>"
     assert len(repr(forecast)) < 200
 
@@ -66,9 +66,8 @@ def test_without_pandas_there_is_a_sentence(forecast, monkeypatch):
         forecast.to_dataframe()
 
 
-@pytest.mark.parametrize("function", [infercast.simulate, infercast.forecast_fleet])
-def test_a_name_is_no_deployment(function, workload):
+def test_a_name_is_no_deployment(workload):
     with pytest.raises(infercast.InputError, match=r"not the str 'llama-3.1-8b'; infercast.deploy\(model, gpu\) makes"):
-        function("llama-3.1-8b", workload)
+        infercast.simulate("llama-3.1-8b", workload)
     with pytest.raises(infercast.InputError, match=r"needs a workload, not the int 12; infercast.synthetic_workload"):
-        function(infercast.deploy("qwen3-0.6b", "h200-sxm"), 12)
+        infercast.simulate(infercast.deploy("qwen3-0.6b", "h200-sxm"), 12)

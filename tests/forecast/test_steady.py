@@ -5,8 +5,8 @@ import pytest
 
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.deploy import deploy
-from infercast.forecast.fleet import forecast_fleet
-from infercast.forecast.serving import Forecast, simulate
+from infercast.forecast.result import Forecast
+from infercast.forecast.simulate import simulate
 from infercast.serve.workload.synthetic import synthetic_workload
 
 
@@ -26,7 +26,7 @@ def part() -> Forecast:
 
 
 def test_rates_are_those_between_ramp_up_and_drain(whole: Forecast, part: Forecast) -> None:
-    steady, record = whole.steady, whole.record
+    steady, record = whole.steady, whole.records[0]
     assert steady.reached
     begin, end = (record.sent_at.min() + moment for moment in (steady.begin, steady.end))
     finished = np.count_nonzero((record.last_token > begin) & (record.last_token <= end))
@@ -35,7 +35,7 @@ def test_rates_are_those_between_ramp_up_and_drain(whole: Forecast, part: Foreca
 
 
 def test_latencies_are_those_of_requests_sent_meanwhile(whole: Forecast, part: Forecast) -> None:
-    record = whole.record
+    record = whole.records[0]
     kept = record.sent_at - record.sent_at.min() >= whole.steady.begin
     assert part.ttft.mean == pytest.approx(record.ttft[kept].mean())
     assert part.end_to_end.p50 == pytest.approx(np.median(record.end_to_end[kept]))
@@ -64,6 +64,6 @@ def test_a_closed_loop_has_a_steady_part_after_its_first_wave() -> None:
 
 def test_several_engines() -> None:
     load = synthetic_workload(rate=30, count=300, input_lengths=200, output_lengths="uniform:20:100")
-    fleet = forecast_fleet(deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2), load, steady=True)
+    fleet = simulate(deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2), load, steady=True)
     assert fleet.steady_only
     assert fleet.requests_per_second == pytest.approx(30, rel=0.15)

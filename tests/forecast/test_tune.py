@@ -57,7 +57,7 @@ def test_the_best_are_faster_than_the_default_and_say_why() -> None:
     assert ranked.best[0].speedup > 1.2
     assert "thread blocks on an SM at once" in ranked.best[0].reason
     assert len({each.configuration for each in ranked.best} - {ranked.default.configuration}) == 4
-    assert ranked.priced > 1000
+    assert ranked.estimated > 1000
     assert ranked.excluded["shared memory"] > 100
 
 

@@ -11,8 +11,9 @@ from infercast.engines.deployment import Deployment
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.compare import compare_runs, compare_steps
 from infercast.forecast.deploy import deploy
-from infercast.forecast.explain.kernels import decode_shape, price_step
+from infercast.forecast.explain.kernels import decode_shape, estimate_step
 from infercast.forecast.explain.watched import watch_run
+from infercast.forecast.system import system_of
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.hardware import load_gpu
 from infercast.hardware.changed import PROPERTIES, changed_gpu
@@ -49,8 +50,8 @@ def test_nothing_changed_is_the_same_chip() -> None:
 @pytest.mark.parametrize("change", ["dram_bandwidth=1.5x", "tensor_flops=1.5x", "sms=1.5x", "boost_clock=1.5x"])
 def test_no_kernel_gains_more_than_what_grew(change: str) -> None:
     shape = decode_shape(32, 1024)
-    before = price_step(asked()(), shape)
-    after = price_step(deploy_changed(asked(), parse_changes(change)), shape)
+    before = estimate_step(asked()(), shape)
+    after = estimate_step(deploy_changed(asked(), parse_changes(change)), shape)
     for one, other in zip(before.kernels, after.kernels, strict=True):
         assert other.seconds <= one.seconds * (1 + 1e-9)
         assert other.seconds >= one.seconds / 1.5 * (1 - 1e-9)
@@ -61,15 +62,15 @@ def test_bandwidth_of_a_sibling_gives_its_times() -> None:
     memory = load_gpu("h200-sxm")
     changes = parse_changes(f"dram_bandwidth={memory.dram_bandwidth},dram_bytes={memory.dram_bytes}")
     shape = decode_shape(32, 1400)
-    real = price_step(asked()(), shape).gpu.seconds
-    what_if = price_step(deploy_changed(partial(deploy, "llama-3.1-8b", "h100-sxm", SETTINGS), changes), shape)
+    real = estimate_step(asked()(), shape).gpu.seconds
+    what_if = estimate_step(deploy_changed(partial(deploy, "llama-3.1-8b", "h100-sxm", SETTINGS), changes), shape)
     assert what_if.gpu.seconds == pytest.approx(real, rel=0.08)
     assert what_if.gpu.low < what_if.gpu.seconds < what_if.gpu.high
 
 
 def test_differences_add_up_to_the_latencies() -> None:
     changed = deploy_changed(asked(predictor="roofline"), parse_changes("quantization=fp8,host_speed=2x"))
-    runs = watch_run(asked(predictor="roofline")(), WORKLOAD), watch_run(changed, WORKLOAD)
+    runs = watch_run(system_of(asked(predictor="roofline")()), WORKLOAD), watch_run(system_of(changed), WORKLOAD)
     explained = compare_runs(*runs)
     before, after = (run.forecast for run in runs)
     assert explained["TTFT"].before == pytest.approx(before.ttft.mean)
@@ -93,8 +94,8 @@ LAYOUTS = {
 def test_differences_add_up_with_replicas_and_stages(name: str) -> None:
     model, sizes = LAYOUTS[name]
     plain: dict[str, Any] = {"predictor": "roofline", "api_server": False}
-    before = watch_run(deploy(model, "h200-sxm", SETTINGS, **plain), LONG)
-    after = watch_run(deploy(model, "h200-sxm", SETTINGS, **plain, **sizes), LONG)
+    before = watch_run(system_of(deploy(model, "h200-sxm", SETTINGS, **plain)), LONG)
+    after = watch_run(system_of(deploy(model, "h200-sxm", SETTINGS, **plain, **sizes)), LONG)
     explained = compare_runs(before, after)
     assert explained["TTFT"].after == pytest.approx(after.forecast.ttft.mean)
     assert after.forecast.tpot is not None
@@ -113,7 +114,7 @@ def test_replicas_and_their_load_balancer_can_be_changed() -> None:
 
 def test_differences_add_up_to_the_step() -> None:
     shape = decode_shape(8, 100)
-    before, after = (price_step(each, shape) for each in (asked()(), asked(quantization="fp8")()))
+    before, after = (estimate_step(each, shape) for each in (asked()(), asked(quantization="fp8")()))
     comparison = compare_steps(before, after)
     assert comparison.before == pytest.approx(before.seconds)
     assert comparison.after == pytest.approx(after.seconds)

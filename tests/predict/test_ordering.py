@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from infercast.forecast.deploy import deploy
-from infercast.forecast.explain.kernels import decode_shape, prefill_shape, price_shape
+from infercast.forecast.explain.kernels import decode_shape, estimate_shape, prefill_shape
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.ordering import has_at_least, links_at_least, ratio_bounds
 from infercast.ops import Attention, Collective, Gemm, MoE
@@ -123,7 +123,7 @@ def test_steps_do_not_get_longer_from_generation_to_generation(model, shape):
         if model == "deepseek-r1" and memory == 80:
             continue
         deployment = deploy(model, name, predictor=PREDICTOR, **MODELS[model])
-        seconds[name] = float(price_shape(deployment, shape).gpu.seconds)
+        seconds[name] = float(estimate_shape(deployment, shape).gpu.seconds)
     known = list(seconds)
     for older, newer in pairwise(known):
         assert seconds[newer] <= OF_STEPS * seconds[older], (older, newer)

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from infercast.forecast.deploy import deploy
-from infercast.forecast.serving import Forecast, simulate
+from infercast.forecast.result import Forecast
+from infercast.forecast.simulate import simulate
 from infercast.serve.workload.synthetic import synthetic_workload
 
 

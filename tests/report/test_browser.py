@@ -14,6 +14,7 @@ from PIL import Image  # matplotlib brings it along
 from infercast.forecast.deploy import deploy
 from infercast.forecast.explain.overview import look_over
 from infercast.forecast.explain.watched import watch_run
+from infercast.forecast.system import system_of
 from infercast.report.page.html import report_page
 from infercast.serve.workload.synthetic import synthetic_workload
 
@@ -37,7 +38,7 @@ def complaints(done: Any) -> list[str]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workload = synthetic_workload(rate=20, count=60, input_lengths="uniform:50:900", output_lengths="uniform:2:60")
-    overview = look_over(watch_run(deploy("llama-3.1-8b", "h200-sxm"), workload))
+    overview = look_over(watch_run(system_of(deploy("llama-3.1-8b", "h200-sxm")), workload))
     path = tmp_path_factory.mktemp("report") / "run.html"
     path.write_text(report_page(overview, "1.2.3"), encoding="utf-8")
     return path

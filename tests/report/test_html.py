@@ -14,6 +14,7 @@ from infercast.forecast.deploy import deploy
 from infercast.forecast.explain.overview import Overview, look_over
 from infercast.forecast.explain.watched import watch_run
 from infercast.forecast.saturation import State
+from infercast.forecast.system import system_of
 from infercast.report.files import check_writable, write_whole
 from infercast.report.intervals import format_interval
 from infercast.report.page.html import report_page
@@ -56,7 +57,7 @@ class Page(HTMLParser):
 def overview() -> Overview:
     lengths = {"input_lengths": "uniform:50:900", "output_lengths": "uniform:2:60"}
     workload = synthetic_workload(rate=20, count=60, prefix_length=160, **lengths)
-    return look_over(watch_run(deploy("llama-3.1-8b", "h200-sxm"), workload))
+    return look_over(watch_run(system_of(deploy("llama-3.1-8b", "h200-sxm")), workload))
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_a_phone_is_thought_of(page: str) -> None:
 
 def test_percentiles_are_named_above_their_histogram_not_beside_each_other() -> None:
     workload = synthetic_workload(arrival="burst", count=3, input_lengths=200, output_lengths=20)
-    page = report_page(look_over(watch_run(deploy("qwen3-0.6b", "h200-sxm"), workload)), "1")
+    page = report_page(look_over(watch_run(system_of(deploy("qwen3-0.6b", "h200-sxm")), workload)), "1")
     chart = re.search(r'<svg [^>]*id="chart-latency".*?</svg>', page, flags=re.DOTALL)
     assert chart is not None
     texts = re.findall(r'<text [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*>p\d\d ', chart[0])
@@ -144,7 +145,7 @@ def test_an_overloaded_run_says_so(overview: Overview) -> None:
 @pytest.mark.parametrize(("model", "gpu"), [("qwen3-0.6b", "h200-sxm"), ("qwen3-30b-a3b", "mi300x")])
 def test_runs_of_few_tokens_and_of_other_gpus(model: str, gpu: str) -> None:
     workload = synthetic_workload(arrival="burst", count=2, input_lengths=20, output_lengths=1)
-    text = report_page(look_over(watch_run(deploy(model, gpu), workload)), "1")
+    text = report_page(look_over(watch_run(system_of(deploy(model, gpu)), workload)), "1")
     assert set(Page(text).ids) >= CHARTS
 
 

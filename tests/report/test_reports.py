@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infercast.forecast.deploy import load_model
-from infercast.forecast.explain.kernels import decode_shape, prefill_shape, price_step
+from infercast.forecast.explain.kernels import decode_shape, estimate_step, prefill_shape
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.saturation import State
 from infercast.hardware import gpu_names, load_gpu
@@ -20,9 +20,9 @@ from infercast.report.catalog import (
     render_model,
     render_models,
 )
+from infercast.report.forecast import forecast_dict, render_forecast
 from infercast.report.kernels import render_step, step_dict
 from infercast.report.memory import fit_dict, render_fit
-from infercast.report.serving import forecast_dict, render_forecast
 from infercast.report.validation.runs import render_validation, validation_dict
 from infercast.units import format_bytes, format_percent, format_seconds
 from infercast.validate.compare import Comparison, RunComparison, Validation
@@ -53,7 +53,8 @@ def test_forecast_dict_is_in_the_units_of_its_names(forecast: Any) -> None:
 
 
 def test_a_saturated_forecast_says_so(forecast: Any, text_of: Any) -> None:
-    overloaded = replace(forecast, state=State("overloaded", 41.5, 90.0), num_preemptions=7)
+    pools = tuple(replace(pool, num_preemptions=7) for pool in forecast.pools)
+    overloaded = replace(forecast, state=State("overloaded", 41.5, 90.0), pools=pools)
     text = " ".join(text_of(render_forecast(overloaded)).split())
     assert "Overload overloaded: 90 requests/s arrive but only about 41.5 requests/s can be served" in text
     assert "7: the KV cache ran full" in text
@@ -66,7 +67,7 @@ def test_a_saturated_forecast_says_so(forecast: Any, text_of: Any) -> None:
 
 @pytest.mark.parametrize("shape", [prefill_shape(8000), decode_shape(30, 2000)], ids=["prefill", "decode"])
 def test_step_tables(deployment: Any, text_of: Any, shape: Any) -> None:
-    cost = price_step(deployment, shape)
+    cost = estimate_step(deployment, shape)
     text = text_of(render_step(deployment, cost, "a question"))
     assert "a question" in text
     lines = [line.split() for line in text.splitlines()]

@@ -106,15 +106,15 @@ def pipeline(seed: object, **changes: Any) -> Scenario:
     """Several batches under way, prompts first, or one token of a sequence at a time."""
     rng = Random(f"pipeline {seed}")
     depth = rng.randint(1, 4)
-    kind = {
+    kind: dict[str, Any] = {
         "waits_for_tokens": (waits := rng.random() < 0.3),
-        "steps_between_tokens": 1 if waits else rng.choice([1, depth]),
         "prompts_first": rng.random() < 0.25,
         "steps_under_way": depth if waits else rng.choice([depth, depth + 1]),
     }
     if rng.random() < 0.8:
         kind["stages"] = tuple(rng.choice([1.0, 0.7, 1.6]) / depth for _ in range(depth))
         kind["stages_in_turn"] = rng.random() < 0.2
+        kind["steps_between_tokens"] = 1 if waits else rng.choice([1, depth])
     make = rng.choice([small, small, tree, crowd])
     return make(rng.random(), **kind, **changes)
 
@@ -144,7 +144,7 @@ def _scenario(rng: Random, requests: Sequence[Request], changes: dict[str, Any])
     policy = replace(policy, **rules)
     if not policy.chunked_prefill:
         policy = replace(policy, max_num_batched_tokens=longest + rng.randint(0, 8))
-    windows = rng.choice([(0,), (0,), (0,), (0, 0), (6,), (0, 5), (0, 4, 9), (3, 3, 0)])
+    windows = rng.choice([(0,), (0,), (0,), (0, 0), (6,), (0, 5), (0, 4, 9), (3, 3, 0), (2, 0, 1)])
     shape = changes.pop("kv_shape", KvShape(rng.randint(1, 5), windows))
     steps_under_way = changes.pop("steps_under_way", rng.randint(1, 2))
     # At least what the longest request needs, seldom enough for all of them.

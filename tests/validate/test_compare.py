@@ -11,7 +11,7 @@ import pytest
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InfercastError, UnknownNameError
 from infercast.forecast.deploy import deploy
-from infercast.forecast.serving import simulate
+from infercast.forecast.simulate import simulate
 from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.validate.compare import Comparison, Validation, deployment_of, quantile, validate
 from infercast.validate.measured import read_measured, shipped_runs
@@ -20,7 +20,7 @@ from infercast.validate.measured import read_measured, shipped_runs
 def run_of_our_own(deployment: Any, **workload: Any) -> dict[str, Any]:
     """A simulated run, written down as if it had been measured."""
     made = synthetic_workload(count=40, input_lengths="uniform:50:900", output_lengths="uniform:1:60", **workload)
-    record = simulate(deployment, made).record
+    record = simulate(deployment, made).records[0]
     decode = record.last_token - record.first_token
     return {
         "kind": "poisson",

@@ -10,7 +10,7 @@ import sys
 from typing import NoReturn
 
 from infercast import __version__
-from infercast.cli.registry import COMMANDS, WITH_ENGINE
+from infercast.cli.registry import COMMANDS, OLD_NAMES, WITH_ENGINE
 from infercast.errors import InfercastError
 
 
@@ -49,6 +49,11 @@ def _answer(arguments: list[str]) -> None:
     from infercast.cli.app import make_app  # noqa: PLC0415 - typer takes longer to load than a version to print
 
     first = next((word for word in arguments if word != "--"), "")
+    if first in OLD_NAMES:
+        new = OLD_NAMES[first]
+        print(f"infercast: the command {first} is {new} now; 1.0 drops the old name", file=sys.stderr)
+        arguments = [new if word == first else word for word in arguments]
+        first = new
     if first in WITH_ENGINE:
         from infercast.cli.options.pasted import translated  # noqa: PLC0415 - other commands need no engine
 

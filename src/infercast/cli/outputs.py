@@ -19,6 +19,7 @@ from infercast.report.files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from infercast.forecast.explain.watched import Watched
+    from infercast.forecast.result import Forecast
 
 FILES = "Files"
 WINDOW = "0:60"
@@ -42,6 +43,10 @@ TraceWindow = Annotated[
         "--trace-window", metavar="A:B", help="The seconds of the run that the timeline holds.", rich_help_panel=FILES
     ),
 ]
+RequestsOut = Annotated[
+    Path | None,
+    typer.Option("--requests-out", metavar="FILE", help="Also write a row per request (.csv).", rich_help_panel=FILES),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +56,22 @@ class Outputs:
     report: Path | None
     trace: Path | None
     window: tuple[float, float]
+    requests: Path | None
 
     def __bool__(self) -> bool:
+        return self.need_steps or self.requests is not None
+
+    @property
+    def need_steps(self) -> bool:
+        """Whether the steps of the run must be noted for it."""
         return self.report is not None or self.trace is not None
+
+    def write_requests(self, forecast: Forecast) -> None:
+        """The table of requests, if it was asked for."""
+        if self.requests is not None:
+            from infercast.report.requests import request_rows  # noqa: PLC0415 - most runs write nothing
+
+            write_whole(self.requests, request_rows(forecast))
 
     def write(self, run: Watched, intervals: Intervals) -> None:
         """Write all that was asked for, and say on standard error where a trace could not hold all of it."""
@@ -62,6 +80,7 @@ class Outputs:
             raise InputError(
                 f"--trace-window {begin:g}:{end:g} begins after the run, which ends at {run.forecast.duration:.4g} s"
             )
+        self.write_requests(run.forecast)
         if self.report is not None:
             from infercast.forecast.explain.overview import look_over  # noqa: PLC0415 - most runs write nothing
             from infercast.report.page.html import report_page  # noqa: PLC0415
@@ -72,8 +91,9 @@ class Outputs:
             from infercast.report.trace import trace_pieces  # noqa: PLC0415
 
             lanes = lanes_of(run, *self.window)
-            deployment = run.forecast.deployment
-            about = {"model": deployment.model.name, "gpu": deployment.gpu.name}
+            pools = run.forecast.pools
+            gpus = ", ".join(dict.fromkeys(pool.deployment.gpu.name for pool in pools))
+            about = {"model": pools[0].deployment.model.name, "gpu": gpus}
             write_whole(self.trace, trace_pieces(lanes, {**about, "workload": run.forecast.workload.description}))
             if lanes.is_cut:
                 part = f"the run from {lanes.begin:g} to {lanes.end:.3g} s, to stay below 50 MB"
@@ -85,7 +105,7 @@ def _command_line() -> str:
     words, kept = iter(sys.argv[1:]), ["infercast"]
     for word in words:
         option, equals, _ = word.partition("=")
-        if option in ("--report", "--trace-out"):
+        if option in ("--report", "--trace-out", "--requests-out"):
             if not equals:
                 next(words, None)
             continue
@@ -93,17 +113,19 @@ def _command_line() -> str:
     return shlex.join(kept)
 
 
-def outputs_of(report: Path | None, trace: Path | None, window: str) -> Outputs:
+def outputs_of(report: Path | None, trace: Path | None, window: str, requests: Path | None) -> Outputs:
     """Check what was asked for, before a run that may take long."""
     if report is not None:
         check_writable(report, "--report", (".html", ".htm"))
         if find_spec("matplotlib") is None:
             raise InputError("--report needs matplotlib: pip install 'infercast[report]'")
+    if requests is not None:
+        check_writable(requests, "--requests-out", (".csv",))
     if trace is not None:
         check_writable(trace, "--trace-out", (".json",))
     elif window != WINDOW:
         raise InputError("--trace-window needs --trace-out FILE")
-    return Outputs(report, trace, _window(window))
+    return Outputs(report, trace, _window(window), requests)
 
 
 def _window(text: str) -> tuple[float, float]:

@@ -5,6 +5,8 @@ The sentences are those of the commands themselves, written here once more so th
 
 from __future__ import annotations
 
+OLD_NAMES = {"price": "estimate"}
+"""Commands that have another name since; 1.0 goes without the old ones."""
 COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": (
         "simulate.command",
@@ -34,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "disaggregate.command",
         "Simulate disaggregated serving: TTFT by its parts, TPOT, throughput, and what each pool and the link did.",
     ),
-    "price": (
+    "estimate": (
         "estimate.command",
         "Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.",
     ),

@@ -81,7 +81,7 @@ class Deployment:
         return self.host_model.cost(launch, len(shape.new_tokens), shape.num_tokens)
 
     def timer(self) -> KernelTimer:
-        """A step timer with every step size priced; it may be called for any batch within the settings."""
+        """A step timer with every step size estimated; it may be called for any batch within the settings."""
         return KernelTimer(
             self.model,
             self.layout,

@@ -23,7 +23,7 @@ FEWEST = 4
 def read_corrections(
     folder: Path, gpu: Gpu, artifact: Artifact, profile: KernelProfile
 ) -> dict[tuple[str, str], Correction]:
-    """For each (family, variant) with enough points: what the learned price misses on this GPU.
+    """For each (family, variant) with enough points: what the learned estimate misses on this GPU.
 
     ``folder`` holds parquet files as `infercast fit` reads them; only rows of this GPU count.
     """

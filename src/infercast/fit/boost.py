@@ -28,7 +28,7 @@ class Settings:
     borders: int = 96
     most_rows: int = 30_000
     most_features: int = 256
-    """Only those that a first fit finds most important are used: each costs time whenever a kernel is priced."""
+    """Only those that a first fit finds most important are used: each costs time whenever a kernel is estimated."""
     random_strength: float = 1.0
     """Noise on the scores by which splits are chosen."""
     refinements: int = 0

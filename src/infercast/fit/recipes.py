@@ -46,11 +46,11 @@ def measured_settings(family: str, engine: str, rows: int) -> Settings:
 
 
 DEEP_ROWS, DEEP_ROWS_OF_SWEEP = 10_000, 8_000
-# Products are priced by the million: 300 trees would win 0.1 points on hidden ones and take twice as long.
+# Products are estimated by the million: 300 trees would win 0.1 points on hidden ones and take twice as long.
 _FEW = Settings(trees=120, learning_rate=0.2, most_features=24, random_strength=0.0)
 
 
-# Few deep trees whose leaves are fitted again: a fifth of the price of 400 trees of depth six, and within 0.2 points of
+# Few deep trees whose leaves are fitted again: a fifth of the time of 400 trees of depth six, and within 0.2 points of
 # their error on hidden products, below it on decoding. Experts do worse with deep trees.
 _FEW_DEEP = Settings(trees=70, depth=8, learning_rate=0.3, most_features=24, random_strength=0.0, refinements=10)
 
@@ -68,7 +68,7 @@ SHORT_ROWS, SHORT_ROWS_OF_EXPERTS = 400, 1000
 _MEMORY_BOUND = Settings(trees=120, depth=4, learning_rate=0.06)
 
 
-# One price of attention is one launch of a step, not one of a million shapes: more trees are worth their time.
+# One estimate of attention is one launch of a step, not one of a million shapes: more trees are worth their time.
 _ATTENTION = Settings(trees=600, learning_rate=0.08, refinements=5)
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 BEFOREHAND = {"attention_decode": 0.12, "attention_prefill": 0.16, "moe": 0.2, "collective": 0.2}
-"""Standard deviation of the common miss: attention's is that of A100, L40S and H200 priced with the rates of each
+"""Standard deviation of the common miss: attention's is that of A100, L40S and H200 estimated with the rates of each
 other's kernel families, the experts' that of kernels whose constants were fitted for another."""
 OTHERWISE = 0.1
 WORTH = 2.0

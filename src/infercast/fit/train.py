@@ -32,7 +32,7 @@ Array = npt.NDArray[Any]
 
 FAMILY_OF_TABLE = {"quantise": "memory_bound"}
 LEFT_OUT = ("trtllm",)
-"""Engines whose kernels nobody here prices."""
+"""Engines whose kernels nobody here estimates."""
 HELD_OUT_SHARE = 5
 """One group in so many is held out to learn the interval."""
 FEWEST = 8

@@ -9,9 +9,11 @@ import numpy as np
 from infercast.forecast.explain.kernels import StepCost
 from infercast.forecast.explain.step_log import Array, EngineRun, kernels_of
 from infercast.forecast.explain.watched import Watched
+from infercast.forecast.system import PREFILL
 
 HOST = "GPU waits for host"
 ON_THE_WAY = "host and the way to it"
+LINK = "link between the pools", "link"
 Parts = dict[tuple[str, str], float]
 """Seconds by (kernel, family)."""
 
@@ -67,6 +69,10 @@ def compare_steps(before: StepCost, after: StepCost) -> Comparison:
 
 def _latencies(run: Watched) -> dict[str, Parts]:
     sums: dict[str, Parts] = {}
+    link = run.forecast.link
+    if link is not None:
+        spent = link.handover.received - link.handover.ready
+        sums["TTFT"] = {LINK: float(spent.sum())}
     counts = {"TTFT": 0, "TPOT": 0}
     for engine in run.engines:
         record = engine.record
@@ -77,7 +83,8 @@ def _latencies(run: Watched) -> dict[str, Parts]:
             ("TPOT", several, record.first_token, record.last_token, record.num_output[several] - 1),
         ):
             if chosen.size:
-                counts[name] += chosen.size
+                # On a prefill pool a request is on its way to its first token.
+                counts[name] += chosen.size if engine.pool.role != PREFILL else 0
                 found = sums.setdefault(name, {})
                 for key, seconds in _window(engine, start[chosen], end[chosen], tokens).items():
                     found[key] = found.get(key, 0.0) + seconds

@@ -131,6 +131,7 @@ def deploy(
         experts=enable_expert_parallel,
         fused_norms=chosen.fuses_norms(config, device) if fuse_allreduce_rms is None else fuse_allreduce_rms,
         all_to_all=exchange != backends[0],
+        library=chosen.family,
     )
     return deploy_resolved(
         config,

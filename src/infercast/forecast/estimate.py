@@ -34,38 +34,37 @@ def estimate(
     """What a kernel takes on a GPU: seconds, an 80 % interval, source and bound.
 
     A kernel is an operator, or named by its family and sizes as on the command line:
-    ``estimate("gemm", "h200-sxm", m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays of times: half a
-    second for a million products. ``network`` joins nodes, for collectives of more GPUs than one has.
+    ``estimate("gemm", "h200-sxm", m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million
+    products take half a second. ``network`` joins nodes, for collectives of more GPUs than one has.
     """
     device = with_network(gpu if isinstance(gpu, Gpu) else _device(str(gpu)), network)
-    pricer = _known_predictor(predictor) if isinstance(predictor, str) else predictor
+    chosen = _known_predictor(predictor) if isinstance(predictor, str) else predictor
     if not isinstance(kernel, str):
         if sizes:
             raise InputError(f"an operator has its own sizes; leave out {', '.join(sizes)}")
-        return _checked(pricer, kernel, device)
-    for name, size in sizes.items():
-        if isinstance(size, list):
-            sizes[name] = np.array(size)
-    return _checked(pricer, build_op(kernel, sizes), device)
+        return _checked(chosen, kernel, device)
+    if list in map(type, sizes.values()):
+        sizes = {name: np.array(size) if isinstance(size, list) else size for name, size in sizes.items()}
+    return _checked(chosen, build_op(kernel, sizes), device)
 
 
-# Kept, because making them takes longer than a price.
+# Kept, because making them takes longer than an estimate.
 _known_predictor = lru_cache(make_predictor)
 _device = lru_cache(load_gpu)
 
 
-def price_kernel(predictor: Predictor, gpu: Gpu, family: str, values: dict[str, Any]) -> Estimate:
+def estimate_kernel(predictor: Predictor, gpu: Gpu, family: str, values: dict[str, Any]) -> Estimate:
     """One kernel, named by its sizes."""
-    estimate = _checked(predictor, build_op(family, values), gpu)
-    if np.ndim(estimate.seconds) == 0:
-        return estimate
+    found = _checked(predictor, build_op(family, values), gpu)
+    if np.ndim(found.seconds) == 0:
+        return found
     # Attention over a batch is an array of one batch.
-    seconds, low, high = (np.asarray(each).item() for each in (estimate.seconds, estimate.low, estimate.high))
-    return replace(estimate, seconds=seconds, low=low, high=high, bound=str(np.asarray(estimate.bound).item()))
+    seconds, low, high = (np.asarray(each).item() for each in (found.seconds, found.low, found.high))
+    return replace(found, seconds=seconds, low=low, high=high, bound=str(np.asarray(found.bound).item()))
 
 
 def _checked(predictor: Predictor, op: Op, gpu: Gpu) -> Estimate:
-    """The price of an operator that the GPUs can run."""
+    """The estimate of an operator that the GPUs can run."""
     gpus = getattr(op, "gpus", 1)
     if gpus > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
         raise InputError(
@@ -75,17 +74,17 @@ def _checked(predictor: Predictor, op: Op, gpu: Gpu) -> Estimate:
     return predictor.estimate(op, gpu)
 
 
-def price_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> Iterator[dict[str, Any]]:
-    """Every row of a CSV file of shapes, with its price beside it. Sizes that differ are priced row by row."""
+def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> Iterator[dict[str, Any]]:
+    """Every row of a CSV file of shapes, with its estimate beside it. Sizes that differ are estimated row by row."""
     for number, row in enumerate(read_rows(path), start=2):
         values = {
             name: _value(path, number, name, text) for name, text in row.items() if name in _known(family) and text
         }
         try:
-            estimate = price_kernel(predictor, gpu, family, values)
+            found = estimate_kernel(predictor, gpu, family, values)
         except InputError as problem:
             raise FileFormatError(path, str(problem), line=number) from None
-        results = (estimate.seconds, estimate.low, estimate.high, estimate.source, estimate.bound)
+        results = (found.seconds, found.low, found.high, found.source, found.bound)
         yield {**row, **{name: _plain(value) for name, value in zip(RESULTS, results, strict=True)}}
 
 

@@ -15,12 +15,12 @@ from infercast.engines.deployment import check_nodes
 from infercast.engines.settings import Settings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, asked_settings, deploy, load_model
-from infercast.forecast.fleet import FleetForecast, busiest
 from infercast.forecast.intervals.uncertainty import gain_of, uncertainty_of
 from infercast.forecast.latency import Percentiles
+from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import Saturation
-from infercast.forecast.serving import Forecast
 from infercast.forecast.simulate import simulate
+from infercast.forecast.system import busiest
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology
 from infercast.models.layout import ParallelLayout
@@ -30,7 +30,7 @@ from infercast.predict.adjust.ordering import ordering
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import basis_of, kind_of
 from infercast.predict.roofline import Predictor
-from infercast.serve import Record, Workload
+from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
 from infercast.serve.workload.synthetic import synthetic_workload
 
@@ -69,7 +69,7 @@ class LayoutCost:
     gain: float = inf
     """Logarithm of how many times shorter times can be."""
     source: str = ""
-    """What the weakest of the prices that count rests on: one of `SOURCES`."""
+    """What the weakest of the estimates that count rests on: one of `SOURCES`."""
 
     @property
     def kind(self) -> str:
@@ -226,21 +226,16 @@ def _simulate(
         saturation=forecast.saturation,
         ttft_width=prompts,
         tpot_width=all_steps,
-        gain=gain_of(deployment, _record(forecast)),
+        gain=gain_of(deployment, busiest(forecast.records)),
         source=basis_of(
             (family.source, family.seconds) for phase in forecast.phases for family in phase.families if family.source
         ),
     )
 
 
-def _record(forecast: Forecast | FleetForecast) -> Record:
-    """What happened on the busiest engine."""
-    return forecast.record if isinstance(forecast, Forecast) else busiest(forecast.records)
-
-
-def _widths(forecast: Forecast | FleetForecast) -> tuple[float, float]:
+def _widths(forecast: Forecast) -> tuple[float, float]:
     """How far steps with prompts may be off, and all steps together, as logarithms."""
-    about = uncertainty_of(forecast.deployment, _record(forecast))
+    about = uncertainty_of(forecast.deployment, busiest(forecast.records))
     kernels = {"prefill": about.prompts, "decode": about.decodes}
     # Stages of a pipeline wait for each other most of all.
     waits = {name: about.host if forecast.deployment.layout.pipeline == 1 else off for name, off in kernels.items()}

@@ -1,4 +1,4 @@
-"""What to know of a deployment's prices before comparing them with another's: sentences for people."""
+"""What to know of a deployment's estimates before comparing them with another's: sentences for people."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from infercast.predict.adjust.ordering import ordering
 from infercast.predict.adjust.typical import Typical
 
 
-def price_notes(deployment: Deployment) -> list[str]:
-    """Where a price is bound by another GPU's, rests on what is typical, or on a server that nobody named."""
+def estimate_notes(deployment: Deployment) -> list[str]:
+    """Where an estimate is bound by another GPU's, rests on what is typical, or on a server that nobody named."""
     gpu = deployment.gpu
     if deployment.predictor.is_bound:
-        return ["Prices are the least that the hardware allows; engines take longer."]
+        return ["Estimates are the least that the hardware allows; engines take longer."]
     if not is_modelled(gpu):
-        return [f"Prices are {Typical().describe(gpu)}."]
+        return [f"Estimates are {Typical().describe(gpu)}."]
     return [*ordering().notes([gpu]), *_of_pcie(deployment)]
 
 
@@ -26,6 +26,6 @@ def _of_pcie(deployment: Deployment) -> list[str]:
         return []
     known = "; ".join(f"{name}: {each.title}" for name, each in TOPOLOGIES.items())
     return [
-        f"{joined} of {gpu.name} talk over PCIe, which servers differ in by up to eight times: prices are of one with "
-        f"two sockets, and intervals hold the others. Say which with --pcie-topology ({known})."
+        f"{joined} of {gpu.name} talk over PCIe, which servers differ in by up to eight times: estimates are of one "
+        f"with two sockets, and intervals hold the others. Say which with --pcie-topology ({known})."
     ]

@@ -34,10 +34,12 @@ def build_op(family: str, values: Values) -> Op:
                 raise InputError(f"{family} has no {name!r}; it takes {known}")
         missing = next(name for name in shape.sizes if name not in values)
         raise InputError(f"{family} needs {missing}; it takes {known}")
-    for name, value in values.items():
-        is_usual = type(value) is int and 2 <= value <= LARGEST
-        if not is_usual and name not in DTYPES:
-            _check_size(name, value, least=LEAST.get(name, 1) if name in shape.sizes else 0)
+    sizes = values.values()
+    # Mostly all is as it should be, which takes less time to see at once.
+    if {*map(type, sizes)} != {int} or min(sizes) < 1 or max(sizes) > LARGEST or values.get("gpus", 2) < LEAST["gpus"]:
+        for name, value in values.items():
+            if name not in DTYPES:
+                _check_size(name, value, least=LEAST.get(name, 1) if name in shape.sizes else 0)
     _check_together(values)
     for name in DTYPES.intersection(values):
         if values[name] is not None and values[name] not in BYTES:

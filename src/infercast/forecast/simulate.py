@@ -1,34 +1,143 @@
-"""One question for any deployment: what users see of one engine, or of all replicas behind a load balancer."""
+"""One question for any system: what users see of one replica, of several behind a load balancer, or of two pools."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
 from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
-from infercast.forecast.fleet import FleetForecast, forecast_fleet
-from infercast.forecast.serving import Forecast
-from infercast.forecast.serving import simulate as simulate_engine
-from infercast.forecast.shown import check_run
+from infercast.forecast.capacity import full_rate, kept_full, typical
+from infercast.forecast.outcome import Outcome, outcome_of, part_of
+from infercast.forecast.pools import link_run, pool_run
+from infercast.forecast.result import Forecast
+from infercast.forecast.saturation import State, find_state, judged
+from infercast.forecast.steady import SteadyState, find_steady
+from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, system_of, two_pools
 from infercast.serve import Workload
-from infercast.serve.loop import Progress
+from infercast.serve.fleet.served import Served
+from infercast.serve.fleet.two_pools import receiving
+from infercast.serve.loop import Progress, Watcher
 
 
 def simulate(
     deployment: Deployment,
     workload: Workload,
-    *,
     router: str | None = None,
+    *,
     progress: Progress | None = None,
     steady: bool = False,
-) -> Forecast | FleetForecast:
+) -> Forecast:
     """Simulate a workload on a deployment, with ``data_parallel_size`` replicas on all of them.
 
     ``router`` names the load balancer before several replicas; that of the engine if none is named.
     ``progress`` is told now and then how many requests have been served, and the simulated seconds.
     With ``steady``, latencies and rates leave out ramp-up and drain; it is an error if the run reached no steady state.
     """
-    check_run(deployment, workload)
-    if deployment.layout.data > 1:
-        return forecast_fleet(deployment, workload, router, progress=progress, steady=steady)
-    if router is not None:
-        raise InputError(f"router {router!r} has no meaning for one replica; deploy with data_parallel_size=N")
-    return simulate_engine(deployment, workload, progress=progress, steady=steady)
+    _check_deployments(deployment)
+    return simulate_system(system_of(deployment, router), workload, progress=progress, steady=steady)
+
+
+def forecast_disaggregated(
+    prefill: Deployment,
+    decode: Deployment,
+    workload: Workload,
+    *,
+    prefill_instances: int = 1,
+    decode_instances: int = 1,
+    link: str = DEFAULT_LINK,
+    router: str = PROXY_ROUTER,
+    progress: Progress | None = None,
+    steady: bool = False,
+) -> Forecast:
+    """Simulate a workload on a prefill pool and a decode pool, joined by a network or by NVLink within a node.
+
+    A pool is so many instances of its deployment, each for itself, behind one load balancer.
+    """
+    _check_deployments(prefill, decode)
+    instances = prefill_instances, decode_instances
+    system = two_pools(prefill, decode, instances=instances, link=link, router=router)
+    return simulate_system(system, workload, progress=progress, steady=steady)
+
+
+def simulate_system(
+    system: System,
+    workload: Workload,
+    *,
+    watch: Sequence[Sequence[Watcher]] = (),
+    progress: Progress | None = None,
+    steady: bool = False,
+) -> Forecast:
+    """Simulate a workload; ``watch``: for each pool one watcher a replica, told of its steps."""
+    if not isinstance(workload, Workload):
+        raise InputError(
+            f"a simulation needs a workload, not {_short(workload)}; infercast.synthetic_workload, read_trace and "
+            "workload_from_requests make one"
+        )
+    run = system.serve(workload, watch, progress)
+    steady_state = find_steady(run.clients, workload)
+    state = _state(system, workload, run.clients, steady_state)
+    steady_state = judged(steady_state, state)
+    seen = outcome_of(run.clients, part_of(steady_state, state, steady))
+    pools = zip(system.pools, run.records, strict=True)
+    return Forecast(
+        **{field.name: getattr(seen, field.name) for field in fields(Outcome)},
+        workload=workload,
+        system=system,
+        pools=tuple(pool_run(pool, records, workload, seen.duration) for pool, records in pools),
+        link=link_run(system, run, workload, seen.duration),
+        clients=run.clients,
+        state=state,
+        steady=steady_state,
+        steady_only=steady,
+    )
+
+
+def _state(system: System, workload: Workload, served: Served, steady: SteadyState) -> State:
+    """How a system copes."""
+    pool = system.pools[-1].engines
+    first, engines = pool.replicas[0], len(pool.replicas)
+    if system.wire is not None:
+        first = receiving(first)
+        return find_state(
+            first, workload, served, steady, engines=engines, capacity=lambda: _slowest_part(system, workload)
+        )
+
+    def together() -> float:
+        return kept_full(first, workload, lambda requests: system.serve(requests).clients, engines)
+
+    # Replicas in lockstep serve less than each of them could alone.
+    return find_state(first, workload, served, steady, engines=engines, capacity=together if pool.lockstep else None)
+
+
+def _slowest_part(system: System, workload: Workload) -> float:
+    """Requests a second that two pools can serve: the slower one, or the link, decides."""
+    (prefill, decode), wire = (pool.engines.replicas for pool in system.pools), system.wire
+    assert wire is not None
+    second = receiving(decode[0])
+    mix = typical(workload, second)
+    prompts = replace(mix, requests=tuple(replace(each, num_output=1) for each in mix.requests))
+    size = float(np.array(system.sequence_sizes(workload)).mean())
+    return min(
+        len(prefill) * full_rate(prefill[0], prompts),
+        len(decode) * full_rate(second, mix),
+        min(len(prefill) * wire.sending, wire.receiving) / size,
+    )
+
+
+def _check_deployments(*deployments: Any) -> None:
+    """Raise InputError, with what to do, unless all of them are."""
+    for deployment in deployments:
+        if not isinstance(deployment, Deployment):
+            raise InputError(
+                f"a simulation needs a deployment, not {_short(deployment)}; infercast.deploy(model, gpu) makes one"
+            )
+
+
+def _short(value: Any) -> str:
+    """A value and its type, in a few words."""
+    text = repr(value)
+    return f"the {type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

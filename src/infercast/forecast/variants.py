@@ -32,7 +32,7 @@ class Variants:
     parameters: Array
 
 
-def price_variants(
+def estimate_variants(
     gpu: str | Path | Gpu,
     *,
     batch: int = 1,
@@ -45,7 +45,7 @@ def price_variants(
     """A decode step of dense models with ``layers``, ``hidden``, ``heads``, ``kv_heads``, ``inter``: numbers or arrays.
 
     Models are like Llama's: grouped attention, a gated feed-forward of ``inter`` values, 16-bit weights, a head of its
-    own. Variants that agree in a kernel's sizes share its price, so a grid of a million costs little.
+    own. Variants that agree in a kernel's sizes share its estimate, so a grid of a million costs little.
     """
     missing = [name for name in NAMES[:5] if name not in sizes]
     unknown = [name for name in sizes if name not in NAMES]
@@ -58,12 +58,14 @@ def price_variants(
     columns = np.broadcast_arrays(*(np.asarray(given[name], dtype=np.int64) for name in NAMES))
     all_sizes = dict(zip(NAMES, columns, strict=True))
     device = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
-    pricer = make_predictor(predictor) if isinstance(predictor, str) else predictor
+    chosen = make_predictor(predictor) if isinstance(predictor, str) else predictor
     by_part = {part: np.zeros(columns[0].shape) for part in ("products", "others", "sequences")}
     for names, build, count in _kernels(batch, context):
         used = [all_sizes[name] for name in names]
         family = build(*(int(size.flat[0]) for size in used)).family
-        by_part[_PARTS.get(family, "others")] += _times(all_sizes, count) * _price_distinct(pricer, device, used, build)
+        by_part[_PARTS.get(family, "others")] += _times(all_sizes, count) * _estimate_distinct(
+            chosen, device, used, build
+        )
     products, others, sequences = by_part.values()
     slower = throttle_decoding(device, 2.0 * batch * _weights(all_sizes), products + others)
     return Variants(slower * products + others + sequences, _parameters(all_sizes))
@@ -102,18 +104,18 @@ def _attention(batch: int, context: int, heads: int, kv_heads: int, head_dim: in
     return Attention(queries, keys, heads, kv_heads, head_dim, head_dim)
 
 
-def _price_distinct(pricer: Predictor, gpu: Gpu, used: list[Array], build: Build) -> Array:
-    """Seconds of a kernel for every variant, each distinct shape priced once."""
+def _estimate_distinct(predictor: Predictor, gpu: Gpu, used: list[Array], build: Build) -> Array:
+    """Seconds of a kernel for every variant, each distinct shape estimated once."""
     key = np.zeros(used[0].size, dtype=np.int64)  # one number for each combination of sizes
     for size in used:
         key = key * (int(size.max()) + 1) + size.ravel()
     _, first, where = np.unique(key, return_index=True, return_inverse=True)
     rows = np.stack([size.ravel()[first] for size in used])
     if build(*(int(size) for size in rows[:, 0])).family == "attention":  # heads come one layout at a time
-        prices = np.array([float(np.ravel(pricer.seconds(build(*row), gpu))[0]) for row in rows.T.tolist()])
+        seconds = np.array([float(np.ravel(predictor.seconds(build(*row), gpu))[0]) for row in rows.T.tolist()])
     else:
-        prices = np.broadcast_to(pricer.seconds(build(*rows), gpu), rows.shape[1])
-    return np.asarray(prices[where].reshape(used[0].shape))
+        seconds = np.broadcast_to(predictor.seconds(build(*rows), gpu), rows.shape[1])
+    return np.asarray(seconds[where].reshape(used[0].shape))
 
 
 def _times(sizes: Sizes, count: str) -> Array | int:

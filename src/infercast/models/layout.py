@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from infercast.ops.collective import DEFAULT_LIBRARY
+
 
 @dataclass(frozen=True, slots=True)
 class ParallelLayout:
@@ -21,7 +23,9 @@ class ParallelLayout:
     all_to_all: bool = False
     """Tokens go to the GPUs of their experts alone, and not to all that share experts (DeepEP's kernels)."""
     fused_norms: bool = False
-    """All-reduces carry the norm that follows them in one kernel (vLLM's ``fuse_allreduce_rms``)."""
+    """All-reduces carry the norm that follows them in one kernel (``fuse_allreduce_rms``)."""
+    library: str = DEFAULT_LIBRARY
+    """Whose kernels all-reduces run, as in `Collective`."""
 
     @property
     def gpus(self) -> int:

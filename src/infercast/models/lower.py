@@ -1,6 +1,6 @@
 """From a model to the kernels of one step, fused as an engine launches them.
 
-A step's kernels come in three groups that depend on different things, so each can be priced on its own:
+A step's kernels come in three groups that depend on different things, so each can be estimated on its own:
 
 - `token_calls`: everything that depends on the number of tokens in the step alone (projections, feed-forward, norms);
 - `attention_calls`: what depends on the lengths of the sequences in the batch;
@@ -38,7 +38,8 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
         if layout.tensor > 1:
             # Where copies share spread experts, what scatters their results takes the place of the second all-reduce.
             halves = 1 if layout.experts and layout.data > 1 and stack.feed_forward.num_experts else 2
-            calls.append(Call("all_reduce", Collective("all_reduce", message, layout.tensor), halves * stack.layers))
+            reduce = Collective("all_reduce", message, layout.tensor, layout.library)
+            calls.append(Call("all_reduce", reduce, halves * stack.layers))
     if layout.pipeline > 1:
         # Hidden states and residuals go to the next stage, each GPU of a stage sending its share.
         sent = Collective("send_recv", 2 * message // layout.tensor, layout.replica_gpus)

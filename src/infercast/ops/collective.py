@@ -8,6 +8,8 @@ from infercast.ops.op import Quantity, Size
 
 _PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 """How often a ring carries each other GPU's share of the message."""
+DEFAULT_LIBRARY = "vllm"
+"""Whose kernels where nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,7 @@ class Collective:
     kind: str
     message_bytes: Size
     gpus: int
-    library: str = "vllm"
+    library: str = DEFAULT_LIBRARY
     """Whose kernels: an engine's, which has an all-reduce of its own for short messages, or ``nccl``."""
     family: str = "collective"
     compute_dtype: str = "fp32"

@@ -56,6 +56,8 @@ def _distinct(sizes: Sequence[Array]) -> tuple[Sequence[Array], Array | None]:
     if not all(np.issubdtype(size.dtype, np.integer) for size in sizes) or np.prod(spans, dtype=float) > 2.0**62:
         return sizes, None
     codes = np.ravel_multi_index([size.ravel() for size in sizes], spans)
+    if np.all(codes[1:] > codes[:-1]):
+        return sizes, None
     codes, which = np.unique(codes, return_inverse=True)
     shape = (-1, *sizes[0].shape[1:])
     return [size.reshape(shape) for size in np.unravel_index(codes, spans)], which

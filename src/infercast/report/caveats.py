@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from infercast.forecast.fleet import FleetForecast
+from collections.abc import Sequence
+
+from infercast.engines.deployment import Deployment
+from infercast.forecast.explain.phases import Phase
 from infercast.forecast.intervals.uncertainty import MEASURED, borrowed_share, spread_of
-from infercast.forecast.notes import price_notes
+from infercast.forecast.notes import estimate_notes
+from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import OVERLOADED
-from infercast.forecast.serving import Forecast
 from infercast.report.state import BORROWED_TIMES, host_rows
 
 WEAK = {
@@ -31,16 +34,39 @@ WIDE = (
 )
 
 
-def caveats(forecast: Forecast | FleetForecast) -> list[str]:
+def caveats(forecast: Forecast) -> list[str]:
     """Sentences, the weightiest first."""
-    deployment = forecast.deployment
     sentences = [
-        f"This is a forecast: a simulation of {deployment.engine.title}'s scheduler with estimated kernel latencies, "
-        "not measured ones.",
-        f"Kernel latencies: {deployment.predictor.describe(deployment.gpu)}.",
+        f"This is a forecast: a simulation of {forecast.deployment.engine.title}'s scheduler with estimated kernel "
+        "latencies, not measured ones."
     ]
-    families: dict[str, list[str]] = {family.source: [] for phase in forecast.phases for family in phase.families}
-    for phase in forecast.phases:
+    pools = {pool.role: _of_deployment(pool.deployment, pool.phases) for pool in forecast.pools}
+    for role, said in pools.items():
+        # What is not true of both of two pools says of which one it is.
+        sentences += [
+            each
+            if all(each in other for other in pools.values())
+            else f"{role.capitalize()} pool: {each[:1].lower()}{each[1:]}"
+            for each in said
+        ]
+    measured = all(spread_of(pool.deployment) is MEASURED for pool in forecast.pools) and forecast.link is None
+    sentences.append(NARROW if measured else WIDE)
+    if forecast.link is not None:
+        sentences.append("No transfer between two pools was measured: the link is taken from its data sheet.")
+    sentences.append(
+        "Every request is taken to produce as many tokens as the workload says; stop strings, failed requests and "
+        "speculative decoding are not modelled."
+    )
+    if forecast.state.word == OVERLOADED:
+        sentences.append("The deployment is overloaded: latencies only tell how long the run was.")
+    return list(dict.fromkeys(sentences))
+
+
+def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]:
+    """What the estimates of one pool rest on."""
+    sentences = [f"Kernel latencies: {deployment.predictor.describe(deployment.gpu)}."]
+    families: dict[str, list[str]] = {family.source: [] for phase in phases for family in phase.families}
+    for phase in phases:
         for family in phase.families:
             if family.share >= 0.01 and family.family not in families[family.source]:
                 families[family.source].append(family.family)
@@ -49,21 +75,13 @@ def caveats(forecast: Forecast | FleetForecast) -> list[str]:
         for source, words in WEAK.items()
         if families.get(source)
     ]
-    sentences += price_notes(deployment)
+    sentences += estimate_notes(deployment)
     if deployment.has_default_host:
         sentences.append(
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host` fits them "
             "to yours."
         )
-    waits = [text for _, text in host_rows(deployment, forecast.phases)]
+    waits = [text for _, text in host_rows(deployment, phases)]
     if borrowed_share(deployment) > 0 and BORROWED_TIMES not in waits:
         waits.append(BORROWED_TIMES)
-    sentences += waits
-    sentences += [
-        NARROW if spread_of(deployment) is MEASURED else WIDE,
-        "Every request is taken to produce as many tokens as the workload says; stop strings, failed requests and "
-        "speculative decoding are not modelled.",
-    ]
-    if forecast.state.word == OVERLOADED:
-        sentences.append("The deployment is overloaded: latencies only tell how long the run was.")
-    return sentences
+    return sentences + waits

@@ -10,28 +10,36 @@ from infercast.forecast.compare import Comparison, Difference, compare_runs, com
 from infercast.forecast.explain.breakdown import break_down
 from infercast.forecast.explain.kernels import StepCost
 from infercast.forecast.explain.watched import Watched
-from infercast.forecast.fleet import FleetForecast
-from infercast.forecast.serving import Forecast
+from infercast.forecast.result import Forecast
+from infercast.forecast.system import BOTH
 from infercast.report.breakdown import breakdown_dict, render_breakdown
-from infercast.report.fleet import fleet_dict
+from infercast.report.deployment import deployment_facts
+from infercast.report.forecast import forecast_dict, pool_facts, system_facts
 from infercast.report.kernels import step_dict
 from infercast.report.layout import facts, grid, section, styled
-from infercast.report.serving import deployment_facts, forecast_dict
+from infercast.report.quantities import LATENCIES, LOADS, RESULTS, latencies_of
 from infercast.units import MICRO, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SHOWN = 10
+COMPARED, COMPARED_PARTS = ("mean", "p50", "p95", "p99"), ("mean", "p99")
+"""Of latencies, and of the parts of one."""
 
 
 def render_runs(runs: tuple[Watched, Watched], changes: str, *, breakdown: bool = False) -> list[RenderableType]:
     """Tables for a terminal; with ``breakdown``, where every second of each run goes, too."""
     before, after = (run.forecast for run in runs)
-    workload = f"{before.workload.description}; {before.duration:,.1f} s simulated"
     return [
-        section("As asked for", facts([*deployment_facts(before.deployment), ("workload", workload)])),
-        section(f"With {changes}", facts(_differing(before.deployment, after.deployment))),
+        *(section(f"As asked for{_which(title)}", facts(rows)) for title, rows in system_facts(before)),
+        *(
+            section(
+                f"With {changes}" if one.role == BOTH else f"With {changes}: {one.role} pool",
+                facts(_differing(pool_facts(one), pool_facts(other))),
+            )
+            for one, other in zip(before.pools, after.pools, strict=True)
+        ),
         section("Side by side", _headline(before, after)),
         *(
             section(f"What explains the mean {name}", _differences(comparison))
@@ -39,6 +47,11 @@ def render_runs(runs: tuple[Watched, Watched], changes: str, *, breakdown: bool 
         ),
         *(_breakdowns(runs, changes) if breakdown else ()),
     ]
+
+
+def _which(title: str) -> str:
+    """Which of two pools is meant."""
+    return "" if title == "What was simulated" else f": {title[:1].lower()}{title[1:]}"
 
 
 def _breakdowns(runs: tuple[Watched, Watched], changes: str) -> Iterator[RenderableType]:
@@ -53,7 +66,7 @@ def render_steps(
     """Tables for a terminal."""
     return [
         section("As asked for", facts([*deployment_facts(before[0]), ("step", question)])),
-        section(f"With {changes}", facts(_differing(before[0], after[0]))),
+        section(f"With {changes}", facts(_differing(deployment_facts(before[0]), deployment_facts(after[0])))),
         section("What explains it, in time of the step", _differences(compare_steps(before[1], after[1]))),
     ]
 
@@ -70,9 +83,7 @@ def runs_dict(runs: tuple[Watched, Watched], changes: str, *, breakdown: bool = 
 
 
 def _run_dict(run: Watched, breakdown: bool) -> dict[str, Any]:
-    forecast = run.forecast
-    facts_of_run = fleet_dict(forecast) if isinstance(forecast, FleetForecast) else forecast_dict(forecast)
-    return {**facts_of_run, **({"breakdown": breakdown_dict(break_down(run))} if breakdown else {})}
+    return {**forecast_dict(run.forecast), **({"breakdown": breakdown_dict(break_down(run))} if breakdown else {})}
 
 
 def steps_dict(before: tuple[Deployment, StepCost], after: tuple[Deployment, StepCost], changes: str) -> dict[str, Any]:
@@ -105,38 +116,30 @@ def _explains(each: Difference, comparison: Comparison) -> float:
     return each.change / whole if whole else 0.0
 
 
-def _differing(before: Deployment, after: Deployment) -> list[tuple[str, str]]:
+def _differing(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """What is known of the second that is not known of the first."""
-    known = {*deployment_facts(before)}
-    return [fact for fact in deployment_facts(after) if fact not in known] or [("", "nothing that shows here")]
+    return [fact for fact in after if fact not in before] or [("", "nothing that shows here")]
 
 
-def _headline(before: Forecast | FleetForecast, after: Forecast | FleetForecast) -> RenderableType:
+def _headline(before: Forecast, after: Forecast) -> RenderableType:
     rows = []
-    for name, one, other in (
-        ("TTFT", before.ttft, after.ttft),
-        ("TPOT", before.tpot, after.tpot),
-        ("end to end", before.end_to_end, after.end_to_end),
-    ):
+    others = {latency: values for latency, values, _ in latencies_of(after)}
+    for latency, one, _ in latencies_of(before):
+        other = others.get(latency)
         if one is not None and other is not None:
-            for which in ("mean", "p50", "p95", "p99"):
-                first, second = getattr(one, which), getattr(other, which)
-                cells = format_seconds(first), format_seconds(second), _signed(second / first - 1.0)
-                rows.append((f"{name} {which}", *cells))
-    rates = before.output_tokens_per_second, after.output_tokens_per_second
-    rows.append(("output tokens/s", f"{rates[0]:,.0f}", f"{rates[1]:,.0f}", _signed(rates[1] / rates[0] - 1.0)))
-    gpus = before.deployment.layout.gpus, after.deployment.layout.gpus
-    if gpus != (1, 1):
-        each = [rate / count for rate, count in zip(rates, gpus, strict=True)]
-        rows.append(("output tokens/s per GPU", f"{each[0]:,.0f}", f"{each[1]:,.0f}", _signed(each[1] / each[0] - 1.0)))
-    levels = before.kv_usage.peak, after.kv_usage.peak
-    rows.append(("KV cache use at most", format_percent(levels[0]), format_percent(levels[1]), ""))
-    rows.append(("prices", _basis(before), _basis(after), ""))
+            for which in COMPARED if latency in LATENCIES else COMPARED_PARTS:
+                pair = getattr(one, which), getattr(other, which)
+                rows.append((f"{latency.short} {which}", *map(format_seconds, pair), _change(*pair)))
+    for quantity in (*RESULTS, *LOADS):
+        if quantity.matters(before) or quantity.matters(after):
+            (name, first), (_, second) = quantity.compared(before), quantity.compared(after)
+            rows.append((name, quantity.write(first), quantity.write(second), _change(first, second)))
+    rows.append(("estimates", _basis(before), _basis(after), ""))
     return grid(("", "as asked", "what if", "change"), rows)
 
 
-def _basis(forecast: Forecast | FleetForecast) -> str:
-    """What prices rest on; a bound says that it is one, so that nobody takes it for the faster."""
+def _basis(forecast: Forecast) -> str:
+    """What estimates rest on; a bound says that it is one, so that nobody takes it for the faster."""
     return f"{forecast.source}{': lower bound' if forecast.kind == 'bound' else ''}"
 
 
@@ -152,9 +155,9 @@ def _differences(comparison: Comparison) -> RenderableType:
 
 def _row(name: str, each: Difference, comparison: Comparison) -> tuple[str, ...]:
     first, second = (format_seconds(seconds) if seconds > 0 else "-" for seconds in (each.before, each.after))
-    change = _signed(each.after / each.before - 1.0) if each.before > 0 and each.after > 0 else "-"
+    change = _change(each.before, each.after) if each.after > 0 else "-"
     return name, each.family, first, second, change, format_percent(_explains(each, comparison))
 
 
-def _signed(change: float) -> str:
-    return f"{100 * change:+.1f} %"
+def _change(before: float, after: float) -> str:
+    return f"{100 * (after / before - 1.0):+.1f} %" if before > 0 else "-"

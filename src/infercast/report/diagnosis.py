@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.explain.diagnose import Diagnosis, Finding, Gap, Saving
 from infercast.forecast.latency import NAMES
 from infercast.forecast.tune.advice import experts_of, is_tunable
+from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
+from infercast.report.forecast import latency_cells
 from infercast.report.layout import facts, grid, section
-from infercast.report.serving import deployment_dict, deployment_facts, latency_cells, milliseconds, workload_dict
+from infercast.report.quantities import milliseconds
 from infercast.units import MICRO, format_percent, format_seconds
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.kernels import KernelCost, StepCost
-from infercast.forecast.notes import price_notes
+from infercast.forecast.notes import estimate_notes
+from infercast.report.deployment import deployment_dict, deployment_facts
 from infercast.report.layout import facts, grid, section
-from infercast.report.serving import deployment_dict, deployment_facts
 from infercast.units import MICRO, format_percent, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def render_step(
     deployment: Deployment, cost: StepCost, question: str, *, explain: bool = False
 ) -> list[RenderableType]:
-    """Tables for a terminal; with ``explain``, what each price is made of."""
+    """Tables for a terminal; with ``explain``, what each estimate is made of."""
     padded = f", padded to {cost.padded_tokens:,}" if cost.padded_tokens != cost.num_tokens else ""
     gpu = cost.gpu
     summary = [
@@ -36,7 +36,7 @@ def render_step(
         section("Step", facts(summary)),
         section("Kernels", grid(columns, rows, text_columns=2, notes_at=(6,))),
     ]
-    if notes := price_notes(deployment):
+    if notes := estimate_notes(deployment):
         parts.append(section("Notes", facts((f"{number}", note) for number, note in enumerate(notes, start=1))))
     if explain:
         parts.append(section("What one launch is made of", facts(_explained(kernel) for kernel in _ranked(cost))))
@@ -44,7 +44,7 @@ def render_step(
 
 
 def _explained(kernel: KernelCost) -> tuple[str, str]:
-    """The terms of one price, largest first; factors last."""
+    """The terms of one estimate, largest first; factors last."""
     seconds = sorted(((value, name) for name, value in kernel.terms.items() if "factor" not in name), reverse=True)
     factors = [(name, value) for name, value in kernel.terms.items() if "factor" in name]
     words = [f"{name} {format_seconds(value)}" for value, name in seconds if value > 0]
@@ -66,7 +66,7 @@ def step_dict(deployment: Deployment, cost: StepCost) -> dict[str, Any]:
         "step_us": cost.seconds / MICRO,
         "source": cost.gpu.source,
         "kind": cost.kind,
-        "notes": price_notes(deployment),
+        "notes": estimate_notes(deployment),
         "kernels": [_kernel_dict(kernel) for kernel in _ranked(cost)],
     }
 

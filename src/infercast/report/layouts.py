@@ -11,7 +11,7 @@ from infercast.forecast.latency import Percentiles
 from infercast.forecast.layouts import LayoutCost, comparison_notes, ranked
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.layout import grid, section, styled
-from infercast.report.serving import milliseconds
+from infercast.report.quantities import milliseconds
 from infercast.serve import Workload
 from infercast.units import MILLI, format_bytes, format_seconds
 
@@ -34,7 +34,7 @@ BASIS = {
     "measured": "measured", "few-shot": "few points", "sibling": "sibling", "unseen": "other GPUs",
     "physics": "physics", "typical": "rough", "roofline": "bound",
 }  # fmt: skip
-"""What the weakest price of a row rests on, in a word or two."""
+"""What the weakest estimate of a row rests on, in a word or two."""
 COLUMNS = (
     Column("layout", lambda cost: str(cost.layout)),
     Column("GPUs", lambda cost: f"{cost.layout.gpus}"),
@@ -53,7 +53,7 @@ COLUMNS = (
 NARROW = 78
 """Columns that every terminal has."""
 ROUGH = {
-    "typical": "rough: no kernel of this vendor was measured; prices are the roofline at typical efficiencies",
+    "typical": "rough: no kernel of this vendor was measured; estimates are the roofline at typical efficiencies",
     "roofline": "bound: the least that the hardware allows; engines take longer, so do not rank it beside estimates",
 }
 INDENT = 2

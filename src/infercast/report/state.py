@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.phases import Phase, host_bound_share
 from infercast.forecast.intervals.uncertainty import borrowed_share
 from infercast.forecast.saturation import State
 from infercast.forecast.steady import SteadyState
-from infercast.report.layout import section, styled
 from infercast.units import format_percent
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 HOST_BOUND = 0.3
 """A GPU that waits for its host for more of its step time than this is bound by it."""
@@ -22,20 +18,12 @@ MATTERS = 0.05
 """Steps of one kind that take less of all step time than this are not worth a word."""
 BORROWED = 0.1
 TITLES = {"prefill": "steps with prompt tokens", "decode": "steps of decoding only"}
+TAKING_IN = "steps that take in prompts"
+"""What the first of these are on a decode pool."""
 BORROWED_TIMES = (
     "What the host spends on latent attention, shared experts or packed 4-bit experts was seen in one other model "
     "only; intervals are wider for it."
 )
-
-
-def overload(state: State) -> RenderableType:
-    """Why no latency below means much."""
-    return section("Overload", styled(state.sentence, style="bold red"))
-
-
-def latency_title(steady_only: bool) -> str:
-    """Of what latencies are said."""
-    return "Latency, without ramp-up and drain" if steady_only else "Latency"
 
 
 def state_rows(state: State, steady: SteadyState) -> list[tuple[str, str]]:

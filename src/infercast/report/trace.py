@@ -32,14 +32,25 @@ def trace_pieces(lanes: Lanes, about: dict[str, str]) -> Iterator[str]:
 
 def _events(lanes: Lanes) -> Iterator[Event]:
     for number, engine in enumerate(lanes.engines):
-        name = f" {number + 1}" if len(lanes.engines) > 1 else ""
-        yield from _engine_events(engine, len(PROCESSES) * number, name)
+        yield from _engine_events(engine, len(PROCESSES) * number)
+    yield from _link_events(lanes)
 
 
-def _engine_events(engine: EngineLanes, before: int, name: str) -> Iterator[Event]:
+def _link_events(lanes: Lanes) -> Iterator[Event]:
+    """What was on the link between two pools, in lanes in which no two transfers are at the same time."""
+    process, ends = len(PROCESSES) * len(lanes.engines) + 1, list[float]()
+    if lanes.transfers:
+        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": "link"}}
+    for each in lanes.transfers:
+        lane = next((lane for lane, end in enumerate(ends) if end <= each.begin), len(ends))
+        ends[lane : lane + 1] = [each.end]
+        yield _slice(each, process, lane + 1)
+
+
+def _engine_events(engine: EngineLanes, before: int) -> Iterator[Event]:
     """One engine, whose processes are numbered after ``before`` others."""
     process = before + ENGINE
-    yield from _names(engine, before, name)
+    yield from _names(engine, before)
     for step in engine.steps:
         about = {"tokens": step.tokens, "prompt tokens": step.prompt_tokens, "sampled": step.sampled}
         yield {**_slice(step.whole, process, _gpu_thread(step.stage)), "args": about}
@@ -56,10 +67,10 @@ def _engine_events(engine: EngineLanes, before: int, name: str) -> Iterator[Even
         yield from _request(request, before)
 
 
-def _names(engine: EngineLanes, before: int, number: str) -> Iterator[Event]:
+def _names(engine: EngineLanes, before: int) -> Iterator[Event]:
     """What lanes are called, in the order in which they are shown."""
     for process, name in PROCESSES.items():
-        about = {"name": f"{name}{number}"}
+        about = {"name": engine.name.replace("engine", name)}
         yield {"ph": "M", "name": "process_name", "pid": before + process, "args": about}
         yield {
             "ph": "M", "name": "process_sort_index", "pid": before + process, "args": {"sort_index": before + process}

@@ -72,7 +72,7 @@ def _layer_facts(tuning: Tuning) -> list[tuple[str, str]]:
         ),
         ("format", op.dtype),
         ("file", f"{tuning.launches.file_name(op.num_local, op.inter, op.dtype, tuning.gpu)}: {said}"),
-        ("configurations", f"{first.priced:,} estimated, left out: {left_out}"),
+        ("configurations", f"{first.estimated:,} estimated, left out: {left_out}"),
     ]
 
 
@@ -110,7 +110,7 @@ def tuning_dict(tuning: Tuning) -> dict[str, Any]:
                 "recommended": tuning.recommended(shape).configuration.as_file(),
                 "change": tuning.recommended(shape) is not shape.default,
                 "best": [_ranked_dict(each) for each in shape.best],
-                "priced": shape.priced,
+                "estimated": shape.estimated,
                 "excluded": shape.excluded,
             }
             for shape in tuning.shapes

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import NOTHING_NEW, FirstUses
@@ -26,34 +26,30 @@ Progress = Callable[[int, float], None]
 """Told how many requests have been sent, and the simulated seconds."""
 Observer = Callable[[Scheduler, Plan], None]
 
+Numbers = tuple[int, int, int, int, int]
+"""Of a step: sequences in it, sequences that wait, tokens, context and sampled rows."""
+
 TELL_EVERY = 1024
 """Requests between two tellings of progress."""
 MOST_STEPS = 512
 """Steps that are timed at once where nothing tells when the next request comes."""
 
 
-class UnderWay(NamedTuple):
-    """A step that the GPU has not finished."""
+class Step:
+    """A step that was handed to the GPU, or the last of several that repeat it."""
 
-    end: float
-    """When it will."""
-    process: float
-    """What the host needs to take its result in."""
-    plan: Plan | None
-    """None: nobody could be computed, but in a pipeline the step takes its place all the same."""
+    __slots__ = ("end", "estimate", "held", "numbers", "plan", "process", "shape", "span")
 
-
-class Started(NamedTuple):
-    """A step that was just handed to the GPU."""
-
-    plan: Plan
-    shape: StepShape | None
-    numbers: tuple[int, int, int, int, int]
-    """Sequences in it, sequences that wait, tokens, context and sampled rows."""
-    estimate: StepEstimate
-    span: Span
-    held: int
-    """KV blocks."""
+    def __init__(self, plan: Plan, numbers: Numbers, estimate: StepEstimate, span: Span, held: int) -> None:
+        self.plan, self.numbers, self.estimate, self.span = plan, numbers, estimate, span
+        self.held = held
+        """KV blocks."""
+        self.end = span.end
+        """When the GPU is done with it."""
+        self.process = estimate.host.process
+        """What the host needs to take its result in."""
+        self.shape: StepShape | None = None
+        """The same as the numbers, where somebody asked for it."""
 
 
 class Watcher(Protocol):
@@ -96,7 +92,7 @@ class Loop:
         self.first_uses, self.wake_up_seconds = first_uses, wake_up_seconds
         self.jump, self.keeps_pace = jump, keeps_pace
         self.observe, self.progress, self.watch = observe, progress, watch
-        self.under_way: deque[UnderWay] = deque()
+        self.under_way: deque[Step | None] = deque()
         self.is_ahead = False
         """Whether the clock told last is one that steps would get to if no request came before."""
         self._step_seconds = 1e-6
@@ -124,8 +120,8 @@ class Loop:
             step = self._start(plan, self._worth_timing(repeats, arrival) if repeats else 1)
             if len(self.under_way) == places:
                 has_ended = self._finish()
-                if repeats and not (has_ended and self._may_change()):
-                    yield from self._repeat(plan, step)
+                if len(step.estimate.gpu_seconds) > 1 and not (has_ended and self._may_change()):
+                    yield from self._repeat(step)
                     continue
             self._note(step, [step.span.seconds], [step.held])
 
@@ -144,7 +140,7 @@ class Loop:
         """Nothing can be computed: wait for a result or a request. True if none is to come."""
         scheduler, has_work = self.scheduler, bool(self.under_way)
         if self.keeps_pace and (scheduler.running or scheduler.waiting):
-            self.under_way.append(UnderWay(0.0, 0.0, None))
+            self.under_way.append(None)
             if len(self.under_way) == self.steps_under_way:
                 self._finish()
         elif has_work:
@@ -155,33 +151,36 @@ class Loop:
             self.timeline.sleep_until(arrival + self.wake_up_seconds)
         return False
 
-    def _start(self, plan: Plan, steps: int) -> Started:
+    def _start(self, plan: Plan, steps: int) -> Step:
         """Time a planned step, and so many in a row, and hand it to the GPU."""
-        scheduler, timeline, context = self.scheduler, self.timeline, plan.decode_context
-        numbers = (plan.decodes, len(scheduler.waiting), plan.decodes, context, plan.decodes)
+        scheduler, timeline, decodes, context = self.scheduler, self.timeline, plan.decodes, plan.decode_context
         shape = plan.shape if self.watch is not None or self.first_uses is not None else None
         if plan.sequences:
-            tokens, total = plan.decodes + sum(plan.new_tokens), context + sum(plan.computed)
-            numbers = (plan.num_sequences, len(scheduler.waiting), tokens, total, plan.num_sampled)
-            estimate = self.timer.compute(plan.beside, len(plan.sampled), plan.decodes, context, plan.contexts)
-            if numbers[2] > numbers[0]:
+            sampled, tokens = len(plan.sampled), decodes + sum(plan.new_tokens)
+            sequences, total = decodes + len(plan.sequences), context + sum(plan.computed)
+            numbers = (sequences, len(scheduler.waiting), tokens, total, decodes + sampled)
+            estimate = self.timer.compute(plan.beside, sampled, decodes, context, plan.contexts)
+            if tokens > sequences:
                 estimate = self.conditions.meet(estimate, timeline.clock, timeline.gpu_free)
         else:
-            estimate = self.timer.decode(plan.decodes, context, plan.contexts, steps)
+            numbers = (decodes, len(scheduler.waiting), decodes, context, decodes)
+            estimate = self.timer.decode(decodes, context, plan.contexts, steps)
         scheduler.start(plan)
         news = NOTHING_NEW if self.first_uses is None or shape is None else self.first_uses.meet(shape)
         span = timeline.launch(estimate.host, estimate.gpu_seconds[0], news, plan)
-        self.under_way.append(UnderWay(span.end, estimate.host.process, plan))
+        step = Step(plan, numbers, estimate, span, scheduler.cache.num_held)
+        step.shape = shape
+        self.under_way.append(step)
         if plan.started:
             self.record.start(plan.started, span.start)
         if self.observe is not None:
             self.observe(scheduler, plan)
-        return Started(plan, shape, numbers, estimate, span, scheduler.cache.num_held)
+        return step
 
     def _worth_timing(self, repeats: int, arrival: float | None) -> int:
         """Steps until the batch changes or, by the length of the last step, the next request comes."""
-        before = self.under_way[0].plan if self.under_way else None
-        if before is not None and before.ending and self._may_change():
+        before = self.under_way[0] if self.under_way else None
+        if before is not None and before.plan.ending and self._may_change():
             return 1
         steps = repeats + 1 if repeats < MOST_STEPS else MOST_STEPS
         if arrival is not None:
@@ -193,32 +192,32 @@ class Loop:
         """Whether the end of a request may let another one start."""
         return bool(self.scheduler.waiting) or self.clients.wait_for_answers
 
-    def _repeat(self, plan: Plan, step: Started) -> Iterator[float]:
+    def _repeat(self, step: Step) -> Iterator[float]:
         """The same step again and again, before the next request comes; it may still be sent until the clock told."""
-        timeline, under_way, estimate = self.timeline, self.under_way, step.estimate
-        seconds: list[float] = []
+        timeline, plan, estimate = self.timeline, step.plan, step.estimate
         held: list[int] = []
-        if len(estimate.gpu_seconds) > 1:
-            host, gpu_seconds = estimate.host, estimate.gpu_seconds[1:]
-            seconds, ends, clocks = timeline.run_ahead(host, gpu_seconds, under_way, self.steps_under_way)
+        if steps := self.scheduler.cohort.steps_with_room(len(estimate.gpu_seconds) - 1):
+            is_under_way, gpu_seconds = bool(self.under_way), estimate.gpu_seconds[1 : steps + 1]
+            seconds, ends, clocks = timeline.repeat(estimate.host, gpu_seconds, ahead=is_under_way)
             self.is_ahead = True
             yield clocks[-1]
             self.is_ahead = False
             steps = self._before_arrival(clocks)
             held = self.scheduler.repeat(plan, steps) if steps else held
-        steps = len(held)
-        self._note(step, [step.span.seconds, *seconds[:steps]], [step.held, *held], ends[:steps] if steps else ())
-        if not steps:
+        if not held:
+            self._note(step, [step.span.seconds], [step.held])
             return
-        self._step_seconds = seconds[steps - 1]
-        timeline.jump(clocks[steps - 1], ends[steps - 1])
-        last = UnderWay(ends[steps - 1], estimate.host.process, plan)
-        if under_way:  # whose result is taken in while the first repetition runs
-            self.record.steady_tokens(plan.decodes, clocks[:steps])
-            under_way[0] = last
+        if (steps := len(held)) < len(seconds):
+            seconds, ends, clocks = seconds[:steps], ends[:steps], clocks[:steps]
+        self._note(step, [step.span.seconds, *seconds], [step.held, *held], ends)
+        self._step_seconds = seconds[-1]
+        step.end = ends[-1]
+        timeline.jump(clocks[-1], ends[-1])
+        if is_under_way:  # its result is taken in while the first repetition runs, and so on
+            self.record.steady_tokens(plan.decodes, clocks)
         else:
-            self.record.steady_tokens(plan.decodes, clocks[: steps - 1])
-            self._take_in(last, clocks[steps - 1])
+            self.record.steady_tokens(plan.decodes, clocks[:-1])
+            self._take_in(step, clocks[-1])
 
     def _before_arrival(self, clocks: list[float]) -> int:
         """Of repetitions after which the host is free at these times, those that are planned before a request comes."""
@@ -229,7 +228,7 @@ class Loop:
             return 0
         return min(len(clocks), 1 + bisect_left(clocks, arrival))
 
-    def _note(self, step: Started, seconds: list[float], held: list[int], further_ends: SequenceOf[float] = ()) -> None:
+    def _note(self, step: Step, seconds: list[float], held: list[int], further_ends: SequenceOf[float] = ()) -> None:
         """Write down a step and its repetitions."""
         numbers, estimate = step.numbers, step.estimate
         phase = self.record.prefilling if numbers[2] > numbers[0] else self.record.decoding
@@ -243,16 +242,13 @@ class Loop:
     def _finish(self) -> bool:
         """Wait for the oldest step under way and take its result in; whether a request has ended with it."""
         step = self.under_way.popleft()
-        if step.plan is None:
-            return False
-        return self._take_in(step, self.timeline.take_in(step.end, step.process))
+        return step is not None and self._take_in(step, self.timeline.take_in(step.end, step.process))
 
-    def _take_in(self, step: UnderWay, time: float) -> bool:
+    def _take_in(self, step: Step, time: float) -> bool:
         """The result of a step is there: tokens leave, and sequences that have all of theirs end."""
         plan = step.plan
-        assert plan is not None
         done = self.scheduler.complete(plan)
-        self.record.tokens(time, plan.num_sampled, plan.sampled, done, plan.left)
+        self.record.tokens(time, plan.decodes + len(plan.sampled), plan.sampled, done, plan.left)
         for _ in done:
             self.clients.answer(self.record.last_end)
         return bool(done)

@@ -8,10 +8,9 @@ few sums of earlier ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from infercast.serve.first_use import NOTHING_NEW, News
 from infercast.serve.scheduler.sequence import Plan
@@ -30,22 +29,9 @@ class Span(NamedTuple):
     """What the step adds to the run: its GPU time, and the time in which the GPU waited for its host."""
 
 
-class UnderWay(Protocol):
-    """A step that the GPU has not finished."""
-
-    @property
-    def end(self) -> float:
-        """When it will."""
-
-    @property
-    def process(self) -> float:
-        """What the host needs to take its result in."""
-
-
-Ahead = tuple[list[float], list[float], list[float]]
-"""Steps that follow each other, taken ahead of the simulation: what each adds to the run, when the GPU is done with it,
-and when the host is free after it, which is when it has taken in the oldest result: first of the steps that were under
-way, then of these."""
+Repetitions = tuple[list[float], list[float], list[float]]
+"""Steps that follow each other: what each adds to the run, when the GPU is done with it, and when the host is free
+after it, which is when it has taken in the oldest result."""
 
 
 @dataclass(slots=True)
@@ -90,19 +76,18 @@ class Timeline:
         self.clock = (self.clock if self.clock > end else end) + process
         return self.clock
 
-    def run_ahead(self, host: HostCost, gpu_seconds: list[float], under_way: Sequence[UnderWay], places: int) -> Ahead:
-        """Steps that are planned one after the other, with ``places`` under way at most."""
+    def repeat(self, host: HostCost, gpu_seconds: list[float], *, ahead: bool) -> Repetitions:
+        """The step launched last, launched again and again; ``ahead``: it is under way when the next is planned."""
         plan, prepare, launch, process, _ = host
+        clock, gpu_free = self.clock, self.gpu_free
         # Where the host is done with launching before the step under way ends, the GPU never waits.
-        if len(under_way) == 1 and places == 2:
-            before, launched = under_way[0].process, plan + prepare + launch + MARGIN
-            longer = process if process > before else before
-            if self.clock + launched < self.gpu_free and min(gpu_seconds) > launched + longer:
-                return self._follow_gpu(process, gpu_seconds, before)
-        ends, processes = [each.end for each in under_way], [each.process for each in under_way]
-        clock, gpu_free, old = self.clock, self.gpu_free, len(ends)
-        seconds: list[float] = []
-        clocks: list[float] = []
+        launched = plan + prepare + launch + MARGIN
+        if ahead and clock + launched < gpu_free and min(gpu_seconds) > launched + process:
+            ends = [*accumulate(gpu_seconds, initial=gpu_free)]
+            clocks = [end + process for end in ends]
+            del ends[0], clocks[-1]
+            return gpu_seconds, ends, clocks
+        ends, seconds, clocks = [gpu_free] if ahead else [], [], []
         # `launch` and `take_in` in turn, spelled out: steps of small models pass here.
         for taken, gpu in enumerate(gpu_seconds):
             idle_from = clock if clock > gpu_free else gpu_free
@@ -115,14 +100,6 @@ class Timeline:
             seconds.append((start - idle_from) + gpu + late)
             ends.append(gpu_free)
             end = ends[taken]
-            clock = (clock if clock > end else end) + (processes[taken] if taken < old else process)
+            clock = (clock if clock > end else end) + process
             clocks.append(clock)
-        return seconds, ends[old:], clocks
-
-    def _follow_gpu(self, process: float, gpu_seconds: list[float], before: float) -> Ahead:
-        """Steps that begin when the one before ends, whose result is taken in right then."""
-        ends = [*accumulate(gpu_seconds, initial=self.gpu_free)]
-        clocks = [end + process for end in ends]
-        clocks[0] = self.gpu_free + before
-        del ends[0], clocks[-1]
-        return gpu_seconds, ends, clocks
+        return seconds, ends[ahead:], clocks

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.forecast.explain.kernels import price_shape
+from infercast.forecast.explain.kernels import estimate_shape
 from infercast.serve.step import StepShape
 from infercast.validate.compare import deployment_of
 from infercast.validate.measured import MeasuredFile, load_document
@@ -65,10 +65,10 @@ def compare_profiles(
 
 
 def compare_profile(file: str, deployment: Deployment, profile: Profile) -> ProfileComparison:
-    """Price the steps of a profile and add their kernels up."""
+    """Estimate the steps of a profile and add their kernels up."""
     predicted: dict[str, float] = defaultdict(float)
     for step, count in profile.steps:
-        for family, seconds in price_families(deployment, profile, step).items():
+        for family, seconds in estimate_families(deployment, profile, step).items():
             predicted[family] += 1e6 * count * seconds
     names = sorted({*profile.family_us, *predicted} - {"other"}, key=lambda name: -profile.family_us.get(name, 0.0))
     families = {
@@ -79,12 +79,12 @@ def compare_profile(file: str, deployment: Deployment, profile: Profile) -> Prof
     return ProfileComparison(file, profile.tag, families, Comparison(profile.busy_us, sum(predicted.values())))
 
 
-def price_families(deployment: Deployment, profile: Profile, step: ProfiledStep) -> dict[str, float]:
+def estimate_families(deployment: Deployment, profile: Profile, step: ProfiledStep) -> dict[str, float]:
     """GPU seconds of one step by family. An engine runs its head for every sequence of a step."""
     queries, keys = profile.batch_of(step)
     computed = [key - query for query, key in zip(queries, keys, strict=True)]
     seconds: dict[str, float] = defaultdict(float)
-    for kernel in price_shape(deployment, StepShape(queries, computed, len(queries))).kernels:
+    for kernel in estimate_shape(deployment, StepShape(queries, computed, len(queries))).kernels:
         seconds[_FAMILY_OF_KERNEL.get(kernel.name, kernel.family)] += kernel.seconds
     return seconds
 

@@ -1,4 +1,4 @@
-"""``infercast price``: what single kernels cost."""
+"""``infercast estimate``: how long single kernels take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from infercast.cli.options import shared as options
 from infercast.errors import InputError
-from infercast.forecast.estimate import price_kernel, price_table
+from infercast.forecast.estimate import estimate_kernel, estimate_table
 from infercast.forecast.shapes import SHAPES
 from infercast.hardware import load_gpu, with_network
 from infercast.predict.default import make_predictor
@@ -67,11 +67,11 @@ def command(
 
     For example:
 
-      infercast price gemm --m 4096 --n 14336 --k 4096 --dtype bf16 --gpu h200-sxm
+      infercast estimate gemm --m 4096 --n 14336 --k 4096 --dtype bf16 --gpu h200-sxm
 
-      infercast price decode --batch 32 --kv-len 1400 --heads 32 --kv-heads 8 --head-dim 128 --gpu h200-sxm
+      infercast estimate decode --batch 32 --kv-len 1400 --heads 32 --kv-heads 8 --head-dim 128 --gpu h200-sxm
 
-      infercast price decode --csv shapes.csv --gpu b200-sxm
+      infercast estimate decode --csv shapes.csv --gpu b200-sxm
     """
     given = {
         "m": m, "n": n, "k": k, "batch": batch, "q_len": q_len, "prefix": prefix, "kv_len": kv_len, "heads": heads,
@@ -82,13 +82,13 @@ def command(
     values = {name: value for name, value in given.items() if value is not None}
     chosen = options.choose_predictor(predictor, anchors, gpu, measurements)
     device = with_network(load_gpu(gpu), network)
-    pricer = make_predictor(chosen) if isinstance(chosen, str) else chosen
+    used = make_predictor(chosen) if isinstance(chosen, str) else chosen
     if table is not None:
         if values:
             raise InputError(f"--csv brings its own sizes; leave out {', '.join(f'--{name}' for name in values)}")
-        _print_table(list(price_table(pricer, device, family, table)), as_json)
+        _print_table(list(estimate_table(used, device, family, table)), as_json)
         return
-    estimate = price_kernel(pricer, device, family, values)
+    estimate = estimate_kernel(used, device, family, values)
     numbers = {name: float(getattr(estimate, name)) for name in ("seconds", "low", "high")}
     if as_json:
         options.print_json({**numbers, "source": estimate.source, "bound": str(estimate.bound)})
@@ -102,7 +102,7 @@ def command(
 
 
 def _print_table(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """The table with its prices, as it came: one line per row."""
+    """The table with its estimates, as it came: one line per row."""
     if as_json:
         options.print_json(rows)
         return

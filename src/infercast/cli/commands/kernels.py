@@ -12,7 +12,7 @@ from infercast.cli.options import shared as options
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import ROUTINGS, deploy, load_model
-from infercast.forecast.explain.kernels import decode_shape, prefill_shape, price_step
+from infercast.forecast.explain.kernels import decode_shape, estimate_step, prefill_shape
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.report.comparison import render_steps, steps_dict
 from infercast.report.kernels import render_step, step_dict
@@ -104,11 +104,11 @@ def command(
         predictor=options.choose_predictor(predictor, anchors, gpu, measurements),
     )
     deployment = asked()
-    cost = price_step(deployment, shape, explain=explain or as_json)
+    cost = estimate_step(deployment, shape, explain=explain or as_json)
     if what_if is not None:
         changes = parse_changes(what_if)
         other = deploy_changed(asked, changes)
-        costs = (deployment, cost), (other, price_step(other, shape, explain=as_json))
+        costs = (deployment, cost), (other, estimate_step(other, shape, explain=as_json))
         if as_json:
             options.print_json(steps_dict(*costs, changes.text))
         else:

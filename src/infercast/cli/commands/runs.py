@@ -1,109 +1,114 @@
-"""What ``infercast simulate`` does beyond one plain run: several replicas, two runs side by side, where time went."""
+"""A run from the command line, whatever system it is of: what is asked of it, and the answer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from infercast import Deployment, Workload
 from infercast.cli import outputs
 from infercast.cli.options import shared as options
 from infercast.cli.progress import simulation_bar
-from infercast.errors import SaturatedError
-from infercast.forecast.fleet import FleetForecast
+from infercast.errors import InputError, SaturatedError
 from infercast.forecast.intervals.intervals import forecast_intervals
-from infercast.forecast.saturation import Saturation
+from infercast.forecast.result import Forecast
+from infercast.forecast.simulate import simulate_system
+from infercast.forecast.system import System
+from infercast.report.forecast import forecast_dict, render_forecast
 from infercast.report.layout import show
-from infercast.report.serving import forecast_dict, render_forecast
+
+Build = Callable[[Sequence[Deployment], str | None], System]
+"""A system of deployments, behind another router if one is named."""
 
 
-def show_fleet(
-    deployment: Deployment, workload: Workload, router: str | None, allow_overload: bool, as_json: bool, steady: bool
-) -> None:
-    """The run on several replicas."""
-    from infercast.forecast.simulate import simulate  # noqa: PLC0415 - most runs need none of it
-    from infercast.report.fleet import fleet_dict, render_fleet  # noqa: PLC0415
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be served, and what is to be said of it."""
 
-    with simulation_bar(len(workload.requests)) as progress:
-        fleet = simulate(deployment, workload, router=router, progress=progress, steady=steady)
-    assert isinstance(fleet, FleetForecast)
-    refuse_overload(fleet.saturation, allow_overload)
-    intervals = forecast_intervals(fleet)
-    if as_json:
-        options.print_json(fleet_dict(fleet, intervals))
+    workload: Workload
+    files: outputs.Outputs
+    what_if: str | None
+    breakdown: bool
+    steady: bool
+    allow_overload: bool
+    as_json: bool
+
+    @staticmethod
+    def of(given: dict[str, Any], workload: Workload) -> Question:
+        """The options of a command by their names."""
+        files = outputs.outputs_of(given["report"], given["trace_out"], given["trace_window"], given["requests_out"])
+        if files and given["what_if"] is not None:
+            raise InputError("--what-if shows two runs side by side; ask for --report or --trace-out of one")
+        names = ("what_if", "breakdown", "steady", "allow_overload", "as_json")
+        return Question(workload, files, **{name: given[name] for name in names})
+
+    def refuse_overload(self, forecast: Forecast) -> None:
+        """A saturated run has no steady latencies to print."""
+        saturation = forecast.saturation
+        if saturation is not None and not self.allow_overload:
+            raise SaturatedError(f"{saturation.sentence}; lower --rate, add GPUs, or pass --allow-overload")
+
+
+def answer(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
+    """Simulate what was asked for and print it."""
+    if question.what_if is not None:
+        _compare(question, asked, build)
+        return
+    system = build([each() for each in asked], None)
+    if question.breakdown or question.files.need_steps:
+        _explain(question, system)
+        return
+    with simulation_bar(len(question.workload.requests)) as progress:
+        forecast = simulate_system(system, question.workload, progress=progress, steady=question.steady)
+    question.refuse_overload(forecast)
+    intervals = forecast_intervals(forecast)
+    question.files.write_requests(forecast)
+    if question.as_json:
+        options.print_json(forecast_dict(forecast, intervals))
     else:
-        show(*render_fleet(fleet, intervals))
+        show(*render_forecast(forecast, intervals))
 
 
-def compare_runs(
-    asked: partial[Deployment],
-    what_if: str,
-    workload: Workload,
-    router: str | None,
-    allow_overload: bool,
-    as_json: bool,
-    breakdown: bool,
-    steady: bool,
-) -> None:
+def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
     """The run as asked for beside the run with the changes."""
     from infercast.forecast.explain.watched import watch_run  # noqa: PLC0415 - most runs need none of it
     from infercast.forecast.what_if import deploy_changed, parse_changes  # noqa: PLC0415
     from infercast.report.comparison import render_runs, runs_dict  # noqa: PLC0415
 
-    changes = parse_changes(what_if)
+    assert question.what_if is not None
+    changes = parse_changes(question.what_if)
     runs = []
-    for deployment, chosen in ((asked(), router), (deploy_changed(asked, changes), changes.router or router)):
-        with simulation_bar(len(workload.requests)) as progress:
-            named = chosen if deployment.layout.data > 1 else None
-            runs.append(watch_run(deployment, workload, router=named, progress=progress, steady=steady))
-        refuse_overload(runs[-1].forecast.saturation, allow_overload)
+    for system in (
+        build([each() for each in asked], None),
+        build([deploy_changed(each, changes) for each in asked], changes.router),
+    ):
+        with simulation_bar(len(question.workload.requests)) as progress:
+            runs.append(watch_run(system, question.workload, progress=progress, steady=question.steady))
+        question.refuse_overload(runs[-1].forecast)
     both = runs[0], runs[1]
-    if as_json:
-        options.print_json(runs_dict(both, changes.text, breakdown=breakdown))
+    if question.as_json:
+        options.print_json(runs_dict(both, changes.text, breakdown=question.breakdown))
     else:
-        show(*render_runs(both, changes.text, breakdown=breakdown))
+        show(*render_runs(both, changes.text, breakdown=question.breakdown))
 
 
-def explain_run(
-    deployment: Deployment,
-    workload: Workload,
-    router: str | None,
-    allow_overload: bool,
-    as_json: bool,
-    files: outputs.Outputs,
-    breakdown: bool,
-    steady: bool,
-) -> None:
+def _explain(question: Question, system: System) -> None:
     """The run, where its time went, and the files that show it."""
     from infercast.forecast.explain.breakdown import break_down  # noqa: PLC0415 - most runs need none of it
     from infercast.forecast.explain.watched import watch_run  # noqa: PLC0415
     from infercast.report.breakdown import breakdown_dict, render_breakdown  # noqa: PLC0415
-    from infercast.report.fleet import fleet_dict, render_fleet  # noqa: PLC0415
 
-    with simulation_bar(len(workload.requests)) as progress:
-        run = watch_run(deployment, workload, router=router, progress=progress, steady=steady)
-    forecast = run.forecast
-    refuse_overload(forecast.saturation, allow_overload)
-    intervals = forecast_intervals(forecast)
-    files.write(run, intervals)
-    parts = break_down(run) if breakdown else None
-    if as_json:
-        found = (
-            fleet_dict(forecast, intervals)
-            if isinstance(forecast, FleetForecast)
-            else forecast_dict(forecast, intervals)
-        )
+    with simulation_bar(len(question.workload.requests)) as progress:
+        run = watch_run(system, question.workload, progress=progress, steady=question.steady)
+    question.refuse_overload(run.forecast)
+    intervals = forecast_intervals(run.forecast)
+    question.files.write(run, intervals)
+    parts = break_down(run) if question.breakdown else None
+    if question.as_json:
+        found = forecast_dict(run.forecast, intervals)
         options.print_json(found if parts is None else {**found, "breakdown": breakdown_dict(parts)})
     else:
-        tables = [] if parts is None else render_breakdown(workload, parts)
-        about = (
-            render_fleet(forecast, intervals)
-            if isinstance(forecast, FleetForecast)
-            else render_forecast(forecast, intervals)
-        )
-        show(*about, *tables)
-
-
-def refuse_overload(saturation: Saturation | None, allow_overload: bool) -> None:
-    """A saturated run has no steady latencies to print."""
-    if saturation is not None and not allow_overload:
-        raise SaturatedError(f"{saturation.sentence}; lower --rate, add GPUs, or pass --allow-overload")
+        tables = [] if parts is None else render_breakdown(question.workload, parts)
+        show(*render_forecast(run.forecast, intervals), *tables)

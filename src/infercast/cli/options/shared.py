@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.options.counts import human_readable_int
-from infercast.engines.registry import default_engine, engines
+from infercast.engines.registry import DEFAULT_ENGINE, default_engine, engine_named, engines
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.predict.artifact.artifact import load_artifact
@@ -172,7 +172,9 @@ HostFile = Annotated[
 ]
 
 
-def choose_predictor(name: str, anchors: Path | None, gpu: str, measurements: Path | None = None) -> str | Predictor:
+def choose_predictor(
+    name: str, anchors: Path | None, gpu: str, measurements: Path | None = None, engine: str = DEFAULT_ENGINE
+) -> str | Predictor:
     """The predictor of a command, with a user's own tables, and corrected by anchors where there are any."""
     if anchors is None and measurements is None:
         return name
@@ -184,17 +186,18 @@ def choose_predictor(name: str, anchors: Path | None, gpu: str, measurements: Pa
     for package in ("pandas", "pyarrow", "catboost"):
         if find_spec(package) is None:
             raise InputError(f"measured kernels need {package}: pip install 'infercast[fit]'")
+    profile = kernel_profile(engine_named(engine).family)
     artifact = default_artifact() if name == "learned" else load_artifact(Path(name))
     if measurements is not None:
         from infercast.fit.train import fit_sweeps  # noqa: PLC0415 - needs the packages of infercast[fit]
 
         artifact = artifact.with_models(fit_sweeps(measurements))
     if anchors is None:
-        return Learned(artifact, kernel_profile())
+        return Learned(artifact, profile)
     from infercast.fit.anchoring import read_corrections  # noqa: PLC0415 - as above
 
-    corrections = read_corrections(anchors, load_gpu(gpu), artifact, kernel_profile())
-    return Learned(artifact, kernel_profile(), corrections=corrections)
+    corrections = read_corrections(anchors, load_gpu(gpu), artifact, profile)
+    return Learned(artifact, profile, corrections=corrections)
 
 
 def comma_list(option: str, given: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from infercast.ops.elementwise import FUSED_NORM
 EXPERT_KERNELS, HEAD_KERNELS = 7, 8
 """Kernels that a layer of routed experts has beside the one it is counted as, and those of head and sampling."""
 GAP_SECONDS = 0.15e-6
-"""What a GPU idles between two kernels of a step beyond what their prices hold, from decode steps on an H200."""
+"""What a GPU idles between two kernels of a step beyond what their estimates hold, from decode steps on an H200."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from infercast.models.lower import token_calls
 
 TOGETHER = ("experts", "experts_dispatch", "experts_combine")
 FINENESS = 1.3
-"""Ratio of two numbers of tokens that are priced; in between, times lie on straight lines."""
+"""Ratio of two numbers of tokens that are estimated; in between, times lie on straight lines."""
 
 
 def shared_seconds(deployment: Deployment) -> Callable[[float], float]:

@@ -13,11 +13,18 @@ import numpy as np
 
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.composition import Composition, compose, pooled
-from infercast.forecast.explain.request_parts import RequestParts, first_token_parts, joined, later_token_parts
+from infercast.forecast.explain.request_parts import (
+    RequestParts,
+    first_token_parts,
+    joined,
+    later_token_parts,
+    taken_in_parts,
+    through_both,
+)
 from infercast.forecast.explain.step_log import KINDS, Array, EngineRun, StagedLog, kernels_of
 from infercast.forecast.explain.watched import Watched, watch_run
-from infercast.forecast.fleet import FleetForecast
-from infercast.forecast.serving import Forecast
+from infercast.forecast.result import Forecast
+from infercast.forecast.system import DECODE, system_of
 from infercast.serve import Record, Workload
 from infercast.serve.loop import Progress
 
@@ -75,39 +82,51 @@ class Breakdown:
 
 def explain_run(
     deployment: Deployment, workload: Workload, *, router: str | None = None, progress: Progress | None = None
-) -> tuple[Forecast | FleetForecast, Breakdown]:
+) -> tuple[Forecast, Breakdown]:
     """Simulate a workload and say where every second of it went."""
-    run = watch_run(deployment, workload, router=router, progress=progress)
+    run = watch_run(system_of(deployment, router), workload, progress=progress)
     return run.forecast, break_down(run)
 
 
 def break_down(run: Watched) -> Breakdown:
     """What the logs of a run say."""
     forecast, engines = run.forecast, run.engines
-    deployment, workload = forecast.deployment, forecast.workload
-    stages, replicas = deployment.layout.pipeline, deployment.layout.data
+    stages = [pool.deployment.layout.pipeline for pool in forecast.pools]
     start = min(float(np.nanmin(engine.record.sent_at)) for engine in engines)
     end = max(float(np.nanmax(engine.record.last_token)) for engine in engines)
     idle = [_idle_spans(engine.record, start, end) for engine in engines]
-    idle_seconds = sum(float((spans[:, 1] - spans[:, 0]).sum()) for spans in idle)
-    unused = (replicas - len(engines)) * (end - start)
+    idle_seconds = 0.0
+    for pool, count in zip(forecast.pools, stages, strict=True):
+        used = [spans for engine, spans in zip(engines, idle, strict=True) if engine.pool is pool.pool]
+        unused = (len(pool.records) - len(used)) * (end - start)
+        idle_seconds += count * (sum(float((spans[:, 1] - spans[:, 0]).sum()) for spans in used) + unused)
     kinds = [engine.log.steps.kind for engine in engines]
-    firsts = [first_token_parts(deployment, workload, engine.record, engine.log) for engine in engines]
     laters = [each for engine in engines if (each := later_token_parts(engine.record, engine.log)) is not None]
-    composed = [] if stages > 1 else [compose(engine.record, engine.log, engine.timer) for engine in engines]
+    one_stage = [engine for engine in engines if engine.pool.deployment.layout.pipeline == 1]
+    composed = [compose(engine.record, engine.log, engine.timer) for engine in one_stage]
     known = [each for each in composed if each is not None]
     hosts = [_waits(engine, start, end, spans) for engine, spans in zip(engines, idle, strict=True)]
     return Breakdown(
         duration=forecast.duration,
-        side_by_side=replicas * stages,
+        side_by_side=sum(count * len(pool.records) for count, pool in zip(stages, forecast.pools, strict=True)),
         steps={kind: sum(int((each == number).sum()) for each in kinds) for number, kind in enumerate(KINDS)},
         kernels=_kernels(engines),
-        host=KernelPart(WAITS[stages > 1], "host", {kind: sum(each[kind] for each in hosts) for kind in KINDS}),
-        idle_seconds=stages * (idle_seconds + unused),
-        first_tokens=joined(firsts),
+        host=KernelPart(WAITS[max(stages) > 1], "host", {kind: sum(each[kind] for each in hosts) for kind in KINDS}),
+        idle_seconds=idle_seconds,
+        first_tokens=_first_tokens(run),
         later_tokens=joined(laters) if laters else None,
         composition=(known[0] if len(known) == 1 else pooled(known)) if known else None,
     )
+
+
+def _first_tokens(run: Watched) -> RequestParts:
+    """Where the time to first token went, through all pools."""
+    workload, link = run.forecast.workload, run.forecast.link
+    parts = joined([first_token_parts(engine, workload) for engine in run.engines if engine.pool.role != DECODE])
+    if link is None:
+        return parts
+    taken_in = joined([taken_in_parts(engine) for engine in run.engines if engine.pool.role == DECODE])
+    return through_both(parts, taken_in, link.handover)
 
 
 def _kernels(engines: Iterable[EngineRun]) -> tuple[KernelPart, ...]:

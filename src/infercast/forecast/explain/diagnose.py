@@ -15,7 +15,8 @@ from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
 from infercast.forecast.explain.step_calls import step_calls
 from infercast.forecast.outcome import Outcome, outcome_of
-from infercast.forecast.serving import Forecast, simulate
+from infercast.forecast.result import Forecast
+from infercast.forecast.simulate import simulate
 from infercast.predict.adjust.ceiling import Ceilings, default_ceilings
 from infercast.predict.adjust.closing import Closing, Signature, signature_of
 from infercast.predict.limits import limit_seconds
@@ -106,8 +107,8 @@ def diagnose(deployment: Deployment, workload: Workload, ceilings: Ceilings | No
     base = simulate(deployment, workload)
     if base.source in ("roofline", "typical"):
         raise InputError(
-            f"kernels on {deployment.gpu.name} are priced by the roofline, so nothing is known of how good they are; a "
-            "diagnosis needs learned prices (NVIDIA GPUs, --predictor learned)"
+            f"kernels on {deployment.gpu.name} are timed by the roofline, so nothing is known of how good they are; a "
+            "diagnosis needs learned estimates (NVIDIA GPUs, --predictor learned)"
         )
 
     def saved(changed: Deployment) -> Saving:
@@ -160,7 +161,7 @@ def _gaps(base: Forecast, names: tuple[str, ...], ceilings: Ceilings) -> tuple[G
     deployment, gpu = base.deployment, base.deployment.gpu
     gaps: list[tuple[float, Gap]] = []
     for phase in base.phases:
-        totals = base.record.phases[phase.name]
+        totals = base.records[0].phases[phase.name]
         shape = _typical_shape(totals, len(base.workload.requests))
         calls = [call for call in step_calls(deployment, shape).all if call.name in names]
         seconds_of_kernel = dict(pair for family in phase.families for pair in family.kernels)

@@ -33,7 +33,7 @@ class KernelCost:
     """The GPU's own rate for the same."""
     unit: str
     terms: dict[str, float]
-    """What the price is made of, if it was asked for: seconds of each pipe, and what was learned on top."""
+    """What the estimate is made of, if it was asked for: seconds of each pipe, and what was learned on top."""
 
     @property
     def seconds(self) -> float:
@@ -66,20 +66,20 @@ class StepCost:
         return max(float(self.gpu.seconds) + self.gap_seconds, self.host_seconds)
 
 
-def price_step(deployment: Deployment, shape: StepShape, *, explain: bool = False) -> StepCost:
-    """Price every kernel of one step over a given batch, if the engine's scheduler could plan it.
+def estimate_step(deployment: Deployment, shape: StepShape, *, explain: bool = False) -> StepCost:
+    """Estimate every kernel of one step over a given batch, if the engine's scheduler could plan it.
 
-    With ``explain``, each kernel also carries the terms that its price is made of.
+    With ``explain``, each kernel also carries the terms that its estimate is made of.
     """
     _check_shape(deployment, shape)
-    return price_shape(deployment, shape, explain=explain)
+    return estimate_shape(deployment, shape, explain=explain)
 
 
-def price_shape(deployment: Deployment, shape: StepShape, *, explain: bool = False) -> StepCost:
-    """Price every kernel of one step, whatever the settings allow."""
+def estimate_shape(deployment: Deployment, shape: StepShape, *, explain: bool = False) -> StepCost:
+    """Estimate every kernel of one step, whatever the settings allow."""
     calls = step_calls(deployment, shape)
-    priced = tuple(_price_call(deployment, call, explain) for call in calls.all)
-    kernels = _throttled(deployment, calls.by_tokens, priced, is_decode=shape.is_decode)
+    estimated = tuple(_estimate_call(deployment, call, explain) for call in calls.all)
+    kernels = _throttled(deployment, calls.by_tokens, estimated, is_decode=shape.is_decode)
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
     host_seconds = deployment.host_cost(shape).total
     return StepCost(
@@ -164,7 +164,7 @@ def _check_cache(deployment: Deployment, shape: StepShape) -> None:
     )
 
 
-def _price_call(deployment: Deployment, call: Call, explain: bool) -> KernelCost:
+def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelCost:
     """One kernel of the step, with the rate it reaches on the pipe that holds it back."""
     op, gpu = call.op, deployment.gpu
     estimate = deployment.predictor.estimate(op, gpu)

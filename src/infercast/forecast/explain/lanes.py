@@ -5,6 +5,7 @@ Every engine of a run has lanes of its own. A pipeline has one for each stage, i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from infercast.errors import InputError
 from infercast.forecast.explain.request_lanes import RequestSlice, request_counts, request_slices
 from infercast.forecast.explain.step_log import EXACT, KINDS, Array, EngineRun, StagedLog, kernels_of
 from infercast.forecast.explain.watched import Watched
+from infercast.forecast.system import BOTH
 from infercast.serve import Workload
 from infercast.serve.step import HostCost
 
@@ -50,6 +52,8 @@ class StepSlice:
 class EngineLanes:
     """What one engine did in a window."""
 
+    name: str
+    """``engine``, or ``engine 2``, or ``decode engine 2``."""
     steps: list[StepSlice]
     host: list[Slice]
     requests: list[RequestSlice]
@@ -66,6 +70,8 @@ class Lanes:
     is_cut: bool
     """Whether the window that was asked for would have been too large."""
     engines: tuple[EngineLanes, ...]
+    transfers: tuple[Slice, ...]
+    """What was on the link between two pools."""
 
 
 def lanes_of(run: Watched, begin: float, end: float) -> Lanes:
@@ -81,8 +87,36 @@ def lanes_of(run: Watched, begin: float, end: float) -> Lanes:
         begin=begin,
         end=min(last, run.forecast.duration),
         is_cut=last < end,
-        engines=tuple(_engine(engine, workload, start, begin, last) for engine in engines),
+        engines=tuple(
+            _engine(engine, name, workload, start, begin, last)
+            for engine, name in zip(engines, _names(engines), strict=True)
+        ),
+        transfers=_transfers(run, start, begin, last),
     )
+
+
+def _names(engines: Sequence[EngineRun]) -> list[str]:
+    """Numbered within their pool, where there are several."""
+    if len(engines) == 1:
+        return ["engine"]
+    counts: dict[str, int] = {}
+    names = []
+    for role in (engine.pool.role for engine in engines):
+        counts[role] = counts.get(role, 0) + 1
+        names.append(f"{'' if role == BOTH else f'{role} '}engine {counts[role]}")
+    return names
+
+
+def _transfers(run: Watched, start: float, begin: float, end: float) -> tuple[Slice, ...]:
+    """Keys and values on the link in a window, in the order in which they left."""
+    if run.forecast.link is None:
+        return ()
+    done = run.forecast.link.handover
+    slices = [
+        Slice(f"request {number}", float(done.began[number] - start), float(done.received[number] - start))
+        for number in np.argsort(done.began, kind="stable").tolist()
+    ]
+    return tuple(each for each in slices if each.begin < end and each.end > begin)
 
 
 def _chosen(engine: EngineRun, start: float, begin: float, end: float) -> Array:
@@ -108,10 +142,11 @@ def _cut(engine: EngineRun, start: float, begin: float, end: float, most: int) -
     return float(_moments(engine, start)[1][chosen[most // slices]])
 
 
-def _engine(engine: EngineRun, workload: Workload, start: float, begin: float, end: float) -> EngineLanes:
+def _engine(engine: EngineRun, name: str, workload: Workload, start: float, begin: float, end: float) -> EngineLanes:
     chosen, log = _chosen(engine, start, begin, end), engine.log
     requests = request_slices(engine, workload, start, begin, end)
     return EngineLanes(
+        name=name,
         steps=_stages(engine, log, start, chosen) if isinstance(log, StagedLog) else _steps(engine, start, chosen),
         host=_planned(engine, log, start, chosen) if isinstance(log, StagedLog) else _host(engine, start, chosen),
         requests=requests,

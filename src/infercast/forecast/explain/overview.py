@@ -9,13 +9,11 @@ import numpy as np
 from infercast.forecast.explain.breakdown import Breakdown, break_down
 from infercast.forecast.explain.rooflines import StepRoofline, step_rooflines
 from infercast.forecast.explain.step_log import Array, EngineRun
-from infercast.forecast.explain.watched import Watched, WatchedRun
-from infercast.forecast.fleet import FleetForecast
+from infercast.forecast.explain.watched import Watched
 from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
-from infercast.forecast.serving import Forecast
+from infercast.forecast.result import Forecast
 from infercast.forecast.steady import mean_in_system
-from infercast.serve import Record, Workload
-from infercast.serve.fleet.served import Served
+from infercast.forecast.system import PREFILL
 
 MOST_BINS = 240
 """Moments at which load is shown."""
@@ -70,24 +68,21 @@ class SlowRequest:
 class Overview:
     """All that a report of one run shows."""
 
-    forecast: Forecast | FleetForecast
+    forecast: Forecast
     intervals: Intervals
-    breakdown: Breakdown | None
-    """None for several engines, or stages, whose steps overlap; nothing is said of single requests then."""
+    breakdown: Breakdown
     ttft: Histogram
     tpot: Histogram | None
     load: LoadCurves
-    rooflines: tuple[StepRoofline, ...]
+    rooflines: tuple[tuple[StepRoofline, ...], ...]
+    """Of the busiest replica of each pool."""
     slowest: tuple[SlowRequest, ...]
 
 
 def look_over(run: Watched, intervals: Intervals | None = None) -> Overview:
     """Everything that is worth showing of a run."""
-    forecast, engines = run.forecast, run.engines
-    busiest = max(engines, key=lambda engine: engine.log.num_steps)
-    served = engines[0].record if len(engines) == 1 else Served([engine.record for engine in engines])
-    in_order = isinstance(run, WatchedRun) and forecast.deployment.layout.pipeline == 1
-    breakdown = break_down(run) if isinstance(run, WatchedRun) and in_order else None
+    forecast, served = run.forecast, run.forecast.clients
+    breakdown = break_down(run)
     return Overview(
         forecast=forecast,
         intervals=intervals or forecast_intervals(forecast),
@@ -95,8 +90,8 @@ def look_over(run: Watched, intervals: Intervals | None = None) -> Overview:
         ttft=_histogram(served.ttft),
         tpot=_histogram(served.tpot) if served.tpot.size else None,
         load=_load_curves(run),
-        rooflines=step_rooflines(forecast.deployment, busiest.record, forecast.phases),
-        slowest=() if breakdown is None else _slowest(forecast.workload, busiest.record, breakdown),
+        rooflines=tuple(map(step_rooflines, forecast.pools)),
+        slowest=_slowest(forecast, breakdown),
     )
 
 
@@ -111,17 +106,13 @@ def _histogram(values: Array) -> Histogram:
 
 def _load_curves(run: Watched) -> LoadCurves:
     """Averages over stretches; a request that is in the system for a part of one counts for that part."""
-    engines = run.engines
-    sent_at, started_at, first_token, last_token = (
-        np.fmax.reduce([getattr(engine.record, name) for engine in engines])
-        for name in ("sent_at", "started_at", "first_token", "last_token")
-    )
-    start, most_steps = float(sent_at.min()), max(engine.log.num_steps for engine in engines)
+    engines, served = run.engines, run.forecast.clients
+    start, most_steps = float(served.sent_at.min()), max(engine.log.num_steps for engine in engines)
     bins = int(min(MOST_BINS, max(10, most_steps // 4)))
     edges = np.linspace(0.0, run.forecast.duration, bins + 1)
     width = float(edges[1])
-    started = np.fmin(np.maximum(started_at, sent_at), first_token) - start
-    sent, done = sent_at - start, last_token - start
+    started = np.fmin(np.maximum(served.started_at, served.sent_at), served.first_token) - start
+    sent, done = served.sent_at - start, served.last_token - start
     running = mean_in_system(started, done, edges)
     tokens, held = zip(*(_engine_curves(engine, start, edges, running) for engine in engines), strict=True)
     return LoadCurves(
@@ -136,7 +127,10 @@ def _load_curves(run: Watched) -> LoadCurves:
 
 
 def _engine_curves(engine: EngineRun, start: float, edges: Array, running: Array) -> tuple[Array, Array]:
-    """Tokens that an engine produced in each stretch, and the share of its blocks that it held at most."""
+    """Tokens that an engine produced in each stretch, and the share of its blocks that it held at most.
+
+    What a prefill pool produces is no output: the decode pool computes the first token again.
+    """
     steps, bins = engine.log.steps, edges.size - 1
     place = np.clip(np.searchsorted(edges, steps.ends - start, side="left") - 1, 0, bins - 1)
     held = np.zeros(bins)
@@ -145,17 +139,19 @@ def _engine_curves(engine: EngineRun, start: float, edges: Array, running: Array
     busy, seen = running > 0, np.bincount(place, minlength=bins) > 0
     following = np.minimum.accumulate(np.where(seen, np.arange(bins), bins)[::-1])[::-1]
     held = np.where(busy & ~seen & (following < bins), held[np.minimum(following, bins - 1)], held)
-    return np.bincount(place, steps.sampled, minlength=bins), held / engine.replica.num_blocks
+    sampled = steps.sampled * (engine.pool.role != PREFILL)
+    return np.bincount(place, sampled, minlength=bins), held / engine.replica.num_blocks
 
 
-def _slowest(workload: Workload, record: Record, breakdown: Breakdown) -> tuple[SlowRequest, ...]:
-    parts = breakdown.first_tokens
+def _slowest(forecast: Forecast, breakdown: Breakdown) -> tuple[SlowRequest, ...]:
+    parts, requests, served = breakdown.first_tokens, forecast.workload.requests, forecast.per_request()
+    sent_at, num_cached = served["sent_s"], served["cached_tokens"]
     return tuple(
         SlowRequest(
             number=index,
-            sent_at=float(record.sent_at[index] - record.sent_at.min()),
-            num_input=workload.requests[index].num_input,
-            num_cached=int(record.num_cached[index]),
+            sent_at=float(sent_at[index] - sent_at.min()),
+            num_input=requests[index].num_input,
+            num_cached=int(num_cached[index]),
             ttft=float(parts.total[position]),
             parts={name: float(part[position]) for name, part in parts.parts.items()},
         )

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.timer import GAPS, KernelTimer
-from infercast.forecast.explain.kernels import price_shape
+from infercast.forecast.explain.kernels import estimate_shape
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record
+from infercast.serve.fleet.two_pools import taken_in
 from infercast.serve.step import StepShape
 from infercast.serve.totals import PhaseTotals
 
@@ -25,7 +26,7 @@ class FamilyShare:
     bound: str
     """What holds the family's largest kernel back in an average step of the phase."""
     source: str
-    """What the price of that kernel rests on."""
+    """What the estimate of that kernel rests on."""
     kernels: tuple[tuple[str, float], ...]
     """(name, seconds) of each kernel, largest first."""
 
@@ -56,14 +57,18 @@ COUNTS = 0.05
 
 
 def weakest_source(phases: tuple[Phase, ...]) -> str:
-    """What the prices of the largest families rest on: the weakest of them."""
+    """What the estimates of the largest families rest on: the weakest of them."""
     families = [family for phase in phases for family in phase.families if family.share >= COUNTS and family.source]
     return max((family.source for family in families), key=SOURCES.index)
 
 
-def summarise_phases(deployment: Deployment, record: Record, timer: KernelTimer) -> tuple[Phase, ...]:
-    """Sum the kernels of all steps up by family."""
-    return tuple(_summarise(name, totals, deployment, timer) for name, totals in record.phases.items() if totals.steps)
+def summarise_phases(
+    deployment: Deployment, record: Record, timer: KernelTimer, *, takes_in: bool = False
+) -> tuple[Phase, ...]:
+    """Sum the kernels of all steps up by family; a decode pool ``takes_in`` prompts that are computed already."""
+    return tuple(
+        _summarise(name, totals, deployment, timer, takes_in) for name, totals in record.phases.items() if totals.steps
+    )
 
 
 def host_bound_share(phases: Sequence[Phase]) -> float:
@@ -72,9 +77,10 @@ def host_bound_share(phases: Sequence[Phase]) -> float:
     return sum(phase.host_bound_seconds for phase in phases) / seconds if seconds else 0.0
 
 
-def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer) -> Phase:
+def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer, takes_in: bool) -> Phase:
     """One phase."""
-    reasons = _reasons_of_average_step(totals, deployment)
+    shape = average_shape(totals)
+    reasons = _reasons_of_step(taken_in(shape) if takes_in else shape, deployment)
     members: dict[str, dict[str, float]] = {}
     kernel_seconds = timer.kernel_seconds(totals.rows, totals.varying, totals.slowed).tolist()
     gpu_seconds = sum(kernel_seconds)
@@ -101,9 +107,9 @@ def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: Ke
     )
 
 
-def _reasons_of_average_step(totals: PhaseTotals, deployment: Deployment) -> dict[str, tuple[str, str]]:
+def _reasons_of_step(shape: StepShape, deployment: Deployment) -> dict[str, tuple[str, str]]:
     """Bound and source of each kernel in a step of average size."""
-    kernels = price_shape(deployment, average_shape(totals)).kernels
+    kernels = estimate_shape(deployment, shape).kernels
     reasons = {kernel.name: (str(kernel.estimate.bound), kernel.estimate.source) for kernel in kernels}
     return {**reasons, GAPS[0]: ("launch", "physics")}
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from infercast.engines.deployment import Deployment
-from infercast.forecast.explain.step_log import Array, StepLog
+from infercast.forecast.explain.step_log import Array, EngineRun, StepLog
 from infercast.serve import Record, Workload
+from infercast.serve.fleet.two_pools import Handover
 
 SLOW_SHARE = 0.01
 """The slowest requests that are looked at by themselves, as a share of all."""
@@ -41,12 +41,13 @@ class RequestParts:
         return {name: float((part if chosen is None else part[chosen]).mean()) for name, part in self.parts.items()}
 
 
-def first_token_parts(deployment: Deployment, workload: Workload, record: Record, log: StepLog) -> RequestParts:
+def first_token_parts(engine: EngineRun, workload: Workload) -> RequestParts:
     """From sending a request to its first token: on its way, queued, computed, on its way back.
 
-    Of those requests that the engine of this record has served.
+    Of those requests that this replica has served.
     """
-    host, served = deployment.host, np.flatnonzero(~np.isnan(record.last_token))
+    record, log = engine.record, engine.log
+    host, served = engine.pool.deployment.host, np.flatnonzero(~np.isnan(record.last_token))
     num_input = np.array([request.num_input for request in workload.requests])[served]
     sent_at, first_token, prompt_end = record.sent_at[served], record.first_token[served], log.prompt_end[served]
     queued_at = sent_at + host.request_path + host.request_token * num_input
@@ -66,6 +67,26 @@ def first_token_parts(deployment: Deployment, workload: Workload, record: Record
         "way out": first_token - prompt_end,
     }
     return RequestParts(served, sent_at, first_token - sent_at, parts)
+
+
+def taken_in_parts(engine: EngineRun) -> RequestParts:
+    """From the arrival of keys and values on a decode pool to the first token: queued, computed, on its way back."""
+    record, served = engine.record, np.flatnonzero(~np.isnan(engine.record.last_token))
+    sent_at, first_token, prompt_end = record.sent_at[served], record.first_token[served], engine.log.prompt_end[served]
+    started_at = np.maximum(record.started_at[served], sent_at)
+    parts = {
+        "decode pool: queue": started_at - sent_at,
+        "decode pool: first step": prompt_end - started_at,
+        "decode pool: way out": first_token - prompt_end,
+    }
+    return RequestParts(served, sent_at, first_token - sent_at, parts)
+
+
+def through_both(prefill: RequestParts, decode: RequestParts, done: Handover) -> RequestParts:
+    """The whole way to the first token: the prefill pool, the link and the decode pool."""
+    link = {"link: waiting": done.began - done.ready, "link: transfer": done.received - done.began}
+    total = prefill.total + sum(link.values()) + decode.total
+    return RequestParts(prefill.requests, prefill.sent_at, total, {**prefill.parts, **link, **decode.parts})
 
 
 def later_token_parts(record: Record, log: StepLog) -> RequestParts | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.forecast.explain.kernels import StepCost, price_shape
+from infercast.forecast.explain.kernels import StepCost, estimate_shape
 from infercast.forecast.explain.phases import Phase, average_shape
+from infercast.forecast.pools import PoolRun
+from infercast.forecast.system import DECODE, busiest
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.serve import Record
@@ -55,10 +56,14 @@ class StepRoofline:
     """Operations a second of each format in use."""
 
 
-def step_rooflines(deployment: Deployment, record: Record, phases: Sequence[Phase]) -> tuple[StepRoofline, ...]:
-    """One for each phase of an engine's run."""
-    totals = record.phases
-    return tuple(_roofline(phase, deployment, _typical_shape(record, totals[phase.name])) for phase in phases)
+def step_rooflines(pool: PoolRun) -> tuple[StepRoofline, ...]:
+    """One for each phase of the busiest replica of a pool; a decode pool computes no prompts."""
+    record, phases = busiest(pool.records), pool.phases
+    return tuple(
+        _roofline(phase, pool.deployment, _typical_shape(record, record.phases[phase.name]))
+        for phase in phases
+        if pool.role != DECODE or phase.name == "decode"
+    )
 
 
 def _typical_shape(record: Record, totals: PhaseTotals) -> StepShape:
@@ -87,7 +92,7 @@ def _typical_shape(record: Record, totals: PhaseTotals) -> StepShape:
 
 def _roofline(phase: Phase, deployment: Deployment, shape: StepShape) -> StepRoofline:
     model, layout, gpu = deployment.model, deployment.layout, deployment.gpu
-    cost = price_shape(deployment, shape)
+    cost = estimate_shape(deployment, shape)
     shares = _shares(phase, cost)
     queries = np.array(shape.new_tokens)
     calls = [

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engines.deployment import Deployment
 from infercast.engines.timer import KernelTimer
+from infercast.forecast.system import DECODE, ServingPool
 from infercast.serve import Record, Replica
 from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.stages import StagedSpan
@@ -33,7 +33,9 @@ KINDS = ("prefill", "mixed", "decode")
 class StepLog:
     """A watcher of one engine's run: notes its steps, and for each request what its prompt took."""
 
-    def __init__(self, num_requests: int) -> None:
+    def __init__(self, num_requests: int, *, takes_in: bool = False) -> None:
+        """``takes_in``: prompts arrive computed, as on a decode pool, so a step computes a single token of each."""
+        self._takes_in = takes_in
         self.own_seconds = np.zeros(num_requests)
         """GPU seconds of each request up to its first token, steps divided among their tokens."""
         self.prompt_end = np.full(num_requests, np.nan)
@@ -52,12 +54,12 @@ class StepLog:
         if estimate.slowed:
             self._slowed[len(self._ends)] = estimate.slowed
         self._note(shape, estimate, [span.end], held)
-        share = estimate.gpu_seconds[0] / shape.num_tokens
+        share = estimate.gpu_seconds[0] / (shape.num_sequences if self._takes_in else shape.num_tokens)
         for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
             index = sequence.index
             if sequence.num_promised > 1 or self.prompt_end[index] == self.prompt_end[index]:
                 continue
-            self.own_seconds[index] += share * new_tokens
+            self.own_seconds[index] += share if self._takes_in else share * new_tokens
             if sequence.num_promised:
                 self.prompt_end[index] = span.end
 
@@ -75,8 +77,10 @@ class StepLog:
             self._varying = [[] for _ in estimate.varying]
         for noted, values in zip(self._varying, estimate.varying, strict=True):
             noted.extend(values[:steps])
-        num_decodes, sampled = shape.num_sequences - len(shape.prompts), shape.num_sampled
-        self._stretches.append((steps, shape.num_tokens, shape.num_tokens - num_decodes, sampled, *estimate.rows))
+        tokens, num_decodes = shape.num_tokens, shape.num_sequences - len(shape.prompts)
+        if self._takes_in:
+            tokens = num_decodes = shape.num_sequences
+        self._stretches.append((steps, tokens, tokens - num_decodes, shape.num_sampled, *estimate.rows))
 
     @property
     def num_steps(self) -> int:
@@ -111,8 +115,8 @@ class StepLog:
 class StagedLog(StepLog):
     """The same of a pipeline, whose steps overlap."""
 
-    def __init__(self, num_requests: int) -> None:
-        super().__init__(num_requests)
+    def __init__(self, num_requests: int, *, takes_in: bool = False) -> None:
+        super().__init__(num_requests, takes_in=takes_in)
         self.spans: list[StagedSpan] = []
         """Of each step."""
 
@@ -142,11 +146,14 @@ class EngineRun:
     replica: Replica
     timer: KernelTimer
     log: StepLog
+    pool: ServingPool
+    """Which it belongs to."""
 
 
-def new_log(deployment: Deployment, num_requests: int) -> StepLog:
-    """A watcher for one engine of a deployment."""
-    return StepLog(num_requests) if deployment.layout.pipeline == 1 else StagedLog(num_requests)
+def new_log(pool: ServingPool, num_requests: int) -> StepLog:
+    """A watcher for one replica of a pool."""
+    log = StepLog if pool.deployment.layout.pipeline == 1 else StagedLog
+    return log(num_requests, takes_in=pool.role == DECODE)
 
 
 @dataclass(frozen=True)
@@ -197,10 +204,10 @@ class Steps:
         """The same of some steps; replicas that share experts wait for each other inside a step."""
         rows = [of_table[chosen] for of_table in self.rows]
         table = timer.step_kernels(rows, self.varying[chosen], self.slowed[chosen])
-        gpu, priced = self.gpu_seconds[chosen], table.sum(axis=1)
-        waits = np.where(gpu - priced > EXACT, gpu - priced, 0.0)
-        # Where others bring fewer tokens than was priced, all kernels are taken to be as much shorter.
-        scale = np.where(priced - gpu > EXACT, gpu / priced, 1.0)
+        gpu, estimated = self.gpu_seconds[chosen], table.sum(axis=1)
+        waits = np.where(gpu - estimated > EXACT, gpu - estimated, 0.0)
+        # Where others bring fewer tokens than was estimated, all kernels are taken to be as much shorter.
+        scale = np.where(estimated - gpu > EXACT, gpu / estimated, 1.0)
         return np.column_stack([table * scale[:, None], waits])
 
     def until(self, times: Array, seconds: Array) -> Array:

@@ -8,22 +8,30 @@ it waits for its host.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.forecast.fleet import FleetForecast, busiest, serve_pool
 from infercast.forecast.intervals.luck import LENGTHS, LENGTHS_STEP_BY_STEP, luck_of
 from infercast.forecast.intervals.results import chance_in, results_of
-from infercast.forecast.intervals.uncertainty import Uncertainty, gain_of, slowed, uncertainty_of
+from infercast.forecast.intervals.uncertainty import (
+    EIGHTY,
+    ELSEWHERE,
+    LINK_SPREAD,
+    Uncertainty,
+    gain_of,
+    slowed,
+    uncertainty_of,
+)
 from infercast.forecast.latency import NAMES, Percentiles
-from infercast.forecast.serving import Forecast
-from infercast.serve import Record, Replica, Workload
-from infercast.serve.fleet.pool import Pool, same_engines
+from infercast.forecast.outcome import Outcome
+from infercast.forecast.result import Forecast
+from infercast.forecast.system import System, busiest
+from infercast.serve import Replica, Workload
 from infercast.serve.fleet.served import Served
 
 Array = npt.NDArray[Any]
@@ -55,84 +63,89 @@ class Intervals:
     requests_per_second: tuple[float, float]
 
 
-class Summary(Protocol):
-    """What a forecast says of latencies and throughput."""
-
-    @property
-    def ttft(self) -> Percentiles: ...  # noqa: D102
-    @property
-    def tpot(self) -> Percentiles | None: ...  # noqa: D102
-    @property
-    def inter_token(self) -> Percentiles | None: ...  # noqa: D102
-    @property
-    def end_to_end(self) -> Percentiles: ...  # noqa: D102
-    @property
-    def output_tokens_per_second(self) -> float: ...  # noqa: D102
-    @property
-    def requests_per_second(self) -> float: ...  # noqa: D102
-
-
-def pool_half_widths(
-    pool: Pool, workload: Workload, uncertainty: Uncertainty, results: Callable[[Record | Served], Array], chance: Array
+def system_half_widths(
+    system: System,
+    workload: Workload,
+    uncertainties: Sequence[Uncertainty],
+    results: Callable[[Served], Array],
+    chance: Array,
 ) -> Array:
-    """The same for equal engines behind a router, which are all off alike; ``results`` sums up what clients saw."""
-    first, most = first_of(pool), MOST_REQUESTS if _jumps(pool) else MOST_STEP_BY_STEP
-    workload = replace(workload, requests=workload.requests[:most])
+    """How far results may be off, as logarithms; ``results`` sums up what clients saw.
 
-    def run(engine: Replica) -> Array:
-        engines = same_engines(engine, len(pool.replicas))
-        return results(serve_pool(replace(pool, replicas=engines), workload)[1])
+    All replicas of all pools are off alike, and the link between pools by itself.
+    """
+    workload = replace(workload, requests=workload.requests[: MOST_REQUESTS if _jumps(system) else MOST_STEP_BY_STEP])
 
-    return half_widths(first, uncertainty, run, chance)
+    def run(link: float = 1.0, **end: bool) -> Array:
+        both = zip(system.pools, uncertainties, strict=True)
+        pools = tuple(pool.of(longer(pool.replica, about, **end)) for pool, about in both)
+        wire = system.wire
+        if wire is not None:
+            wire = replace(wire, sending=wire.sending / link, receiving=wire.receiving / link)
+        return results(replace(system, pools=pools, wire=wire).serve(workload).clients)
+
+    base, moved = run(), [run(gpu=True), run(host=True)]
+    if system.wire is not None:
+        moved.append(run(link=exp(EIGHTY * LINK_SPREAD)))
+    return added_in_squares([np.log(each / base) for each in moved], chance)
 
 
 def half_widths(
     replica: Replica, uncertainty: Uncertainty, results: Callable[[Replica], Array], chance: Array
 ) -> Array:
-    """How far results may be off, as logarithms; ``results`` runs an engine and sums up what came out."""
-    by_gpu, by_host = responses(replica, uncertainty, results)
-    return np.asarray(np.sqrt(by_gpu**2 + by_host**2 + chance**2))
+    """The same of one replica; ``results`` runs it and sums up what came out."""
+    return added_in_squares(responses(replica, uncertainty, results), chance)
+
+
+def added_in_squares(moved: Sequence[Array], chance: Array) -> Array:
+    """What independent causes do together."""
+    return np.asarray(np.sqrt(np.square([*moved, chance]).sum(axis=0)))
 
 
 def responses(replica: Replica, uncertainty: Uncertainty, results: Callable[[Replica], Array]) -> tuple[Array, Array]:
     """By how much results move, as logarithms, with the GPU at the upper end of its interval, and with the host."""
-    base = results(slowed(replica))
-    by_gpu = results(slowed(replica, prompts=exp(uncertainty.prompts), decodes=exp(uncertainty.decodes)))
-    by_host = results(slowed(replica, host=exp(uncertainty.host)))
+    base = results(longer(replica, uncertainty))
+    by_gpu, by_host = (results(longer(replica, uncertainty, **{end: True})) for end in ("gpu", "host"))
     return np.asarray(np.log(by_gpu / base)), np.asarray(np.log(by_host / base))
 
 
-def forecast_intervals(forecast: Forecast | FleetForecast) -> Intervals:
+def longer(replica: Replica, about: Uncertainty, *, gpu: bool = False, host: bool = False) -> Replica:
+    """A replica at the upper end of its GPU's interval, or of its host's."""
+    return slowed(
+        replica,
+        prompts=exp(about.prompts) if gpu else 1.0,
+        decodes=exp(about.decodes) if gpu else 1.0,
+        host=exp(about.host) if host else 1.0,
+    )
+
+
+def forecast_intervals(forecast: Forecast) -> Intervals:
     """80 % intervals of a forecast's latencies and throughput.
 
     Where chance made the requests, it may have made others: what that does is told by a few further draws. Of requests
     that are given only the ranks of percentiles are left to chance.
     """
-    if isinstance(forecast, FleetForecast):
-        pool, records = forecast.pool, forecast.records
-    else:
-        pool, records = Pool((forecast.replica,)), (forecast.record,)
-    served = records[0] if len(records) == 1 else Served(records)
-    uncertainty = uncertainty_of(forecast.deployment, busiest(records))
-    lengths = LENGTHS if _jumps(pool) else LENGTHS_STEP_BY_STEP
-    luck = luck_of(forecast.workload, served, first_of(pool), lambda other: serve_pool(pool, other)[1], lengths)
+    system, served = forecast.system, forecast.clients
+    # No two pools were measured, on whatever machine.
+    spread = None if system.wire is None else ELSEWHERE
+    uncertainties = [uncertainty_of(pool.deployment, busiest(pool.records), spread) for pool in forecast.pools]
+    lengths = LENGTHS if _jumps(system) else LENGTHS_STEP_BY_STEP
+    replica = system.pools[-1].replica
+    luck = luck_of(forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths)
     chance = chance_in(served) if luck is None else luck
-    widths = pool_half_widths(pool, forecast.workload, uncertainty, results_of, chance)
-    return around(forecast, widths, gain_of(forecast.deployment, busiest(records)))
+    widths = system_half_widths(system, forecast.workload, uncertainties, results_of, chance)
+    gains = [gain_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
+    return around(forecast, widths, max(gains))
 
 
-def first_of(pool: Pool) -> Replica:
-    """Any engine of a pool: all are equal."""
-    return pool.replicas[0]
-
-
-def _jumps(pool: Pool) -> bool:
+def _jumps(system: System) -> bool:
     """Whether stretches of steps can be jumped over."""
-    first = first_of(pool)
-    return first.stages is None and not first.policy.prompts_first and not pool.lockstep
+    pool = system.pools[0]
+    plain = pool.replica.stages is None and not pool.replica.policy.prompts_first and not pool.engines.lockstep
+    return plain or system.wire is not None
 
 
-def around(forecast: Summary, widths: Array, gain: float = inf) -> Intervals:
+def around(forecast: Outcome, widths: Array, gain: float = inf) -> Intervals:
     """Intervals of these widths around a forecast's own numbers; no time is shorter by more than ``gain`` says."""
     factors, rate = np.exp(widths[:-1].reshape(4, len(NAMES))), exp(widths[-1])
     gains, faster = np.minimum(factors, exp(gain)), min(rate, exp(gain))

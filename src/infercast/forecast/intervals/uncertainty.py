@@ -2,9 +2,9 @@
 
 Three things are taken to be uncertain, and independent of each other:
 
-- *Kernels.* Every price has an 80 % interval of its own. Part of the error is common to the kernels of a step (a clock,
-  a memory that is slower than thought), the rest is each kernel's own and cancels: ``COMMON`` says how much of each
-  variance is taken to be common. Steps with prompts and those without are taken to be off in the same direction.
+- *Kernels.* Every estimate has an 80 % interval of its own. Part of the error is common to the kernels of a step (a
+  clock, a memory that is slower than thought), the rest is each kernel's own and cancels: ``COMMON`` says how much of
+  each variance is taken to be common. Steps with prompts and those without are taken to be off in the same direction.
 - *The host.* Everything that its thread does is off by one factor.
 - *Chance.* Another draw of arrivals and lengths gives other latencies (`forecast.luck`). Of requests that are given,
   which of them meet in a step is luck, and a percentile hangs on a few of them: it may as well have been one a few
@@ -15,7 +15,7 @@ machines (benchmarks/accuracy/fit_intervals.py); docs/validation.md tells how of
 
 All of them are engines with one GPU, told tokens by their own process, on machines of one kind. An engine on several
 GPUs or behind a server over HTTP is on a machine, and mostly of a version, that nobody looked at: steps and host may be
-off by more than prices say (``ELSEWHERE``), set on published runs (benchmarks/accuracy/fit_published_intervals.py).
+off by more than estimates say (``ELSEWHERE``), set on published runs (benchmarks/accuracy/fit_published_intervals.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from math import hypot, inf, log
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.forecast.explain.kernels import StepCost, price_shape
+from infercast.forecast.explain.kernels import StepCost, estimate_shape
 from infercast.forecast.explain.phases import average_shape
 from infercast.hardware.kernels import is_modelled
 from infercast.serve import Record, Replica
@@ -40,7 +40,7 @@ EIGHTY = 1.2816
 COMMON = {
     "measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "typical": 1.0, "roofline": 1.0,
 }  # fmt: skip
-"""The share of a kernel price's variance that all kernels of a step have in common, by what the price rests on. On a
+"""The share of the variance of a kernel's estimate that all kernels of a step have in common, by what it rests on. On a
 GPU that was measured kernels err each for itself; on one that was not, its own way of being different is in all."""
 HOST_SPREAD = 0.185
 """Standard deviation of the logarithm of host times."""
@@ -48,7 +48,7 @@ HOST_SPREAD = 0.185
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Standard deviations of logarithms of times, beyond what prices say."""
+    """Standard deviations of logarithms of times, beyond what estimates say."""
 
     prompts: float = 0.0
     decodes: float = 0.0
@@ -61,7 +61,9 @@ experts were off by that (52 ms for 72) while they were known from one prompt of
 MEASURED = Spread()
 ELSEWHERE = Spread(prompts=0.125, decodes=0.08, host=0.20)
 NETWORK_SPREAD = 0.3
-"""The same of collectives between nodes, of which none was measured: an assumption."""
+"""The same of collectives between nodes, of which none was measured: an assumption ..."""
+LINK_SPREAD = 0.2
+"""... and of what a link between two pools carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def _with_borrowed(spread: Spread, share: float) -> Spread:
 
 
 def widened(prompts: float, decodes: float, spread: Spread) -> Uncertainty:
-    """What prices say of steps with prompts and without, and what is added to it."""
+    """What estimates say of steps with prompts and without, and what is added to it."""
     if spread is MEASURED:
         return Uncertainty(prompts, decodes)
     return Uncertainty(
@@ -108,7 +110,7 @@ def widened(prompts: float, decodes: float, spread: Spread) -> Uncertainty:
 def _of_phase(deployment: Deployment, totals: PhaseTotals) -> float:
     if not totals.steps:
         return 0.0
-    return step_uncertainty(price_shape(deployment, average_shape(totals)), across_nodes=deployment.crosses_nodes)
+    return step_uncertainty(estimate_shape(deployment, average_shape(totals)), across_nodes=deployment.crosses_nodes)
 
 
 def most_gain(deployment: Deployment, steps: Iterable[StepCost]) -> float:
@@ -125,7 +127,7 @@ def most_gain(deployment: Deployment, steps: Iterable[StepCost]) -> float:
 def gain_of(deployment: Deployment, record: Record) -> float:
     """The same for the average steps of a run."""
     phases = [totals for totals in (record.prefilling, record.decoding) if totals.steps]
-    return most_gain(deployment, [price_shape(deployment, average_shape(totals)) for totals in phases])
+    return most_gain(deployment, [estimate_shape(deployment, average_shape(totals)) for totals in phases])
 
 
 def step_uncertainty(step: StepCost, *, across_nodes: bool = False) -> float:

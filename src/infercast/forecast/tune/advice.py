@@ -1,6 +1,6 @@
 """Launch configurations for a model's routed experts, ranked by what they should take.
 
-All configurations that can run are priced; the best few of them, no more than two of the same tile, are worth a try.
+All configurations that can run are estimated; the best few of them, no more than two of the same tile, are worth a try.
 A change is recommended untried only where the forecast gain is larger than what forecasts miss by (docs/tuning.md).
 """
 
@@ -56,7 +56,7 @@ class TunedShape:
     """What the engine runs by its rules of thumb."""
     best: tuple[Ranked, ...]
     """Fastest first."""
-    priced: int
+    estimated: int
     excluded: dict[str, int]
     """Configurations that cannot run, by the first word of why."""
 
@@ -144,18 +144,18 @@ def tune_shape(op: MoE, gpu: Gpu, top: int, launches: ExpertLaunches) -> TunedSh
     tokens = int(op.tokens)
     usual = launches.rule_of_thumb(tokens, op.num_local, op.dtype)
     tiles, reasons = runnable(op, gpu)
-    usual_price, prices = price_tiles(op, gpu, tiles_of([usual])), price_tiles(op, gpu, tiles)
-    base = float(usual_price.seconds[0])
+    usual_estimate, estimates = price_tiles(op, gpu, tiles_of([usual])), price_tiles(op, gpu, tiles)
+    base = float(usual_estimate.seconds[0])
     best = tuple(
         Ranked(
             Configuration(*tiles.one(number)),
-            float(prices.seconds[number]),
-            base / float(prices.seconds[number]),
-            _why(op, usual, usual_price, Configuration(*tiles.one(number)), prices, number),
+            float(estimates.seconds[number]),
+            base / float(estimates.seconds[number]),
+            _why(op, usual, usual_estimate, Configuration(*tiles.one(number)), estimates, number),
         )
-        for number in _choose(tiles, prices, usual, top)
+        for number in _choose(tiles, estimates, usual, top)
     )
-    default = Ranked(usual, base, 1.0, f"waits most for {_slowest(usual_price)}")
+    default = Ranked(usual, base, 1.0, f"waits most for {_slowest(usual_estimate)}")
     return TunedShape(op, tokens, default, best, len(tiles.rows), reasons)
 
 
@@ -168,10 +168,10 @@ def runnable(op: MoE, gpu: Gpu) -> tuple[Tiles, dict[str, int]]:
     return tiles.take(np.array([not reason for reason in why])), dict(counts)
 
 
-def _choose(tiles: Tiles, prices: Prices, usual: Configuration, top: int) -> list[int]:
+def _choose(tiles: Tiles, estimates: Prices, usual: Configuration, top: int) -> list[int]:
     """The fastest. Of equals the one nearest to the default, and no more than two of the same rows and columns."""
     far = np.sum([np.abs(np.log2(field / value)) for field, value in zip(tiles, usual, strict=True)], axis=0)
-    order = np.lexsort((far, np.round(np.log(prices.seconds), 3)))
+    order = np.lexsort((far, np.round(np.log(estimates.seconds), 3)))
     taken: list[int] = []
     same_tile: Counter[tuple[int, ...]] = Counter()
     same_step: set[tuple[int, ...]] = set()
@@ -196,16 +196,16 @@ PIPES = {
 }
 
 
-def _slowest(prices: Prices) -> str:
+def _slowest(estimates: Prices) -> str:
     """What the only configuration waits for."""
-    return PIPES[max(PIPES, key=lambda name: float(getattr(prices, name)[0]))]
+    return PIPES[max(PIPES, key=lambda name: float(getattr(estimates, name)[0]))]
 
 
-def _why(op: MoE, usual: Configuration, base: Prices, other: Configuration, prices: Prices, number: int) -> str:
+def _why(op: MoE, usual: Configuration, base: Prices, other: Configuration, estimates: Prices, number: int) -> str:
     """What changes, largest saving of a pipe first, in words."""
-    saved = {name: float(getattr(base, name)[0] - getattr(prices, name)[number]) for name in PIPES}
+    saved = {name: float(getattr(base, name)[0] - getattr(estimates, name)[number]) for name in PIPES}
     pipe = max(saved, key=lambda name: saved[name])
-    ratio = float(getattr(base, pipe)[0] / max(getattr(prices, pipe)[number], 1e-12))
+    ratio = float(getattr(base, pipe)[0] / max(getattr(estimates, pipe)[number], 1e-12))
     if ratio < 1.02:
         return "about the same by every measure"
     if pipe == "feed" and op.inter % ALIGNED and other.depth < usual.depth:
@@ -213,22 +213,22 @@ def _why(op: MoE, usual: Configuration, base: Prices, other: Configuration, pric
             f"{other.depth} instead of {usual.depth} values a step, where rows of {op.inter} are loaded value by value"
         )
     else:
-        what = _change(usual, other, pipe, base, prices, number)
+        what = _change(usual, other, pipe, base, estimates, number)
     return f"{what}: {PIPES[pipe]} takes {ratio:.1f} times less".replace("cores takes", "cores take")
 
 
-def _change(usual: Configuration, other: Configuration, pipe: str, base: Prices, prices: Prices, number: int) -> str:
+def _change(usual: Configuration, other: Configuration, pipe: str, base: Prices, estimates: Prices, number: int) -> str:
     """The change of the configuration that is behind a pipe's saving."""
-    held = int(base.resident[0]), int(prices.resident[number])
+    held = int(base.resident[0]), int(estimates.resident[number])
     if pipe == "latency" and held[1] > held[0]:
         return f"{held[1]} instead of {held[0]} thread blocks on an SM at once"
     if pipe == "dram" and other.group != usual.group:
         return f"{other.group} instead of {usual.group} row blocks share weights before the next are read"
     if pipe in ("feed", "dram") and other.rows > usual.rows:
-        less = float(base.weight_reads[0] / prices.weight_reads[number])
+        less = float(base.weight_reads[0] / estimates.weight_reads[number])
         return f"{other.rows} instead of {usual.rows} rows a tile, weights are read {less:.1f} times less often"
     if pipe == "tensor" and other.rows < usual.rows:
-        padding = float(base.padding[0]), float(prices.padding[number])
+        padding = float(base.padding[0]), float(estimates.padding[number])
         return (
             f"{other.rows} instead of {usual.rows} rows a tile, {padding[1]:.1f} computed for one, not {padding[0]:.1f}"
         )

@@ -114,8 +114,8 @@ def judge(shape: TunedShape, gpu: Gpu, rows: Iterable[Row], others: Sequence[Con
     asked = [(each.configuration, rank) for rank, each in enumerate(shape.best, start=1)]
     known = {configuration for configuration, _ in asked}
     lots = [(each, None) for each in others if each not in known]
-    tried = [Tried(running, 0, _price(shape, gpu, running), float(np.mean(times)))]
-    tried += [Tried(each, rank, _price(shape, gpu, each), seconds.get(each)) for each, rank in [*asked, *lots]]
+    tried = [Tried(running, 0, _seconds(shape, gpu, running), float(np.mean(times)))]
+    tried += [Tried(each, rank, _seconds(shape, gpu, each), seconds.get(each)) for each, rank in [*asked, *lots]]
     return Trial(shape, tuple(tried), max(times) / min(times) - 1.0)
 
 
@@ -123,6 +123,6 @@ def _configuration(values: Mapping[str, int]) -> Configuration:
     return Configuration(*(int(values.get(name, 0)) for name in FILE_KEYS))
 
 
-def _price(shape: TunedShape, gpu: Gpu, configuration: Configuration) -> float:
+def _seconds(shape: TunedShape, gpu: Gpu, configuration: Configuration) -> float:
     op = replace(shape.op, tokens=shape.tokens)
     return float(price_tiles(op, gpu, tiles_of([configuration])).seconds[0])

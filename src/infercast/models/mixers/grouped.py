@@ -102,7 +102,7 @@ class GroupedAttention(Mixer):
             op = head_norm(tokens, heads + kv_heads, self.head_dim, weights.base)
             calls.append(Call("qk_norm", op, layers))
             if self.norm_across and layout.tensor > 1:
-                squares = Collective("all_reduce", tokens * SQUARES_BYTES, layout.tensor)
+                squares = Collective("all_reduce", tokens * SQUARES_BYTES, layout.tensor, layout.library)
                 calls.append(Call("qk_norm_reduce", squares, layers))
         if self.rotary_dim:
             op = rope(tokens, heads + kv_heads, self.rotary_dim, weights.base, normed=self.qk_norm)

@@ -118,10 +118,10 @@ class Prefill:
         a, x = self, batch.x
         tiles = _tiles(a, batch, x)
         terms, kv_bytes, io_bytes = _terms(a, batch, tiles, x)
-        work = x.soft_max(a.family.softmax_overlap, terms["tensor"], terms["exponential"])
+        work = x.soft_pair(a.family.softmax_overlap, terms["tensor"], terms["exponential"])
         # Inside a tile the copies run under the products; the first and last bytes of a call do not.
         busy = terms["blocks"] + x.soft_max(6.0, work, terms["longest"], terms["l2"])
-        seconds = terms["launch"] + terms["chain"] + x.soft_max(CONSTANTS.overlap, terms["dram"], busy)
+        seconds = terms["launch"] + terms["chain"] + x.soft_pair(CONSTANTS.overlap, terms["dram"], busy)
         features = _features(a, batch, tiles, terms, seconds, io_bytes, x)
         return Physics(seconds, terms, x.columns(*features, *a.schedule.features(batch, kv_bytes)))
 
@@ -192,7 +192,7 @@ def _terms(a: Prefill, batch: Lengths, tiles: Tiles, x: Kit) -> tuple[dict[str, 
         "tensor": per_sm * flops / a.tensor_rate,
         "exponential": per_sm / a.special_rate,
         "blocks": a.chain * x.larger(blocks / sms - 1.0, 0.0),
-        "longest": x.soft_max(family.softmax_overlap, longest * flops / a.tensor_rate, longest / a.special_rate),
+        "longest": x.soft_pair(family.softmax_overlap, longest * flops / a.tensor_rate, longest / a.special_rate),
         "dram": io_bytes * (miss / a.dram_rate + (1.0 - miss) / a.l2_rate),
         "l2": tiles.keys * a.stored * a.value_bytes / a.l2_rate,
     }

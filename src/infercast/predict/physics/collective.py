@@ -63,7 +63,7 @@ def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     started = message_latency(gpu) if op.kind == "send_recv" else 0.0
     latency = x.like(message, started + passes * (nodes - 1) * gpu.network_latency)
     transfer = carried / (gpu.network_bandwidth * NETWORK_EFFICIENCY)
-    seconds = x.soft_max(NETWORK_SOFTNESS, latency, transfer)
+    seconds = x.soft_pair(NETWORK_SOFTNESS, latency, transfer)
     if op.kind == "send_recv" or node == 1:
         return Priced(seconds, latency, transfer, 0.0)
     inner = _inside(replace(op, gpus=node, library="nccl"), gpu, message, x)

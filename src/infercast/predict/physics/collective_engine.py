@@ -77,7 +77,7 @@ def _shots(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     seconds = SHOT_LATENCY - saved + SHOT_STEP * (op.gpus - 1) + x.where(one, 0.0, SECOND_SHOT)
     latency = seconds * delay(gpu, CLOCK_POWER)
     transfer = x.where(one, (op.gpus - 1) * message, op.link_share * message) / link
-    return Priced(x.soft_max(SHOT_SOFTNESS, latency, transfer), latency, transfer, x.where(one, 2.0, 3.0))
+    return Priced(x.soft_pair(SHOT_SOFTNESS, latency, transfer), latency, transfer, x.where(one, 2.0, 3.0))
 
 
 def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
@@ -90,4 +90,4 @@ def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     latency = x.like(message, SYMMETRIC_LATENCY * delay(gpu, CLOCK_POWER))
     # Two copies read and write it once each.
     transfer = carried / (link_rate(gpu, op.gpus) * share) + 4.0 * message / gpu.dram_bandwidth
-    return Priced(x.soft_max(SHOT_SOFTNESS, latency, transfer), latency, transfer, 8.0 if by_switch else 7.0)
+    return Priced(x.soft_pair(SHOT_SOFTNESS, latency, transfer), latency, transfer, 8.0 if by_switch else 7.0)

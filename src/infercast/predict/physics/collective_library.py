@@ -74,7 +74,7 @@ def _by(
     share = protocol.efficiency - protocol.pair_loss / op.gpus if gpu.is_linked(op.gpus) else 1.0
     latency = x.like(carried, (protocol.latency + passes * protocol.step * (op.gpus - 1)) * slow)
     transfer = carried / (link_rate(gpu, op.gpus) * share)
-    return Priced(x.soft_max(protocol.softness, latency, transfer), latency, transfer, algorithm)
+    return Priced(x.soft_pair(protocol.softness, latency, transfer), latency, transfer, algorithm)
 
 
 def _exchange(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:

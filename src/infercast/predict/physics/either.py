@@ -32,6 +32,7 @@ class Arrays:
     log2: Any = staticmethod(terms.log2)
     logs: Any = staticmethod(lambda *values: [terms.log2(value) for value in values])
     soft_max: Any = staticmethod(terms.soft_max)
+    soft_pair: Any = staticmethod(terms.soft_max)
     miss_share: Any = staticmethod(terms.miss_share)
     fill: Any = staticmethod(terms.fill)
     columns: Any = staticmethod(terms.columns)
@@ -65,10 +66,13 @@ class Arrays:
         return type(options[0])(*[np.choose(which.astype(np.intp), each) for each in zip(*options, strict=True)])
 
     @staticmethod
-    def spread(count: Number, most: int) -> tuple[Number, type[Arrays]]:
-        """Of the numbers up to ``count`` so many at most, evenly chosen, along a further axis; the kit for them."""
+    def spread(count: Number, most: int, height: Number, group: float) -> tuple[Number, Number, Kit]:
+        """Of ``count`` tiles so many at most, evenly chosen, along a further axis: where each begins and ends.
+
+        A tile has so many rows, of which a ``group`` belongs to one query. The kit is the one for them.
+        """
         samples = int(min(most, count.max(initial=1)))
-        return np.floor((np.arange(samples) + 0.5) / samples * count[..., None]), Arrays
+        return *_spread(count[..., None], samples, height[..., None], group), Arrays
 
     @staticmethod
     def either(condition: Number, one: Callable[[], Number], other: Callable[[], Number]) -> Number:
@@ -152,8 +156,9 @@ class Plain:
     @staticmethod
     def logs(*values: Number) -> list[Number]:
         """The same of several, which spares a call each."""
-        log2 = math.log2
-        return [log2(value if value > 1e-12 else 1e-12) for value in values]
+        if min(values) > 1e-12:
+            return [*map(math.log2, values)]
+        return [math.log2(max(value, 1e-12)) for value in values]
 
     @staticmethod
     def soft_max(power: float, *parts: Number) -> Number:
@@ -163,6 +168,13 @@ class Plain:
         for part in parts:
             scaled += (part / largest) ** power
         return float(largest * scaled ** (1.0 / power))
+
+    @staticmethod
+    def soft_pair(power: float, one: Number, other: Number) -> Number:
+        """The same of two, of which one is the largest."""
+        if one < other:
+            one, other = other, one
+        return one * (1.0 + (other / one) ** power) ** (1.0 / power)
 
     @staticmethod
     def miss_share(working_set: Number, cache_bytes: Number, sharpness: float = 2.0) -> Number:
@@ -184,9 +196,11 @@ class Plain:
         return [*parts]
 
     @staticmethod
-    def spread(count: Number, most: int) -> tuple[Number, Kit]:
-        """Of the numbers up to ``count`` so many at most, evenly chosen, and the kit for them."""
-        return (0.0, Plain) if count <= 1 else (_spread(count, min(most, count)), Samples)
+    def spread(count: Number, most: int, height: Number, group: float) -> tuple[Number, Number, Kit]:
+        """Of ``count`` tiles so many at most, evenly chosen: where each begins and ends, and the kit for them."""
+        if count <= 1:
+            return 0, math.ceil(height / group), Plain
+        return *_spread_of_one(count, min(most, count), height, group), Samples
 
     @staticmethod
     def either(condition: Number, one: Callable[[], Number], other: Callable[[], Number]) -> Number:
@@ -199,9 +213,12 @@ class Plain:
         return function(one, other) if needed else 1.0
 
 
-@lru_cache
-def _spread(count: int, samples: int) -> Array:
-    return np.asarray(np.floor((np.arange(samples) + 0.5) / samples * count))
+def _spread(count: Number, samples: int, height: Number, group: float) -> tuple[Array, Array]:
+    number = np.floor((np.arange(samples) + 0.5) / samples * count)
+    return np.floor(number * height / group), np.ceil((number + 1.0) * height / group)
+
+
+_spread_of_one = lru_cache(_spread)
 
 
 Kit = type[Plain] | type[Arrays]

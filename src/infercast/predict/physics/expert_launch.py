@@ -114,11 +114,12 @@ class Prices(NamedTuple):
 def row_blocks(op: MoE, tiles: Tiles) -> Blocks:
     """Spread the tokens over the experts and cut each expert's into row blocks."""
     tokens = np.atleast_1d(np.asarray(op.tokens, dtype=np.float64))
-    rows, hit, blocks, _ = (each[0] for each in route(op, tokens, tiles.rows, Arrays))
+    rows, hit, by_height, _ = route(op, tokens, tiles.rows, Arrays)
+    blocks = np.concatenate(by_height)
     pairs = float(tokens[0]) * op.topk
     room = pairs + op.experts * (tiles.rows - 1)
     room = np.where(tokens[0] < tiles.rows, np.minimum(room, pairs * tiles.rows), room)
-    return Blocks(float(rows), float(hit), blocks, np.maximum(np.ceil(room / tiles.rows), blocks))
+    return Blocks(float(rows[0]), float(hit[0]), blocks, np.maximum(np.ceil(room / tiles.rows), blocks))
 
 
 def price_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) -> Prices:

@@ -24,8 +24,8 @@ class Routed(NamedTuple):
     rows: Number
     hit: Number
     """Experts that get any."""
-    blocks: Array
-    """Row blocks, for each height of a tile along a further axis."""
+    blocks: list[Number]
+    """Row blocks, for each height of a tile."""
     most: Number
     """Tokens of the most loaded expert."""
 
@@ -47,7 +47,7 @@ def route(op: MoE, tokens: Number, heights: Array, x: Kit) -> Routed:
     hit = x.clip(expected, x.smaller(op.topk * op.num_local / op.experts, most), most)
     tiles = np.maximum(np.ceil(loads[..., None] / heights - 1e-9), 1.0)
     tiles *= x.along(chance * x.along(hit / expected))
-    blocks = np.maximum(np.add.reduce(tiles, axis=-2) * of_class, 1.0)
+    blocks = [x.larger(each * of_class, 1.0) for each in x.apart(np.add.reduce(tiles, axis=-2))]
     return Routed(rows, hit, blocks, x.last(loads))  # classes are in rising order
 
 

@@ -78,8 +78,11 @@ class Schedule:
         allowed = self._parts_allowed(batch, longest_queries, rows, keys)
         parts = x.clip(x.ceil(key_tiles / each(planned)), 1.0, each(allowed))
         tiles, y = self._tiles_of_rows(batch, each(rows), each(keys), row_tiles)
-        cut = y.ceil(tiles / x.along(parts))
-        items = x.larger(batch.total(row_tiles * y.mean(y.ceil(tiles / cut))) * per_head, 1.0)
+        cut, pieces = tiles, 1.0
+        if x.any(parts > 1.0):
+            cut = y.ceil(tiles / x.along(parts))
+            pieces = y.mean(y.ceil(tiles / cut))
+        items = x.larger(batch.total(row_tiles * pieces) * per_head, 1.0)
         all_tiles = batch.total(row_tiles * y.mean(tiles)) * per_head
         longest, shortest = x.larger(batch.longest(y.most(cut)), 1.0), batch.shortest(y.least(cut))
         per_sm, even = items / sms, x.larger(all_tiles, 1e-3) / sms
@@ -113,14 +116,14 @@ class Schedule:
 
         They are causal and in their window. The kit is the one for them.
         """
-        along, group, window = batch.x.along, self.group, self.op.window
-        number, y = batch.x.spread(row_tiles, SAMPLES)
-        queries, unit, rows, cached = along(batch.queries), along(keys), along(rows), along(batch.keys - batch.queries)
-        last = y.ceil((cached + y.ceil(y.smaller((number + 1.0) * rows, queries * group) / group)) / unit)
+        x, along, window = batch.x, batch.x.along, self.op.window
+        begin, end, y = x.spread(row_tiles, SAMPLES, rows, self.group)
+        unit, cached = along(keys), along(batch.keys - batch.queries)
+        # What is padding has a query here, and so a tile: nothing is divided by zero.
+        last = y.ceil((cached + y.smaller(end, along(x.larger(batch.queries, 1.0)))) / unit)
         if not window:
-            return y.larger(last, 1.0), y
-        begin = y.floor(y.larger(cached + y.floor(number * rows / group) - window + 1.0, 0.0) / unit)
-        return y.larger(last - begin, 1.0), y
+            return last, y
+        return y.larger(last - y.floor(y.larger(cached + begin - window + 1.0, 0.0) / unit), 1.0), y
 
     def _parts_allowed(self, batch: Lengths, longest_queries: Number, rows: Number, keys: Number) -> Number:
         """The most parts that a sequence may be cut into: fixed in a graph, else as if the longest were alone."""

@@ -8,6 +8,7 @@ A100, L40S, H100 and H200; they are not hardware facts, and other kernel familie
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -46,11 +47,12 @@ LAUNCHES, PER_EXPERT = 35e-6, 5e-9
 
 
 class _Tile(NamedTuple):
-    """A tile of a grouped product: how many lie across, and seconds to multiply one and to feed it."""
+    """A tile: how many lie across both products, and seconds to multiply one and to feed it in each."""
 
-    across: int
-    multiply: float
-    feed: float
+    rows: int
+    across: tuple[int, int]
+    multiply: tuple[float, float]
+    feed: tuple[float, float]
 
 
 class _Cut(NamedTuple):
@@ -78,8 +80,10 @@ class Experts:
         self.gpu, self.op = gpu, (op := as_run(op, gpu))
         self.activation, self.weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
         up = (op.matrices - 1) * op.inter
-        self.products = (up, op.hidden), (op.hidden, op.inter)
-        self.tiles = [[_tile(op, gpu, *tile, *product) for product in self.products] for tile in TILES]
+        products = (up, op.hidden), (op.hidden, op.inter)
+        # Width, depth, bytes of a weight, bytes of a row that goes in and comes out.
+        self.products = [(*each, self.weight, each[1] * self.activation + each[0] * 2) for each in products]
+        self.tiles = [_tile(op, gpu, *tile, products) for tile in TILES]
         self.inner_bytes = (2 * up + 2 * op.inter + 2 * op.hidden) * 2
         self.stream_rate = gpu.dram_bandwidth * DRAM_EFFICIENCY
         self.launch = LAUNCHES * (0.45 + 0.55 * 1.83e9 / gpu.boost_clock) + PER_EXPERT * op.experts
@@ -94,7 +98,7 @@ class Experts:
         x, op, l2_bytes = kit_of(tokens), self.op, self.gpu.l2_bytes
         rows, hit, by_height, most_loaded = route(op, tokens, HEIGHTS, x)
         weights, inner = hit * op.matrices * op.hidden * op.inter * self.weight, rows * self.inner_bytes
-        cuts = [self._cut(number, blocks, x) for number, blocks in enumerate(x.apart(by_height))]
+        cuts = [self._cut(tile, blocks, x) for tile, blocks in zip(self.tiles, by_height, strict=True)]
         fixed = between(op, self.gpu, tokens, rows, x), x.like(rows, self.launch)
         missed = x.miss_share(weights + 0.3 * inner, l2_bytes), x.miss_share(inner, l2_bytes)
         seconds, terms, tile = self._fastest(cuts, rows, hit, missed, fixed)
@@ -116,17 +120,21 @@ class Experts:
             seconds, terms, _ = self._fastest(cuts, rows, hit, (1.0, missed[1]), fixed)
         return Physics(seconds, terms, features)
 
-    def _cut(self, number: int, blocks: Number, x: Kit) -> _Cut:
-        """So many row blocks by the tile of this number."""
-        up, down = self.tiles[number]
-        rounds_up, rounds_down = blocks * up.across / self.gpu.sms, blocks * down.across / self.gpu.sms
-        waves_up = rounds_up + WAVE_ROUNDING * (x.ceil(rounds_up) - rounds_up)
-        waves_down = rounds_down + WAVE_ROUNDING * (x.ceil(rounds_down) - rounds_down)
-        tensor_up, cache_up = waves_up * up.multiply, waves_up * up.feed
-        tensor_down, cache_down = waves_down * down.multiply, waves_down * down.feed
-        both = tensor_up + tensor_down, cache_up + cache_down
-        padded = blocks * TILES[number][0]
-        return _Cut(tensor_up + cache_up, tensor_down + cache_down, *both, rounds_up, rounds_down, padded)
+    def _cut(self, tile: _Tile, blocks: Number, x: Kit) -> _Cut:
+        """So many row blocks by one tile."""
+        ceil, sms, (rows, across, multiply, feed) = x.ceil, self.gpu.sms, tile
+        rounds_up, rounds_down = blocks * across[0] / sms, blocks * across[1] / sms
+        up = rounds_up + WAVE_ROUNDING * (ceil(rounds_up) - rounds_up)
+        down = rounds_down + WAVE_ROUNDING * (ceil(rounds_down) - rounds_down)
+        tensor_up, tensor_down, cache_up, cache_down = (
+            up * multiply[0],
+            down * multiply[1],
+            up * feed[0],
+            down * feed[1],
+        )
+        tensor, cache = tensor_up + tensor_down, cache_up + cache_down
+        busy = tensor_up + cache_up, tensor_down + cache_down
+        return _Cut(*busy, tensor, cache, rounds_up, rounds_down, blocks * rows)
 
     def _fastest(
         self, cuts: list[_Cut], rows: Number, hit: Number, missed: tuple[Number, Number], fixed: tuple[Number, Number]
@@ -134,34 +142,35 @@ class Experts:
         """Seconds, their terms and the best tile, if these shares of the weights and of the inner traffic miss L2."""
         x, (weights_missed, inner_missed), (between_seconds, launch) = kit_of(rows), missed, fixed
         first, second = [
-            (hit * width * depth * self.weight * weights_missed + rows * self._row_bytes(width, depth) * inner_missed)
-            / self.stream_rate
-            + 1e-12
-            for width, depth in self.products
+            (hit * width * depth * weight * weights_missed + rows * row_bytes * inner_missed) / self.stream_rate + 1e-12
+            for width, depth, weight, row_bytes in self.products
         ]
-        best, tile = x.like(rows, inf), x.like(rows, 0)
-        for number, cut in enumerate(cuts):
-            # A soft maximum is never below the maximum: most tiles need not be looked at closer.
-            if x.any(x.larger(cut.up, first) + x.larger(cut.down, second) < best):
-                seconds = x.soft_max(OVERLAP, cut.up, first) + x.soft_max(OVERLAP, cut.down, second)
+        soft_pair, best, tile = x.soft_pair, x.like(rows, inf), x.like(rows, 0)
+        for number, (up, down, *_) in enumerate(cuts):
+            if x.any(up + down < best):  # a soft maximum is never below what it is of
+                seconds = soft_pair(OVERLAP, up, first) + soft_pair(OVERLAP, down, second)
                 is_better = seconds < best
                 best, tile = x.where(is_better, seconds, best), x.where(is_better, number, tile)
         cut = x.pick(tile, cuts)
         terms = {"tensor": cut.tensor, "l2": cut.cache, "dram": first + second}
         return launch + between_seconds + best, {**terms, "between": between_seconds, "launch": launch}, tile
 
-    def _row_bytes(self, width: int, depth: int) -> float:
-        return depth * self.activation + width * 2
 
-
-def _tile(op: MoE, gpu: Gpu, rows: int, cols: int, width: int, depth: int) -> _Tile:
-    """On a product of this width and depth."""
+def _tile(op: MoE, gpu: Gpu, rows: int, cols: int, products: Sequence[tuple[int, int]]) -> _Tile:
+    """On products of these widths and depths."""
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
     peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5
-    multiply = 2.0 * rows * cols * (ceil(depth / 64) * 64) / (peak / gpu.sms * TENSOR_EFFICIENCY)
     slower = facts_of(gpu).misaligned_experts if op.inter % 16 else 1.0
-    feed = (rows * activation + cols * weight) * depth / (gpu.l2_bandwidth / gpu.sms * FEED_EFFICIENCY) * slower
-    return _Tile(ceil(width / cols), multiply + TILE_LATENCY, feed)
+    per_value = gpu.l2_bandwidth / gpu.sms * FEED_EFFICIENCY
+    each = [
+        (
+            ceil(width / cols),
+            2.0 * rows * cols * (ceil(depth / 64) * 64) / (peak / gpu.sms * TENSOR_EFFICIENCY) + TILE_LATENCY,
+            (rows * activation + cols * weight) * depth / per_value * slower,
+        )
+        for width, depth in products
+    ]
+    return _Tile(rows, *zip(*each, strict=True))
 
 
 def between(op: MoE, gpu: Gpu, tokens: Number, rows: Number, x: Kit) -> Number:

@@ -29,7 +29,11 @@ COLOURS = {
 }  # fmt: skip
 OTHERS, HOST = SERIES[9], GRID
 KIND_TITLES = {"prefill": "prompts alone", "mixed": "prompts beside decoding", "decode": "decoding alone"}
-PART_COLOURS = (*SERIES[4:5], *SERIES[1:2], *SERIES[3:4], HOST, *SERIES[0:1], *SERIES[6:7], *SERIES[8:9], GRID, OTHERS)
+PART_COLOURS = (
+    SERIES[4], SERIES[1], SERIES[3], HOST, SERIES[0], SERIES[6], SERIES[8], GRID, OTHERS,
+    SERIES[2], SERIES[5], SERIES[7], SERIES[3], OTHERS,
+)  # fmt: skip
+"""Of the parts of the time to first token; the second line is of a link and a decode pool."""
 
 
 def draw(name: str, description: str, height: float, paint: Callable[[Any, Tips], None], width: float = WIDTH) -> str:
@@ -135,7 +139,7 @@ def composition_chart(breakdown: Breakdown) -> str:
         of_family = families.setdefault(part.family, dict.fromkeys(KINDS, 0.0))
         for kind in KINDS:
             of_family[kind] += part.seconds[kind]
-    rows = [*families.items(), ("GPU waits for host", breakdown.host.seconds)]
+    rows = [*families.items(), (breakdown.host.name, breakdown.host.seconds)]
     totals = {kind: sum(seconds[kind] for _, seconds in rows) for kind in kinds}
     height = 1.3 + 0.5 * len(kinds)
 
@@ -145,7 +149,7 @@ def composition_chart(breakdown: Breakdown) -> str:
             axes,
             [f"{KIND_TITLES[kind]}\n{_count(breakdown.steps[kind], 'step')}" for kind in kinds],
             [
-                (name, COLOURS.get(name, OTHERS) if name != "GPU waits for host" else HOST, [s[k] for k in kinds])
+                (name, COLOURS.get(name, OTHERS) if name != breakdown.host.name else HOST, [s[k] for k in kinds])
                 for name, s in rows
             ],
             [totals[kind] for kind in kinds],

@@ -7,38 +7,45 @@ from html import escape
 from importlib import resources
 
 from infercast.forecast.explain.overview import Overview, SlowRequest
-from infercast.forecast.explain.phases import Phase
 from infercast.forecast.explain.rooflines import StepRoofline
 from infercast.forecast.intervals.intervals import Band
-from infercast.forecast.latency import NAMES, Percentiles
+from infercast.forecast.latency import NAMES
+from infercast.forecast.pools import PoolRun
 from infercast.forecast.saturation import OVERLOADED
 from infercast.report.caveats import caveats
+from infercast.report.forecast import (
+    PHASE_COLUMNS,
+    engine_cells,
+    latency_cells,
+    load_rows,
+    phase_cells,
+    phase_title,
+    pool_title,
+    system_facts,
+)
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.page import charts
 from infercast.report.page.roofline_chart import PHASE_TITLES, roofline_chart
-from infercast.report.serving import deployment_facts
-from infercast.report.state import TITLES
+from infercast.report.quantities import RESULTS, latencies_of
 from infercast.units import format_percent, format_rate, format_seconds
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Nothing is loaded from anywhere, and a browser sees to it."""
-LEAST_SHARE = 0.001
-"""Kernels below this share of a step are left out of tables."""
 
 
 def report_page(overview: Overview, version: str, command: str = "") -> str:
     """The whole page; ``command`` is what it was made by."""
     forecast = overview.forecast
-    deployment = forecast.deployment
-    title = f"{deployment.model.name} on {deployment.layout.gpus} x {deployment.gpu.title}"
+    gpus = " and ".join(f"{pool.pool.gpus} x {pool.deployment.gpu.title}" for pool in forecast.pools)
+    title = f"{forecast.deployment.model.name} on {gpus}"
     style = resources.files("infercast").joinpath("report/page.css").read_text(encoding="utf-8")
     about = f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
     sections = [
         _section("latency", "Latency", _latency(overview)),
         _section("load", "Load", _load(overview)),
         _section("kernels", "Where time goes", _kernels(overview)),
-        _section("roofline", "How close kernels come to what the GPU can do", _roofline(overview.rooflines)),
-        *([_section("slowest", "The slowest first tokens", _slowest(overview.slowest))] if overview.slowest else []),
+        _section("roofline", "How close kernels come to what the GPU can do", _rooflines(overview)),
+        _section("slowest", "The slowest first tokens", _slowest(overview.slowest)),
         _section("sources", "What was simulated, and what it rests on", _sources(overview)),
     ]
     return "\n".join(
@@ -79,11 +86,10 @@ def _cards(overview: Overview) -> str:
     ]
     if forecast.tpot is not None and intervals.tpot is not None:
         cards.append(("TPOT p50", format_seconds(forecast.tpot.p50), _ends(intervals.tpot, "p50")))
-    tokens, requests = forecast.output_tokens_per_second, forecast.requests_per_second
-    cards += [
-        ("output tokens/s", f"{tokens:,.0f}", format_rates(intervals.output_tokens_per_second)),
-        ("requests/s", f"{requests:,.2f}", format_rates(intervals.requests_per_second)),
-    ]
+    for quantity in RESULTS:
+        if quantity.matters(forecast):
+            ends = format_rates(getattr(intervals, quantity.interval)) if quantity.interval else ""
+            cards.append((quantity.label, quantity.write(quantity.of(forecast)), ends))
     parts = [
         f'<div class="card"><div class="name">{escape(name)}</div><div class="value">{escape(value)}</div>'
         f'<div class="interval">{escape(interval)}</div></div>'
@@ -97,95 +103,61 @@ def _ends(band: Band, name: str) -> str:
 
 
 def _latency(overview: Overview) -> str:
-    forecast, intervals = overview.forecast, overview.intervals
-    latencies: list[tuple[str, Percentiles | None, Band | None]] = [
-        ("time to first token (TTFT)", forecast.ttft, intervals.ttft),
-        ("time per output token (TPOT)", forecast.tpot, intervals.tpot),
-        ("inter-token latency", forecast.inter_token, intervals.inter_token),
-        ("end to end", forecast.end_to_end, intervals.end_to_end),
-    ]
     rows = []
-    for title, values, band in latencies:
-        cells = ["-"] * len(NAMES)
-        if values is not None and band is not None:
-            cells = [
-                f"{escape(format_seconds(getattr(values, name)))}<small>{escape(_ends(band, name))}</small>"
-                for name in NAMES
-            ]
-        rows.append([escape(title), *cells])
+    for latency, values, band in latencies_of(overview.forecast, overview.intervals):
+        ends = [""] * len(NAMES) if band is None else [f"<small>{escape(_ends(band, name))}</small>" for name in NAMES]
+        cells = [f"{escape(cell)}{end}" for cell, end in zip(latency_cells(values), ends, strict=True)]
+        rows.append([escape(latency.title.replace("  ", "\u2003")), *cells])
     note = '<p class="note">Grey bands are the 80 % intervals of the percentiles.</p>'
     return charts.latency_chart(overview) + note + _table(["", *NAMES], rows)
 
 
 def _load(overview: Overview) -> str:
     forecast = overview.forecast
-    words = [
-        f"{forecast.state.sentence.capitalize()}. Steady state: {forecast.steady.sentence}.",
-        f"{forecast.running.mean:,.1f} sequences run on average, {forecast.running.peak:,.0f} at most; "
-        f"{forecast.waiting.mean:,.1f} requests wait on average, {forecast.waiting.peak:,.0f} at most.",
-        f"The KV cache is {format_percent(forecast.kv_usage.mean)} full on average, "
-        f"{format_percent(forecast.kv_usage.peak)} at most.",
+    tables = [
+        f"<h3>{escape(pool_title(pool, 'Engines'))}</h3>" + _table(*engine_cells(pool.engines))
+        for pool in (forecast.pools if len(forecast.engines) > 1 else ())
     ]
-    if forecast.prefix_hit_rate > 0:
-        words.append(f"{format_percent(forecast.prefix_hit_rate)} of prompt tokens were in the prefix cache.")
-    if forecast.num_preemptions:
-        words.append(f"The KV cache ran full: {forecast.num_preemptions:,} preemptions.")
-    return f"<p>{escape(' '.join(words))}</p>" + charts.load_chart(overview)
+    return _facts(load_rows(forecast)) + charts.load_chart(overview) + "".join(tables)
+
+
+def _facts(rows: Iterable[tuple[str, str]]) -> str:
+    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(value)}</dd>' for name, value in rows)}</dl>"
 
 
 def _kernels(overview: Overview) -> str:
-    breakdown = overview.breakdown
-    chart = _note_on_engines(overview) if breakdown is None else charts.composition_chart(breakdown)
-    return chart + "".join(_phase(phase) for phase in overview.forecast.phases)
+    parts = [charts.composition_chart(overview.breakdown)]
+    for pool in overview.forecast.pools:
+        parts.append(_note_on_engines(pool))
+        for phase in pool.phases:
+            title = phase_title(pool, phase)
+            rows = [list(map(escape, row)) for row in phase_cells(phase)]
+            parts.append(f"<h3>{escape(pool_title(pool, title[:1].upper() + title[1:]))}</h3>")
+            parts.append(_table(PHASE_COLUMNS, rows, words=(0, 3, 4, 5)))
+    return "".join(parts)
 
 
-def _note_on_engines(overview: Overview) -> str:
-    """Whose steps are shown where there are several engines or stages."""
-    deployment = overview.forecast.deployment
-    layout = deployment.layout
-    engine = "the replica that took most steps" if layout.data > 1 else "the pipeline"
-    stages = "; times are those of all stages together, which overlap" if layout.pipeline > 1 else ""
-    waits = "; an idle GPU may wait for the other replicas, too" if deployment.shares_experts else ""
-    return f'<p class="note">{escape(f"Steps of {engine}{stages}{waits}.")}</p>'
+def _note_on_engines(pool: PoolRun) -> str:
+    """Whose steps are in the tables where there are several replicas or stages."""
+    staged = pool.deployment.layout.pipeline > 1
+    if len(pool.records) == 1 and not staged:
+        return ""
+    engine = "the replica that took most steps" if len(pool.records) > 1 else "the pipeline"
+    stages = "; times are those of all stages together, which overlap" if staged else ""
+    waits = "; an idle GPU may wait for the other replicas, too" if pool.deployment.shares_experts else ""
+    return f'<p class="note">{escape(pool_title(pool, f"Tables are of steps of {engine}{stages}{waits}."))}</p>'
 
 
-def _phase(phase: Phase) -> str:
-    rows = [
-        [
-            escape(family.family),
-            format_percent(family.seconds / phase.whole),
-            format_seconds(family.seconds / phase.steps),
-            escape(family.bound),
-            escape(family.source),
-            escape(", ".join(name for name, _ in family.kernels[:4])),
-        ]
-        for family in phase.families
-        if family.seconds >= LEAST_SHARE * phase.whole
-    ]
-    if (idle := phase.host_bound_seconds) >= LEAST_SHARE * phase.whole:
-        rows.append(
-            [
-                "GPU idle",
-                format_percent(idle / phase.whole),
-                format_seconds(idle / phase.steps),
-                phase.waits_for,
-                "",
-                "",
-            ]
-        )
-    title = f"{phase.steps:,} {TITLES[phase.name]}, {format_seconds(phase.seconds / phase.steps)} each"
-    columns = ["family", "share", "per step", "bound by", "source", "largest kernels"]
-    return f"<h3>{escape(title)}</h3>" + _table(columns, rows, words=(0, 3, 4, 5))
-
-
-def _roofline(rooflines: Sequence[StepRoofline]) -> str:
-    parts = [roofline_chart(rooflines)]
-    parts.append(
+def _rooflines(overview: Overview) -> str:
+    pools = zip(overview.forecast.pools, overview.rooflines, strict=True)
+    shown = [(pool_title(pool, PHASE_TITLES[each.phase]), each) for pool, several in pools for each in several]
+    parts = [
+        roofline_chart(shown),
         '<p class="note">Larger marks take more of the step. The roof is what the GPU could do at best: its memory '
         "bandwidth times the operations per byte, or its peak rate; what is still in its cache may beat it. Kernels "
-        "that only move data are not shown.</p>"
-    )
-    for roofline in rooflines:
+        "that only move data are not shown.</p>",
+    ]
+    for title, roofline in shown:
         rows = [
             [
                 escape(point.name),
@@ -197,9 +169,8 @@ def _roofline(rooflines: Sequence[StepRoofline]) -> str:
             ]
             for point in roofline.points[:6]
         ]
-        title = f"{PHASE_TITLES[roofline.phase]}: {_step_words(roofline)}"
         columns = ["kernel", "share", "operations per byte", "reaches", "roof", "of the roof"]
-        parts.append(f"<h3>{escape(title)}</h3>" + _table(columns, rows))
+        parts.append(f"<h3>{escape(f'{title}: {_step_words(roofline)}')}</h3>" + _table(columns, rows))
     return "".join(parts)
 
 
@@ -237,10 +208,10 @@ def _reasons(request: SlowRequest) -> str:
 
 
 def _sources(overview: Overview) -> str:
-    rows = [*deployment_facts(overview.forecast.deployment), ("workload", overview.forecast.workload.description)]
-    facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
+    sections = system_facts(overview.forecast)
+    parts = [(f"<h3>{escape(title)}</h3>" if len(sections) > 1 else "") + _facts(rows) for title, rows in sections]
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in caveats(overview.forecast))
-    return f"<dl>{facts}</dl><h3>Caveats</h3><ul>{items}</ul>"
+    return f"{''.join(parts)}<h3>Caveats</h3><ul>{items}</ul>"
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[int, ...] = (0,)) -> str:

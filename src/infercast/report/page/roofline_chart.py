@@ -25,17 +25,18 @@ LEFT, RIGHT = 0.3, 6e3
 PHASE_TITLES = {"prefill": "average step with prompt tokens", "decode": "average step of decoding"}
 
 
-def roofline_chart(rooflines: Sequence[StepRoofline]) -> str:
-    """Kernels of average steps under the roof of the GPU."""
+def roofline_chart(rooflines: Sequence[tuple[str, StepRoofline]]) -> str:
+    """Kernels of average steps, each with its title, under the roof of the GPU."""
     charts = []
-    for number, roofline in enumerate(rooflines):
+    for number, (title, roofline) in enumerate(rooflines):
 
-        def paint(figure: Any, tips: Tips, roofline: StepRoofline = roofline) -> None:
+        def paint(figure: Any, tips: Tips, title: str = title, roofline: StepRoofline = roofline) -> None:
             axes = figure.subplots(gridspec_kw={"left": 0.16, "right": 0.98, "bottom": 0.12, "top": 0.93})
+            axes.set_title(title)
             _roofline(axes, roofline, tips)
 
-        name = "roofline" if number == 0 else f"roofline-{roofline.phase}"
-        words = f"What the kernels of an {PHASE_TITLES[roofline.phase]} reach against what the GPU allows"
+        name = "roofline" if number == 0 else f"roofline-{number}"
+        words = f"What kernels reach against what the GPU allows: {title}"
         charts.append(draw(name, words, 3.9, paint, HALF))
     return f'<div class="pair">{"".join(charts)}</div>'
 
@@ -45,7 +46,7 @@ def _roofline(axes: Axes, roofline: StepRoofline, tips: Tips) -> None:
     lowest = min(point.flops_per_second for point in roofline.points)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set(title=PHASE_TITLES[roofline.phase], xlabel="operations per byte", ylabel="TFLOP/s", xlim=(low, high))
+    axes.set(xlabel="operations per byte", ylabel="TFLOP/s", xlim=(low, high))
     axes.set_ylim(0.5 * lowest / TERA, 2.5 * max(roofline.peaks.values()) / TERA)
     used = {point.dtype for point in roofline.points if point.share >= 0.05}
     for dtype, peak in ((dtype, peak) for dtype, peak in roofline.peaks.items() if dtype in used):

@@ -1,4 +1,4 @@
-"""How wrong kernel prices are, for people."""
+"""How wrong kernel estimates are, for people."""
 
 from __future__ import annotations
 

@@ -123,6 +123,11 @@ class Gate:
             heapq.heappop(busy)  # it had looked ahead too far
         return busy[0][0] if busy else inf
 
+    @property
+    def next_event(self) -> float:
+        """Whatever happens here from now on happens no earlier."""
+        return min(self.furthest_behind, self.next_delivery)
+
     def next_engine(self) -> Engine:
         """That engine, to take its turn; it counts as one without anything to do until then."""
         return self.engines[heapq.heappop(self._busy)[1]]
@@ -176,16 +181,22 @@ class Senders:
         self._requests = iter(enumerate(workload.requests))
         self.is_closed = workload.concurrency is not None
         self._at_once = min(len(workload.requests), workload.concurrency or len(workload.requests))
+        self._free_at: list[float] = []
 
     def begin(self, gate: Gate) -> None:
         """Send what needs no answer first."""
         for _ in range(self._at_once):
             self._send(gate, 0.0)
 
-    def answer(self, gate: Gate, time: float) -> None:
+    def answer(self, time: float) -> None:
         """A client has its answer and may send the next request."""
         if self.is_closed:
-            self._send(gate, time)
+            heapq.heappush(self._free_at, time)
+
+    def go_on(self, gate: Gate, until: float) -> None:
+        """Who has an answer by then sends, in order: engines do not tell of their answers in the order of time."""
+        while self._free_at and self._free_at[0] <= until:
+            self._send(gate, heapq.heappop(self._free_at))
 
     def _send(self, gate: Gate, time: float) -> None:
         for index, request in self._requests:
@@ -208,10 +219,11 @@ def simulate_fleet(
         while next_gate([gate]) is not None:
             engine = gate.next_engine()
             for _, time in gate.take_turn(engine):
-                senders.answer(gate, time)
+                senders.answer(time)
                 answered += 1
                 if progress is not None and answered % TELL_EVERY == 0:
                     progress(answered, time)
+            senders.go_on(gate, gate.next_event)
         gate.close()
     return [engine.record for engine in gate.engines]
 

@@ -9,7 +9,7 @@ is sent first.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.serve.fleet.pool import Gate, Pool, Senders, next_gate
-from infercast.serve.loop import TELL_EVERY, Progress
+from infercast.serve.loop import TELL_EVERY, Progress, Watcher
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, no_garbage
 from infercast.serve.step import StepEstimate, StepShape, StepTimer
@@ -57,10 +57,15 @@ class _Received:
         self._timer = timer
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        if shape.is_decode:
-            return self._timer(shape, steps)
-        before = [computed + new - 1 for new, computed in zip(shape.new_tokens, shape.computed, strict=True)]
-        return self._timer(StepShape([1] * len(before), before, shape.num_sampled), steps)
+        return self._timer(taken_in(shape), steps)
+
+
+def taken_in(shape: StepShape) -> StepShape:
+    """What is computed of a step whose prompts arrived computed: a single token of each."""
+    if shape.is_decode:
+        return shape
+    before = [computed + new - 1 for new, computed in zip(shape.new_tokens, shape.computed, strict=True)]
+    return StepShape([1] * len(before), before, shape.num_sampled)
 
 
 def receiving(replica: Replica) -> Replica:
@@ -108,15 +113,18 @@ def simulate_disaggregated(
     sequence_bytes: Callable[[int], float],
     workload: Workload,
     progress: Progress | None = None,
+    watch: Sequence[Sequence[Watcher]] = (),
 ) -> Handover:
     """Serve a workload; ``sequence_bytes`` says what the keys and values of so many tokens take.
 
-    ``progress`` is told of answers now and then.
+    ``progress`` is told of answers now and then; ``watch``: for each pool one watcher a replica, told of its steps.
     """
     check_workload(prefill.replicas[0], workload)
     check_workload(receiving(decode.replicas[0]), workload)
     num_requests, answered = len(workload.requests), 0
-    first, second = Gate(prefill, num_requests), Gate(decode, num_requests, turned_into=receiving)
+    of_prefill, of_decode = watch or ((), ())
+    first = Gate(prefill, num_requests, of_prefill)
+    second = Gate(decode, num_requests, of_decode, turned_into=receiving)
     sizes = np.array([sequence_bytes(request.num_input) for request in workload.requests])
     wire = _Wire(link, len(first.engines), sizes)
     prompts = tuple(replace(request, num_output=1) for request in workload.requests)
@@ -134,10 +142,11 @@ def simulate_disaggregated(
                 if gate is first:
                     wire.put(engine.number, index, time)
                     continue
-                senders.answer(first, time)
+                senders.answer(time)
                 answered += 1
                 if progress is not None and answered % TELL_EVERY == 0:
                     progress(answered, time)
+            senders.go_on(first, min(first.next_event, second.next_event, wire.next_ready))
         first.close()
         second.close()
     prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))

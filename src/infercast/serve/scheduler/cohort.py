@@ -8,6 +8,7 @@ step of the cohort therefore costs the same however many sequences are in it, an
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
 
@@ -118,12 +119,23 @@ class Cohort:
         begin = self._begin[(self.steps + 1) % self._block_size]
         return sorted(begin, key=lambda member: member.place)
 
-    def blocks_needed(self, steps: int = 1) -> list[int]:
-        """Blocks that the members together ask for in each of the next steps; windows may free some."""
+    def blocks_due(self) -> int:
+        """Blocks that the members together ask for in the next step."""
+        return self._blocks[(self.steps + 1) % self._block_size]
+
+    def _blocks_needed(self, steps: int) -> list[int]:
+        """The same for each of the next steps."""
         blocks, start = self._blocks, (self.steps + 1) % self._block_size
         if steps <= self._block_size - start:
             return blocks[start : start + steps]
         return (blocks[start:] + blocks * (1 + steps // self._block_size))[:steps]
+
+    def steps_with_room(self, steps: int) -> int:
+        """Of the next steps, those for which there are blocks, even if windows give none back."""
+        room = self._cache.num_free
+        if len(self.members) * self._num_groups * (1 + steps // self._block_size) <= room:
+            return steps
+        return bisect_right([*accumulate(self._blocks_needed(steps))], room)
 
     def grow(self, steps: int) -> list[int]:
         """Take the blocks of the next steps; returns how many are held in each, while there is room."""
@@ -131,7 +143,7 @@ class Cohort:
             return self._grow_windows(steps)
         cache = self._cache
         before, room = cache.num_held, cache.num_blocks
-        held = [*accumulate(self.blocks_needed(steps), initial=before)]
+        held = [*accumulate(self._blocks_needed(steps), initial=before)]
         while held[-1] > room:
             held.pop()
         cache.take(held[-1] - before)
@@ -147,17 +159,12 @@ class Cohort:
             if self._blocks[phase] > cache.num_free:  # now it matters who gives back before whom
                 return held
             self.name_answers(step - 1)
-            moving = [*self._leave[phase], *self._recent[1], *self._recent[0]]
-            if (
-                cache.sparse_windows
-            ):  # what falls out of a window may be blank, and is handed out at once to who comes next
-                for member in sorted({*moving, *self._begin[phase]}, key=lambda each: each.place):
-                    self._move_on(member, step)
-                    self._begin_block(member, step)
-            else:
-                for member in moving:
-                    self._move_on(member, step)
-                for member in self._begin[phase]:
+            # What falls out of a window is handed out again in the order in which it did.
+            begin = self._begin[phase]
+            moving = {*self._leave[phase], *self._recent[1], *self._recent[0], *begin}
+            for member in sorted(moving, key=lambda each: each.place):
+                self._move_on(member, step)
+                if member in begin:
                     self._begin_block(member, step)
             self._recent = [[], self._recent[0]]
             held.append(cache.num_held)

@@ -106,16 +106,17 @@ class Scheduler:
     def complete(self, plan: Plan) -> list[Sequence]:
         """Take in the tokens that a finished step yields; returns the sequences that are done."""
         self._under_way.popleft()
-        if plan.sequences or plan.left:
-            self._is_blocked = False
+        if not (plan.sequences or plan.left):
+            if plan.ending:
+                self._end(plan.ending)
+            return plan.ending
+        self._is_blocked = False
         if self._settles:
             for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
                 sequence.num_under_way -= new_tokens
             for sequence in plan.left:
                 sequence.num_under_way -= 1
         done = plan.ending
-        for sequence in done:
-            self.cache.name(sequence, sequence.num_computed)
         for sequence in (*plan.left, *plan.sampled) if plan.left else plan.sampled:
             # Members of the cohort do not count along. Others may have been in a step too many, planned before the last
             # token was known.
@@ -130,12 +131,15 @@ class Scheduler:
             if sequence.num_produced == sequence.num_output:
                 done = [*done, sequence]
         if done:
-            self._release(sorted(done, key=PLACE) if len(done) > 1 else done)
+            self._end(sorted(done, key=PLACE) if len(done) > 1 else done)
         return done
 
-    def _release(self, done: list[Sequence]) -> None:
+    def _end(self, done: list[Sequence]) -> None:
         """Let go of sequences that have all their tokens."""
         for sequence in done:
+            # Nothing was computed on its last token, so all that was is known; a step too many does not count.
+            known = sequence.num_input + sequence.num_output - 1
+            self.cache.name(sequence, sequence.num_computed if sequence.num_computed < known else known)
             if sequence in self.running:
                 del self.running[sequence]
                 if sequence in self._apart:
@@ -175,7 +179,7 @@ class Scheduler:
                 return False
             self._is_blocked = False
         else:
-            (needed,) = cohort.blocks_needed()
+            needed = cohort.blocks_due()
             if cache.num_held + needed <= cache.num_blocks:
                 cache.take(needed)
             else:

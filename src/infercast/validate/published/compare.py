@@ -16,11 +16,10 @@ from infercast.engines.vllm.host import VllmHost
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InfercastError
 from infercast.forecast.deploy import deploy, load_model
-from infercast.forecast.fleet import busiest, pool_of, serve_pool
-from infercast.forecast.intervals.intervals import pool_half_widths
+from infercast.forecast.intervals.intervals import system_half_widths
 from infercast.forecast.intervals.uncertainty import uncertainty_of
+from infercast.forecast.system import busiest, system_of
 from infercast.models.spec import ModelConfig
-from infercast.serve import Record
 from infercast.serve.fleet.served import Served
 from infercast.validate.parts import Comparison
 from infercast.validate.published.flags import FIRST_V1
@@ -160,7 +159,7 @@ def _model(run: PublishedRun) -> ModelConfig:
     return model
 
 
-def means_of(served: Record | Served) -> npt.NDArray[Any]:
+def means_of(served: Served) -> npt.NDArray[Any]:
     """Mean TTFT, TPOT and time to the last token, and output tokens a second."""
     duration = float(served.last_token.max() - served.sent_at.min())
     every = (served.ttft, served.tpot, served.end_to_end)
@@ -170,11 +169,11 @@ def means_of(served: Record | Served) -> npt.NDArray[Any]:
 
 def _compare(run: PublishedRun, deployment: Deployment) -> PublishedComparison:
     """Means of one simulated run beside the published ones."""
-    pool = pool_of(deployment)
-    records, served = serve_pool(pool, run.workload)
-    uncertainty = uncertainty_of(deployment, busiest(records))
-    predicted = means_of(served)
-    widths = pool_half_widths(pool, run.workload, uncertainty, means_of, np.zeros(predicted.size))
+    system = system_of(deployment)
+    served = system.serve(run.workload)
+    uncertainty = uncertainty_of(deployment, busiest(served.records[0]))
+    predicted = means_of(served.clients)
+    widths = system_half_widths(system, run.workload, [uncertainty], means_of, np.zeros(predicted.size))
     pairs = (
         None if (measured := getattr(run, name)) is None or np.isnan(value) else Comparison(measured, value, width)
         for name, value, width in zip(QUANTITIES, predicted.tolist(), widths.tolist(), strict=True)

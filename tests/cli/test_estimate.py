@@ -1,4 +1,4 @@
-"""``infercast price``: single kernels and tables of shapes."""
+"""``infercast estimate``: single kernels and tables of shapes."""
 
 import csv
 import io
@@ -28,14 +28,14 @@ HEADS = ("--heads", 32, "--kv-heads", 8, "--head-dim", 128)
         ("all_gather", "--bytes", 1 << 20, "--gpus", 2),
     ],
 )
-def test_every_family_has_a_price(infercast: Any, words: tuple[object, ...]) -> None:
-    price = infercast("price", *words, "--gpu", "h200-sxm", "--json").json
+def test_every_family_has_an_estimate(infercast: Any, words: tuple[object, ...]) -> None:
+    price = infercast("estimate", *words, "--gpu", "h200-sxm", "--json").json
     assert set(price) == {"seconds", "low", "high", "source", "bound"}
     assert 0 < price["low"] <= price["seconds"] <= price["high"] < 1
 
 
-def test_where_a_price_comes_from_is_said(infercast: Any) -> None:
-    sources = {gpu: infercast("price", *GEMM, "--gpu", gpu, "--json").json["source"] for gpu in SOURCES}
+def test_where_an_estimate_comes_from_is_said(infercast: Any) -> None:
+    sources = {gpu: infercast("estimate", *GEMM, "--gpu", gpu, "--json").json["source"] for gpu in SOURCES}
     assert sources == SOURCES
 
 
@@ -49,19 +49,19 @@ SOURCES = {
 
 
 def test_a_price_in_words(infercast: Any) -> None:
-    text = infercast("price", *GEMM, "--gpu", "h200-sxm").out
+    text = infercast("estimate", *GEMM, "--gpu", "h200-sxm").out
     assert "gemm on NVIDIA H200" in text
     assert "80 % interval" in text
     assert "measured" in text
 
 
-def test_a_table_comes_back_with_prices(infercast: Any, tmp_path: Path) -> None:
+def test_a_table_comes_back_with_estimates(infercast: Any, tmp_path: Path) -> None:
     path = tmp_path / "shapes.csv"
     path.write_text("name,m,n,k\nqkv,32,6144,4096\nup,32,28672,4096\n")
-    rows = list(csv.DictReader(io.StringIO(infercast("price", "gemm", "--csv", path, "--gpu", "h200-sxm").out)))
+    rows = list(csv.DictReader(io.StringIO(infercast("estimate", "gemm", "--csv", path, "--gpu", "h200-sxm").out)))
     assert [row["name"] for row in rows] == ["qkv", "up"]
     assert list(rows[0]) == ["name", "m", "n", "k", "seconds", "low", "high", "source", "bound"]
-    alone = infercast("price", "gemm", "--m", 32, "--n", 6144, "--k", 4096, "--gpu", "h200-sxm", "--json").json
+    alone = infercast("estimate", "gemm", "--m", 32, "--n", 6144, "--k", 4096, "--gpu", "h200-sxm", "--json").json
     assert float(rows[0]["seconds"]) == pytest.approx(alone["seconds"])
 
 
@@ -78,7 +78,7 @@ def test_a_table_comes_back_with_prices(infercast: Any, tmp_path: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_said(infercast: Any, words: tuple[object, ...], sentence: str) -> None:
-    result = infercast("price", *words, "--gpu", "h200-sxm")
+    result = infercast("estimate", *words, "--gpu", "h200-sxm")
     assert (result.code, result.out) == (2, "")
     assert sentence in result.err
 
@@ -94,13 +94,13 @@ def test_what_makes_no_sense_is_said(infercast: Any, words: tuple[object, ...], 
 def test_a_bad_table_is_named(infercast: Any, tmp_path: Path, content: str, sentence: str) -> None:
     path = tmp_path / "shapes.csv"
     path.write_text(content)
-    result = infercast("price", "gemm", "--csv", path, "--gpu", "h200-sxm")
+    result = infercast("estimate", "gemm", "--csv", path, "--gpu", "h200-sxm")
     assert (result.code, result.out) == (2, "")
     assert sentence in result.err
 
 
 def test_a_table_and_sizes_do_not_mix(infercast: Any, tmp_path: Path) -> None:
-    assert "leave out --m" in infercast("price", "gemm", "--m", 3, "--csv", tmp_path, "--gpu", "h200-sxm").err
+    assert "leave out --m" in infercast("estimate", "gemm", "--m", 3, "--csv", tmp_path, "--gpu", "h200-sxm").err
 
 
 @pytest.mark.parametrize(("gpu", "predictor"), [("h200-sxm", "roofline"), ("mi300x", "learned")])
@@ -108,5 +108,12 @@ def test_a_table_and_sizes_do_not_mix(infercast: Any, tmp_path: Path) -> None:
 def test_one_batch_of_attention_is_one_estimate_whatever_it_rests_on(
     infercast: Any, gpu: str, predictor: str, words: tuple[object, ...]
 ) -> None:
-    price = infercast("price", *words, "--batch", 2, *HEADS, "--gpu", gpu, "--predictor", predictor, "--json").json
+    price = infercast("estimate", *words, "--batch", 2, *HEADS, "--gpu", gpu, "--predictor", predictor, "--json").json
     assert 0 < price["low"] <= price["seconds"] <= price["high"] < 1
+
+
+def test_the_old_name_works_with_a_notice(infercast: Any) -> None:
+    sizes = ("gemm", "--m", 16, "--n", 4096, "--k", 4096, "--gpu", "h200-sxm", "--json")
+    old, new = infercast("price", *sizes), infercast("estimate", *sizes)
+    assert (old.code, old.out) == (0, new.out)
+    assert (old.err, new.err) == ("infercast: the command price is estimate now; 1.0 drops the old name\n", "")

@@ -14,7 +14,7 @@ def test_sizes_and_operators_are_two_ways_to_ask_the_same():
 
 
 @pytest.mark.parametrize("predictor", ["learned", "roofline"])
-def test_arrays_are_priced_as_their_elements(predictor):
+def test_arrays_are_estimated_as_their_elements(predictor):
     m, k = np.array([1, 100, 4096]), np.array([512, 4096, 1024])
     together = infercast.estimate("gemm", "h100-sxm", predictor=predictor, m=m.tolist(), n=2048, k=k)
     for index in range(3):
@@ -40,27 +40,27 @@ LLAMA = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "inter": 1433
 @pytest.mark.parametrize(("batch", "context"), [(1, 500), (8, 1000), (64, 3000)])
 def test_a_variant_that_exists_costs_what_the_model_costs(batch, context):
     deployment = infercast.deploy("llama-3.1-8b", "h200-sxm")
-    step = infercast.price_step(deployment, infercast.decode_shape(batch, context))
-    variant = infercast.price_variants("h200-sxm", batch=batch, context=context, **LLAMA)
+    step = infercast.estimate_step(deployment, infercast.decode_shape(batch, context))
+    variant = infercast.estimate_variants("h200-sxm", batch=batch, context=context, **LLAMA)
     assert float(variant.seconds) == pytest.approx(float(step.gpu.seconds), rel=1e-12)
     assert int(variant.parameters) == 8_030_261_248
 
 
 def test_a_grid_of_variants_is_its_variants_one_by_one():
     layers, hidden = np.array([16, 32])[:, None], np.array([2048, 3072, 4096])
-    grid = infercast.price_variants("a100-sxm-80gb", **{**LLAMA, "layers": layers, "hidden": hidden})
+    grid = infercast.estimate_variants("a100-sxm-80gb", **{**LLAMA, "layers": layers, "hidden": hidden})
     assert grid.seconds.shape == grid.parameters.shape == (2, 3)
-    one = infercast.price_variants("a100-sxm-80gb", **{**LLAMA, "layers": 32, "hidden": 3072})
+    one = infercast.estimate_variants("a100-sxm-80gb", **{**LLAMA, "layers": 32, "hidden": 3072})
     assert float(one.seconds) == pytest.approx(grid.seconds[1, 1], rel=1e-12)
     assert np.all(np.diff(grid.seconds, axis=0) > 0)
 
 
 def test_variants_need_all_sizes_and_no_others():
     with pytest.raises(infercast.InputError, match="needs inter"):
-        infercast.price_variants(
+        infercast.estimate_variants(
             "h200-sxm", **{name: LLAMA[name] for name in ("layers", "hidden", "heads", "kv_heads")}
         )
     with pytest.raises(infercast.InputError, match="has no width"):
-        infercast.price_variants("h200-sxm", width=3, **LLAMA)
+        infercast.estimate_variants("h200-sxm", width=3, **LLAMA)
     with pytest.raises(infercast.InputError, match="hidden must be at least 1, not 0"):
-        infercast.price_variants("h200-sxm", **{**LLAMA, "hidden": 0})
+        infercast.estimate_variants("h200-sxm", **{**LLAMA, "hidden": 0})

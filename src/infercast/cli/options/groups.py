@@ -1,0 +1,142 @@
+"""Options that commands have in common, in groups, and the deployment that they ask for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from infercast import Deployment
+from infercast.cli import outputs
+from infercast.cli.options import engine as engine_options
+from infercast.cli.options import shared as options
+from infercast.cli.options import workload as served
+from infercast.engines.registry import DEFAULT_ENGINE
+from infercast.forecast.deploy import ROUTINGS, deploy
+from infercast.serve.workload.too_long import TOO_LONG
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+OF_DEPLOY = (
+    "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "all2all_backend", "moe_backend",
+    "language_model_only", "expert_routing", "network", "pcie_topology", "api_server",
+)  # fmt: skip
+"""Options that `deploy` takes as they are."""
+
+
+class Served:
+    """What users send."""
+
+    rate: served.Rate = None
+    arrival: served.Arrival = "poisson"
+    burstiness: served.Burstiness = 1.0
+    concurrency: served.Concurrency = None
+    num_requests: served.NumRequests = None
+    input_len: served.InputLen = served.INPUT_LEN
+    output_len: served.OutputLen = served.OUTPUT_LEN
+    prefix_len: served.PrefixLen = 0
+    prefix_groups: served.PrefixGroups = 1
+    trace: served.Trace = None
+    rate_scale: served.RateScale = 1.0
+    too_long: served.TooLong = TOO_LONG[0]
+    seed: served.Seed = 0
+
+
+class Started:
+    """An engine as a command starts it, but for GPUs and how they are used together."""
+
+    quantization: options.Quantization = None
+    dtype: engine_options.Dtype = "auto"
+    kv_cache_dtype: options.KvCacheDtype = "auto"
+    enable_expert_parallel: options.ExpertParallel = False
+    moe_backend: options.MoeBackend = "auto"
+    language_model_only: options.LanguageModelOnly = False
+    network: options.NetworkName = None
+    engine: options.EngineName = DEFAULT_ENGINE
+    max_num_batched_tokens: options.MaxBatchedTokens = None
+    max_num_seqs: options.MaxSeqs = None
+    max_model_len: options.MaxModelLen = None
+    gpu_memory_utilization: options.MemoryUtilization = 0.92
+    block_size: options.BlockSize = None
+    enable_prefix_caching: engine_options.PrefixCaching = True
+    async_scheduling: engine_options.AsyncScheduling = True
+    enable_chunked_prefill: engine_options.ChunkedPrefill = True
+    long_prefill_token_threshold: engine_options.LongPrefill = 0
+    num_gpu_blocks_override: engine_options.NumBlocks = None
+    compilation_config: engine_options.CompilationConfig = None
+    cudagraph_capture_sizes: engine_options.CaptureSizes = None
+    max_cudagraph_capture_size: engine_options.LargestCapture = None
+    scheduling_policy: engine_options.SchedulingPolicy = "fcfs"
+    decode_context_parallel_size: engine_options.DecodeContextParallel = 1
+    enforce_eager: options.EnforceEager = False
+    setting: engine_options.Setting = []  # noqa: RUF012 - read only
+
+
+class Deployed(Started):
+    """What serves requests: that engine, what it runs on, and how its kernels are estimated."""
+
+    all2all_backend: options.All2AllBackend = None
+    expert_routing: options.ExpertRouting = ROUTINGS[0]
+    pcie_topology: options.PcieTopology = None
+    api_server: options.ApiServer = True
+    predictor: options.PredictorName = "learned"
+    anchors: options.Anchors = None
+    measurements: options.Measurements = None
+    host: options.HostFile = None
+
+
+class Shown:
+    """What is said of the run."""
+
+    allow_overload: options.AllowOverload = False
+    steady: options.Steady = False
+    breakdown: Annotated[
+        bool,
+        typer.Option("--breakdown", metavar="", help="Say where every second goes: kernels, host, waiting, requests."),
+    ] = False
+    what_if: options.WhatIf = None
+    report: outputs.Report = None
+    trace_out: outputs.TraceOut = None
+    trace_window: outputs.TraceWindow = outputs.WINDOW
+    requests_out: outputs.RequestsOut = None
+    as_json: options.Json = False
+
+
+def takes(*groups: type) -> Callable[[Command], Command]:
+    """Give a command the options of these groups after its own; it gets them as keywords."""
+
+    def extend(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters = [each.replace(kind=kind) for each in own if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        for group in groups:
+            for name, option in get_type_hints(group, include_extras=True).items():
+                parameters.append(inspect.Parameter(name, kind, default=getattr(group, name), annotation=option))
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return command
+
+    return extend
+
+
+def asked_deployment(context: typer.Context, gpu: str, **layout: Any) -> partial[Deployment]:
+    """What `deploy` is to be called with; ``layout``: how GPUs are used together, and what only some pools take."""
+    given = context.params
+    host = None
+    if given["host"] is not None:
+        from infercast.forecast.host_speed import host_from  # noqa: PLC0415 - most runs name no host
+
+        host = host_from(given["host"], gpu, given["engine"])
+    return partial(
+        deploy,
+        given["model"],
+        gpu,
+        engine_options.settings_of(context),
+        **{**{name: given[name] for name in OF_DEPLOY}, **layout},
+        predictor=options.choose_predictor(
+            given["predictor"], given["anchors"], gpu, given["measurements"], given["engine"]
+        ),
+        host=host,
+    )

@@ -1,0 +1,175 @@
+"""What users of a system would see: a simulated run, summed up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.engines.deployment import Deployment
+from infercast.errors import InputError
+from infercast.forecast.explain.phases import Phase, weakest_source
+from infercast.forecast.outcome import Outcome
+from infercast.forecast.pools import EngineLoad, Level, LinkRun, PoolRun
+from infercast.forecast.saturation import Saturation, State
+from infercast.forecast.steady import SteadyState
+from infercast.forecast.system import System
+from infercast.predict.estimate import kind_of
+from infercast.serve import Record, Workload
+from infercast.serve.fleet.served import Served
+from infercast.units import MILLI, format_seconds
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Forecast(Outcome):
+    """The result of a simulated run: what clients saw, and what each pool of replicas did."""
+
+    workload: Workload
+    system: System
+    """As it was simulated, for those who simulate it again."""
+    pools: tuple[PoolRun, ...]
+    """One, or a prefill pool and a decode pool."""
+    link: LinkRun | None
+    """Between two pools."""
+    clients: Served
+    """The times of every request, as clients saw them."""
+    state: State
+    """Stable, backlogged or overloaded."""
+    steady: SteadyState
+    """Between ramp-up and drain."""
+    steady_only: bool
+    """Whether latencies and rates are those of that part, and not of the whole run."""
+
+    @property
+    def deployment(self) -> Deployment:
+        """What was put where; of two pools the first."""
+        return self.pools[0].deployment
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What each replica of all pools did."""
+        return tuple(record for pool in self.pools for record in pool.records)
+
+    @property
+    def engines(self) -> tuple[EngineLoad, ...]:
+        """The load of each replica of all pools."""
+        return tuple(load for pool in self.pools for load in pool.engines)
+
+    @property
+    def running(self) -> Level:
+        """Sequences on all replicas together."""
+        return Level(sum(pool.running.mean for pool in self.pools), sum(pool.running.peak for pool in self.pools))
+
+    @property
+    def waiting(self) -> Level:
+        """Requests on all replicas together."""
+        return Level(sum(pool.waiting.mean for pool in self.pools), sum(pool.waiting.peak for pool in self.pools))
+
+    @property
+    def kv_usage(self) -> Level:
+        """Share of the KV blocks that are held, of the fullest replica."""
+        return Level(max(pool.kv_usage.mean for pool in self.pools), max(pool.kv_usage.peak for pool in self.pools))
+
+    @property
+    def num_preemptions(self) -> int:
+        """On all replicas together."""
+        return sum(pool.num_preemptions for pool in self.pools)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Steps with prompt tokens and steps without, of the busiest replica of each pool."""
+        return tuple(phase for pool in self.pools for phase in pool.phases)
+
+    @property
+    def router(self) -> str | None:
+        """The load balancer before several replicas; None where there is one."""
+        several = any(len(pool.records) > 1 for pool in self.pools)
+        return self.pools[0].pool.engines.router if several else None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all pools."""
+        return self.system.gpus
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Share of the prompt tokens that were in a cache."""
+        return self.pools[0].prefix_hit_rate
+
+    @property
+    def output_tokens_per_second_a_gpu(self) -> float:
+        """What one GPU of all contributes."""
+        return self.output_tokens_per_second / self.gpus
+
+    @property
+    def saturation(self) -> Saturation | None:
+        """Set where requests arrive faster than they can ever be served; latencies then tell how long the run was."""
+        return self.state.saturation
+
+    @property
+    def source(self) -> str:
+        """What the estimates of the largest kernels rest on: the weakest of them."""
+        return weakest_source(self.phases)
+
+    @property
+    def kind(self) -> str:
+        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
+        return kind_of(self.source)
+
+    @property
+    def title(self) -> str:
+        """The model and its GPUs."""
+        gpus = ", ".join(f"{pool.pool.gpus} x {pool.deployment.gpu.name}" for pool in self.pools)
+        return f"{self.deployment.model.name} on {gpus}"
+
+    def __repr__(self) -> str:
+        each = "" if self.tpot is None else f", TPOT p50 {format_seconds(self.tpot.p50)}"
+        return (
+            f"<Forecast: {self.title}, {len(self.workload.requests):,} requests: TTFT p50 "
+            f"{format_seconds(self.ttft.p50)}{each}, {self.output_tokens_per_second:,.0f} output tokens/s>"
+        )
+
+    def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
+        """What ``infercast simulate --json`` prints; 80 % intervals take a few short simulations more."""
+        from infercast.forecast.intervals.intervals import forecast_intervals  # noqa: PLC0415 - it imports this
+
+        # It belongs to the layer above, where imports do not point; so it goes by name.
+        write = import_module("infercast.report.forecast").forecast_dict
+        written: dict[str, Any] = write(self, forecast_intervals(self) if intervals else None)
+        return written
+
+    def per_request(self) -> dict[str, npt.NDArray[Any]]:
+        """Arrays over requests, in order of arrival: when each was sent, its tokens, latencies, and its replica.
+
+        TPOT is not a number for an answer of one token. Of two pools the replica is that of the decode pool.
+        """
+        served, requests = self.clients, self.workload.requests
+        num_output = np.array([request.num_output for request in requests])
+        tpot = np.full(num_output.size, np.nan)
+        tpot[num_output > 1] = served.tpot
+        return {
+            "sent_s": served.sent_at,
+            "input_tokens": np.array([request.num_input for request in requests]),
+            "cached_tokens": np.sum([record.num_cached for record in self.records], axis=0),
+            "output_tokens": num_output,
+            "ttft_ms": served.ttft / MILLI,
+            "tpot_ms": tpot / MILLI,
+            "end_to_end_ms": served.end_to_end / MILLI,
+            "replica": served.engine,
+        }
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The same as a table of pandas, which is not one of our dependencies."""
+        try:
+            import pandas  # noqa: PLC0415 - most who simulate do without
+        except ImportError:
+            raise InputError(
+                "to_dataframe needs pandas: pip install pandas; per_request() gives arrays without"
+            ) from None
+        return pandas.DataFrame(self.per_request())

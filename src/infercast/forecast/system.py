@@ -1,0 +1,191 @@
+"""What is simulated: replicas of one deployment behind a load balancer, or a prefill pool and a decode pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from infercast.engines.deployment import Deployment
+from infercast.engines.timer import KernelTimer
+from infercast.errors import InputError
+from infercast.hardware.network import networks
+from infercast.predict.physics.collective import NETWORK_EFFICIENCY
+from infercast.serve import Record, Replica, Workload, simulate
+from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulate_fleet
+from infercast.serve.fleet.served import Served
+from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
+from infercast.serve.loop import Progress, Watcher
+
+BOTH, PREFILL, DECODE = "both", "prefill", "decode"
+"""What a pool of replicas does."""
+PROXY_ROUTER = "least_loaded"
+"""How a proxy before two pools chooses replicas, if nothing else is said."""
+DEFAULT_LINK, NVLINK = "infiniband-ndr", "nvlink"
+NVLINK_LATENCY = 5e-6
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPool:
+    """Equal replicas of one deployment behind one load balancer."""
+
+    deployment: Deployment
+    engines: Pool
+    """The replicas as the simulation sees them; all of them share one step timer."""
+    role: str = BOTH
+    instances: int = 1
+    """So many of the deployment, each for itself."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.instances * self.deployment.layout.gpus
+
+    @property
+    def replica(self) -> Replica:
+        """Any of the replicas: all are equal."""
+        return self.engines.replicas[0]
+
+    @property
+    def timer(self) -> KernelTimer:
+        """The step timer of the replicas."""
+        timer = self.replica.timer
+        assert isinstance(timer, KernelTimer)
+        return timer
+
+    def of(self, replica: Replica) -> ServingPool:
+        """As many of another replica."""
+        replicas = same_engines(replica, len(self.engines.replicas))
+        return replace(self, engines=replace(self.engines, replicas=replicas))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a system did with a workload."""
+
+    records: tuple[tuple[Record, ...], ...]
+    """Of each replica of each pool."""
+    clients: Served
+    """What clients saw."""
+    handover: Handover | None = None
+    """When requests went from the prefill pool to the decode pool, if there are two."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One pool, or a prefill pool and a decode pool with a link between them."""
+
+    pools: tuple[ServingPool, ...]
+    link: str | None = None
+    """The name of the link, and what it carries."""
+    wire: Link | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all pools."""
+        return sum(pool.gpus for pool in self.pools)
+
+    def sequence_sizes(self, workload: Workload) -> list[float]:
+        """Bytes of keys and values that each prompt of a workload leaves behind."""
+        model = self.pools[-1].deployment.model
+        return [model.sequence_bytes(request.num_input) for request in workload.requests]
+
+    def serve(
+        self, workload: Workload, watch: Sequence[Sequence[Watcher]] = (), progress: Progress | None = None
+    ) -> Run:
+        """Serve a workload; ``watch``: for each pool one watcher a replica, told of its steps.
+
+        ``progress`` is told now and then how many requests were served, and when.
+        """
+        first = self.pools[0].engines
+        if self.wire is None:
+            watchers = watch[0] if watch else ()
+            if len(first.replicas) == 1:
+                watcher = watchers[0] if watchers else None
+                records = [simulate(self.pools[0].replica, workload, progress=progress, watch=watcher)]
+            else:
+                records = simulate_fleet(first, workload, watchers, progress)
+            return Run((tuple(records),), Served(records))
+        second = self.pools[1]
+        size = second.deployment.model.sequence_bytes
+        done = simulate_disaggregated(first, second.engines, self.wire, size, workload, progress, watch)
+        return Run((tuple(done.prefill), tuple(done.decode)), _clients_of(done), done)
+
+
+def system_of(deployment: Deployment, router: str | None = None) -> System:
+    """All replicas of a deployment; ``router`` names the load balancer before several, that of the engine if not."""
+    if router is not None and deployment.layout.data == 1:
+        raise InputError(f"router {router!r} has no meaning for one replica; deploy with data_parallel_size=N")
+    return System((_pool(deployment, router or deployment.engine.load_balancer),))
+
+
+def two_pools(
+    prefill: Deployment,
+    decode: Deployment,
+    *,
+    instances: tuple[int, int] = (1, 1),
+    link: str = DEFAULT_LINK,
+    router: str = PROXY_ROUTER,
+) -> System:
+    """A prefill pool and a decode pool of the same model, joined by a network or by NVLink within a node."""
+    if prefill.model.name != decode.model.name or prefill.model.cache_dtype != decode.model.cache_dtype:
+        raise InputError(
+            f"both pools must serve one model with one KV-cache format, not {prefill.model.name} "
+            f"({prefill.model.cache_dtype}) and {decode.model.name} ({decode.model.cache_dtype})"
+        )
+    for role, count in zip((PREFILL, DECODE), instances, strict=True):
+        if count < 1:
+            raise InputError(f"{role}_instances must be at least 1, not {count}")
+    wire = link_between(prefill, decode, link, instances)
+    plans = zip((prefill, decode), (PREFILL, DECODE), instances, strict=True)
+    return System(tuple(_pool(each, router, role, count) for each, role, count in plans), link, wire)
+
+
+def _pool(deployment: Deployment, router: str, role: str = BOTH, instances: int = 1) -> ServingPool:
+    layout, lockstep = deployment.layout, deployment.shares_experts
+    count = instances * layout.data
+    if count > MOST_ENGINES:
+        name = "data_parallel_size" if instances == 1 else "the number of engines"
+        raise InputError(f"{name} {count:,} is more replicas than can be simulated together; use 1 to {MOST_ENGINES:,}")
+    if lockstep and instances > 1:
+        raise InputError(
+            f"{instances} instances of layout {layout}, whose replicas share experts, cannot be simulated; use one "
+            "instance, or instances without data parallelism"
+        )
+    shared = deployment.engine.shared_seconds(deployment) if lockstep else None
+    engines = Pool(same_engines(deployment.replica(), count), router, lockstep, shared)
+    return ServingPool(deployment, engines, role, instances)
+
+
+def link_between(prefill: Deployment, decode: Deployment, name: str, instances: tuple[int, int] = (1, 1)) -> Link:
+    """What the GPUs of a replica of the first pool can send, and all of the second can take in."""
+    senders, receivers = prefill.layout.replica_gpus, instances[1] * decode.layout.gpus
+    if name == NVLINK:
+        together = instances[0] * prefill.layout.gpus + receivers
+        if prefill.gpu.name != decode.gpu.name or not prefill.gpu.is_linked(together):
+            raise InputError(
+                f"link nvlink needs both pools in one node of equal GPUs with direct links, and {together} GPUs of "
+                f"{prefill.gpu.name} and {decode.gpu.name} are not; known networks: {', '.join(networks())}"
+            )
+        rate, latency = prefill.gpu.nvlink_bandwidth, NVLINK_LATENCY
+    elif name in networks():
+        rate, latency = networks()[name].bandwidth, networks()[name].latency
+    else:
+        raise InputError(f"unknown link {name!r}; known: {', '.join([NVLINK, *networks()])}")
+    rate *= NETWORK_EFFICIENCY
+    return Link(senders * rate, receivers * rate, latency)
+
+
+def _clients_of(done: Handover) -> Served:
+    """What clients saw of both pools: tokens come from the second, requests went to the first."""
+    served, prompts = Served(done.decode), Served(done.prefill)
+    served.sent_at = prompts.sent_at
+    # Started as if it had waited for both pools before the first.
+    served.started_at = prompts.started_at + np.maximum(0.0, served.started_at - done.received)
+    return served
+
+
+def busiest(records: Sequence[Record]) -> Record:
+    """What the replica did that took most steps."""
+    return max(records, key=lambda record: sum(phase.steps for phase in record.phases.values()))

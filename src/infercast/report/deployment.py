@@ -1,0 +1,103 @@
+"""What was put where and what was served, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infercast.engines.deployment import Deployment
+from infercast.engines.registry import DEFAULT_ENGINE, AnyEngine
+from infercast.models.layout import ParallelLayout
+from infercast.models.parameters import parameter_count
+from infercast.report.memory import block_tokens
+from infercast.serve.workload.request import Workload
+from infercast.units import format_bytes, format_count
+
+
+def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
+    """What was put where."""
+    model, gpu, memory = deployment.model, deployment.gpu, deployment.memory
+    shape = memory.kv.shape
+    rows = [
+        ("model", f"{model.name} ({format_count(parameter_count(model))} parameters, {model.layers} layers)"),
+        ("weights", f"{model.weights.name}, {format_bytes(memory.weights)} per GPU"),
+        ("GPU", f"{deployment.layout.gpus} x {gpu.title} ({gpu.name})"),
+        (
+            "KV cache",
+            f"{memory.num_blocks:,} blocks of {block_tokens(shape)} tokens, {format_bytes(memory.kv_bytes)}, "
+            f"{model.cache_dtype}",
+        ),
+        (
+            "engine",
+            f"{_engine(deployment.engine)}{deployment.engine.describe(deployment.settings)}",
+        ),
+        ("host", _host(deployment)),
+        ("clients", "over HTTP to the API server" if deployment.over_http else "in one program with the engine"),
+        ("kernel latencies", deployment.predictor.describe(gpu)),
+    ]
+    if not _is_plain(deployment.layout):
+        rows.insert(3, ("layout", _layout(deployment)))
+    rows += [("note", note) for note in model.notes]
+    return rows
+
+
+def _engine(engine: AnyEngine) -> str:
+    """The engine where it is not the default."""
+    note = f" ({engine.note})" if engine.note else ""
+    return "" if engine.name == DEFAULT_ENGINE else f"{engine.name}{note}; "
+
+
+def _is_plain(layout: ParallelLayout) -> bool:
+    """One engine, at most with its layers split over GPUs: the number of GPUs says it all."""
+    return layout.pipeline == layout.data == 1 and not layout.experts
+
+
+def _layout(deployment: Deployment) -> str:
+    """For people: what the GPUs share."""
+    layout = deployment.layout
+    parts = [f"{layout.tensor} GPUs share every layer"] if layout.tensor > 1 else []
+    parts += [f"{layout.pipeline} stages"] if layout.pipeline > 1 else []
+    parts += [f"{layout.data} replicas"] if layout.data > 1 else []
+    if layout.experts:
+        parts.append(f"experts spread over {layout.expert_gpus} GPUs")
+    elif deployment.shares_experts:
+        parts.append(f"every expert split over {layout.gpus_per_expert} GPUs")
+    return f"{layout}: {', '.join(parts)}"
+
+
+def _host(deployment: Deployment) -> str:
+    """Whose CPU it is, and a warning where it is nobody's in particular."""
+    unfitted = " (default; not fitted to your machine)" if deployment.has_default_host else ""
+    return f"{deployment.host.title}{unfitted}"
+
+
+def workload_dict(workload: Workload) -> dict[str, Any]:
+    """What was served, and how many requests had to be cut or left out for it."""
+    return {
+        "description": workload.description,
+        "requests": len(workload.requests),
+        "truncated": workload.num_truncated,
+        "skipped": workload.num_skipped,
+    }
+
+
+def deployment_dict(deployment: Deployment) -> dict[str, Any]:
+    """What was put where, as plain data."""
+    model, memory = deployment.model, deployment.memory
+    return {
+        "model": model.name,
+        "architecture": model.architecture,
+        "parameters": parameter_count(model),
+        "weights": model.weights.name,
+        "kv_cache_dtype": model.cache_dtype,
+        "gpu": deployment.gpu.name,
+        "tensor_parallel_size": deployment.layout.tensor,
+        "pipeline_parallel_size": deployment.layout.pipeline,
+        "data_parallel_size": deployment.layout.data,
+        "enable_expert_parallel": deployment.layout.experts,
+        "weight_bytes": memory.weights,
+        "num_gpu_blocks": memory.num_blocks,
+        "block_size": memory.kv.shape.block_size,
+        **{name: getattr(deployment.settings, name) for name in deployment.engine.shown},
+        "api_server": deployment.over_http,
+        "notes": list(model.notes),
+    }

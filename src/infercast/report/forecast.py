@@ -1,0 +1,200 @@
+"""A simulated run of any system, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from infercast.forecast.explain.phases import Phase
+from infercast.forecast.intervals.intervals import Intervals
+from infercast.forecast.latency import NAMES, Percentiles
+from infercast.forecast.pools import EngineLoad, LinkRun, PoolRun
+from infercast.forecast.result import Forecast
+from infercast.forecast.saturation import OVERLOADED
+from infercast.forecast.system import BOTH, DECODE
+from infercast.report.caveats import caveats
+from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
+from infercast.report.intervals import interval_fields, render_intervals
+from infercast.report.layout import facts, grid, section, styled
+from infercast.report.quantities import LATENCIES, LINK_PARTS, LOADS, OF_ENGINES, RESULTS, latencies_of, milliseconds
+from infercast.report.state import TAKING_IN, TITLES, host_fields, host_rows, state_fields, state_rows
+from infercast.units import format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SHOWN_ENGINES = 16
+LEAST_SHARE = 0.0005
+"""Kernel families below this share of a step are left out of tables."""
+PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
+PHASE_FIELDS = ("steps", "tokens", "seconds", "gpu_seconds", "host_bound_seconds")
+FAMILY_FIELDS = ("family", "seconds", "share", "bound", "source")
+"""What JSON says of phases and families."""
+
+
+def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
+    """Tables for a terminal."""
+    about = [section(title, facts(rows)) for title, rows in system_facts(forecast)]
+    if forecast.state.word == OVERLOADED:
+        about.append(section("Overload", styled(forecast.state.sentence, style="bold red")))
+    latencies = [(each.title, *latency_cells(values)) for each, values, _ in latencies_of(forecast)]
+    title = "Latency, without ramp-up and drain" if forecast.steady_only else "Latency"
+    parts = [
+        *about,
+        section(title, grid(("", *NAMES), latencies)),
+        *([] if intervals is None else [render_intervals(intervals)]),
+        section("Load", facts(load_rows(forecast))),
+    ]
+    if len(forecast.engines) > 1:
+        parts += [section(pool_title(each, "Engines"), grid(*engine_cells(each.engines))) for each in forecast.pools]
+    for pool in forecast.pools:
+        for phase in pool.phases:
+            title = pool_title(pool, f"Where time goes in {phase_title(pool, phase)}")
+            parts.append(section(title, grid(PHASE_COLUMNS, phase_cells(phase), notes_at=(3, 4, 5))))
+    said = tuple(text for _, text in load_rows(forecast))  # what is said beside the load already is left out
+    return [
+        *parts,
+        section("Caveats", styled("\n".join(each for each in caveats(forecast) if not each.endswith(said)))),
+    ]
+
+
+def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dict[str, Any]:
+    """The same as plain data, in milliseconds where a name says so; the same keys for every system."""
+    one = len(forecast.pools) == 1
+    return {
+        "deployment": deployment_dict(forecast.deployment) if one else None,
+        "pools": [_pool_dict(pool) for pool in forecast.pools],
+        "link": None if forecast.link is None else _link_dict(forecast.link),
+        "router": forecast.router,
+        "gpus": forecast.gpus,
+        "workload": workload_dict(forecast.workload),
+        **{f"{latency.name}_ms": milliseconds(getattr(forecast, latency.name)) for latency in LATENCIES},
+        **{each.key: each.data(forecast) for each in RESULTS},
+        "duration_s": forecast.duration,
+        **{each.key: each.data(forecast) for each in LOADS},
+        "engines": [
+            {"pool": pool.role, **{each.key: each.data(load) for each in OF_ENGINES}}
+            for pool in forecast.pools
+            for load in pool.engines
+        ],
+        "phases": [{"pool": pool.role, **_phase_dict(phase)} for pool in forecast.pools for phase in pool.phases],
+        **state_fields(forecast.state, forecast.steady, forecast.steady_only),
+        **host_fields(forecast.phases),
+        "source": forecast.source,
+        "kind": forecast.kind,
+        "caveats": caveats(forecast),
+        **interval_fields(intervals),
+    }
+
+
+def _pool_dict(pool: PoolRun) -> dict[str, Any]:
+    return {
+        "role": pool.role,
+        "deployment": deployment_dict(pool.deployment),
+        "instances": pool.pool.instances,
+        "gpus": pool.pool.gpus,
+        **{each.key: each.data(pool) for each in LOADS},
+    }
+
+
+def _link_dict(link: LinkRun) -> dict[str, Any]:
+    parts = {f"{part.name}_ms": milliseconds(getattr(link, part.name)) for part in LINK_PARTS}
+    return {"name": link.name, "use": link.use, **parts}
+
+
+def system_facts(forecast: Forecast) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What was simulated, by sections: one, or one for each pool and one for what they share."""
+    shared = [("workload", f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated")]
+    if forecast.link is not None:
+        use = f"{format_percent(forecast.link.use)} of the run in use by its busiest sender"
+        shared.insert(0, ("link", f"{forecast.link.name}, {use}"))
+    if len(forecast.pools) == 1:
+        return [("What was simulated", [*pool_facts(forecast.pools[0]), *shared])]
+    return [*((f"{pool.role.capitalize()} pool", pool_facts(pool)) for pool in forecast.pools), ("Both pools", shared)]
+
+
+def pool_facts(pool: PoolRun) -> list[tuple[str, str]]:
+    """What was put where, how often, and what is before several replicas."""
+    several = [("engines", f"{pool.pool.instances:,} of these")] if pool.pool.instances > 1 else []
+    router = [("router", pool.pool.engines.router)] if len(pool.records) > 1 else []
+    return [*several, *deployment_facts(pool.deployment), *router]
+
+
+def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
+    """How the system copes, what it yields and what its pools hold."""
+    rows = state_rows(forecast.state, forecast.steady)
+    for pool in forecast.pools:
+        rows += _of_pool(pool, host_rows(pool.deployment, pool.phases))
+    rows += [row for each in RESULTS for row in each.facts(forecast)]
+    for pool in forecast.pools:
+        rows += _of_pool(pool, [row for each in LOADS for row in each.facts(pool)])
+    return rows
+
+
+def _of_pool(pool: PoolRun, rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The same rows with the name of one of two pools before theirs."""
+    return rows if pool.role == BOTH else [(f"{pool.role} {name}", text) for name, text in rows]
+
+
+def pool_title(pool: PoolRun, title: str) -> str:
+    """A title that says which of two pools it is about."""
+    return title if pool.role == BOTH else f"{pool.role.capitalize()} pool: {title[:1].lower()}{title[1:]}"
+
+
+def engine_cells(engines: Sequence[EngineLoad]) -> tuple[list[str], list[list[str]]]:
+    """What each replica did, as columns and rows; of many only the first, and the range of the others."""
+    shown = len(engines) if len(engines) <= SHOWN_ENGINES else SHOWN_ENGINES - 1
+    rows = [[f"{number}", *_ends([each])] for number, each in enumerate(engines[:shown])]
+    if others := engines[shown:]:
+        rows.append([f"{len(others):,} others", *_ends(others)])
+    return ["engine", *(each.label for each in OF_ENGINES)], rows
+
+
+def _ends(engines: Sequence[EngineLoad]) -> list[str]:
+    """One replica, or the least and the most of several."""
+    cells = []
+    for quantity in OF_ENGINES:
+        values = [quantity.of(each) for each in engines]
+        low, high = quantity.write(min(values)), quantity.write(max(values))
+        cells.append(low if low == high else f"{low.removesuffix(' %')} to {high}")
+    return cells
+
+
+def latency_cells(values: Percentiles | None) -> list[str]:
+    """Mean and percentiles of a latency, as a row of a table."""
+    if values is None:
+        return ["-"] * len(NAMES)
+    return [format_seconds(getattr(values, name)) for name in NAMES]
+
+
+def phase_title(pool: PoolRun, phase: Phase) -> str:
+    """How many steps of which kind there were, and how long one took."""
+    words = TAKING_IN if pool.role == DECODE and phase.name == "prefill" else TITLES[phase.name]
+    return f"{words}: {phase.steps:,} steps, {format_seconds(phase.seconds / phase.steps)} each"
+
+
+def phase_cells(phase: Phase) -> list[list[str]]:
+    """Kernel families, and the time in which the GPU waited for its host: together the whole step."""
+    parts = [(each.family, each.seconds, each.bound, each.source, each.kernels) for each in phase.families]
+    if phase.host_bound_seconds > 0:
+        parts.append(("GPU idle", phase.host_bound_seconds, phase.waits_for, "", ()))
+    return [
+        [
+            name,
+            format_percent(seconds / phase.whole),
+            format_seconds(seconds / phase.steps),
+            bound,
+            source,
+            ", ".join(kernel for kernel, _ in kernels[:4]),
+        ]
+        for name, seconds, bound, source, kernels in parts
+        if seconds >= LEAST_SHARE * phase.whole
+    ]
+
+
+def _phase_dict(phase: Phase) -> dict[str, Any]:
+    families = [
+        {**{name: getattr(each, name) for name in FAMILY_FIELDS}, "kernels": dict(each.kernels)}
+        for each in phase.families
+    ]
+    return {"phase": phase.name, **{name: getattr(phase, name) for name in PHASE_FIELDS}, "families": families}

@@ -1,0 +1,144 @@
+"""The numbers of a forecast, each written down once: JSON, terminal, page and comparison all show these lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from infercast.forecast.intervals.intervals import Band, Intervals
+from infercast.forecast.latency import NAMES, Percentiles
+from infercast.forecast.pools import Level
+from infercast.forecast.result import Forecast
+from infercast.units import MILLI, format_percent
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One number of a forecast, of a pool or of a replica."""
+
+    key: str
+    """In JSON."""
+    label: str
+    """For people, before the bare number."""
+    of: Callable[[Any], Any]
+    """The number, or a `Level`, of what has it."""
+    write: Callable[[float], str]
+    unit: str = ""
+    row: str | None = None
+    """The name of its row where the unit says what it is."""
+    matters: Callable[[Any], bool] = lambda owner: True
+    """Whether people are told; JSON has it always."""
+    interval: str | None = None
+    """The field of `Intervals` that belongs to it."""
+
+    def data(self, owner: Any) -> Any:
+        """For programs."""
+        value = self.of(owner)
+        return {"mean": value.mean, "peak": value.peak} if isinstance(value, Level) else value
+
+    def facts(self, owner: Any) -> list[tuple[str, str]]:
+        """A row for people; none where it does not matter."""
+        value = self.of(owner)
+        if not self.matters(owner):
+            return []
+        if isinstance(value, Level):
+            words = f"{self.write(value.mean)}{self.unit} on average, {self.write(value.peak)} at most"
+        else:
+            words = f"{self.write(value)}{self.unit}"
+        return [(self.label if self.row is None else self.row, words)]
+
+    def compared(self, owner: Any) -> tuple[str, float]:
+        """The name and the number that two runs are compared by: the peak of a level."""
+        value = self.of(owner)
+        return (f"{self.label} at most", value.peak) if isinstance(value, Level) else (self.label, value)
+
+
+def _count(value: float) -> str:
+    """Sequences or requests: whole numbers without decimals."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+RESULTS = (
+    Quantity(
+        "output_tokens_per_s", "output tokens/s", lambda run: run.output_tokens_per_second, "{:,.0f}".format,
+        " output tokens/s", "throughput", interval="output_tokens_per_second",
+    ),
+    Quantity(
+        "output_tokens_per_s_a_gpu", "output tokens/s per GPU", lambda run: run.output_tokens_per_second_a_gpu,
+        "{:,.0f}".format, " output tokens/s per GPU", "", lambda run: run.gpus > 1,
+    ),
+    Quantity(
+        "requests_per_s", "requests/s", lambda run: run.requests_per_second, "{:,.2f}".format, " requests/s", "",
+        interval="requests_per_second",
+    ),
+)  # fmt: skip
+"""Of a whole forecast."""
+LOADS = (
+    Quantity("running", "running", lambda run: run.running, _count, " sequences"),
+    Quantity("waiting", "waiting", lambda run: run.waiting, _count, " requests"),
+    Quantity("kv_usage", "KV cache use", lambda run: run.kv_usage, format_percent),
+    Quantity(
+        "prefix_hit_rate", "prefix cache", lambda run: run.prefix_hit_rate, format_percent, " of prompt tokens found",
+        matters=lambda run: run.prefix_hit_rate > 0,
+    ),
+    Quantity(
+        "preemptions", "preemptions", lambda run: run.num_preemptions, "{:,}".format, ": the KV cache ran full",
+        matters=lambda run: run.num_preemptions > 0,
+    ),
+)  # fmt: skip
+"""Of a whole forecast, and of each of its pools."""
+OF_ENGINES = (
+    Quantity("requests", "requests", lambda load: load.requests, "{:,}".format),
+    Quantity("busy", "busy", lambda load: load.busy, format_percent),
+    Quantity("running", "running", lambda load: load.running, "{:,.1f}".format),
+    Quantity("kv_peak", "KV cache peak", lambda load: load.kv_peak, format_percent),
+    Quantity("prefix_hit_rate", "found in cache", lambda load: load.prefix_hit_rate, format_percent),
+    Quantity("preemptions", "preemptions", lambda load: load.num_preemptions, "{:,}".format),
+)
+"""Of each replica."""
+
+
+class Latency(NamedTuple):
+    """A latency of a forecast, or a part of one."""
+
+    name: str
+    """Its field; in JSON with ``_ms``."""
+    title: str
+    short: str
+    """The same for a narrow column."""
+
+
+LATENCIES = (
+    Latency("ttft", "time to first token (TTFT)", "TTFT"),
+    Latency("tpot", "time per output token (TPOT)", "TPOT"),
+    Latency("inter_token", "inter-token latency", "inter-token"),
+    Latency("end_to_end", "end to end", "end to end"),
+)
+LINK_PARTS = (
+    Latency("prompt", "  prompt on the prefill pool", "  prompt"),
+    Latency("wait", "  waiting for the link", "  waiting for the link"),
+    Latency("transfer", "  on the link", "  on the link"),
+    Latency("first_step", "  to the first token", "  to the first token"),
+)
+"""What the time to first token of two pools is made of."""
+
+
+def latencies_of(
+    forecast: Forecast, intervals: Intervals | None = None
+) -> list[tuple[Latency, Percentiles | None, Band | None]]:
+    """Every latency with its interval, those of the link below the one that they are parts of."""
+    rows: list[tuple[Latency, Percentiles | None, Band | None]] = []
+    for latency in LATENCIES:
+        band = None if intervals is None else getattr(intervals, latency.name)
+        rows.append((latency, getattr(forecast, latency.name), band))
+        if latency is LATENCIES[0] and forecast.link is not None:
+            rows += [(part, getattr(forecast.link, part.name), None) for part in LINK_PARTS]
+    return rows
+
+
+def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
+    """Mean and percentiles of a latency, as plain data."""
+    if values is None:
+        return None
+    return {name: getattr(values, name) / MILLI for name in NAMES}

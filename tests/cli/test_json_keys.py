@@ -1,0 +1,112 @@
+"""``--json`` has the same keys for every system: what it had before there was one forecast, and what came with it."""
+
+from typing import Any
+
+import pytest
+
+LATENCY = "mean p50 p90 p95 p99"
+LATENCIES = ("ttft_ms", "tpot_ms", "inter_token_ms", "end_to_end_ms")
+DEPLOYMENT = (
+    "api_server architecture block_size enable_prefix_caching gpu gpu_memory_utilization kv_cache_dtype max_model_len "
+    "max_num_batched_tokens max_num_seqs model notes num_gpu_blocks parameters tensor_parallel_size weight_bytes "
+    "weights"
+)
+ENGINE = "busy kv_peak preemptions prefix_hit_rate requests running"
+CLIENTS = {
+    "": "capacity_requests_per_s duration_s interval_level output_tokens_per_s output_tokens_per_s_interval "
+    "requests_per_s requests_per_s_interval saturated saturation_requests_per_s state steady_only",
+    "steady_state.": "from_s reached requests requests_needed to_s",
+    "workload.": "description requests skipped truncated",
+    **{f"{name}{kind}.": LATENCY for name in LATENCIES for kind in ("", "_interval")},
+}
+ONE_REPLICA = CLIENTS | {
+    "": CLIENTS[""] + " caveats host_bound_share kind preemptions prefix_hit_rate source",
+    "deployment.": DEPLOYMENT,
+    **{f"{name}.": "mean peak" for name in ("running", "waiting", "kv_usage")},
+    "phases[].": "gpu_seconds host_bound_seconds phase seconds steps tokens",
+    "phases[].families[].": "bound family kernels seconds share source",
+}
+REPLICAS = CLIENTS | {
+    "": CLIENTS[""] + " caveats host_bound_share router output_tokens_per_s_a_gpu",
+    "deployment.": DEPLOYMENT + " data_parallel_size enable_expert_parallel pipeline_parallel_size",
+    "engines[].": ENGINE,
+}
+TWO_POOLS = CLIENTS | {
+    "": CLIENTS[""] + " gpus prefill.instances decode.instances",
+    "link.": "name use",
+    **{f"link.{name}.": LATENCY for name in ("wait_ms", "transfer_ms")},
+    **{f"{name}.": LATENCY for name in ("prefill.prompt_ms", "decode.first_step_ms")},
+    **{f"{pool}.deployment.": DEPLOYMENT for pool in ("prefill", "decode")},
+    **{f"{pool}.engines[].": ENGINE for pool in ("prefill", "decode")},
+}
+"""Keys of before, by what stands before them."""
+RENAMED = {
+    "prefill.deployment.": "pools[].deployment.",
+    "decode.deployment.": "pools[].deployment.",
+    "prefill.instances": "pools[].instances",
+    "decode.instances": "pools[].instances",
+    "prefill.engines[].": "engines[].",
+    "decode.engines[].": "engines[].",
+    "prefill.prompt_ms.": "link.prompt_ms.",
+    "decode.first_step_ms.": "link.first_step_ms.",
+}
+"""Of two pools; those of `simulate` all stayed."""
+ADDED = {
+    "": "gpus link output_tokens_per_s_a_gpu router",
+    "deployment.": "data_parallel_size enable_expert_parallel pipeline_parallel_size",
+    "engines[].": f"{ENGINE} pool",
+    "phases[].": "pool",
+    "pools[].": "gpus instances preemptions prefix_hit_rate role",
+    "pools[].deployment.": f"{DEPLOYMENT} data_parallel_size enable_expert_parallel pipeline_parallel_size",
+    **{f"pools[].{name}.": "mean peak" for name in ("running", "waiting", "kv_usage")},
+}
+"""To those of one replica."""
+LOAD = ("--rate", 8, "-n", 30, "--input-len", 200, "--output-len", 10, "--predictor", "roofline")
+SYSTEMS = {
+    "replicas": ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "-dp", 2),
+    "lockstep": ("simulate", "qwen3-30b-a3b", "--gpu", "h200-sxm", "-dp", 2, "--enable-expert-parallel"),
+    "pipeline": ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "-pp", 2),
+    "two pools": ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "a10"),
+}
+
+
+def written_out(tree: dict[str, str]) -> set[str]:
+    return {before + name for before, names in tree.items() for name in names.split()}
+
+
+def keys_of(value: Any, before: str = "") -> set[str]:
+    """Paths to everything in a result; what kernels are called is no key."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return {key for each in value for key in keys_of(each, f"{before}[]")}
+    if isinstance(value, dict) and not before.endswith(".kernels"):
+        dot = "." if before else ""
+        return {key for name, each in value.items() for key in keys_of(each, f"{before}{dot}{name}")}
+    return {before}
+
+
+@pytest.fixture
+def one_replica(infercast: Any) -> Any:
+    return infercast("simulate", "qwen2.5-0.5b", "--gpu", "l4", *LOAD, "--json").json
+
+
+def test_of_one_replica_nothing_is_gone_and_all_that_came_is_listed(one_replica: Any) -> None:
+    assert keys_of(one_replica) == written_out(ONE_REPLICA) | written_out(ADDED)
+
+
+@pytest.mark.parametrize("words", SYSTEMS.values(), ids=SYSTEMS)
+def test_every_system_has_the_same_keys(infercast: Any, one_replica: Any, words: tuple[object, ...]) -> None:
+    other = infercast(*words, *LOAD, "--json").json
+    assert list(other) == list(one_replica)
+    missing, new = keys_of(one_replica) - keys_of(other), keys_of(other) - keys_of(one_replica)
+    empty = {name for result in (one_replica, other) for name, value in result.items() if value is None}
+    assert {key.split(".")[0] for key in missing | new} <= empty
+
+
+@pytest.mark.parametrize(("words", "tree"), [(SYSTEMS["replicas"], REPLICAS), (SYSTEMS["two pools"], TWO_POOLS)])
+def test_no_key_of_several_replicas_or_pools_is_gone_but_those_renamed(
+    infercast: Any, words: tuple[object, ...], tree: dict[str, str]
+) -> None:
+    found = keys_of(infercast(*words, *LOAD, "--json").json)
+    for key in written_out(tree):
+        renamed = next((new + key.removeprefix(old) for old, new in RENAMED.items() if key.startswith(old)), key)
+        assert renamed in found
