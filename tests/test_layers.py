@@ -134,7 +134,7 @@ def test_no_arrow_outside_the_table() -> None:
         ("serve", "infercast.engines.timer"),
         ("serve", "infercast.engines"),
         ("cli", "infercast.engines.vllm.settings"),
-        ("cli", "infercast.predict.pipes"),
+        ("cli", "infercast.predict.limits"),
         ("cli", "infercast.ops"),
         ("models", "infercast.hardware"),
         ("hardware", "infercast.models.spec"),
@@ -159,9 +159,8 @@ NAMES_AN_ENGINE = {
     "fit/tables.py": "published tables say whose kernels they hold",
     "ops/collective.py": "whose kernels an all-reduce runs",
     "predict/adjust/ordering.py": "the default folder of an engine's data",
-    "predict/physics/collective_engine.py": "whose kernels an all-reduce runs",
     "predict/physics/moe.py": "published tables name kernels so",
-    "predict/profile.py": "the default folder of an engine's data, and a kernel's name in tables",
+    "predict/profile.py": "the default folder of an engine's data",
     "serve/fleet/router.py": "a load balancer goes by the name of the engine it comes with",
 }
 """Files that name an engine in their code, and why they may."""

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from infercast.predict.default import make_predictor
-from infercast.predict.physics import attention_prefill, flash_schedule_one
+from infercast.predict.physics import attention_prefill, flash_schedule
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "regression"
 if not FOLDER.exists():
@@ -58,7 +58,7 @@ def test_a_constant_of_the_physics_does_not_change_unnoticed(moved_in, monkeypat
 
 
 def test_the_schedule_of_attention_does_not_change_unnoticed(moved_in, monkeypatch):
-    monkeypatch.setattr(flash_schedule_one, "RATE", 1.03 * flash_schedule_one.RATE)
+    monkeypatch.setattr(flash_schedule, "RATE", 1.03 * flash_schedule.RATE)
     assert moved_in("h200-sxm prefill")[0]
 
 

@@ -97,12 +97,12 @@ def points_of(rows: Rows) -> Points:
     gpu, op, count = load_gpu(rows.gpu), rows.op, rows.seconds.size
     work = _WORK[type(op)](op)
     peak = gpu.dense_flops(tensor_rate_of(op.compute_dtype))
-    if isinstance(op, Collective):
+    if rows.family == "collective":
         moved, waves = op.link_bytes / (gpu.nvlink_bandwidth or gpu.pcie_bandwidth), work.blocks
     else:
         moved, waves = (op.bytes_read + op.bytes_written) / gpu.dram_bandwidth, work.blocks / gpu.sms
-    exponentials = op.exponentials if isinstance(op, Attention) else 0.0
-    served = (op.n >= SERVED) & (op.k >= SERVED) if isinstance(op, Gemm) else True
+    exponentials = getattr(op, "exponentials", 0.0)
+    served = (op.n >= SERVED) & (op.k >= SERVED) if rows.family == "gemm" else True
 
     def column(values: Any) -> Array:
         return np.broadcast_to(np.asarray(values, dtype=np.float64), count)

@@ -23,14 +23,13 @@ from infercast.fit.ceilings import all_rows, are_cold, quantising
 from infercast.fit.recipes import pooled_recipe
 from infercast.fit.train import Sample, _pool, key_of, sample_of
 from infercast.hardware import load_gpu
-from infercast.ops import Gemm, MoE
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.adjust.ceiling import features_of, variant_of
 from infercast.predict.artifact.artifact import POOLED
 from infercast.predict.default import default_artifact
+from infercast.predict.families import families_of, family_of
 from infercast.predict.identity import SWEEP
 from infercast.predict.limits import limit_seconds
-from infercast.predict.profile import family_of
 from infercast.predict.roofline import launch_floor
 
 COLOURS = {
@@ -83,7 +82,7 @@ def read(tables: Path, sweeps: Path) -> tuple[dict, dict]:
     pools: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for part in all_rows(tables, sweeps):
         gpu, op = load_gpu(part.gpu), part.op
-        if isinstance(op, Gemm | MoE) and not gpu.supports(tensor_rate_of(op.compute_dtype)):
+        if families_of(op)[0].has_weights and not gpu.supports(tensor_rate_of(op.compute_dtype)):
             continue
         features = features_of(op, gpu)
         base = limit_seconds(op, gpu) + launch_floor(gpu) + quantising(part, gpu)
@@ -94,8 +93,8 @@ def read(tables: Path, sweeps: Path) -> tuple[dict, dict]:
         columns = cell, np.log(part.seconds / base), sample.residual, features[:, 0]
         if part.engine != SWEEP:
             _, _, engine, variant = key_of(part)
-            pools[family_of(op), variant_of(op)][engine, variant][part.gpu].append(sample)
-        found[family_of(op), variant_of(op)][part.gpu].append(np.stack(columns)[:, are_cold(part, gpu)])
+            pools[family_of(op).name, variant_of(op)][engine, variant][part.gpu].append(sample)
+        found[family_of(op).name, variant_of(op)][part.gpu].append(np.stack(columns)[:, are_cold(part, gpu)])
     rows = {
         key: {gpu: thinned(np.concatenate(parts, axis=1)) for gpu, parts in sorted(by_gpu.items())}
         for key, by_gpu in sorted(found.items())

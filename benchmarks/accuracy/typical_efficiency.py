@@ -18,7 +18,7 @@ from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, quantise, rope, routing, sampling
 from infercast.predict.default import make_predictor
-from infercast.predict.pipes import pipes_of
+from infercast.predict.limits import pipes_of
 from infercast.predict.roofline import launch_floor
 
 GPUS = ("a100-sxm", "l40s", "h100-sxm", "h200-sxm", "b200-sxm")
@@ -72,9 +72,9 @@ def busiest(op, gpu):
 
 def is_priced(op, gpu):
     """Whether a kernel is one that this GPU was measured with."""
-    if isinstance(op, Collective):
+    if op.family == "collective":
         return gpu.is_linked(op.gpus)
-    return not isinstance(op, Gemm) or gpu.supports(tensor_rate_of(op.dtype))
+    return op.family != "gemm" or gpu.supports(tensor_rate_of(op.dtype))
 
 
 def fit(pipes, floors, seconds):

@@ -105,9 +105,9 @@ million = best_seconds(
 results["infercast.estimate gemm"]["1000000_at_once_per_s"] = 1_000_000 / million
 print(f"{'price(gemm)':12} {1 / million:46.2f} M a s")
 for family, make in FAMILIES.items():
-    PREDICTOR.price(make(1), GPU)
+    PREDICTOR.estimate(make(1), GPU)
     operators = single(family)
-    one = best_seconds(lambda family=family: single(family), lambda op: PREDICTOR.price(op, GPU)) / len(operators)
+    one = best_seconds(lambda family=family: single(family), lambda op: PREDICTOR.estimate(op, GPU)) / len(operators)
     results[family] = {"one_us": 1e6 * one}
     cells = [f"{one * 1e6:9.1f} us"]
     for count in (1000, 1_000_000):

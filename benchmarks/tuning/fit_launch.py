@@ -44,7 +44,7 @@ def residuals(constants: Constants, sweep: list[tuple[MoE, Tiles, float]], tried
     """Logarithms of said over measured: of times, and of gains over the default where several were tried."""
     times = [np.log(price_tiles(op, GPU, tiles, constants).seconds / seconds) for op, tiles, seconds in sweep]
     for shape in tried:
-        error = np.log(shape.price(constants) / shape.measured)
+        error = np.log(shape.estimate(constants) / shape.measured)
         weight = np.where(shape.measured < NEAR * shape.measured.min(), 1.0, FAR_WEIGHT)
         times += [weight * error, weight * (error - error[0])]
     return times

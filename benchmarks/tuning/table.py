@@ -45,7 +45,7 @@ def gains(shape: TriedShape, now: bool) -> tuple[float, float, float]:
     ``now`` orders them by the model as it is; they are in the order of the trial otherwise.
     """
     own = np.flatnonzero(shape.ranked)
-    price = shape.price() if now else shape.forecast
+    price = shape.estimate() if now else shape.forecast
     first = own[1:][np.argmin(price[own[1:]])] if now else own[1]
     order = spearman(price[own].tolist(), shape.measured[own].tolist())
     return float(price[0] / price[first]), float(shape.measured[0] / shape.measured[first]), order
@@ -72,7 +72,7 @@ def gain_errors(shapes: list[TriedShape], now: bool) -> Array:
     """How far said gains of the proposed are from measured ones, as a logarithm."""
     errors = []
     for shape in shapes:
-        price, own = shape.price() if now else shape.forecast, np.flatnonzero(shape.ranked)[1:]
+        price, own = shape.estimate() if now else shape.forecast, np.flatnonzero(shape.ranked)[1:]
         errors.append(np.log((price[0] / price[own]) / (shape.measured[0] / shape.measured[own])))
     return np.asarray(np.abs(np.concatenate(errors)))
 

@@ -40,7 +40,7 @@ class TriedShape:
     noise: float
     """How far two measurements of the default lie apart, as a share."""
 
-    def price(self, constants: Constants = FITTED) -> Array:
+    def estimate(self, constants: Constants = FITTED) -> Array:
         """Seconds of each configuration by the model as it is now."""
         return np.asarray(price_tiles(self.op, GPU, self.tiles, constants).seconds)
 

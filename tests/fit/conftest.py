@@ -8,7 +8,7 @@ from infercast.fit.train import fit_artifact, read_samples
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
 from infercast.predict.artifact.artifact import load_artifact
-from infercast.predict.physics.cores import table_physics
+from infercast.predict.families.gemm import GEMM
 
 GPUS = ("a100-sxm", "h100-sxm", "h200-sxm")
 TOKENS = (1, 4, 16, 64, 256, 1024, 4096)
@@ -24,7 +24,7 @@ def gemm_table(gpus=GPUS) -> pandas.DataFrame:
     m, n, k = (axis.ravel() for axis in np.meshgrid(TOKENS, WIDTHS, WIDTHS))
     parts = []
     for gpu in gpus:
-        physics = table_physics("gemm", Gemm(m, n, k), load_gpu(gpu)).seconds
+        physics = GEMM.physics(Gemm(m, n, k), load_gpu(gpu)).seconds
         factor = 1.2 + 0.3 * (m >= 64)  # what physics does not know
         parts.append(
             pandas.DataFrame(

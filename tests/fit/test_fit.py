@@ -9,8 +9,8 @@ from infercast.fit.train import fit_artifact, read_samples
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm, MoE
 from infercast.ops.elementwise import norm
+from infercast.predict.families.gemm import GEMM
 from infercast.predict.learned import Learned
-from infercast.predict.physics.cores import table_physics
 from infercast.predict.profile import kernel_profile
 
 M = np.array([1, 16, 64, 1024])
@@ -20,8 +20,8 @@ def factor(artifact, gpu, **options):
     """Price over physics: what was learned."""
     op = Gemm(M, 2048, 4096)
     predictor = Learned(artifact, kernel_profile(), as_tabled=True, **options)
-    estimate = predictor.price(op, load_gpu(gpu))
-    return estimate, estimate.seconds / table_physics("gemm", op, load_gpu(gpu)).seconds
+    estimate = predictor.estimate(op, load_gpu(gpu))
+    return estimate, estimate.seconds / GEMM.physics(op, load_gpu(gpu)).seconds
 
 
 def test_a_measured_gpu_gets_what_was_measured(artifact):
@@ -50,9 +50,9 @@ def test_a_tier_can_be_asked_for(artifact):
 
 def test_what_was_never_tabled_is_priced_by_physics(artifact):
     predictor = Learned(artifact, kernel_profile())
-    assert predictor.price(norm(64, 4096, residual=True), load_gpu("a100-sxm")).source == "physics"
-    assert predictor.price(MoE(64, 2048, 768, 128, 8), load_gpu("a100-sxm")).source == "physics"
-    assert predictor.price(Gemm(64, 4096, 4096), load_gpu("mi300x")).source == "typical"
+    assert predictor.estimate(norm(64, 4096, residual=True), load_gpu("a100-sxm")).source == "physics"
+    assert predictor.estimate(MoE(64, 2048, 768, 128, 8), load_gpu("a100-sxm")).source == "physics"
+    assert predictor.estimate(Gemm(64, 4096, 4096), load_gpu("mi300x")).source == "typical"
 
 
 def test_the_same_data_give_the_same_bytes(tables, tmp_path):

@@ -36,7 +36,7 @@ def test_names_are_read_kindly(name: str) -> None:
 
 
 def test_a_plain_name_reads_only_its_own_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    for cached in (load._load_bundled, load._architectures, load._aliases):
+    for cached in (load._load_bundled, load.architectures, load._aliases):
         cached.cache_clear()
     read: list[object] = []
     real = load.read_table

@@ -4,38 +4,27 @@ import pytest
 
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import gpu_names, load_gpu
-from infercast.hardware.kernels import by_kernels
-from infercast.hardware.load import _architectures
-from infercast.predict.physics.attention_kernels import FAMILIES, HALVED_L2
-from infercast.predict.physics.collective_library import SWITCH_SHARE
-from infercast.predict.physics.collective_links import FLAG_DELAY, SWITCHED
-from infercast.predict.physics.moe import MISALIGNED
+from infercast.hardware.kernels import _facts, by_kernels, is_modelled
+from infercast.predict.physics.attention_kernels import FAMILIES
 from infercast.predict.profile import kernel_profile
 
-NVIDIA = sorted({facts["kernels"] for facts in _architectures().values() if facts["vendor"] == "NVIDIA"})
+MODELLED = sorted(_facts())
 PROFILE = kernel_profile()
-TABLES = {
-    "attention kernels": FAMILIES,
-    "halved L2": HALVED_L2,
-    "switches": SWITCHED,
-    "flags": FLAG_DELAY,
-    "misaligned experts": MISALIGNED,
-    "experts": PROFILE.experts,
-    "generations": PROFILE.generations,
-}
+TABLES = {"experts": PROFILE.experts, "generations": PROFILE.generations}
 FORMATS = ("bf16", "fp8", "fp8_block", "int4", "mxfp4", "mxfp4_a8", "nvfp4")
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_names_every_architecture(name):
-    assert sorted(TABLES[name]) == NVIDIA
+    assert sorted(TABLES[name]) == MODELLED
 
 
-def test_switches_that_reduce_have_a_share():
-    assert sorted(SWITCH_SHARE) == sorted(name for name, switched in SWITCHED.items() if switched)
+@pytest.mark.parametrize("kernels", MODELLED)
+def test_attention_kernels_of_every_architecture_have_a_physics(kernels):
+    assert _facts()[kernels].attention in FAMILIES
 
 
-@pytest.mark.parametrize("kernels", NVIDIA)
+@pytest.mark.parametrize("kernels", MODELLED)
 def test_every_architecture_has_a_kernel_for_experts_of_every_format(kernels):
     assert tuple(PROFILE.experts[kernels]) == FORMATS
 
@@ -48,7 +37,7 @@ def test_blackwell_ultra_runs_the_kernels_of_blackwell():
 def test_bundled_gpus_run_kernels_that_are_known():
     for name in gpu_names():
         gpu = load_gpu(name)
-        assert gpu.vendor != "NVIDIA" or gpu.kernels in NVIDIA
+        assert is_modelled(gpu) == (gpu.vendor == "NVIDIA")
 
 
 def test_what_is_not_known_is_refused():

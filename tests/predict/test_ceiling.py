@@ -10,8 +10,8 @@ from infercast.ops.elementwise import norm
 from infercast.predict.adjust.ceiling import FEATURES, default_ceilings, features_of
 from infercast.predict.adjust.closing import Closing, signature_of
 from infercast.predict.default import make_predictor
+from infercast.predict.families import family_of
 from infercast.predict.limits import limit_seconds
-from infercast.predict.profile import family_of
 
 SIZES = np.array([1, 7, 64, 700, 8192])
 OPS: list[Op] = [
@@ -31,7 +31,7 @@ def test_no_ceiling_is_below_the_hard_limit(op: Op, name: str) -> None:
     gpu = load_gpu(name)
     ceiling = default_ceilings().seconds(op, gpu)
     assert ceiling.shape == SIZES.shape
-    assert features_of(op, gpu).shape[1] == len(FEATURES[family_of(op)])
+    assert features_of(op, gpu).shape[1] == len(FEATURES[family_of(op).name])
     assert (ceiling >= limit_seconds(op, gpu)).all()
     assert (ceiling > 1e-7).all()
     assert (ceiling < 20 * (limit_seconds(op, gpu) + 5e-6)).all()
@@ -53,9 +53,9 @@ def test_closing_brings_chosen_kernels_down_and_leaves_others() -> None:
     gpu, base = load_gpu("l40s"), make_predictor()
     chosen, other = Gemm(1024, 28_672, 4096), Gemm(1024, 4096, 4096)
     closing = Closing(base, default_ceilings(), {signature_of(Gemm(1, 28_672, 4096))})
-    assert closing.price(chosen, gpu).seconds < base.price(chosen, gpu).seconds
-    assert float(np.ravel(closing.seconds(chosen, gpu))[0]) == pytest.approx(closing.price(chosen, gpu).seconds)
-    assert closing.price(other, gpu) == base.price(other, gpu)
+    assert closing.estimate(chosen, gpu).seconds < base.estimate(chosen, gpu).seconds
+    assert float(np.ravel(closing.seconds(chosen, gpu))[0]) == pytest.approx(closing.estimate(chosen, gpu).seconds)
+    assert closing.estimate(other, gpu) == base.estimate(other, gpu)
     assert closing.explain(chosen, gpu) == base.explain(chosen, gpu)
 
 

@@ -8,15 +8,15 @@ import pytest
 from infercast.hardware import load_gpu, with_network
 from infercast.ops import Collective
 from infercast.predict.default import make_predictor
+from infercast.predict.families.collective import COLLECTIVE
 from infercast.predict.physics.collective import RANK_SKEW
-from infercast.predict.physics.cores import engine_physics, table_physics
 
 SIZES = 2.0 ** np.arange(8, 30)
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
 
 def seconds(kind, message, gpus, gpu, **options):
-    return table_physics("collective", Collective(kind, message, gpus, **options), gpu).seconds
+    return COLLECTIVE.physics(Collective(kind, message, gpus, **options), gpu).seconds
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -24,7 +24,7 @@ def seconds(kind, message, gpus, gpu, **options):
 def test_large_messages_take_their_bytes_over_the_links(kind, name):
     gpu = load_gpu(name)
     op = Collective(kind, SIZES, 4)
-    times = table_physics("collective", op, gpu).seconds
+    times = COLLECTIVE.physics(op, gpu).seconds
     assert (times > 0).all()
     assert times[-1] > 0.9 * op.link_bytes[-1] / gpu.link_bandwidth(4)
     assert times[-1] > 20 * times[0]
@@ -59,7 +59,7 @@ def test_cards_that_no_bridge_joins_talk_over_pcie():
 def test_an_engine_waits_for_the_last_gpu():
     gpu = load_gpu("h200-sxm")
     op = Collective("all_reduce", SIZES, 8)
-    waited, alone = (physics("collective", op, gpu).seconds for physics in (engine_physics, table_physics))
+    waited, alone = (COLLECTIVE.physics(op, gpu, engine=engine).seconds for engine in (True, False))
     assert waited - alone == pytest.approx(3 * RANK_SKEW)
 
 
@@ -91,5 +91,5 @@ def test_the_switch_carries_less_of_blackwells_links():
 def test_between_nodes_nothing_counts_as_measured():
     gpu = with_network(load_gpu("h200-sxm"), "infiniband-ndr")
     predictor = make_predictor()
-    sources = [predictor.price(Collective("all_reduce", 2.0**20, gpus), gpu).source for gpus in (8, 16)]
+    sources = [predictor.estimate(Collective("all_reduce", 2.0**20, gpus), gpu).source for gpus in (8, 16)]
     assert sources == ["measured", "physics"]

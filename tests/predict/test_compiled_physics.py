@@ -5,13 +5,13 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops.elementwise import gated_activation, norm, rope
-from infercast.predict.physics.cores import table_physics
+from infercast.predict.families.memory_bound import MEMORY_BOUND
 
 H200 = load_gpu("h200-sxm")
 
 
 def seconds(op):
-    return float(table_physics("memory_bound", op, H200).seconds[0])
+    return float(MEMORY_BOUND.physics(op, H200).seconds[0])
 
 
 def test_a_reduction_takes_whole_chunks():
@@ -27,7 +27,7 @@ def test_a_row_that_one_warp_holds_starts_sooner():
 
 def test_widths_may_be_an_array():
     widths = np.array([768, 1536, 4096, 7168])
-    together = table_physics("memory_bound", norm(512, widths, residual=True), H200).seconds
+    together = MEMORY_BOUND.physics(norm(512, widths, residual=True), H200).seconds
     assert together == pytest.approx([seconds(norm(512, int(width), residual=True)) for width in widths])
 
 

@@ -94,7 +94,7 @@ def op(request):
 
 
 def test_prices_are_positive_and_inside_their_interval(predictor, gpu, op):
-    estimate = predictor.price(op, gpu)
+    estimate = predictor.estimate(op, gpu)
     assert 0 < estimate.low <= estimate.seconds <= estimate.high < math.inf
     assert estimate.source in SOURCES
     assert isinstance(estimate.seconds, float)
@@ -103,7 +103,7 @@ def test_prices_are_positive_and_inside_their_interval(predictor, gpu, op):
 
 def test_nothing_is_faster_than_the_hardware(predictor, gpu, op):
     # Exponentials and plain arithmetic run elsewhere, so only matrix products count against the tensor peak.
-    seconds = predictor.price(op, gpu).seconds
+    seconds = predictor.estimate(op, gpu).seconds
     if isinstance(op, Collective):
         assert seconds > op.link_bytes / (gpu.nvlink_bandwidth or gpu.pcie_bandwidth)
         return
@@ -115,11 +115,11 @@ def test_nothing_is_faster_than_the_hardware(predictor, gpu, op):
 
 
 def test_the_same_question_has_the_same_answer(predictor, gpu, op):
-    assert predictor.price(op, gpu) == predictor.price(op, gpu)
+    assert predictor.estimate(op, gpu) == predictor.estimate(op, gpu)
 
 
 def test_the_short_way_gives_the_same_seconds(predictor, gpu, op):
-    assert predictor.seconds(op, gpu) == predictor.price(op, gpu).seconds
+    assert predictor.seconds(op, gpu) == predictor.estimate(op, gpu).seconds
 
 
 @pytest.mark.parametrize("name", ARRAYS)
@@ -132,10 +132,10 @@ def test_arrays_equal_their_shapes_one_by_one(predictor, gpu, name):
         and array.queries.max() > 1
     ):
         pytest.skip("an array of batches is priced as of one form; a single batch is split into its two")
-    together = predictor.price(array, gpu)
+    together = predictor.estimate(array, gpu)
     assert np.array_equal(together.seconds, predictor.seconds(array, gpu))
     for position in range(together.seconds.size):
-        alone = predictor.price(one_of(array, position), gpu)
+        alone = predictor.estimate(one_of(array, position), gpu)
         assert together.seconds[position] == pytest.approx(alone.seconds, rel=1e-6)
         assert together.low[position] == pytest.approx(alone.low, rel=1e-6)
         assert together.high[position] == pytest.approx(alone.high, rel=1e-6)
@@ -185,11 +185,11 @@ def test_more_rows_never_make_a_product_faster(m, more, n, k):
 )
 def test_clear_cases_have_a_clear_bound(predictor, op, bound):
     for name in ("h200-sxm", "a100-sxm", "l4"):
-        assert predictor.price(op, load_gpu(name)).bound == bound
+        assert predictor.estimate(op, load_gpu(name)).bound == bound
 
 
 @pytest.mark.parametrize("name", MONOTONE)
 def test_a_better_gpu_is_not_slower(name, op):
     # The H200 is an H100 with more and faster memory, the same chip otherwise. Measured, it throttles a little sooner.
     predictor = PREDICTORS[name]
-    assert predictor.price(op, load_gpu("h200-sxm")).seconds <= predictor.price(op, load_gpu("h100-sxm")).seconds
+    assert predictor.estimate(op, load_gpu("h200-sxm")).seconds <= predictor.estimate(op, load_gpu("h100-sxm")).seconds

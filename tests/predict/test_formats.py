@@ -5,6 +5,8 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import Collective, Gemm, MoE
 from infercast.predict.default import make_predictor
+from infercast.predict.families.collective import COLLECTIVE
+from infercast.predict.families.moe import expert_kernel
 from infercast.predict.physics.formats import as_run, is_widened, multiplying
 from infercast.predict.profile import kernel_profile
 
@@ -21,7 +23,7 @@ def test_a_chip_without_a_format_keeps_activations_wide():
 
 
 def test_such_products_cost_what_weights_of_that_size_cost():
-    price, gpu = make_predictor().price, load_gpu("a100-sxm")
+    price, gpu = make_predictor().estimate, load_gpu("a100-sxm")
     fp8 = price(Gemm(8, 8192, 8192, "fp8"), gpu)
     assert fp8.seconds == pytest.approx(price(Gemm(8, 8192, 8192, "bf16", "fp8"), gpu).seconds)
     assert fp8.seconds < 0.75 * price(Gemm(8, 8192, 8192), gpu).seconds
@@ -51,7 +53,7 @@ def test_widening_kernels_lose_nothing_by_a_rate_that_was_cut():
 )
 def test_whose_kernel_multiplies_experts(gpu, stored, kernel):
     op = MoE(64, 2048, 768, 128, 8, dtype="bf16", weight_dtype=stored)
-    assert kernel_profile().expert_kernel(op, load_gpu(gpu)) == kernel
+    assert expert_kernel(op, load_gpu(gpu), kernel_profile()) == kernel
 
 
 def test_marlin_is_one_kernel_whatever_the_format():
@@ -65,5 +67,5 @@ def test_marlin_is_one_kernel_whatever_the_format():
 
 def test_an_engine_leaves_all_reduces_over_pcie_to_the_library():
     profile, boards = kernel_profile(), load_gpu("l40s")
-    assert profile.variants(Collective("all_reduce", 1 << 20, 4), boards) == ("NCCL",)
-    assert profile.variants(Collective("all_reduce", 1 << 20, 2), boards)[0] == "vLLM_custom_graph"
+    assert COLLECTIVE.variants(Collective("all_reduce", 1 << 20, 4), boards, profile) == ("NCCL",)
+    assert COLLECTIVE.variants(Collective("all_reduce", 1 << 20, 2), boards, profile)[0] == "vLLM_custom_graph"

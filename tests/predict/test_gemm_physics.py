@@ -9,14 +9,15 @@ from infercast.hardware import load_gpu
 from infercast.ops import Gemm
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.predict.default import make_predictor
+from infercast.predict.families.gemm import GEMM
 from infercast.predict.physics import gemm_machine as constants
-from infercast.predict.physics.gemm import SHARES, engine_gemm, price_products, table_gemm
+from infercast.predict.physics.gemm import SHARES, price_products
 from infercast.predict.physics.gemm_features import FILL_TILES, matrix
 from infercast.predict.physics.gemm_machine import Machine
 from infercast.predict.physics.gemm_plan import MANY_COPIES, MOST_SPLITS, SHORTEST_SPLIT, TABLE_COPIES
 from infercast.predict.physics.numbers import Doubles, Floats, Singles
 from infercast.predict.physics.terms import columns, fill, log2, miss_share, soft_max
-from infercast.predict.pricer import MANY
+from infercast.predict.products import MANY
 
 FORMATS = {
     "bf16": {},
@@ -92,7 +93,7 @@ class Reference:
                 for into, value in zip((best, *self.choice), (seconds, *tile, split), strict=True):
                     np.copyto(into, value, where=better)
 
-    def price(self):
+    def estimate(self):
         """Seconds and terms."""
         *pipes, store = self.pipes(*self.choice)
         per_launch = constants.CLOCK_FREE_LAUNCH + (1 - constants.CLOCK_FREE_LAUNCH) * self.slow
@@ -110,7 +111,7 @@ class Reference:
 
     def features(self):
         """As in ``FEATURES``."""
-        gpu, (seconds, terms) = self.gpu, self.price()
+        gpu, (seconds, terms) = self.gpu, self.estimate()
         rounds = self.blocks(*self.choice[:2]) * self.choice[2] / gpu.sms
         intensity = self.op.batch * self.m * self.n * self.k / self.moved
         return columns(
@@ -148,8 +149,8 @@ def options(request):
 def test_arrays_say_what_the_reference_says(gpu, options):
     op = Gemm(*random_sizes(2000), **options)
     table, engine = Reference(op, gpu, engine=False), Reference(op, gpu, engine=True)
-    for reference, physics in ((table, table_gemm(op, gpu)), (engine, engine_gemm(op, gpu))):
-        seconds, terms = reference.price()
+    for reference, physics in ((table, GEMM.physics(op, gpu)), (engine, GEMM.physics(op, gpu, engine=True))):
+        seconds, terms = reference.estimate()
         assert np.allclose(physics.seconds, seconds, rtol=1e-9, atol=0)
         for name, term in terms.items():
             assert np.allclose(physics.terms[name], term, rtol=1e-9, atol=1e-15), name
@@ -186,9 +187,9 @@ def test_single_precision_is_right_to_four_digits_but_for_ties(gpu, options):
 def test_many_prices_are_those_of_a_few():
     predictor, gpu = make_predictor(), load_gpu("h200-sxm")
     m, n, k = random_sizes(MANY + 10, seed=3)
-    together = predictor.price(Gemm(m, n, k), gpu)
+    together = predictor.estimate(Gemm(m, n, k), gpu)
     assert np.array_equal(together.seconds, predictor.seconds(Gemm(m, n, k), gpu))
-    few = predictor.price(Gemm(m[:500], n[:500], k[:500]), gpu)
+    few = predictor.estimate(Gemm(m[:500], n[:500], k[:500]), gpu)
     error = np.abs(together.seconds[:500] / few.seconds - 1)
     assert np.quantile(error, 0.95) < 1e-4  # a value on the border of a tree may fall to either side
     assert np.mean(together.bound[:500] == few.bound) > 0.99
@@ -196,8 +197,8 @@ def test_many_prices_are_those_of_a_few():
 
 def test_sizes_of_any_kind():
     predictor, gpu = make_predictor(), load_gpu("h200-sxm")
-    plain = predictor.price(Gemm(7, 4096, 512), gpu)
-    assert predictor.price(Gemm(np.int64(7), np.array([4096]), 512), gpu) == plain
+    plain = predictor.estimate(Gemm(7, 4096, 512), gpu)
+    assert predictor.estimate(Gemm(np.int64(7), np.array([4096]), 512), gpu) == plain
     assert predictor.seconds(Gemm(np.int64(7), 4096, 512), gpu) == plain.seconds
     assert predictor.seconds(Gemm(np.array([7]), 4096, 512), gpu).shape == (1,)
     assert predictor.seconds(Gemm(np.empty(0), 4096, 512), gpu).shape == (0,)

@@ -58,8 +58,8 @@ def test_the_measurements_here_are_those_that_were_fitted_on():
 def test_a_manifest_says_what_it_is_of(path):
     manifest = read_manifest(path)
     assert (manifest["date"], manifest["revision"], manifest["tables"]) == ("2026-11-16", "abc", {"gemm.parquet": "12"})
-    assert manifest["models"] == {"gemm h200-sxm sweep fp8": "gemm fp8 hopper", "moe * vllm bf16/triton": "moe"}
-    assert set(manifest["features"]) == {"gemm fp8 hopper", "moe"}
+    assert manifest["models"] == {"gemm h200-sxm sweep fp8": "gemm fp8 cutlass", "moe * vllm bf16/triton": "moe"}
+    assert set(manifest["features"]) == {"gemm fp8 cutlass", "moe"}
     assert len(load_artifact(path).entries) == 2
 
 
@@ -88,7 +88,7 @@ def test_other_features_are_refused_by_name(path):
 
 
 def test_other_physics_is_refused_and_stamped_where_it_means_the_same(path):
-    changed = replace(KERNELS, sources=("artifact/forest.py",))
+    changed = replace(KERNELS, sources=("predict/artifact/forest.py",))
     assert "was fitted to other physics" in refusal(path, changed)
     assert "stamp.py" in refusal(path, changed)
     before = manifest_path(path).read_text(encoding="utf-8").splitlines()

@@ -7,7 +7,9 @@ from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, MoE
 from infercast.ops.elementwise import norm
 from infercast.predict.default import make_predictor
-from infercast.predict.many import MANY, PART, distinct
+from infercast.predict.families import family_of
+from infercast.predict.families.attention import PREFILL
+from infercast.predict.many import MANY, PART, are_many, parts_of
 
 GPU = load_gpu("h200-sxm")
 RANDOM = np.random.default_rng(2)
@@ -31,7 +33,7 @@ def predictor():
 def test_shapes_cost_among_many_what_they_cost_among_few(predictor, make):
     sizes = RANDOM.integers(1, 3 * PART, 2 * PART)
     some = np.concatenate([[0, 1, len(sizes) - 1], RANDOM.integers(0, len(sizes), 50)])
-    many, few = predictor.price(make(sizes), GPU), predictor.price(make(sizes[some]), GPU)
+    many, few = predictor.estimate(make(sizes), GPU), predictor.estimate(make(sizes[some]), GPU)
     for name in ("seconds", "low", "high"):
         assert np.allclose(getattr(many, name)[some], getattr(few, name), rtol=1e-12, atol=0.0)
     assert (many.bound[some] == few.bound).all()
@@ -52,7 +54,7 @@ def test_uneven_batches_are_taken_in_parts(predictor):
 
 def test_equal_shapes_are_one():
     queries, keys = np.ones((MANY, 1), dtype=int), np.tile([[7], [5]], (MANY // 2, 1))
-    op, which = distinct(Attention(queries, keys, sequences=2, **HEADS))
+    (op,), which = parts_of(Attention(queries, keys, sequences=2, **HEADS), PREFILL.step_sizes)
     assert op.keys.tolist() == [[5], [7]]
     assert (op.queries == 1).all()
     assert (op.sequences == 2).all()
@@ -60,11 +62,11 @@ def test_equal_shapes_are_one():
 
 
 def test_a_single_shape_many_times(predictor):
-    estimate = predictor.price(MoE(np.full(MANY, 100), 2048, 768, 128, 8), GPU)
+    estimate = predictor.estimate(MoE(np.full(MANY, 100), 2048, 768, 128, 8), GPU)
     assert estimate.seconds.shape == estimate.bound.shape == (MANY,)
 
 
 def test_few_shapes_and_one_large_batch_stay_as_they_are():
-    assert distinct(MoE(np.arange(1, MANY), 2048, 768, 128, 8))[1] is None
     lengths = np.ones(2 * MANY, dtype=int)
-    assert distinct(Attention(lengths, lengths, **HEADS))[1] is None
+    for op in (MoE(np.arange(1, MANY), 2048, 768, 128, 8), Attention(lengths, lengths, **HEADS)):
+        assert not are_many(family_of(op).sizes(op))

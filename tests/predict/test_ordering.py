@@ -20,7 +20,7 @@ from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope, sampling
 from infercast.predict.adjust.ordering import ordering
 from infercast.predict.default import make_predictor
-from infercast.predict.profile import family_of
+from infercast.predict.families import family_of
 
 OF_ONE_MODEL = 1.10
 """A product is cut as its slowest pipe wants it, and priced with what the others add: two cuts that are equally long by
@@ -68,7 +68,7 @@ GRID = {
 
 
 def _prices(op):
-    return {gpu.name: PREDICTOR.price(op, gpu) for gpu in GPUS}
+    return {gpu.name: PREDICTOR.estimate(op, gpu) for gpu in GPUS}
 
 
 def _model(op, gpu):
@@ -91,7 +91,7 @@ def _comparable(op, one, other):
 def test_a_gpu_with_more_of_everything_is_not_slower(name):
     excuses = ordering()
     for op in GRID[name]:
-        prices, family = _prices(op), family_of(op)
+        prices, family = _prices(op), family_of(op).name
         models = {gpu.name: _model(op, gpu) for gpu in GPUS}
         for one, other in PAIRS:
             if not _comparable(op, one, other):
@@ -151,7 +151,7 @@ def test_more_of_everything():
 
 def test_doubted_tables_are_bound_by_an_older_chip():
     op = Gemm(8, 7168, 2048, "fp8_block")
-    b200, h200 = (float(PREDICTOR.price(op, load_gpu(name)).seconds) for name in ("b200-sxm", "h200-sxm"))
+    b200, h200 = (float(PREDICTOR.estimate(op, load_gpu(name)).seconds) for name in ("b200-sxm", "h200-sxm"))
     assert b200 == pytest.approx(0.9 * h200)
     assert float(np.ravel(PREDICTOR.seconds(op, load_gpu("b200-sxm")))[0]) == pytest.approx(b200)
     notes = " ".join(ordering().notes([load_gpu("b200-sxm"), load_gpu("h200-sxm")]))
@@ -164,5 +164,5 @@ def test_a_chip_with_less_than_the_bound_is_not_bound_by_it(tmp_path):
     chip = tmp_path / "slow.toml"
     chip.write_text('base = "b200-sxm"\ndram_gb_per_s = 1000\n')
     op = Gemm(8, 7168, 2048, "fp8_block")
-    slow, h200 = (float(PREDICTOR.price(op, load_gpu(gpu)).seconds) for gpu in (chip, "h200-sxm"))
+    slow, h200 = (float(PREDICTOR.estimate(op, load_gpu(gpu)).seconds) for gpu in (chip, "h200-sxm"))
     assert slow > h200

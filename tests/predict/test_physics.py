@@ -7,7 +7,7 @@ from infercast.hardware import gpu_names, load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope, sampling
 from infercast.predict.artifact.features import FEATURES
-from infercast.predict.physics.cores import engine_physics, table_physics
+from infercast.predict.families import FAMILIES
 
 SIZES = np.array([1, 2, 7, 16, 100, 513, 4096, 20_000])
 HEADS = {"heads": 32, "kv_heads": 8, "head_dim": 128, "value_dim": 128}
@@ -40,8 +40,8 @@ NVIDIA = [name for name in gpu_names() if load_gpu(name).vendor == "NVIDIA"]
 @pytest.mark.parametrize("case", CASES)
 def test_finite_positive_and_complete(case, gpu):
     family, op = CASES[case]
-    for price in (table_physics, engine_physics):
-        physics = price(family, op, load_gpu(gpu))
+    for engine in (False, True):
+        physics = FAMILIES[family].physics(op, load_gpu(gpu), engine=engine)
         assert physics.seconds.shape == (8,)
         assert np.all(np.isfinite(physics.seconds) & (physics.seconds > 1e-7))
         assert physics.features.shape == (8, len(FEATURES[family]))
@@ -52,8 +52,8 @@ def test_finite_positive_and_complete(case, gpu):
 @pytest.mark.parametrize("case", ["gemm", "decode", "experts"])
 def test_cold_is_not_faster_than_warm(case):
     family, op = CASES[case]
-    gpu = load_gpu("h200-sxm")
-    assert np.all(engine_physics(family, op, gpu).seconds >= 0.999 * table_physics(family, op, gpu).seconds)
+    gpu, compute = load_gpu("h200-sxm"), FAMILIES[family].physics
+    assert np.all(compute(op, gpu, engine=True).seconds >= 0.999 * compute(op, gpu).seconds)
 
 
 @pytest.mark.parametrize("window", [0, 512])
@@ -62,7 +62,7 @@ def test_equal_sequences_are_a_count(window):
     spelled = Attention(np.ones(12, dtype=int), np.full(12, 700), **HEADS, window=window)
     counted = Attention(np.array([[1]]), np.array([[700]]), **HEADS, sequences=np.array([[12]]), window=window)
     for family in ("attention_decode", "attention_prefill"):
-        one, other = (table_physics(family, op, gpu) for op in (spelled, counted))
+        one, other = (FAMILIES[family].physics(op, gpu) for op in (spelled, counted))
         assert one.seconds == pytest.approx(other.seconds)
         assert one.features == pytest.approx(other.features)
 
@@ -71,5 +71,5 @@ def test_one_long_sequence_in_a_batch_costs_more_than_its_share():
     gpu = load_gpu("h200-sxm")
     even = Attention(np.ones(8, dtype=int), np.full(8, 4096), **HEADS)
     uneven = Attention(np.ones(8, dtype=int), np.array([1000] * 7 + [25768]), **HEADS)
-    seconds = [engine_physics("attention_decode", op, gpu).seconds[0] for op in (even, uneven)]
+    seconds = [FAMILIES["attention_decode"].physics(op, gpu, engine=True).seconds[0] for op in (even, uneven)]
     assert seconds[1] >= 0.95 * seconds[0]

@@ -11,11 +11,11 @@ H200 = load_gpu("h200-sxm")
 def test_a_kernel_is_its_busiest_pipe_and_the_floor():
     op = Gemm(8, 28672, 4096)
     seconds = (op.bytes_read + op.bytes_written) / 4.8e12 + launch_floor(H200)
-    assert Roofline().price(op, H200).seconds == pytest.approx(seconds)
+    assert Roofline().estimate(op, H200).seconds == pytest.approx(seconds)
 
 
 def test_the_smallest_kernel_takes_the_floor():
-    assert Roofline().price(norm(1, 8, residual=False), H200).seconds == pytest.approx(launch_floor(H200), rel=1e-4)
+    assert Roofline().estimate(norm(1, 8, residual=False), H200).seconds == pytest.approx(launch_floor(H200), rel=1e-4)
 
 
 def test_slower_clocks_have_a_higher_floor():
@@ -27,6 +27,6 @@ def test_slower_clocks_have_a_higher_floor():
 
 
 def test_the_roofline_is_the_lower_end_of_its_own_interval():
-    estimate = Roofline().price(Gemm(512, 4096, 4096), H200)
+    estimate = Roofline().estimate(Gemm(512, 4096, 4096), H200)
     assert estimate.low == estimate.seconds < estimate.high
     assert estimate.source == "roofline"

@@ -18,7 +18,7 @@ def predictor():
 
 
 def agree(predictor, gpu, one, two):
-    single, both = predictor.price(one, gpu), predictor.price(two, gpu)
+    single, both = predictor.estimate(one, gpu), predictor.estimate(two, gpu)
     assert isinstance(single.seconds, float)
     for name in ("seconds", "low", "high"):
         assert np.allclose(getattr(both, name), getattr(single, name), rtol=1e-12, atol=0.0)

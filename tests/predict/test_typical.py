@@ -6,7 +6,7 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, quantise, rope, routing, sampling
-from infercast.predict.adjust.typical import TYPICAL, Typical, efficiency_of
+from infercast.predict.adjust.typical import Typical
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import basis_of, kind_of
 from infercast.predict.limits import limit_seconds
@@ -37,28 +37,28 @@ OPERATORS = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_an_estimate_lies_between_the_hardware_and_a_wide_upper_end(name):
     op = OPERATORS[name]
-    estimate = Typical().price(op, AMD)
+    estimate = Typical().estimate(op, AMD)
     limit = float(np.ravel(limit_seconds(op, AMD))[0])
     assert limit <= estimate.low * 1.001 <= estimate.seconds * 1.001
     assert estimate.seconds < estimate.high
     assert estimate.source == "typical"
     assert float(np.ravel(Typical().seconds(op, AMD))[0]) == pytest.approx(float(np.ravel(estimate.seconds)[0]))
-    assert Typical().explain(op, AMD)["efficiency factor"] == efficiency_of(op, AMD).share
+    assert Typical().explain(op, AMD)["efficiency factor"] == Typical().reached(op, AMD).share
 
 
 def test_other_vendors_are_estimated_and_not_taken_at_their_best():
     learned, roofline = make_predictor(), Roofline()
     for op in OPERATORS.values():
-        assert learned.price(op, AMD).source == "typical"
+        assert learned.estimate(op, AMD).source == "typical"
         if op.family in ("gemm", "attention", "moe", "collective") and not isinstance(op, Collective):
-            assert learned.price(op, AMD).seconds > roofline.price(op, AMD).seconds
+            assert learned.estimate(op, AMD).seconds > roofline.estimate(op, AMD).seconds
     assert "no kernel of AMD's GPUs" in learned.describe(AMD)
 
 
 def test_products_of_a_vendor_have_numbers_of_their_own():
-    assert efficiency_of(Gemm(1, 1, 1), AMD).share < efficiency_of(Gemm(1, 1, 1), load_gpu("h200-sxm")).share
-    assert efficiency_of(Gemm(1, 1, 1, "fp8_block"), AMD).share < efficiency_of(Gemm(1, 1, 1, "fp8"), AMD).share
-    assert efficiency_of(Gemm(1, 1, 1), load_gpu("h200-sxm")) is TYPICAL["gemm"]
+    assert Typical().reached(Gemm(1, 1, 1), AMD).share < Typical().reached(Gemm(1, 1, 1), load_gpu("h200-sxm")).share
+    assert Typical().reached(Gemm(1, 1, 1, "fp8_block"), AMD).share < Typical().reached(Gemm(1, 1, 1, "fp8"), AMD).share
+    assert Typical().reached(Gemm(1, 1, 1), load_gpu("h200-sxm")) == (2.6, 0.69, -0.38, 0.59)
 
 
 def test_typical_prices_are_near_those_of_measured_gpus():
@@ -67,7 +67,7 @@ def test_typical_prices_are_near_those_of_measured_gpus():
     for name in ("a100-sxm", "h200-sxm", "b200-sxm"):
         gpu = load_gpu(name)
         for key in ("product", "prefill", "decode", "experts"):
-            typical, known = Typical().price(OPERATORS[key], gpu), learned.price(OPERATORS[key], gpu)
+            typical, known = Typical().estimate(OPERATORS[key], gpu), learned.estimate(OPERATORS[key], gpu)
             assert float(typical.low) <= float(known.seconds) <= float(typical.high), (name, key)
 
 

@@ -21,22 +21,18 @@ from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.tables import FILES, Rows, read_table
 from infercast.fit.train import HELD_OUT_SHARE, LEFT_OUT, group_hashes
 from infercast.hardware import Gpu, load_gpu
-from infercast.ops import Attention, Gemm, MoE
 from infercast.ops.dtypes import tensor_rate_of
-from infercast.ops.elementwise import quantise
 from infercast.predict.adjust.ceiling import CEILINGS, features_of, variant_of
 from infercast.predict.artifact.artifact import POOLED, Entry, save_artifact
+from infercast.predict.families import families_of, family_of
 from infercast.predict.identity import SWEEP
 from infercast.predict.limits import limit_seconds, limits_of
-from infercast.predict.profile import family_of
 from infercast.predict.roofline import launch_floor
 
 Array = npt.NDArray[Any]
 
 QUANTILE = 0.1
 """The share of kernels that are better than a ceiling."""
-COPIES = 6
-"""Tables of products go round so many copies of their weights."""
 COLD = 2.0
 """Data that is so many times larger than the cache is cold."""
 MOST_ROWS = 12_000
@@ -70,7 +66,7 @@ def read_measured(tables: Path, sweeps: Path) -> dict[Key, Measured]:
     for rows in all_rows(tables, sweeps):
         gpu = load_gpu(rows.gpu)
         dtype = rows.op.compute_dtype
-        if isinstance(rows.op, Gemm | MoE) and not gpu.supports(tensor_rate_of(dtype)):
+        if families_of(rows.op)[0].has_weights and not gpu.supports(tensor_rate_of(dtype)):
             continue
         kept = are_cold(rows, gpu)
         base = limit_seconds(rows.op, gpu) + launch_floor(gpu) + quantising(rows, gpu)
@@ -81,7 +77,7 @@ def read_measured(tables: Path, sweeps: Path) -> dict[Key, Measured]:
             np.ones(rows.seconds.size),
             np.full(rows.seconds.size, rows.gpu),
         ).part(kept)
-        by_source[(family_of(rows.op), variant_of(rows.op)), rows.gpu, rows.engine].append(sample)
+        by_source[(family_of(rows.op).name, variant_of(rows.op)), rows.gpu, rows.engine].append(sample)
     found: dict[Key, list[Measured]] = defaultdict(list)
     for (key, _, _), samples in by_source.items():
         found[key].append(_weighed(_joined(samples)))
@@ -132,25 +128,20 @@ def are_cold(rows: Rows, gpu: Gpu) -> Array:
         return np.ones(rows.seconds.size, dtype=np.bool_)
     memory = pipes["dram"]
     others = [seconds for name, seconds in pipes.items() if name != "dram"]
-    if isinstance(op, MoE) and op.routing.startswith("power_law"):
+    if getattr(op, "routing", "").startswith("power_law"):
         return memory < others[0]  # fewer experts are hit than the limit counts on
     decides = memory > np.maximum.reduce([*others, np.full(memory.size, launch_floor(gpu))])
-    size = memory * gpu.dram_bandwidth
-    if isinstance(op, Gemm):
-        size = COPIES * np.ravel(op.weight_bytes)
-    elif isinstance(op, Attention):
-        size = np.ravel(op.kv_bytes)
+    read_again = families_of(op)[0].ceiling.read_again
+    size = memory * gpu.dram_bandwidth if read_again is None else read_again(op)
     return np.asarray(~decides | (size > COLD * gpu.l2_bytes))
 
 
 def quantising(rows: Rows, gpu: Gpu) -> Array | float:
     """The limit of quantising the input, where it was timed with the product."""
-    op = rows.op
-    if rows.engine == SWEEP or not isinstance(op, Gemm) or op.dtype == "bf16":
+    moved = families_of(rows.op)[0].ceiling.beside(rows.op)
+    if rows.engine == SWEEP or moved is None:
         return 0.0
-    k = np.ravel(np.asarray(op.k))
-    widest = np.asarray(quantise(np.ravel(np.asarray(op.m)), 1).bytes_read) * k
-    return np.asarray(1.5 * widest / gpu.dram_bandwidth + launch_floor(gpu))
+    return np.asarray(moved / gpu.dram_bandwidth + launch_floor(gpu))
 
 
 def _weighed(sample: Measured) -> Measured:

@@ -139,7 +139,7 @@ def _score_artifact(
         for engine in {r.engine for r in rows}
     }
     for part in rows:
-        estimate = predictors[part.engine].price(part.op, load_gpu(part.gpu), (key_of(part)[3],))
+        estimate = predictors[part.engine].estimate(part.op, load_gpu(part.gpu), (key_of(part)[3],))
         seconds, low, high = (
             np.broadcast_to(v, part.seconds.shape) for v in (estimate.seconds, estimate.low, estimate.high)
         )
@@ -188,7 +188,7 @@ def _score_few_shot(rows: Sequence[Rows], artifact: Artifact, profile: KernelPro
         samples = [sample_of(part) for part in parts]
         features = np.concatenate([sample.features for sample in samples])
         predicted = [
-            _broadcast(predictor.price(part.op, load_gpu(part.gpu), (key[3],)).seconds, part) for part in parts
+            _broadcast(predictor.estimate(part.op, load_gpu(part.gpu), (key[3],)).seconds, part) for part in parts
         ]
         misses = np.log(np.concatenate([part.seconds for part in parts]) / np.concatenate(predicted))
         found = predictor.choose(parts[0].op, load_gpu(key[1]), (key[3],))

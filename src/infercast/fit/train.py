@@ -24,8 +24,8 @@ from infercast.hardware import load_gpu
 from infercast.predict.artifact.artifact import POOLED, Entry, save_artifact
 from infercast.predict.artifact.forest import Forest
 from infercast.predict.choice import base_seconds
+from infercast.predict.families import FAMILIES
 from infercast.predict.identity import LATENT, SWEEP
-from infercast.predict.physics.cores import sweep_physics, table_physics
 from infercast.predict.physics.moe import kernel_family
 
 Array = npt.NDArray[Any]
@@ -107,10 +107,9 @@ def key_of(rows: Rows) -> Key:
 
 def sample_of(rows: Rows) -> Sample:
     """Physics and features of measured rows."""
-    physics_of = sweep_physics if rows.engine == SWEEP else table_physics
-    family = FAMILY_OF_TABLE.get(rows.family, rows.family)
-    physics = physics_of(family, rows.op, load_gpu(rows.gpu))
-    base = base_seconds(family, rows.engine, physics)
+    family = FAMILIES[FAMILY_OF_TABLE.get(rows.family, rows.family)]
+    physics = family.physics(rows.op, load_gpu(rows.gpu), swept=rows.engine == SWEEP)
+    base = base_seconds(family.name, rows.engine, physics)
     return Sample(physics.features, np.log(rows.seconds / base), group_hashes(rows))
 
 

@@ -15,7 +15,7 @@ from infercast.forecast.csv_rows import read_rows
 from infercast.forecast.shapes import SHAPES, build_op
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.network import networks
-from infercast.ops import Collective, Op
+from infercast.ops import Op
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import Estimate
 from infercast.predict.roofline import Predictor
@@ -31,7 +31,7 @@ def estimate(
     network: str | None = None,
     **sizes: Any,
 ) -> Estimate:
-    """What a kernel costs on a GPU: seconds, an 80 % interval, source and bound.
+    """What a kernel takes on a GPU: seconds, an 80 % interval, source and bound.
 
     A kernel is an operator, or named by its family and sizes as on the command line:
     ``estimate("gemm", "h200-sxm", m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million
@@ -65,12 +65,13 @@ def estimate_kernel(predictor: Predictor, gpu: Gpu, family: str, values: dict[st
 
 def _checked(predictor: Predictor, op: Op, gpu: Gpu) -> Estimate:
     """The estimate of an operator that the GPUs can run."""
-    if isinstance(op, Collective) and op.gpus > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
+    gpus = getattr(op, "gpus", 1)
+    if gpus > gpu.gpus_per_node and gpu.network_bandwidth <= 0:
         raise InputError(
-            f"a collective of {op.gpus} GPUs needs a network: a node of {gpu.name} has {gpu.gpus_per_node}; name one "
+            f"a collective of {gpus} GPUs needs a network: a node of {gpu.name} has {gpu.gpus_per_node}; name one "
             f"(--network {', '.join(networks())}) or use at most {gpu.gpus_per_node} GPUs"
         )
-    return predictor.price(op, gpu)
+    return predictor.estimate(op, gpu)
 
 
 def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> Iterator[dict[str, Any]]:

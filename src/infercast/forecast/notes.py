@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from infercast.engines.deployment import Deployment
+from infercast.hardware.kernels import is_modelled
 from infercast.hardware.pcie import TOPOLOGIES, is_left_open
 from infercast.predict.adjust.ordering import ordering
 from infercast.predict.adjust.typical import Typical
-from infercast.predict.learned import UNDERSTOOD
 
 
 def estimate_notes(deployment: Deployment) -> list[str]:
@@ -14,7 +14,7 @@ def estimate_notes(deployment: Deployment) -> list[str]:
     gpu = deployment.gpu
     if deployment.predictor.is_bound:
         return ["Estimates are the least that the hardware allows; engines take longer."]
-    if gpu.vendor != UNDERSTOOD:
+    if not is_modelled(gpu):
         return [f"Estimates are {Typical().describe(gpu)}."]
     return [*ordering().notes([gpu]), *_of_pcie(deployment)]
 

@@ -11,7 +11,7 @@ from infercast.bundled import DATA
 from infercast.errors import FileFormatError, UnknownNameError
 from infercast.hardware.build import build_gpu, inherit
 from infercast.hardware.gpu import Gpu
-from infercast.hardware.schema import ARCHITECTURE_FIELDS, GPU_FIELDS, check_table, read_table
+from infercast.hardware.schema import ARCHITECTURE_FIELDS, FACTS, GPU_FIELDS, check_table, read_table
 
 OWN_FILE_HINT = " (or give the path of a TOML file that describes yours)"
 
@@ -64,11 +64,11 @@ def _aliases() -> dict[str, str]:
 
 
 @cache
-def _architectures() -> dict[str, dict[str, Any]]:
-    """On-chip facts by architecture."""
+def architectures() -> dict[str, dict[str, Any]]:
+    """On-chip facts, and what is known of kernels, by architecture."""
     tables = read_table(DATA / "architectures.toml", "architectures.toml")
     for name, table in tables.items():
-        check_table(table, ARCHITECTURE_FIELDS, "architectures.toml", f"{name}.")
+        check_table(table, {**ARCHITECTURE_FIELDS, "facts": FACTS}, "architectures.toml", f"{name}.")
     return tables
 
 
@@ -81,7 +81,7 @@ def _bundled_table(name: str) -> dict[str, Any]:
 @cache
 def _load_bundled(name: str) -> Gpu:
     # Safe to share: a Gpu is frozen, and the bundled files do not change while a program runs.
-    return build_gpu(name, _bundled_table(name), _architectures(), f"{name}.toml")
+    return build_gpu(name, _bundled_table(name), architectures(), f"{name}.toml")
 
 
 def _load_file(path: Path) -> Gpu:
@@ -98,4 +98,4 @@ def _load_file(path: Path) -> Gpu:
             raise FileFormatError(path, f"field 'base': {known}")
         table = inherit(_bundled_table(base), table)
     table.setdefault("sources", [f"described in {path.name}"])
-    return build_gpu(table.get("name", path.stem), table, _architectures(), path)
+    return build_gpu(table.get("name", path.stem), table, architectures(), path)

@@ -62,6 +62,8 @@ ARCHITECTURE_FIELDS: dict[str, Rule] = {
     "memory": MEMORY,
     **ON_CHIP_FIELDS,
 }
+FACTS: Rule = ("a table of facts", lambda value: isinstance(value, dict) and bool(value))
+"""What is known of the kernels that an architecture runs; only a new architecture brings its own."""
 
 GPU_FIELDS: dict[str, Rule] = {
     "base": TEXT,

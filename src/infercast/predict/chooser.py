@@ -1,4 +1,4 @@
-"""Which model prices a kind of operator on a GPU: one protocol of measuring at a time, the best tier within it."""
+"""Which model estimates a kind of operator on a GPU: one protocol of measuring at a time, the best tier within it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.kernels import by_kernels
-from infercast.hardware.pcie import MEASURED
-from infercast.ops import Collective, Op
+from infercast.ops import Op
 from infercast.predict.artifact.artifact import POOLED, Artifact
 from infercast.predict.choice import Choice, borrowed
+from infercast.predict.families import family_of
 from infercast.predict.identity import SWEEP
-from infercast.predict.profile import KernelProfile, family_of
+from infercast.predict.profile import KernelProfile
 
 
 class Chooser:
@@ -27,15 +27,14 @@ class Chooser:
 
     def choose(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Choice | None:
         """The best model for this kind of operator on this GPU; None where no measured kernel is like it."""
-        if isinstance(op, Collective) and op.gpus > gpu.gpus_per_node:
-            return None  # no collective between nodes was measured
-        if isinstance(op, Collective) and not gpu.is_linked(op.gpus) and gpu.pcie_topology not in ("", MEASURED):
-            return None  # nor one in a server of this kind
-        family, variants = family_of(op), variants or self._profile.variants(op, gpu)
+        family = family_of(op)
+        if not family.is_measured(op, gpu):
+            return None
+        variants = variants or family.variants(op, gpu, self._profile)
         engines = self._profile.engines(op, gpu)
-        key = (family, gpu.name, variants, engines)
+        key = (family.name, gpu.name, variants, engines)
         if key not in self._choices:
-            self._choices[key] = next(self._candidates(family, gpu, variants, engines), None)
+            self._choices[key] = next(self._candidates(family.name, gpu, variants, engines), None)
         return self._choices[key]
 
     def _candidates(

@@ -1,4 +1,4 @@
-"""A price with its error bar, its source and its reason."""
+"""An estimate with its error bar, its source and its reason."""
 
 from __future__ import annotations
 

@@ -1,46 +1,42 @@
 """Physics times a learned efficiency: t = t_physics * exp(r), with r from the best knowledge there is of the GPU.
 
 Tiers, best first: *measured* (the GPU's own rows), *sibling* (a GPU of the same architecture), *unseen* (a model of
-several GPUs, for one that nobody measured). A kernel without any model is priced by its physics alone and says so.
+several GPUs, for one that nobody measured). A kernel without any model is estimated by its physics alone and says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from infercast.hardware import Gpu
-from infercast.hardware.pcie import is_left_open, servers
-from infercast.ops import Attention, Collective, Gemm, MoE, Op
-from infercast.ops.dtypes import tensor_rate_of
+from infercast.hardware.kernels import is_modelled
+from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.adjust.mixed import join, split_batch, together
 from infercast.predict.adjust.ordering import at_most, ordering
 from infercast.predict.adjust.typical import Typical
 from infercast.predict.artifact.artifact import POOLED, Artifact
-from infercast.predict.choice import PHYSICS_INTERVAL, PHYSICS_INTERVALS, Choice
 from infercast.predict.chooser import Chooser
 from infercast.predict.estimate import Estimate
+from infercast.predict.families import families_of, family_of
+from infercast.predict.families.family import Family
 from infercast.predict.identity import SWEEP
-from infercast.predict.many import distinct, in_parts
-from infercast.predict.physics.attention_batch import Single
-from infercast.predict.physics.cores import engine_physics, sweep_physics, table_physics
-from infercast.predict.physics.terms import Array, Physics
-from infercast.predict.pricer import GemmPricer
-from infercast.predict.profile import KernelProfile, family_of
-from infercast.predict.single import SinglePricer, kind_of, size_of_one
+from infercast.predict.kernels import Kernels
+from infercast.predict.products import Products
+from infercast.predict.profile import KernelProfile
 
 if TYPE_CHECKING:
     from infercast.predict.adjust.anchors import Correction
 
-UNDERSTOOD = "NVIDIA"
-"""The physics speaks of this vendor's multiprocessors and libraries; others are priced by what is typical."""
+ESTIMATORS: dict[str, type[Kernels]] = {"gemm": Products}
+"""Families that are asked for so often that they have an estimator of their own."""
 
 
 class Learned:
-    """Prices operators with an artefact, falling back to what is typical where it has nothing to say."""
+    """Estimates operators with an artefact, falling back to what is typical where it has nothing to say."""
 
     is_cheap = False
     is_bound = False
@@ -54,27 +50,25 @@ class Learned:
         as_tabled: bool = False,
         corrections: Mapping[tuple[str, str], Correction] | None = None,
     ) -> None:
-        """``tier`` keeps better ones from being used: ``unseen`` prices a GPU as if it had never been measured.
+        """``tier`` keeps better ones from being used: ``unseen`` takes a GPU as if it had never been measured.
 
-        ``as_tabled`` prices kernels under the conditions of the tables they were learned from, not of an engine.
+        ``as_tabled`` takes kernels under the conditions of the tables they were learned from, not of an engine.
         ``corrections`` are what anchor points taught, by (family, variant); they hold for the GPU they came from.
         """
         self._artifact = artifact
         self._as_tabled = as_tabled
-        self._physics = table_physics if as_tabled else engine_physics
         self._corrections = corrections or {}
         self._fallback = Typical()
         self._chooser = Chooser(artifact, profile, tier=tier, as_tabled=as_tabled)
         self.choose = self._chooser.choose
-        self._pricers: dict[object, GemmPricer] = {}
-        self._singles: dict[object, SinglePricer] = {}
+        self._kinds: dict[object, Kernels] = {}
         self._ordering = ordering()
         self._bounded = {bound.kernels for bound in self._ordering.bounds}
         self._lessers: dict[object, tuple[Gpu, tuple[Gpu, float] | None]] = {}
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its prices on this GPU rest on."""
-        if gpu.vendor != UNDERSTOOD:
+        """For people: what its estimates on this GPU rest on."""
+        if not is_modelled(gpu):
             return self._fallback.describe(gpu)
         measured = {entry.gpu for entry in self._artifact.entries}
         for tier, names in self._chooser.known(gpu):
@@ -86,72 +80,31 @@ class Learned:
         others = ", ".join(sorted(measured - {POOLED}))
         return f"physics times an efficiency learned from {others}; this GPU was not measured"
 
-    def price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of prices. ``variants`` names the kernel, if known."""
-        own, lesser = self._price(op, gpu, variants), self._lesser(op, gpu)
-        return own if lesser is None else at_most(own, self._price(op, lesser[0], variants).seconds * lesser[1])
+    def estimate(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
+        """One launch of ``op``; arrays of shapes give arrays of times. ``variants`` names the kernel, if known."""
+        own, lesser = self._estimate(op, gpu, variants), self._lesser(op, gpu)
+        return own if lesser is None else at_most(own, self._estimate(op, lesser[0], variants).seconds * lesser[1])
 
-    def _price(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
-        if gpu.vendor != UNDERSTOOD:
-            return self._fallback.price(op, gpu)
-        if isinstance(op, Gemm) and not self._corrections:
-            return self._pricer(op, gpu, variants).price(op)
-        size = self._size_of_one(op)
-        if size is not None:
-            return self._single(op, gpu, size, variants).price(op, size)
-        prompts, decodes = split_batch(op)
-        if decodes is not None:
-            return join(self._price(prompts, gpu, None), self._price(decodes, gpu, None))
-        return self._price_array(op, gpu, variants)
-
-    def _price_array(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
-        few, which = distinct(op)
-        if which is not None:
-            return self._price(few, gpu, variants).taken(which)
-        choice = self.choose(op, gpu, variants)
-        physics, factor = self._apply(choice, op, gpu)
-        tier, ends = "physics", PHYSICS_INTERVALS.get(family_of(op), PHYSICS_INTERVAL)
-        low, high = (np.full(1, end) for end in ends)
-        if choice is not None:
-            tier, (low, high) = choice.tier, (np.full(1, end) for end in choice.interval)
-            correction = self._corrections.get((choice.entry.family, choice.entry.variant))
-            if correction is not None:
-                tier, high = "few-shot", correction.spread(physics.features)
-                low = -high
-        if isinstance(op, Collective) and is_left_open(gpu, op.gpus):
-            others = [np.log(self._physics("collective", op, each).seconds / physics.seconds) for each in servers(gpu)]
-            low, high = np.minimum(low, np.min(others, axis=0)), np.maximum(high, np.max(others, axis=0))
-        seconds = self._at_least(op, gpu, self._in_engine(choice, physics.seconds * factor))
-        bound, low, high = _bound(physics), seconds * np.exp(low), seconds * np.exp(high)
-        if seconds.size == 1:
-            return Estimate(float(seconds[0]), float(low[0]), float(high[0]), tier, str(bound[0]))
-        return Estimate(seconds, low, high, tier, bound)
+    def _estimate(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
+        if not is_modelled(gpu):
+            return self._fallback.estimate(op, gpu)
+        parts = [self._kernels(half, gpu, size, variants).estimate(half, size) for half, size in self._sized(op)]
+        return parts[0] if len(parts) == 1 else join(*parts)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who price by the thousand."""
+        """The same without interval and reason, for those who ask by the thousand."""
         own, lesser = self._seconds(op, gpu), self._lesser(op, gpu)
         return own if lesser is None else np.minimum(own, self._seconds(op, lesser[0]) * lesser[1])
 
     def _seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        if gpu.vendor != UNDERSTOOD:
+        if not is_modelled(gpu):
             return self._fallback.seconds(op, gpu)
-        if isinstance(op, Gemm) and not self._corrections:
-            return self._pricer(op, gpu).seconds(op)
-        size = self._size_of_one(op)
-        if size is not None:
-            return np.array([self._single(op, gpu, size).seconds(op, size)])
-        prompts, decodes = split_batch(op)
-        if decodes is not None:
-            return np.asarray(together(self._seconds(prompts, gpu), self._seconds(decodes, gpu)))
-        few, which = distinct(op)
-        if which is not None:
-            return np.asarray(self._seconds(few, gpu))[which]
-        choice = self.choose(op, gpu)
-        physics, factor = self._apply(choice, op, gpu)
-        return self._at_least(op, gpu, self._in_engine(choice, physics.seconds * factor))
+        parts = [self._kernels(half, gpu, size).seconds(half, size) for half, size in self._sized(op)]
+        seconds: Quantity = parts[0] if len(parts) == 1 else together(*parts)
+        return seconds
 
     def _lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
-        """The GPU of whose price a share bounds this one's; None for most, and for what a sweep of its own tells."""
+        """The GPU of whose time a share bounds this one's; None for most, and for what a sweep of its own tells."""
         if gpu.kernels not in self._bounded or self._as_tabled:
             return None
         key = (id(gpu), op.family, getattr(op, "dtype", ""))
@@ -162,80 +115,37 @@ class Learned:
         return self._lessers[key][1]
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one price: seconds of each pipe, and the learned factor on their soft maximum."""
+        """The terms of one estimate: seconds of each pipe, and the learned factor on their soft maximum."""
         prompts, decodes = split_batch(op)
         if decodes is not None:
             parts = {"prompts": self.explain(prompts, gpu), "decodes": self.explain(decodes, gpu)}
             return {f"{half} {name}": value for half, terms in parts.items() for name, value in terms.items()}
-        if gpu.vendor != UNDERSTOOD:
+        if not is_modelled(gpu):
             return self._fallback.explain(op, gpu)
-        physics, factor = self._apply(self.choose(op, gpu), op, gpu)
-        terms = {name: float(np.ravel(value)[0]) for name, value in physics.terms.items()}
-        return {**terms, "learned factor": float(factor[0])}
-
-    def _in_engine(self, choice: Choice | None, seconds: Array) -> Array:
-        """What a kernel takes between others, where its price is of the kernel alone."""
-        if choice is None or self._as_tabled:
-            return seconds
-        factor, added = choice.in_engine
-        return seconds * factor + added
-
-    def _at_least(self, op: Op, gpu: Gpu, seconds: Array) -> Array:
-        """No product is faster than the tensor cores or, in an engine, than reading what is cold."""
-        if not isinstance(op, Gemm | Attention | MoE):
-            return seconds
-        limit = np.ravel(op.flops) / gpu.dense_flops(tensor_rate_of(op.dtype))
-        if not self._as_tabled:
-            cold = op.kv_bytes if isinstance(op, Attention) else op.weight_bytes
-            limit = np.maximum(limit, np.ravel(cold) / gpu.dram_bandwidth)
-        return np.maximum(seconds, limit)
-
-    def _apply(self, choice: Choice | None, op: Op, gpu: Gpu) -> tuple[Physics, Array]:
-        """The physics of an operator, and what was learned to multiply it by."""
         family = family_of(op)
-        if self._corrections:
-            return self._apply_to(choice, family, op, gpu)
-        return in_parts(op, lambda part: self._apply_to(choice, family, part, gpu))
+        return self._made(Kernels, family, op, gpu, None).explain(op, family.sizes(op))
 
-    def _apply_to(self, choice: Choice | None, family: str, op: Op, gpu: Gpu) -> tuple[Physics, Array]:
-        of_sweep = choice is not None and choice.entry.engine == SWEEP
-        physics_of = sweep_physics if of_sweep else self._physics
-        physics = physics_of(family, op, gpu)
-        if choice is None:
-            return physics, np.ones_like(physics.seconds)
-        correction = self._corrections.get((family, choice.entry.variant))
-        learned = 0.0 if correction is None else correction(physics.features)
-        if choice.known is None:
-            return physics, np.exp(choice.residual(physics) + learned)
-        # A sibling answers for the same shape on itself; physics says how the two chips differ.
-        known = physics_of(family, op, choice.known)
-        difference = choice.on_sibling(physics.seconds, known.seconds) * known.seconds / physics.seconds
-        return physics, difference * np.exp(choice.residual(known) + learned)
+    def _sized(self, op: Op) -> list[tuple[Op, Any]]:
+        """An operator or its two halves, each with what a step decides of it: in plain floats if it is one kernel."""
+        family = families_of(op)[0]
+        size = None if self._corrections else family.size_of_one(op)
+        if size is not None:
+            return [(op, size)]
+        prompts, decodes = family.split(op)
+        return [(op, family.sizes(op))] if decodes is None else [*self._sized(prompts), *self._sized(decodes)]
 
-    def _pricer(self, op: Gemm, gpu: Gpu, variants: tuple[str, ...] | None = None) -> GemmPricer:
-        """What prices products of this format on this GPU."""
-        key = (id(gpu), op.dtype, op.weight_dtype, op.out_dtype, op.batch, variants)
-        pricer = self._pricers.get(key)
-        if pricer is None:
-            pricer = GemmPricer(op, gpu, self.choose(op, gpu, variants), engine=not self._as_tabled)
-            self._pricers[key] = pricer  # it holds the GPU, so that no other one takes its id
-        return pricer
+    def _kernels(self, op: Op, gpu: Gpu, size: Any, variants: tuple[str, ...] | None = None) -> Kernels:
+        """What estimates kernels of this kind on this GPU."""
+        family = family_of(op, size)
+        key = (id(gpu), family.name, *family.kind(op), variants)
+        kernels = self._kinds.get(key)
+        if kernels is None:
+            make = Kernels if self._corrections else ESTIMATORS.get(family.name, Kernels)
+            kernels = self._made(make, family, op, gpu, variants)
+            self._kinds[key] = kernels  # it holds the GPU, so that no other one takes its id
+        return kernels
 
-    def _size_of_one(self, op: Op) -> Single | float | None:
-        """The size of a kernel that is priced in plain floats."""
-        return None if self._corrections else size_of_one(op)
-
-    def _single(self, op: Op, gpu: Gpu, size: Single | float, variants: tuple[str, ...] | None = None) -> SinglePricer:
-        """What prices one kernel of this kind on this GPU."""
-        key = (id(gpu), *kind_of(op, size), variants)
-        pricer = self._singles.get(key)
-        if pricer is None:
-            pricer = SinglePricer(op, gpu, self.choose(op, gpu, variants), engine=not self._as_tabled)
-            self._singles[key] = pricer  # it holds the GPU, so that no other one takes its id
-        return pricer
-
-
-def _bound(physics: Physics) -> Array:
-    """The largest term of each price."""
-    names = np.array([*physics.terms])
-    return np.asarray(names[np.argmax(np.stack(np.broadcast_arrays(*physics.terms.values())), axis=0)])
+    def _made(self, make: type[Kernels], family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Kernels:
+        choice = self.choose(op, gpu, variants)
+        correction = None if choice is None else self._corrections.get((family.name, choice.entry.variant))
+        return make(family, op, gpu, choice, engine=not self._as_tabled, correction=correction)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Protocol
+from math import exp, log
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.estimate import Estimate
-from infercast.predict.pipes import pipes_of
+from infercast.predict.families import families_of
+from infercast.predict.limits import pipes_of
 
 # The shortest kernels of a replayed CUDA graph take about this long on an H200 whose clock is 1.83 GHz; the part
 # that is instructions scales with the clock, the part that is wires and memory latency does not.
@@ -19,31 +21,42 @@ LAUNCH_FLOOR = 2.0e-6
 REFERENCE_CLOCK = 1.83e9
 CLOCK_SHARE = 0.55
 
-# 90th percentile of measured / roofline latency by family, over the public kernel tables of A100, L40S, H100, H200 and
-# B200 described in docs/predict.md. The roofline itself is the lower end: nearly nothing runs faster.
-SPREAD = {"gemm": 3.7, "lm_head": 1.9, "attention": 8.0, "moe": 6.7, "collective": 9.4}
-MEMORY_BOUND_SPREAD = 1.5
+# 90th percentile of measured / roofline latency over the public kernel tables of A100, L40S, H100, H200 and B200
+# described in docs/predict.md, where a family has none. The roofline itself is the lower end: nearly nothing is faster.
+SPREAD = 1.5
 
 
 class Predictor(Protocol):
-    """Prices operators on a GPU."""
+    """Estimates operators on a GPU."""
 
     is_cheap: bool
-    """Whether a single price costs so little that nobody needs to keep it."""
+    """Whether a single estimate takes so little that nobody needs to keep it."""
     is_bound: bool
-    """Whether its prices are the least that hardware allows, not what is expected."""
+    """Whether its estimates are the least that hardware allows, not what is expected."""
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its prices on this GPU rest on."""
+        """For people: what its estimates on this GPU rest on."""
 
-    def price(self, op: Op, gpu: Gpu) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of prices."""
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
+        """One launch of ``op``; arrays of shapes give arrays of times."""
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who price by the thousand."""
+        """The same without interval and reason, for those who ask by the thousand."""
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one price: seconds of each pipe, and what the sum of all is multiplied by (``efficiency``)."""
+        """The terms of one estimate: seconds of each pipe, and what their sum is multiplied by (``efficiency``)."""
+
+
+class Efficiency(NamedTuple):
+    """What kernels reach of the roofline."""
+
+    launches: float = 1.0
+    """Empty launches that one takes besides its work."""
+    share: float = 1.0
+    """Of the busiest pipe's rate."""
+    low: float = 0.0
+    high: float = 0.0
+    """Logarithms of the ends of the 80 % interval, as kernels and GPUs differ."""
 
 
 class Roofline:
@@ -51,31 +64,41 @@ class Roofline:
 
     is_cheap = True
     is_bound = True
+    source = "roofline"
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its prices on this GPU rest on."""
+        """For people: what its estimates on this GPU rest on."""
         return "roofline with wave quantisation: nothing learned, so times are lower bounds"
 
-    def price(self, op: Op, gpu: Gpu) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of prices."""
-        pipes = pipes_of(op, gpu)
-        floor = launch_floor(gpu)
-        demands = np.stack(np.broadcast_arrays(floor, *pipes.values()))
+    def reached(self, op: Op, gpu: Gpu) -> Efficiency:
+        """What an operator reaches of it: all."""
+        del gpu
+        return Efficiency(high=log(families_of(op)[0].spread.get(op.family, SPREAD)))
+
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
+        """One launch of ``op``; arrays of shapes give arrays of times."""
+        pipes, reached = pipes_of(op, gpu), self.reached(op, gpu)
+        launch = reached.launches * launch_floor(gpu)
+        demands = np.stack(np.broadcast_arrays(launch, *pipes.values()))
         bound = np.array(["launch", *pipes])[np.argmax(demands, axis=0)]
         busiest = np.max(demands[1:], axis=0)
-        seconds = busiest + floor
-        high = seconds * SPREAD.get(op.family, MEMORY_BOUND_SPREAD)
+        seconds = launch + busiest / reached.share
+        # Nothing is faster than the busiest pipe at its full rate.
+        low, high = np.maximum(seconds * exp(reached.low), busiest), seconds * exp(reached.high)
         if seconds.ndim == 0:
-            return Estimate(float(seconds), float(seconds), float(high), "roofline", str(bound))
-        return Estimate(seconds, seconds, high, "roofline", bound)
+            return Estimate(float(seconds), float(low), float(high), self.source, str(bound))
+        return Estimate(seconds, low, high, self.source, bound)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who price by the thousand."""
-        return reduce(np.maximum, pipes_of(op, gpu).values()) + launch_floor(gpu)
+        """The same without interval and reason, for those who ask by the thousand."""
+        reached = self.reached(op, gpu)
+        busiest: Quantity = reduce(np.maximum, pipes_of(op, gpu).values())
+        return reached.launches * launch_floor(gpu) + busiest / reached.share
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one price: seconds of each pipe."""
-        return {name: float(value) for name, value in (*pipes_of(op, gpu).items(), ("launch", launch_floor(gpu)))}
+        """The terms of one estimate: seconds of each pipe at its full rate, and of launching."""
+        terms = {name: float(np.ravel(value)[0]) for name, value in pipes_of(op, gpu).items()}
+        return {**terms, "launch": self.reached(op, gpu).launches * launch_floor(gpu)}
 
 
 def launch_floor(gpu: Gpu) -> float:

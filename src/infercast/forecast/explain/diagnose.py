@@ -130,7 +130,7 @@ def diagnose(deployment: Deployment, workload: Workload, ceilings: Ceilings | No
             Finding(
                 name=" and ".join(names),
                 family=call.op.family,
-                source=deployment.predictor.price(call.op, deployment.gpu).source,
+                source=deployment.predictor.estimate(call.op, deployment.gpu).source,
                 gaps=gaps,
                 saving=saved(replace(deployment, predictor=closing)),
             )

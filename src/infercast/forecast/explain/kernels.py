@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
 from infercast.forecast.explain.step_calls import step_calls
-from infercast.ops import Call, Collective
+from infercast.ops import Call
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.adjust.power import THROTTLED, throttle, throttle_decoding, weight_of
 from infercast.predict.estimate import Estimate, kind_of, total
+from infercast.predict.families import families_of
 from infercast.serve.step import StepShape
 
 MOST_SEQUENCES = 2**20
@@ -166,13 +167,12 @@ def _check_cache(deployment: Deployment, shape: StepShape) -> None:
 def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelCost:
     """One kernel of the step, with the rate it reaches on the pipe that holds it back."""
     op, gpu = call.op, deployment.gpu
-    estimate = deployment.predictor.price(op, gpu)
+    estimate = deployment.predictor.estimate(op, gpu)
     seconds = float(estimate.seconds)
     if estimate.bound in ("tensor", "special"):
         achieved, limit, unit = op.flops / seconds, gpu.dense_flops(tensor_rate_of(op.compute_dtype)), "FLOP/s"
-    elif isinstance(op, Collective):
-        achieved, limit, unit = op.link_bytes / seconds, gpu.link_bandwidth(op.gpus), "B/s"
     else:
-        achieved, limit, unit = (op.bytes_read + op.bytes_written) / seconds, gpu.dram_bandwidth, "B/s"
+        family = families_of(op)[0]
+        achieved, limit, unit = family.moved(op) / seconds, family.bandwidth(op, gpu), "B/s"
     terms = deployment.predictor.explain(op, gpu) if explain else {}
     return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms)

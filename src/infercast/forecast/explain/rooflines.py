@@ -12,7 +12,6 @@ from infercast.forecast.explain.phases import Phase, average_shape
 from infercast.forecast.pools import PoolRun
 from infercast.forecast.system import DECODE, busiest
 from infercast.models.lower import attention_calls, head_calls, token_calls
-from infercast.ops import Collective
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.serve import Record
 from infercast.serve.step import StepShape
@@ -104,7 +103,7 @@ def _roofline(phase: Phase, deployment: Deployment, shape: StepShape) -> StepRoo
     points, peaks = [], {}
     for call, kernel, share in zip(calls, cost.kernels, shares, strict=True):
         flops, moved = float(call.op.flops), float(call.op.bytes_read + call.op.bytes_written)
-        if isinstance(call.op, Collective) or not flops:
+        if not flops:
             continue
         dtype = tensor_rate_of(call.op.compute_dtype)
         peaks[dtype] = gpu.dense_flops(dtype)

@@ -30,7 +30,7 @@ import numpy as np
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.kernels import StepCost, estimate_shape
 from infercast.forecast.explain.phases import average_shape
-from infercast.predict.learned import UNDERSTOOD
+from infercast.hardware.kernels import is_modelled
 from infercast.serve import Record, Replica
 from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.totals import PhaseTotals
@@ -119,7 +119,7 @@ def most_gain(deployment: Deployment, steps: Iterable[StepCost]) -> float:
     """
     if deployment.predictor.is_bound:
         return 0.0
-    if deployment.gpu.vendor == UNDERSTOOD:
+    if is_modelled(deployment.gpu):
         return inf
     return max(log(float(step.gpu.seconds) / float(step.gpu.low)) for step in steps)
 

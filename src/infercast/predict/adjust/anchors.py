@@ -4,7 +4,7 @@ What the pooled model still misses on the new GPU is a Gaussian process with fou
 a straight line in the share of the time that each pipe takes, which is what another launch floor, bandwidth or cost of
 a thread block would do to first order; one in what the pooled learner says, which may deserve more or less belief; and
 a rough function of the features for the rest. All variances are fixed: they were chosen on A100, L40S and H200, each
-priced by the others (tuning them on a few dozen points does more harm than good). Anchors are chosen where the
+estimated by the others (tuning them on a few dozen points does more harm than good). Anchors are chosen where the
 process, without seeing a latency, expects to learn most about all other kernels, and its own variance, scaled by how
 well anchors predict each other, gives the interval.
 """
@@ -16,9 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from infercast.predict.artifact.forest import Forest
-from infercast.predict.physics import gemm, moe
-from infercast.predict.physics.attention_decode import DECODE_FEATURES
-from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
+from infercast.predict.families import FAMILIES
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES
 from infercast.predict.physics.terms import Array
 
@@ -34,16 +32,6 @@ TAILS, REWEIGHTED = 4.0, 4
 CANDIDATES, JUDGES = 800, 1200
 """Rows that anchors are chosen from, and rows that they are chosen for."""
 LEAST_SPREAD = 0.03
-SERVED = 9.0
-"""Base-two logarithm of the n and k of products that models are made of: GEMM anchors are chosen for those."""
-
-_PIPES: dict[str, tuple[tuple[str, ...], str]] = {
-    "gemm": (gemm.FEATURES, "tensor l2 latency dram store reduce launch quantise"),
-    "attention_prefill": (PREFILL_FEATURES, "tensor exponential blocks longest dram l2 launch"),
-    "attention_decode": (DECODE_FEATURES, "dram stream blocks tensor combine launch"),
-    "moe": (moe.FEATURES, "tensor l2 dram between launch"),
-}
-"""Columns of a family that hold the pipes' shares of the time (``tensor_share`` and so on)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +46,11 @@ class Space:
     @classmethod
     def of(cls, family: str, reference: Array, learner: Forest | None) -> Space:
         """``reference`` rows tell how far features usually spread; a constant one tells nothing."""
-        names, pipes = _PIPES.get(family, ((), ""))
+        names = FAMILIES[family].features[family]
         spread = reference.std(axis=0)
         # Tiles of one chip's kernels say nothing of how near two kernels are on another.
         spread[[position for position, name in enumerate(names) if name in SCHEDULE_FEATURES]] = 0.0
-        columns = [names.index(f"{pipe}_share") for pipe in pipes.split()]
+        columns = [names.index(f"{pipe}_share") for pipe in FAMILIES[family].shares]
         return cls(reference.mean(axis=0), np.where(spread > 1e-6, spread, np.inf), columns, learner)
 
     def place(self, features: Array) -> tuple[Array, Array]:
@@ -123,7 +111,7 @@ def learn(family: str, features: Array, misses: Array, reference: Array, learner
 def choose(family: str, features: Array, count: int, learner: Forest | None = None) -> Array:
     """Numbers of ``count`` rows to measure: each next one takes away most of the variance of all kernels."""
     generator = np.random.default_rng(0)
-    eligible = _eligible(family, features)
+    eligible = FAMILIES[family].worth_measuring(features)
     candidates, judges = generator.permutation(eligible)[:CANDIDATES], generator.permutation(eligible)[:JUDGES]
     space = Space.of(family, features, learner)
     points, others = space.place(features[candidates]), space.place(features[judges])
@@ -139,16 +127,6 @@ def choose(family: str, features: Array, count: int, learner: Forest | None = No
         left -= np.outer(column, column) / total
         shared -= np.outer(of_others, column) / total
     return np.asarray(candidates[chosen])
-
-
-def _eligible(family: str, features: Array) -> Array:
-    """Rows that are worth measuring: all, unless there are products that models are made of among them."""
-    everything = np.arange(len(features))
-    if family != "gemm":
-        return everything
-    smaller = np.minimum(*(features[:, gemm.FEATURES.index(name)] for name in ("log_n", "log_k")))
-    served = np.flatnonzero(smaller >= SERVED)
-    return served if served.size else everything
 
 
 def _covariance(left: Place, right: Place) -> Array:

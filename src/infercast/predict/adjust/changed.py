@@ -1,4 +1,4 @@
-"""Prices on a chip that differs from a real one: the real one's, times what physics says of the difference."""
+"""Estimates on a chip that differs from a real one: the real one's, times what physics says of the difference."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.hardware import Gpu
-from infercast.ops import Attention, Gemm, MoE, Op
-from infercast.ops.dtypes import tensor_rate_of
+from infercast.hardware.kernels import is_modelled
+from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.adjust.mixed import split_batch, together
 from infercast.predict.choice import SIBLING_WIDENING, is_same_die, trust_in
 from infercast.predict.estimate import SOURCES, Estimate
-from infercast.predict.learned import UNDERSTOOD, Learned
-from infercast.predict.physics.cores import engine_physics
-from infercast.predict.profile import family_of
+from infercast.predict.families import family_of
+from infercast.predict.learned import Learned
+from infercast.predict.limits import Floor
 from infercast.predict.roofline import Predictor
-
-Array = npt.NDArray[Any]
 
 RATES = (
     "sms", "boost_clock", "fma_flops", "special_rate", "dram_bandwidth", "l2_bandwidth",
@@ -29,7 +26,7 @@ RATES = (
 
 
 class Changed:
-    """As a sibling is priced, with the unchanged chip as the sibling: its kernels, its efficiency, another physics."""
+    """As a sibling is estimated, with the unchanged chip as the sibling: its kernels and efficiency, other physics."""
 
     def __init__(self, predictor: Predictor, real: Gpu) -> None:
         """``real`` is the chip that the predictor knows."""
@@ -37,41 +34,42 @@ class Changed:
         self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its prices on this GPU rest on."""
+        """For people: what its estimates on this GPU rest on."""
         return f"{self._predictor.describe(self._real)}, times what physics says of the changes"
 
-    def price(self, op: Op, gpu: Gpu) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of prices."""
-        known = self._predictor.price(op, self._real)
-        if self.is_cheap or gpu.vendor != UNDERSTOOD:
-            return self._predictor.price(op, gpu)
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
+        """One launch of ``op``; arrays of shapes give arrays of times."""
+        known = self._predictor.estimate(op, self._real)
+        if self.is_cheap or not is_modelled(gpu):
+            return self._predictor.estimate(op, gpu)
         seconds: Any = self.seconds(op, gpu)
         if np.ndim(known.seconds) == 0:
             seconds = float(np.ravel(seconds)[0])
         low, high = (seconds * (end / known.seconds) ** SIBLING_WIDENING for end in (known.low, known.high))
         source = max(known.source, "sibling", key=SOURCES.index)
-        bound = self._predictor.price(op, gpu).bound
+        bound = self._predictor.estimate(op, gpu).bound
         return replace(known, seconds=seconds, low=low, high=high, source=source, bound=bound)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who price by the thousand."""
-        if self.is_cheap or gpu.vendor != UNDERSTOOD:
+        """The same without interval and reason, for those who ask by the thousand."""
+        if self.is_cheap or not is_modelled(gpu):
             return self._predictor.seconds(op, gpu)
         prompts, decodes = split_batch(op)
         if decodes is not None:
             return np.asarray(together(self.seconds(prompts, gpu), self.seconds(decodes, gpu)))
         family = family_of(op)
-        here, there = (engine_physics(family, op, chip).seconds for chip in (gpu, self._real))
+        here, there = (family.physics(op, chip, engine=True).seconds for chip in (gpu, self._real))
         ratio = np.clip((here / there) ** self._trust(op, gpu), *_bounds(gpu, self._real))
-        return np.asarray(np.maximum(np.ravel(self._predictor.seconds(op, self._real)) * ratio, _least(op, gpu)))
+        seconds = np.ravel(self._predictor.seconds(op, self._real)) * ratio
+        return np.asarray(Floor(op, gpu)(op, family.sizes(op), seconds))
 
     def _trust(self, op: Op, gpu: Gpu) -> float:
-        """How far physics is believed, by what the real chip's price rests on."""
+        """How far physics is believed, by what the real chip's estimate rests on."""
         choice = self._predictor.choose(op, self._real) if isinstance(self._predictor, Learned) else None
         return 1.0 if choice is None else trust_in(choice.entry, same_die=is_same_die(gpu, self._real))
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one price, on the changed chip."""
+        """The terms of one estimate, on the changed chip."""
         return self._predictor.explain(op, gpu)
 
 
@@ -85,12 +83,3 @@ def _bounds(gpu: Gpu, real: Gpu) -> tuple[float, float]:
     rates = [getattr(gpu, name) / getattr(real, name) for name in RATES if getattr(real, name) > 0]
     rates.append(gpu.dense_flops("bf16") / real.dense_flops("bf16"))
     return 1.0 / max(1.0, *rates), 1.0 / min(1.0, *rates)
-
-
-def _least(op: Op, gpu: Gpu) -> Array:
-    """No product is faster than the tensor cores or than reading what is cold."""
-    if not isinstance(op, Gemm | Attention | MoE):
-        return np.zeros(1)
-    cold = op.kv_bytes if isinstance(op, Attention) else op.weight_bytes
-    multiplying = np.ravel(op.flops) / gpu.dense_flops(tensor_rate_of(op.dtype))
-    return np.maximum(multiplying, np.ravel(cold) / gpu.dram_bandwidth)

@@ -1,4 +1,4 @@
-"""Prices as they would be if some kernels were as good as the best of their shape."""
+"""Estimates as they would be if some kernels were as good as the best of their shape."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.adjust.ceiling import Ceilings
 from infercast.predict.estimate import Estimate
+from infercast.predict.families import families_of
 from infercast.predict.roofline import Predictor
-
-SIZES = ("m", "rows", "tokens", "queries", "keys", "sequences", "message_bytes")
-"""What a step decides; the other fields of an operator are the model's and say which kernel it is."""
 
 Signature = tuple[Any, ...]
 
 
 def signature_of(op: Op) -> Signature:
     """Which kernel of a model it is, whatever the step's size."""
-    values = ((field.name, getattr(op, field.name)) for field in fields(op) if field.name not in SIZES)  # type: ignore[arg-type]
+    sizes = families_of(op)[0].step_sizes
+    values = ((field.name, getattr(op, field.name)) for field in fields(op) if field.name not in sizes)  # type: ignore[arg-type]
     return (type(op).__name__, *values)
 
 
 class Closing:
-    """Another predictor's prices, with those of chosen kernels brought down to their ceilings."""
+    """Another predictor's estimates, with those of chosen kernels brought down to their ceilings."""
 
     def __init__(self, predictor: Predictor, ceilings: Ceilings, chosen: Collection[Signature] | None = None) -> None:
         """``chosen``: which kernels, by `signature_of`; None: all whose ceilings are known."""
@@ -36,12 +35,12 @@ class Closing:
         self.is_cheap, self.is_bound = predictor.is_cheap, predictor.is_bound
 
     def describe(self, gpu: Gpu) -> str:
-        """For people: what its prices on this GPU rest on."""
+        """For people: what its estimates on this GPU rest on."""
         return f"{self._predictor.describe(gpu)}; some kernels as good as the best of their shape"
 
-    def price(self, op: Op, gpu: Gpu) -> Estimate:
-        """One launch of ``op``; arrays of shapes give arrays of prices."""
-        estimate = self._predictor.price(op, gpu)
+    def estimate(self, op: Op, gpu: Gpu) -> Estimate:
+        """One launch of ``op``; arrays of shapes give arrays of times."""
+        estimate = self._predictor.estimate(op, gpu)
         if not self._closes(op):
             return estimate
         ratio: Any = np.minimum(1.0, self._ceilings.seconds(op, gpu) / estimate.seconds)
@@ -50,12 +49,12 @@ class Closing:
         return replace(estimate, seconds=estimate.seconds * ratio, low=estimate.low * ratio, high=estimate.high * ratio)
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
-        """The same without interval and reason, for those who price by the thousand."""
+        """The same without interval and reason, for those who ask by the thousand."""
         seconds = self._predictor.seconds(op, gpu)
         return np.minimum(seconds, self._ceilings.seconds(op, gpu)) if self._closes(op) else seconds
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
-        """The terms of one price, as the other predictor has them."""
+        """The terms of one estimate, as the other predictor has them."""
         return self._predictor.explain(op, gpu)
 
     def _closes(self, op: Op) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from infercast.ops import Attention, Op
+from infercast.ops import Op
 from infercast.predict.estimate import Estimate
+from infercast.predict.families import families_of
 
 ADDED_SHARE, SHARED_SECONDS = 1.1, 14e-6
 """Of the shorter half, what comes on top of the longer one, once what both need once is taken off."""
@@ -21,18 +21,7 @@ of the shorter half, and 3 % instead of 12 short on batches as serving makes the
 
 def split_batch(op: Op) -> tuple[Op, Op | None]:
     """A batch of prompts and decoding sequences as two."""
-    if not isinstance(op, Attention) or op.queries.ndim > 1:
-        return op, None
-    decoding = op.queries == 1
-    if decoding.all() or not decoding.any():
-        return op, None
-    counts = np.broadcast_to(op.sequences, op.queries.shape)
-    halves = (
-        replace(op, queries=op.queries[half], keys=op.keys[half], sequences=counts[half])
-        for half in (~decoding, decoding)
-    )
-    prompts, decodes = halves
-    return prompts, decodes
+    return families_of(op)[0].split(op)
 
 
 def together(prompts: Any, decodes: Any, launches: Any = 1) -> Any:

@@ -1,4 +1,4 @@
-"""Prices of several GPUs side by side: where one is bound by another's, and where a newer GPU is known to be slower."""
+"""Times of several GPUs side by side: where one is bound by another's, and where a newer GPU is known to be slower."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 from infercast.bundled import DATA
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.ordering import has_at_least
-from infercast.ops import Gemm, MoE, Op
+from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.estimate import Estimate
+from infercast.predict.families import family_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,11 @@ class Ordering:
     slower: tuple[Slower, ...]
 
     def lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:
-        """The GPU of whose price a share is an upper bound of this operator's on ``gpu``, if there is one."""
+        """The GPU of whose time a share is an upper bound of this operator's on ``gpu``, if there is one."""
         for bound in self.bounds:
-            if bound.kernels == gpu.kernels and isinstance(op, Gemm | MoE):
-                family = "moe" if isinstance(op, MoE) else "gemm"
-                other = load_gpu(bound.gpu)
-                if not {family, f"{family}/{op.dtype}"}.isdisjoint(bound.of) and has_at_least(gpu, other):
+            if bound.kernels == gpu.kernels:
+                family, other = family_of(op).name, load_gpu(bound.gpu)
+                if not {family, f"{family}/{op.compute_dtype}"}.isdisjoint(bound.of) and has_at_least(gpu, other):
                     return other, bound.share
         return None
 

@@ -1,6 +1,6 @@
 """The power limit: a step of nothing but large products soon draws more than the board may, and the clock goes down.
 
-Kernels are priced at the full clock. How far a step falls below it depends on how many products a second it would do
+Kernels are estimated at the full clock. How far a step falls below it depends on how many products a second it would do
 on average, and for how long. An H200 that has multiplied large matrices for a quarter of a second takes 1.17 times as
 long for the next one as after a pause (1.24 for attention); a prompt of 2,048 tokens of an 8B model, 23 ms, already
 takes 1.06 times what its kernels take alone. Constants from steps of vLLM on an H200 that hold prompts only; the rule
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.predict.families import FAMILIES
 
 FREE_SHARE, FULL_SHARE = 0.30, 0.75
 """Shares of the tensor cores' peak: up to the first the board stays within its limit, at the second it is far above."""
@@ -24,8 +25,8 @@ LOST = 0.60
 """Exponent of the sustained share of the boost clock: kernels wait for memory too, so they lose less than the clock."""
 NARROW = 0.65
 """What an operation of a narrow format draws, as a share of a 16-bit one."""
-THROTTLED = ("gemm", "attention", "moe")
-"""Families of kernels that lose by it."""
+THROTTLED = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.throttled))
+"""What operators are called that lose by it."""
 
 
 def throttle(gpu: Gpu, products: float, seconds: float) -> float:

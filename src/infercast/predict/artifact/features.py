@@ -5,31 +5,18 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from infercast.hardware import load_gpu
-from infercast.ops.gemm import Gemm
-from infercast.predict.identity import SWEEP
-from infercast.predict.physics import collective, gemm, hopper_fp8, memory_bound, moe
-from infercast.predict.physics.attention_decode import DECODE_FEATURES
-from infercast.predict.physics.attention_prefill import PREFILL_FEATURES
+from infercast.predict.families import FAMILIES
 
-HERE = Path(__file__).parents[1]
-OF_HOPPER_FP8 = "gemm fp8 hopper"
+PACKAGE = Path(__file__).parents[2]
 
-FEATURES: dict[str, tuple[str, ...]] = {
-    "gemm": gemm.FEATURES,
-    OF_HOPPER_FP8: hopper_fp8.FEATURES,
-    "attention_prefill": PREFILL_FEATURES,
-    "attention_decode": DECODE_FEATURES,
-    "moe": moe.FEATURES,
-    "memory_bound": memory_bound.FEATURES,
-    "collective": collective.FEATURES,
-}
+FEATURES = {name: names for family in FAMILIES.values() for name, names in family.features.items()}
 
 
 @dataclass(frozen=True)
@@ -42,7 +29,7 @@ class Inputs:
     set_of: Callable[[str, str, str, str], str]
     """... and the one that a model has, by its family, GPU, engine and variant."""
     sources: tuple[str, ...]
-    """Files of `infercast.predict` that compute them."""
+    """Files of the package that compute them, or that say what they are computed from."""
 
     @property
     def features_hash(self) -> str:
@@ -61,18 +48,17 @@ class Inputs:
 
 
 def _set_of(family: str, gpu: str, engine: str, variant: str) -> str:
-    """Products of a sweep in fp8 start from kernels that are known by name where a GPU has them."""
-    if (family, engine, variant) == ("gemm", SWEEP, "fp8") and hopper_fp8.is_known(Gemm(1, 1, 1, "fp8"), load_gpu(gpu)):
-        return OF_HOPPER_FP8
-    return family
+    chosen = FAMILIES[family].feature_set
+    return family if chosen is None else chosen(gpu, engine, variant)
 
 
-KERNELS = Inputs("kernels", FEATURES, _set_of, ("physics/*.py",))
+_SOURCES = ("predict/physics/*.py", "predict/families/*.py", "data/architectures.toml", "data/all_reduce.toml")
+KERNELS = Inputs("kernels", FEATURES, _set_of, _SOURCES)
 
 
 def _files(sources: tuple[str, ...]) -> Iterator[Path]:
     for pattern in sources:
-        yield from sorted(HERE.glob(pattern))
+        yield from sorted(PACKAGE.glob(pattern))
 
 
 @lru_cache
@@ -80,13 +66,17 @@ def _source_hash(sources: tuple[str, ...]) -> str:
     files = list(_files(sources))
     # Line ends are git's business.
     parts = [f"{file.name}\n".encode() + file.read_bytes().replace(b"\r\n", b"\n") for file in files]
-    return hashlib.sha256(b"".join(parts)).hexdigest() if files else ""
+    return hashlib.sha256(b"".join(parts)).hexdigest() if any(file.suffix == ".py" for file in files) else ""
 
 
 @lru_cache
 def _physics_hash(sources: tuple[str, ...]) -> str:
-    parts = [f"{file.name}\n{code_of(file.read_text(encoding='utf-8'))}" for file in _files(sources)]
+    parts = [f"{file.name}\n{_meaning(file.read_text(encoding='utf-8'), file.suffix)}" for file in _files(sources)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _meaning(text: str, suffix: str) -> str:
+    return code_of(text) if suffix == ".py" else json.dumps(tomllib.loads(text), sort_keys=True)
 
 
 def code_of(source: str) -> str:

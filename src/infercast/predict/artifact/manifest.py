@@ -54,7 +54,7 @@ def check_manifest(archive: Path, listed: bytes, inputs: Inputs) -> None:
     if not is_written_alike and head["physics_sha256"] != inputs.physics_hash:
         raise FileFormatError(
             archive,
-            f"was fitted to other physics than that of predict/{', '.join(inputs.sources)}; {AGAIN}, or run {STAMP} "
+            f"was fitted to other physics than that of {', '.join(inputs.sources)}; {AGAIN}, or run {STAMP} "
             "if predictions stay what they were",
         )
 
@@ -98,7 +98,7 @@ def read_manifest(archive: Path) -> dict[str, Any]:
 
 
 def _stamps(inputs: Inputs) -> Iterator[str]:
-    what = ", ".join(f"predict/{pattern}" for pattern in inputs.sources)
+    what = ", ".join(inputs.sources)
     yield f"physics_sha256 = {_text(inputs.physics_hash)}  # of what {what} do"
     yield f"source_sha256 = {_text(inputs.source_hash)}  # of how they are written"
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 from infercast.hardware.gpu import Gpu
-from infercast.hardware.kernels import by_kernels
+from infercast.hardware.kernels import facts_of
 from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.attention_batch import Lengths
-from infercast.predict.physics.attention_kernels import HALVED_L2, family_of
+from infercast.predict.physics.attention_kernels import family_of
 from infercast.predict.physics.either import Kit, Number
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, Schedule
 from infercast.predict.physics.terms import Physics
@@ -98,7 +98,7 @@ class Decode:
         # FlashAttention 2 splits the keys only in its packed form, which needs several heads to pack.
         splittable = family.splits_alone or (packed and op.heads > op.kv_heads)
         self.most_splits = MAX_SPLITS if splittable else 1.0
-        cache_share = fitted.halved_cache_share if by_kernels(HALVED_L2, gpu) else fitted.cache_share
+        cache_share = fitted.halved_cache_share if facts_of(gpu).l2_partitions > 1 else fitted.cache_share
         self.cache_bytes = gpu.l2_bytes * cache_share
         self.dram_rate, self.l2_rate = gpu.dram_bandwidth * fitted.dram_share, gpu.l2_bandwidth * fitted.l2_share
         self.sm_rate = clock * (fitted.sm_fp8_bytes_per_cycle if narrow else family.sm_bytes_per_cycle)

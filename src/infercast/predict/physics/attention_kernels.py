@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from infercast.hardware.gpu import Gpu
-from infercast.hardware.kernels import by_kernels
+from infercast.hardware.kernels import facts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +103,14 @@ FLASH_3 = KernelFamily(
     exponential_share=0.6,
     softmax_overlap=8.0,
 )
-# The Blackwell kernels merge the parts inside the kernel, and work on two 128-row tiles at once in prefill. Rates are
-# those of FlashAttention 3: none is fitted on a Blackwell chip. But in decode they swap the operands for up to 16 query
+# TensorRT-LLM's kernels merge the parts inside the kernel, and work on two 128-row tiles at once in prefill. Rates are
+# those of FlashAttention 3: none is fitted on such a chip. But in decode they swap the operands for up to 16 query
 # heads a KV head, so that the keys fill the rows of the matrix unit and the query heads its columns, 8 or 16 of them
 # (TensorRT-LLM's public sources: "SwapsMmaAbForGeneration", "TileSizeQ8"), where FlashAttention 3 pads the heads to 64
 # rows: scores and outputs of a block cost no more than in the 16-row tiles of FlashAttention 2.
-BLACKWELL = replace(
+TRTLLM = replace(
     FLASH_3,
-    name="blackwell",
+    name="trtllm",
     window_parts=1,
     combine_cycles=1500.0,
     block_seconds_per_dim=FLASH_2.block_seconds_per_dim,
@@ -118,21 +118,9 @@ BLACKWELL = replace(
     tile_rows=256,
 )
 
-FAMILIES = {
-    **dict.fromkeys(("volta", "ampere"), FLASH_2),
-    # FlashAttention 2 or its like with small tiles.
-    **dict.fromkeys(("pascal", "turing", "ampere-ga10x", "ada", "blackwell-rtx"), FLASH_2_SMALL),
-    "hopper": FLASH_3,
-    "blackwell": BLACKWELL,
-}
-
-HALVED_L2 = {
-    **dict.fromkeys(("ampere", "hopper", "blackwell"), True),
-    **dict.fromkeys(("pascal", "volta", "turing", "ampere-ga10x", "ada", "blackwell-rtx"), False),
-}
-"""Whether L2 is two halves that may hold a copy of a line each."""
+FAMILIES = {family.name: family for family in (FLASH_2, FLASH_2_SMALL, FLASH_3, TRTLLM)}
 
 
 def family_of(gpu: Gpu) -> KernelFamily:
     """The kernels that engines use on this chip."""
-    return by_kernels(FAMILIES, gpu)
+    return FAMILIES[facts_of(gpu).attention]

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from infercast.hardware.gpu import Gpu
-from infercast.hardware.kernels import by_kernels
+from infercast.hardware.kernels import facts_of
 from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.attention_batch import Lengths, keys_in_reach, pairs_of
-from infercast.predict.physics.attention_kernels import HALVED_L2, family_of
+from infercast.predict.physics.attention_kernels import family_of
 from infercast.predict.physics.either import Kit, Number, Plain
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, Schedule
 from infercast.predict.physics.terms import Physics
@@ -100,7 +100,7 @@ class Prefill:
         self.tensor_rate = gpu.dense_flops(op.dtype) * speed * family.tensor_share / gpu.sms
         self.special_rate = gpu.special_rate * speed * family.exponential_share / gpu.sms
         self.stored = op.head_dim if op.latent_kv else self.width
-        share = fitted.halved_cache_share if by_kernels(HALVED_L2, gpu) else fitted.cache_share
+        share = fitted.halved_cache_share if facts_of(gpu).l2_partitions > 1 else fitted.cache_share
         self.cache_bytes = gpu.l2_bytes * share
         self.dram_rate, self.l2_rate = gpu.dram_bandwidth * fitted.dram_share, gpu.l2_bandwidth * fitted.l2_share
         self.launch = family.prompt_launch_cycles / gpu.boost_clock

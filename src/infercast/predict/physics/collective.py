@@ -2,7 +2,7 @@
 
 An engine's own all-reduce (collective_engine.py) is for messages within its limits. Longer ones and other kinds go
 through a library (collective_library.py): rings by a protocol of short latency that wastes bandwidth, then by one of
-long latency that does not; reduction inside the switch (NVLS) on eight GPUs of Hopper or Blackwell; exchanges with all
+long latency that does not; reduction inside the switch (NVLS) on eight GPUs that one joins; exchanges with all
 peers at once.
 
 Between nodes a collective is two: one inside every node, and one among the nodes in which each GPU's own share of the

@@ -7,39 +7,25 @@ the switch) and copies it out again.
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from infercast.bundled import DATA
 from infercast.hardware import Gpu
-from infercast.hardware.kernels import by_kernels
+from infercast.hardware.kernels import facts_of
 from infercast.ops import Collective
-from infercast.predict.physics.collective_library import SWITCH_SHARE, library
+from infercast.predict.physics.collective_library import library
 from infercast.predict.physics.collective_links import Priced, delay, is_switched, link_rate, merge
 from infercast.predict.physics.either import Kit, Number
 
 MIB = 1 << 20
-# Bytes below which an engine's own kernels are used, by the largest number of GPUs each limit is for: vLLM 0.25, whose
-# buffers of 8 MiB end what its table allows, and SGLang 0.5.14, which counts the limit in. By compute capability, as
-# the engines have them.
-CUSTOM_LIMITS = {
-    ("vllm", "9.0"): {4: 8 * MIB, 6: MIB // 2, 8: MIB // 4},
-    ("vllm", "10.0"): {4: 2 * MIB, 8: MIB},
-    ("vllm", "10.3"): {4: 4 * MIB, 6: 8 * MIB, 8: 4 * MIB},
-    ("sglang", "9.0"): {8: 16 * MIB + 1},
-    ("sglang", "10.0"): {8: 16 * MIB + 1},
-    ("sglang", "10.3"): {8: 16 * MIB + 1},
-}
-OTHER_CUSTOM_LIMITS = {"vllm": {8: 8 * MIB}, "sglang": {8: 8 * MIB + 1}}
 ONE_SHOT_LIMITS = {2: 64 * MIB, 4: MIB // 2, 8: MIB // 4}
-# The same for vLLM's kernels over symmetric memory, limit counted in, and from how many GPUs the switch reduces.
-SYMMETRIC_LIMITS = {
-    "9.0": {2: 64 * MIB, 4: 32 * MIB, 8: 64 * MIB},
-    "10.0": {2: 8 * MIB, 4: 32 * MIB, 8: 128 * MIB},
-    "10.3": {2: 4 * MIB, 6: 32 * MIB, 8: 64 * MIB},
-}
-MULTICAST_FROM = {"9.0": 4, "10.0": 6, "10.3": 6}
 # Seconds of a kernel at 1.83 GHz, of each further GPU, and of a second shot; share of the links it fills. Fitted on
-# vLLM's kernels on A100, H100 and H200; SGLang 0.5.14 has a quicker one where a switch joins the GPUs.
+# vLLM's kernels on A100, H100 and H200.
 SHOT_LATENCY, SHOT_STEP, SECOND_SHOT = 4.34e-6, 0.055e-6, 3.4e-6
 SHOT_EFFICIENCY, SHOT_SOFTNESS = 0.72, 0.90
-QUICK_SAVES = 1.8e-6
 # Symmetric memory, fitted on H100 and H200: seconds of two copies and the kernel between them, and the shares of the
 # links that it fills by two shots and through the switch.
 SYMMETRIC_LATENCY, SYMMETRIC_EFFICIENCY, MULTICAST_EFFICIENCY = 8.6e-6, 0.74, 0.69
@@ -49,14 +35,14 @@ CLOCK_POWER = 0.55
 
 def engine_kernel(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     """What an engine does itself, and the library's where it leaves a collective to that."""
-    limits = CUSTOM_LIMITS.get((op.library, gpu.compute_capability), OTHER_CUSTOM_LIMITS.get(op.library, {}))
+    limits = _limits(op, gpu, "own")
     # Without NVLink, engines give their own kernel up beyond two GPUs.
     if op.kind != "all_reduce" or not limits or not (gpu.is_linked(op.gpus) or op.gpus <= 2):
         return library(op, gpu, message, x)
 
     def longer() -> Priced:
-        symmetric_limits = SYMMETRIC_LIMITS.get(gpu.compute_capability)
-        if op.library != "vllm" or symmetric_limits is None or not is_switched(gpu, op.gpus):
+        symmetric_limits = _limits(op, gpu, "symmetric")
+        if not symmetric_limits or not is_switched(gpu, op.gpus):
             return library(op, gpu, message, x)
         most = _limit(symmetric_limits, op.gpus)
         by_library, symmetric = (lambda: library(op, gpu, message, x)), (lambda: _symmetric(op, gpu, message, x))
@@ -65,16 +51,29 @@ def engine_kernel(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     return merge(x, message < _limit(limits, op.gpus), lambda: _shots(op, gpu, message, x), longer)
 
 
-def _limit(limits: dict[int, int], gpus: int) -> int:
+@cache
+def _engines() -> dict[str, dict[str, Any]]:
+    """What is known of each engine's own kernels."""
+    return tomllib.loads(DATA.joinpath("all_reduce.toml").read_text(encoding="utf-8"))
+
+
+def _limits(op: Collective, gpu: Gpu, kernels: str) -> Mapping[Any, int]:
+    """Bytes that an engine's kernels end at, by the largest number of GPUs each limit is for; empty: it has none."""
+    table = _engines().get(op.library, {}).get(kernels, {})
+    limits: Mapping[Any, int] = table.get(gpu.compute_capability, table.get("other", {}))
+    return limits
+
+
+def _limit(limits: Mapping[Any, int], gpus: int) -> int:
     """Bytes that a kernel for so many GPUs ends at."""
-    return next((size for most, size in limits.items() if gpus <= most), 0)
+    return next((size for most, size in limits.items() if gpus <= int(most)), 0)
 
 
 def _shots(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     """Read all of the others at once, or reduce a share and gather the rest."""
     one = message < _limit(ONE_SHOT_LIMITS, op.gpus)
     link = link_rate(gpu, op.gpus) * (SHOT_EFFICIENCY if gpu.is_linked(op.gpus) else 1.0)
-    saved = QUICK_SAVES if op.library == "sglang" and is_switched(gpu, op.gpus) else 0.0
+    saved = 1e-6 * _engines()[op.library].get("switched_saves_us", 0.0) if is_switched(gpu, op.gpus) else 0.0
     seconds = SHOT_LATENCY - saved + SHOT_STEP * (op.gpus - 1) + x.where(one, 0.0, SECOND_SHOT)
     latency = seconds * delay(gpu, CLOCK_POWER)
     transfer = x.where(one, (op.gpus - 1) * message, op.link_share * message) / link
@@ -83,11 +82,11 @@ def _shots(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
 
 def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     """Copied in, reduced by two shots or by the switch, and copied out."""
-    by_switch = op.gpus >= MULTICAST_FROM[gpu.compute_capability]
+    by_switch = op.gpus >= _engines()[op.library]["multicast_from"][gpu.compute_capability]
     carried, share = op.link_share * message, SYMMETRIC_EFFICIENCY
     if by_switch:
         carried = message * (op.gpus + 1) / op.gpus
-        share = MULTICAST_EFFICIENCY * by_kernels(SWITCH_SHARE, gpu)
+        share = MULTICAST_EFFICIENCY * facts_of(gpu).switch_share
     latency = x.like(message, SYMMETRIC_LATENCY * delay(gpu, CLOCK_POWER))
     # Two copies read and write it once each.
     transfer = carried / (link_rate(gpu, op.gpus) * share) + 4.0 * message / gpu.dram_bandwidth

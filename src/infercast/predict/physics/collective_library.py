@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from infercast.hardware import Gpu
-from infercast.hardware.kernels import by_kernels
+from infercast.hardware.kernels import facts_of
 from infercast.ops import Collective
 from infercast.predict.physics.collective_links import Priced, delay, is_switched, link_rate, merge, shorter
 from infercast.predict.physics.either import Kit, Number
@@ -39,8 +39,6 @@ PEER_LATENCY, PEER_STEP, PEER_RATE = 6.1e-6, 0.38e-6, 5.9e9
 CLOCK_POWER = 1.8
 # PCIe traffic that crosses between sockets adds to latency.
 PCIE_DELAY = 1.63
-SWITCH_SHARE = {"hopper": 1.0, "blackwell": 0.74 / 0.85}
-"""What the switch makes of the links against Hopper's: the efficiencies of NVLS that NCCL 2.28 itself reckons with."""
 
 
 def library(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
@@ -59,7 +57,7 @@ def library(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     ring = merge(x, is_short, short, lambda: _by(BULK, carried, passes, op, gpu, 1.0, x))
     if op.kind != "all_reduce" or op.gpus < 8 or not is_switched(gpu, op.gpus):
         return ring
-    by_switch = message * (op.gpus + 1) / op.gpus / by_kernels(SWITCH_SHARE, gpu)
+    by_switch = message * (op.gpus + 1) / op.gpus / facts_of(gpu).switch_share
     return shorter(x, _by(SWITCH, by_switch, 0, op, gpu, 6.0, x), ring)
 
 

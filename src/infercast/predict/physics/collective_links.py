@@ -6,19 +6,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from infercast.hardware import Gpu
-from infercast.hardware.kernels import by_kernels
+from infercast.hardware.kernels import facts_of
 from infercast.hardware.pcie import ring_rate
 from infercast.predict.physics.either import Kit, Number, Plain
 
-WITHOUT_SWITCH = ("pascal", "volta", "turing", "ampere", "ampere-ga10x", "ada", "blackwell-rtx")
-"""Those whose switches, if they have any, neither reduce nor multicast."""
-SWITCHED = {**dict.fromkeys(WITHOUT_SWITCH, False), "hopper": True, "blackwell": True}
-FLAG_DELAY = {**dict.fromkeys(WITHOUT_SWITCH, 1.0), "hopper": 1.0, "blackwell": 3.0 / 2.3}
-"""How much longer a flag takes to a peer and back than between GPUs of Hopper at the same clock: a chip of two dies
-behind faster, error-corrected links. NCCL's smallest all-reduce over symmetric memory, tuned alike, takes 3 us among
-eight B200 and 2.3 us among eight H200 or H800 (github.com/NVIDIA/nccl/issues/1940)."""
 REFERENCE_CLOCK = 1.83e9
-"""Latencies are of a GPU of Hopper at this clock."""
+"""Latencies are of an H200, at this clock."""
 
 
 class Priced(NamedTuple):
@@ -50,10 +43,10 @@ def link_rate(gpu: Gpu, gpus: int) -> float:
 
 
 def delay(gpu: Gpu, clock_power: float) -> float:
-    """Latency against that of a GPU of Hopper, for kernels that slow down with this power of the clock."""
-    return float((REFERENCE_CLOCK / gpu.boost_clock) ** clock_power * by_kernels(FLAG_DELAY, gpu))
+    """Latency against that of an H200, for kernels that slow down with this power of the clock."""
+    return float((REFERENCE_CLOCK / gpu.boost_clock) ** clock_power * facts_of(gpu).flag_delay)
 
 
 def is_switched(gpu: Gpu, gpus: int) -> bool:
     """Whether a switch that reduces joins so many of them."""
-    return by_kernels(SWITCHED, gpu) and gpu.is_linked(gpus)
+    return facts_of(gpu).switch_share > 0.0 and gpu.is_linked(gpus)

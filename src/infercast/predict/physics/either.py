@@ -42,6 +42,10 @@ class Arrays:
     total: Any = staticmethod(lambda values: values.sum(axis=-1))
     last: Any = staticmethod(lambda values: values[..., -1])
     any: Any = np.any
+    exp: Any = np.exp
+    exp2: Any = np.exp2
+    log: Any = np.log
+    flat: Any = staticmethod(np.ravel)
     sqrt: Any = np.sqrt
     expm1: Any = np.expm1
     log1p: Any = np.log1p
@@ -100,6 +104,9 @@ class Plain:
     ceil: Any = math.ceil
     floor: Any = math.floor
     any: Any = bool
+    exp: Any = math.exp
+    exp2: Any = math.exp2
+    log: Any = math.log
     sqrt: Any = math.sqrt
     expm1: Any = math.expm1
     log1p: Any = math.log1p
@@ -109,6 +116,11 @@ class Plain:
     total: Any = staticmethod(lambda values: float(np.add.reduce(values)))
     apart: Any = staticmethod(lambda values: values.tolist())
     pick: Any = staticmethod(lambda which, options: options[which])
+
+    @staticmethod
+    def flat(value: Number) -> Number:
+        """A float, also of an array of one."""
+        return value.item() if isinstance(value, np.ndarray) else value
 
     @staticmethod
     def larger(one: Number, other: Number) -> Number:

@@ -34,7 +34,7 @@ class Constants:
     """Of Triton's kernel, not of the hardware alone."""
 
     wide_rate: float = 0.746
-    """Share of the tensor peak of Hopper's wide instruction."""
+    """Share of the tensor peak that the wide instruction reaches."""
     wider: float = 0.114
     """Power of the columns that the wide instruction gains by."""
     plain_rate: float = 0.468

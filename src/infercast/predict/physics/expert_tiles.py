@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.hardware.kernels import facts_of
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.terms import Array
 
@@ -26,7 +27,7 @@ MOST_REGISTERS, LANES, MOST_WARPS = 255, 32, 64
 OTHER_REGISTERS = 56
 """Of a thread, besides accumulators: addresses, masks and operands on their way."""
 WARP_GROUP_ROWS = 64
-"""Rows of Hopper's wide multiply instruction, issued by four warps together."""
+"""Rows of the wide multiply instruction, issued by four warps together."""
 
 
 class Tiles(NamedTuple):
@@ -59,11 +60,11 @@ def all_tiles() -> Tiles:
 
 
 def wide_multiply(tiles: Tiles, dtype: str, gpu: Gpu) -> Array:
-    """Whether a tile is multiplied by Hopper's wide instruction, which reads shared memory itself.
+    """Whether a tile is multiplied by the wide instruction of four warps, which reads shared memory itself.
 
     It takes 64 rows. Triton swaps the operands of narrow fp8 tiles, so that columns take the place of rows.
     """
-    if gpu.kernels != "hopper":
+    if not facts_of(gpu).wide_multiply:
         return np.zeros(len(tiles.rows), dtype=bool)
     swapped = (tiles.columns >= WARP_GROUP_ROWS) & (bytes_of(dtype) < 2)
     return np.asarray((tiles.rows >= WARP_GROUP_ROWS) | swapped)

@@ -36,7 +36,7 @@ def is_widened(op: Gemm | MoE) -> bool:
 def multiplying(op: MoE, gpu: Gpu) -> float:
     """FLOP/s of the tensor cores for these experts, before what a kernel loses.
 
-    Kernels that widen weights reach half of the tensor cores' rate where it is whole (A100, L40S; Hopper and Blackwell,
+    Kernels that widen weights reach half of the tensor cores' rate where it is whole (A100, L40S; H200 and B200,
     whose other half is for instructions that they do not use, less). Boards that are sold with half of that rate
     (GeForce, L40, L20, A10G) lose nothing by it.
     """

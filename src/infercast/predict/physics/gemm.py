@@ -15,24 +15,24 @@ import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.ops.gemm import Gemm
-from infercast.predict.physics import hopper_fp8
+from infercast.predict.physics import cutlass_fp8
+from infercast.predict.physics.cutlass_fp8 import fp8_products, is_known
 from infercast.predict.physics.gemm_features import FEATURES, LOGARITHMIC, SHARES, columns, matrix
 from infercast.predict.physics.gemm_machine import Machine
 from infercast.predict.physics.gemm_plan import Plan, Shapes, Traffic, choose_many, choose_one, plan_of
-from infercast.predict.physics.hopper_fp8 import fp8_products, is_known
 from infercast.predict.physics.numbers import Doubles, Floats, Kit, Number
-from infercast.predict.physics.terms import Physics
+from infercast.predict.physics.terms import Array, Physics
 
 __all__ = [
     "FEATURES",
     "PRODUCTS",
     "SHARES",
     "Machine",
-    "engine_gemm",
+    "Products",
     "price_products",
     "products_of_sweep",
-    "sweep_gemm",
-    "table_gemm",
+    "sizes_of",
+    "swept_products",
 ]
 
 QUANTISE = SHARES.index("quantise")
@@ -40,8 +40,9 @@ QUANTISE = SHARES.index("quantise")
 
 Priced = tuple[Number, tuple[Number, ...]]
 """Seconds of products in a table or in an engine, and their terms as in ``SHARES``."""
-Products = Callable[..., tuple[Priced, list[Number]]]
+Compute = Callable[..., tuple[Priced, list[Number]]]
 """A function like `price_products`."""
+Sizes = tuple[Array, Array, Array]
 
 
 def price_products(
@@ -78,7 +79,7 @@ def price_products(
     return priced, values
 
 
-PRODUCTS: tuple[Products, tuple[bool, ...]] = price_products, LOGARITHMIC
+PRODUCTS: tuple[Compute, tuple[bool, ...]] = price_products, LOGARITHMIC
 
 
 def _finish(s: Shapes, a: Machine, x: Kit, plan: Plan, traffic: Traffic, *, quantise: bool) -> Priced:
@@ -98,30 +99,31 @@ def _finish(s: Shapes, a: Machine, x: Kit, plan: Plan, traffic: Traffic, *, quan
     return seconds, (tensor, l2, latency, dram, store, reduce, launch, quantising)
 
 
-def table_gemm(op: Gemm, gpu: Gpu) -> Physics:
-    """As a product is measured for a table."""
-    return _physics(op, gpu, engine=False)
+class Products:
+    """Products of one format on one GPU, as arrays."""
+
+    def __init__(self, op: Gemm, gpu: Gpu, by: tuple[Compute, tuple[bool, ...]] = PRODUCTS) -> None:
+        self.gpu, self._machine, (self._compute, self._logarithmic) = gpu, Machine(op, gpu), by
+
+    def physics(self, size: Sizes, *, engine: bool = False) -> Physics:
+        """Of ``sizes_of`` an operator."""
+        m, n, k = size
+        (seconds, terms), values = self._compute(m, n, k, self._machine, Doubles, engine=engine)
+        named = {name: np.broadcast_to(term, m.shape) for name, term in zip(SHARES, terms, strict=True)}
+        return Physics(seconds, named, matrix(values, m.size, self._logarithmic))
 
 
-def engine_gemm(op: Gemm, gpu: Gpu) -> Physics:
-    """As a product runs in an engine."""
-    return _physics(op, gpu, engine=True)
+def swept_products(op: Gemm, gpu: Gpu) -> Products:
+    """The same by the kernels that a sweep would have measured."""
+    return Products(op, gpu, products_of_sweep(op, gpu))
 
 
-def sweep_gemm(op: Gemm, gpu: Gpu) -> Physics:
-    """As in an engine, with the kernels that its own sweep would have measured."""
-    return _physics(op, gpu, engine=True, by=products_of_sweep(op, gpu))
+def sizes_of(op: Gemm) -> Sizes:
+    """Rows, columns and depths side by side."""
+    m, n, k = np.broadcast_arrays(*(np.atleast_1d(np.asarray(size, dtype=np.float64)) for size in (op.m, op.n, op.k)))
+    return m, n, k
 
 
-def products_of_sweep(op: Gemm, gpu: Gpu) -> tuple[Products, tuple[bool, ...]]:
+def products_of_sweep(op: Gemm, gpu: Gpu) -> tuple[Compute, tuple[bool, ...]]:
     """What prices products of a sweep, and which of its features are logarithms to a learner."""
-    return (fp8_products, hopper_fp8.LOGARITHMIC) if is_known(op, gpu) else PRODUCTS
-
-
-def _physics(op: Gemm, gpu: Gpu, *, engine: bool, by: tuple[Products, tuple[bool, ...]] = PRODUCTS) -> Physics:
-    price, logarithmic = by
-    sizes = (np.atleast_1d(np.asarray(size, dtype=np.float64)) for size in (op.m, op.n, op.k))
-    m, n, k = np.broadcast_arrays(*sizes)
-    (seconds, terms), values = price(m, n, k, Machine(op, gpu), Doubles, engine=engine)
-    named = {name: np.broadcast_to(term, m.shape) for name, term in zip(SHARES, terms, strict=True)}
-    return Physics(seconds, named, matrix(values, m.size, logarithmic))
+    return (fp8_products, cutlass_fp8.LOGARITHMIC) if is_known(op, gpu) else PRODUCTS

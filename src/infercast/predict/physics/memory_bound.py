@@ -58,7 +58,7 @@ class _Kernel(NamedTuple):
     """Bytes a row must read to fill its block with threads; a block of a shorter row starts sooner."""
 
 
-# Fitted: quantise on Hopper, L40S and B200 tables; the others so that kernels of vLLM on an H200 come out. The KV
+# Fitted: quantise on H100, H200, L40S and B200 tables; the others so that kernels of vLLM on an H200 come out. The KV
 # kernel starts a block of up to 512 threads a token. Sampling is half a dozen kernels.
 KERNELS = {
     FUSED_NORM: _Kernel(0.0, 1.00, 0.62, 2.6, 20.9, 0.0, 1e9),

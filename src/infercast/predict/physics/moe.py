@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.hardware import Gpu
-from infercast.hardware.kernels import by_kernels
+from infercast.hardware.kernels import facts_of
 from infercast.ops import MoE
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.either import Kit, Number, Plain, kit_of
@@ -44,11 +44,6 @@ TILE_LATENCY = 5.5e-7
 WAVE_ROUNDING = 0.05
 OVERLAP = 3.6
 LAUNCHES, PER_EXPERT = 35e-6, 5e-9
-# Triton vectorises loads only of rows whose length is a multiple of 16. On Blackwell engines run other kernels as well.
-MISALIGNED = {
-    **dict.fromkeys(("pascal", "volta", "turing", "ampere", "ampere-ga10x", "ada", "hopper", "blackwell-rtx"), 4.0),
-    "blackwell": 2.0,
-}
 
 
 class _Tile(NamedTuple):
@@ -165,7 +160,7 @@ def _tile(op: MoE, gpu: Gpu, rows: int, cols: int, products: Sequence[tuple[int,
     """On products of these widths and depths."""
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
     peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5
-    slower = by_kernels(MISALIGNED, gpu) if op.inter % 16 else 1.0
+    slower = facts_of(gpu).misaligned_experts if op.inter % 16 else 1.0
     per_value = gpu.l2_bandwidth / gpu.sms * FEED_EFFICIENCY
     each = [
         (

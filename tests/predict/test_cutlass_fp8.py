@@ -5,9 +5,10 @@ import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
-from infercast.predict.physics.gemm import SHARES, Machine, products_of_sweep, sweep_gemm
+from infercast.predict.families.gemm import GEMM
+from infercast.predict.physics.cutlass_fp8 import FEATURES, KERNELS, _kernel, _kernels, fp8_products, is_known
+from infercast.predict.physics.gemm import SHARES, Machine, products_of_sweep
 from infercast.predict.physics.gemm_features import FEATURES as OTHER_FEATURES
-from infercast.predict.physics.hopper_fp8 import FEATURES, KERNELS, _kernel, _kernels, fp8_products, is_known
 from infercast.predict.physics.numbers import Doubles, Floats, Singles
 
 GPU = load_gpu("h200-sxm")
@@ -41,7 +42,7 @@ def test_one_product_and_many_cost_the_same(kit: type[Doubles], exact: float) ->
 def test_one_tile_too_many_costs_a_round() -> None:
     rows, cols, _, cluster = KERNELS[4]
     columns = int(GPU.sms / cluster)
-    (full, over) = (sweep_gemm(Gemm(int(cluster * rows), int(cols * count), 8192, "fp8"), GPU).seconds[0]
+    (full, over) = (GEMM.physics(Gemm(int(cluster * rows), int(cols * count), 8192, "fp8"), GPU, swept=True).seconds[0]
                     for count in (columns, columns + 1))  # fmt: skip
     assert over > 1.8 * full - 5e-6
 
@@ -50,6 +51,6 @@ def test_only_on_hopper_and_only_in_fp8() -> None:
     assert is_known(Gemm(1, 64, 64, "fp8"), GPU)
     assert not is_known(Gemm(1, 64, 64, "bf16"), GPU)
     assert not is_known(Gemm(1, 64, 64, "fp8"), load_gpu("b200"))
-    assert len(sweep_gemm(Gemm(1, 64, 64, "fp8"), GPU).features[0]) == len(FEATURES)
-    assert len(sweep_gemm(Gemm(1, 64, 64, "fp8"), load_gpu("b200")).features[0]) == len(OTHER_FEATURES)
+    assert len(GEMM.physics(Gemm(1, 64, 64, "fp8"), GPU, swept=True).features[0]) == len(FEATURES)
+    assert len(GEMM.physics(Gemm(1, 64, 64, "fp8"), load_gpu("b200"), swept=True).features[0]) == len(OTHER_FEATURES)
     assert products_of_sweep(Gemm(1, 64, 64, "fp8"), GPU)[0] is fp8_products

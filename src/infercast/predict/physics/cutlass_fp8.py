@@ -1,4 +1,4 @@
-"""Products in fp8 on Hopper as vLLM runs them: its CUTLASS kernels, each for a range of shapes that is known.
+"""Products in fp8 by vLLM's own CUTLASS kernels, each for a range of shapes that is known.
 
 Where a library chooses among many tiles, a product's tile is a guess. vLLM compiles seven fp8 kernels and picks one by
 the shape alone (read off the names of the kernels of a sweep), so the tiles of each product, and with them the work of
@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.hardware.kernels import facts_of
 from infercast.ops.gemm import Gemm
 from infercast.predict.physics.gemm_machine import Machine
 from infercast.predict.physics.numbers import Floats, Kit, Number
@@ -44,7 +45,7 @@ _TABLE = np.array([(*kernel, STEP_CYCLES[kernel[2]]) for kernel in KERNELS]).T
 
 def is_known(op: Gemm, gpu: Gpu) -> bool:
     """Whether these are the kernels of such products."""
-    return op.dtype == "fp8" and op.weight_dtype in ("", None, "fp8") and gpu.kernels == "hopper"
+    return op.dtype == "fp8" and op.weight_dtype in ("", None, "fp8") and facts_of(gpu).fp8_products == "cutlass"
 
 
 def fp8_products(

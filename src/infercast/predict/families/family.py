@@ -1,0 +1,148 @@
+"""What a kernel family is: one record that everything looks up, and what several records share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from infercast.hardware import Gpu
+from infercast.ops import Op
+from infercast.ops.op import Quantity
+from infercast.predict.families.pipes import Array, Pipes
+from infercast.predict.physics.terms import Physics
+
+if TYPE_CHECKING:
+    from infercast.predict.profile import KernelProfile
+
+Values = Mapping[str, Any]
+
+
+class Core(Protocol):
+    """Physics of kernels of one kind on one GPU: what all of them share is worked out once.
+
+    Tables and engines differ in what is warm: a table repeats one kernel, so what fits in L2 stays there, while an
+    engine comes back to a layer's weights and keys only after all other layers. Tables time a quantised product with
+    the quantising of its input, which an engine launches as a kernel of its own. And the GPUs of an engine come to a
+    collective one after the other. Features are always those of a table, which is what learners know.
+    """
+
+    gpu: Gpu
+
+    def physics(self, size: Any, *, engine: bool = False) -> Physics:
+        """One kernel in plain floats or many as arrays, in an ``engine`` or in a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What people describe a kernel by."""
+
+    sizes: tuple[str, ...]
+    """Whole numbers that must be given."""
+    optional: dict[str, Any]
+    """Others, with what they are if not given."""
+    build: Callable[[Values], Op]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ceiling:
+    """What the ceilings of a family are learned from."""
+
+    features: tuple[str, ...] = ()
+    """What it has beside what all families have."""
+    shape: Callable[[Any, Gpu], list[Any]] = lambda *_: []
+    """The values of those features."""
+    variant: Callable[[Any], str] = lambda _: ""
+    """Kernels that are learned apart: by format."""
+    is_known: Callable[[Any], bool] = lambda _: True
+    """Whether kernels like this one were measured anywhere."""
+    read_again: Callable[[Any], Quantity] | None = None
+    """Bytes that a table's launches go round; None: all that one moves."""
+    beside: Callable[[Any], Quantity | None] = lambda _: None
+    """Bytes that another kernel moves, where published tables time it with this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Family:
+    """Kernels that are learned under one name; what has a default need not be said."""
+
+    name: str
+    op: type
+    accepts: Callable[[Any], bool] = lambda _: True
+    """Whether it is this one by the sizes of an operator, where those of one class are of several families."""
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    """Kernels that people can ask for by name."""
+    step_sizes: tuple[str, ...]
+    """Fields of the operator that a step decides; the others are the model's and say which kernel it is."""
+    split: Callable[[Any], tuple[Op, Op | None]] = lambda op: (op, None)
+    """A launch whose two halves were learned apart, as prompts and decoding sequences."""
+
+    sizes: Callable[[Any], Any]
+    """What a step decides of kernels, as arrays ..."""
+    size_of_one: Callable[[Any], Any] = lambda _: None
+    """... or as plain floats, where it is one kernel that can be estimated in them; None where not."""
+    kind: Callable[[Any], tuple[object, ...]]
+    """What the choice of a model depends on."""
+    core: Callable[[Any, Gpu], Core]
+    swept_core: Callable[[Any, Gpu], Core] | None = None
+    """Physics, and what takes its place for models of a sweep."""
+    core_key: Callable[[Any], object] = lambda _: None
+    """What a core is made for, beside its GPU; None: it is not worth keeping."""
+    features: Mapping[str, tuple[str, ...]]
+    """Sets of features by name; the family's own set has its name."""
+    feature_set: Callable[[str, str, str], str] | None = None
+    """Which set a model has, by its GPU, engine and variant; None: always the family's own."""
+    shares: tuple[str, ...] = ()
+    """Pipes whose shares of the time are features (``tensor_share`` and so on)."""
+    scheduled: int | None = None
+    """The feature that holds what the kernel's own schedule takes, which models of a sweep are a factor of."""
+    worth_measuring: Callable[[Array], Array] = lambda features: np.arange(len(features))
+    """Numbers of the rows of features that anchors are chosen from."""
+
+    pipes: Callable[[Any, Gpu], Pipes]
+    """Seconds each pipe is busy if nothing else holds it up, with whole rounds of thread blocks."""
+    limits: Callable[[Any, Gpu], dict[str, Array]]
+    """Seconds that each pipe needs at least, whatever the implementation."""
+    moved: Callable[[Any], Quantity] = lambda op: op.bytes_read + op.bytes_written
+    bandwidth: Callable[[Any, Gpu], float] = lambda _, gpu: gpu.dram_bandwidth
+    """What it moves where it does not compute, and how fast that can be."""
+    work: Callable[[Any, Any], tuple[Quantity, Quantity]] | None = None
+    """Of an operator and its sizes, FLOP of the tensor cores and bytes that an engine always reads from memory; None:
+    no product, so that nothing bounds it."""
+    has_weights: bool = False
+    """Whether it multiplies by weights, which may be in a format that a chip lacks."""
+    throttled: tuple[str, ...] = ()
+    """What operators are called that lose by a power limit."""
+
+    variants: Callable[[Any, Gpu, KernelProfile], tuple[str, ...]]
+    """What splits it into separately learned kernels (format and library), first choice first."""
+    table: Callable[[Any, Gpu, KernelProfile], str] | None = None
+    """Under which name an engine's profile says whose tables to use, if not under the family's."""
+    is_measured: Callable[[Any, Gpu], bool] = lambda *_: True
+    """Whether kernels like this one can be in a table at all."""
+
+    interval: tuple[float, float] = (-0.3, 0.4)
+    """Logarithms of the 80 % interval where nothing was learned: what physics alone misses on families with data."""
+    trust: Mapping[str, float] = field(default_factory=dict)
+    """By variant (empty: all others), the exponent of the ratio of physics between siblings of one die in published
+    tables. Between chips that multiply at different rates it holds in full, and so it does in a sweep, which has its
+    operands as an engine has them."""
+    between_kernels: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """By variant (empty: all others), factor and seconds that a kernel of a sweep takes longer between other kernels of
+    an engine, which leave its instructions and descriptors cold. Read off profiles of four models on an H200."""
+    is_chip_bound: bool = True
+    """Whether what a chip has bounds how much longer than on a sibling it can take."""
+    servers: Callable[[Any, Gpu], list[Gpu]] = lambda *_: []
+    """The same GPU in all places it may be in, where that matters and nobody says."""
+    spread: Mapping[str, float] = field(default_factory=dict)
+    """By what operators are called: 90th percentile of measured / roofline latency."""
+    typical: Callable[[Any], tuple[str, ...]]
+    """Rows of typical.toml that say what it reaches on GPUs that nobody measured, first choice first."""
+    ceiling: Ceiling
+
+    def physics(self, op: Op, gpu: Gpu, *, engine: bool = False, swept: bool = False) -> Physics:
+        """Kernels as in a table or as in an ``engine``; ``swept``: for models of a sweep, which is as in an engine."""
+        make = self.swept_core if swept and self.swept_core is not None else self.core
+        return make(op, gpu).physics(self.sizes(op), engine=engine or swept)
