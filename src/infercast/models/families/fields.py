@@ -12,6 +12,9 @@ from infercast.errors import FileFormatError
 LARGEST_COUNT = 2**40
 MOST_LAYERS = 4096
 
+Answer = bool | str
+"""Yes or no, or the flag that says which."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fields:
@@ -63,6 +66,10 @@ class Fields:
         if not isinstance(value, bool):
             raise self.wrong(key, "true or false")
         return value
+
+    def answer(self, said: Answer) -> bool:
+        """Yes or no: as a family has it, or as the config says."""
+        return self.flag(said) if isinstance(said, str) else said
 
     def fraction(self, key: str, default: float = 1.0) -> float:
         """A number above zero and at most one."""
