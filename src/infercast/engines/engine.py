@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -70,9 +70,9 @@ class Names:
     kv_cache_dtypes: Mapping[str, str]
     dtypes: Mapping[str, str]
     """Of weights that are not quantised; nothing for the checkpoint's own."""
-    moe_backends: tuple[str, ...]
+    moe_backends: Sequence[str]
     """Whose kernels multiply routed experts."""
-    all2all_backends: tuple[str, ...]
+    all2all_backends: Sequence[str]
     """How replicas that share experts exchange tokens; all but the first send each token to its experts alone."""
 
 
@@ -86,11 +86,11 @@ class Flags:
     """Flags that are settings of the engine and no options of ours."""
     other_names: Mapping[str, str] = field(default_factory=dict)
     """Flags that are options of ours under another name."""
-    lists: frozenset[str] = frozenset()
+    lists: Collection[str] = ()
     """Flags of ours that the engine takes with several values behind them."""
-    switches: frozenset[str] = frozenset()
+    switches: Collection[str] = ()
     """Flags without a value that change nothing; ``no-`` may be before each."""
-    values: frozenset[str] = frozenset()
+    values: Collection[str] = ()
     """Flags with a value that change nothing."""
     not_modelled: Mapping[str, str] = field(default_factory=dict)
     """Flags that change a forecast and are not modelled, with what they are about."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
 
-from infercast.bundled import DATA
+from infercast.bundled import read_data
 from infercast.errors import InputError, UnknownNameError, UnsupportedModelError
 
 MOST_SUGGESTED = 3
@@ -17,19 +15,15 @@ LIKENESS = 0.6
 
 
 @cache
-def _known() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(DATA.joinpath("refused_models.toml").read_text(encoding="utf-8"))
+def refused() -> dict[str, str]:
+    """Architectures that are known and not modelled, each with what stands in the way."""
+    return {name: reason for reason, names in read_data("refused_models.toml")["reasons"].items() for name in names}
 
 
 @cache
-def refused() -> dict[str, str]:
-    """Architectures that are known and not modelled, each with what stands in the way."""
-    return {name: reason for reason, names in _known()["reasons"].items() for name in names}
-
-
 def refused_names() -> dict[str, str]:
     """How the names of published models begin whose config.json names such an architecture."""
-    return _known()["names"]
+    return dict(read_data("refused_models.toml")["names"])
 
 
 def unknown_model(name: str, known: Iterable[str]) -> InputError:
