@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from infercast.engines.host import HostCosts, bundled_host
-from infercast.engines.settings import Resolved, Settings, setting_types
+from infercast.engines.settings import TYPES, Resolved, Settings
 from infercast.hardware import Gpu
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
@@ -167,7 +167,9 @@ class Engine(Generic[Asked, Filled]):
     @property
     def setting_types(self) -> dict[str, type]:
         """Settings that can be written as one word, by name."""
-        return setting_types(self.settings_type)
+        kind: Any = self.settings_type
+        written = {each.name: str(each.type).removesuffix(" | None") for each in fields(kind)}
+        return {name: TYPES[text] for name, text in written.items() if text in TYPES}
 
     def room_for(self, *bounds: int) -> dict[str, int]:
         """Settings that allow so many tokens and sequences a step and tokens a sequence."""

@@ -45,8 +45,3 @@ def engine_of(settings: Settings) -> AnyEngine:
             f"{type(settings).__name__} is not for {engine.name}, which takes {engine.settings_type.__name__}"
         )
     return engine
-
-
-def all_setting_types() -> dict[str, type]:
-    """Settings of any engine that can be written as one word."""
-    return {name: kind for engine in engines().values() for name, kind in engine.setting_types.items()}
