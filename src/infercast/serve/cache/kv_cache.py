@@ -96,6 +96,12 @@ class KvCache:
         self.take(states)
         return self.grow(holding, num_cached + new_tokens)
 
+    def may_fit(self, holding: Holding, num_tokens: int) -> bool:
+        """Whether it is worth to look for what is cached: what only the sequence itself can find saves no block."""
+        if holding.path or self._windowed:
+            return True
+        return -(-num_tokens // self._block_size) * self.num_groups + self.shape.state_blocks <= self.num_free
+
     def blocks_to_start(self, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> int:
         """Blocks beyond the cached ones that must be free: for the first step, and for the most that are ever held."""
         size = self._block_size

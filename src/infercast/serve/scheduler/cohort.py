@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable
 from itertools import accumulate
 
 from infercast.serve.cache.kv_cache import KvCache
@@ -115,7 +114,7 @@ class Cohort:
             sequence.length = -(-computed // self._block_size)
         self._cache.name(sequence, computed - self._unknown)
 
-    def due(self) -> Iterable[Sequence]:
+    def due(self) -> list[Sequence]:
         """Members that begin a block in the next step, in order."""
         begin = self._begin[(self.steps + 1) % self._block_size]
         return sorted(begin, key=lambda member: member.place)
