@@ -223,7 +223,8 @@ def simulate_fleet(
                 answered += 1
                 if progress is not None and answered % TELL_EVERY == 0:
                     progress(answered, time)
-            senders.go_on(gate, gate.next_event)
+            if senders.is_closed:
+                senders.go_on(gate, gate.next_event)
         gate.close()
     return [engine.record for engine in gate.engines]
 
@@ -231,11 +232,11 @@ def simulate_fleet(
 def next_gate(gates: Sequence[Gate]) -> Gate | None:
     """Whose engine is furthest behind, once every request that reaches an engine before its clock is routed."""
     while True:
-        behind = min(gates, key=lambda each: each.furthest_behind)
-        receiving = min(gates, key=lambda each: each.next_delivery)
-        if receiving.next_delivery == inf or receiving.next_delivery > behind.furthest_behind:
-            return None if behind.furthest_behind == inf else behind
-        receiving.route()
+        clock, behind = min([(gate.furthest_behind, number) for number, gate in enumerate(gates)])
+        arrival, receiving = min([(gate.next_delivery, number) for number, gate in enumerate(gates)])
+        if arrival == inf or arrival > clock:
+            return None if clock == inf else gates[behind]
+        gates[receiving].route()
 
 
 def check_size(engines: int, requests: int) -> None:
