@@ -70,7 +70,7 @@ class Ordering:
         for bound in self.bounds:
             names = [gpu.name for gpu in gpus if gpu.kernels == bound.kernels]
             if names:
-                most = f"priced at most at {bound.share:g} of {bound.gpu}"
+                most = f"estimated at most at {bound.share:g} of {bound.gpu}"
                 yield f"{_listed(bound.of)} on {', '.join(names)} are {most}: {bound.why}."
         for each in self.slower:
             pairs = [(a, b) for a in gpus for b in gpus if any(each.speaks_of(a, b, name) for name in each.families)]
