@@ -155,7 +155,7 @@ def test_doubted_tables_are_bound_by_an_older_chip():
     assert b200 == pytest.approx(0.9 * h200)
     assert float(np.ravel(PREDICTOR.seconds(op, load_gpu("b200-sxm")))[0]) == pytest.approx(b200)
     notes = " ".join(ordering().notes([load_gpu("b200-sxm"), load_gpu("h200-sxm")]))
-    assert "priced at most at 0.9 of h200-sxm" in notes
+    assert "estimated at most at 0.9 of h200-sxm" in notes
     assert "Collectives may be slower on b200-sxm than on h200-sxm" in notes
     assert not [*ordering().notes([load_gpu("a100-sxm"), load_gpu("l40s")])]
 
