@@ -1,4 +1,4 @@
-"""The time of one step: kernels priced once for every step size, attention priced for each batch."""
+"""The time of one step: kernels estimated once for every step size, attention estimated for each batch."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from infercast.serve.step import Contexts, GroupShape, HostCost, Prompts, StepEs
 Table = npt.NDArray[Any]
 
 DENSE, SPACING = 128, 32
-"""Where a price is costly: every size up to the first, and one in so many beyond."""
+"""Where an estimate is costly: every size up to the first, and one in so many beyond."""
 GAPS = ("between kernels", "gaps")
 """What the GPU idles between the kernels of a step goes with them."""
 MOST_BATCHES = 32
-"""Batches that are priced at once where every sequence has its say."""
+"""Batches that are estimated at once where every sequence has its say."""
 
 
 class KernelTimer:
-    """A step timer made of priced kernels.
+    """A step timer made of estimated kernels.
 
-    Kernels that depend on the number of tokens alone are priced at once for every number a run can meet, and those
+    Kernels that depend on the number of tokens alone are estimated at once for every number a run can meet, and those
     of the head for every number of sampled rows: two tables whose rows are looked up. Only attention, which depends
-    on the length of each sequence, is priced as the run goes on.
+    on the length of each sequence, is estimated as the run goes on.
     """
 
     def __init__(
@@ -86,19 +86,19 @@ class KernelTimer:
             np.arange(max_tokens + 1), token_sizes, np.broadcast_to(_products(by_tokens), token_sizes.shape)
         )
         self._throttled = [family in THROTTLED for _, family in self.kernels]
-        tabled = self._price_table(by_tokens, token_sizes, max_tokens)
+        tabled = self._estimate_table(by_tokens, token_sizes, max_tokens)
         longer = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
         self._token_table, self._decoding_row = np.vstack([tabled, decoding]), len(tabled)
         """Steps with prompts, then steps that only decode, whose clock has settled."""
-        head = self._price_table(by_rows, row_sizes, max_rows)
+        head = self._estimate_table(by_rows, row_sizes, max_rows)
         self._row_table = np.column_stack([head, np.full(len(head), host.gap_seconds)])
         self._token_seconds: list[float] = self._token_table.sum(axis=1).tolist()
         self._row_seconds: list[float] = self._row_table.sum(axis=1).tolist()
         self._surfaces = None
         if not predictor.is_cheap:
-            decode = DecodeSurface(self._price_sequences, max_rows, max_keys)
-            self._surfaces = decode, PromptSurface(self._price_sequences, max_tokens, max_keys)
+            decode = DecodeSurface(self._estimate_sequences, max_rows, max_keys)
+            self._surfaces = decode, PromptSurface(self._estimate_sequences, max_tokens, max_keys)
         self._host = host
         self._decoding: dict[tuple[int, int], tuple[int, HostCost, float]] = {}
         self._prompting: dict[int, tuple[int, Launch]] = {}
@@ -109,7 +109,7 @@ class KernelTimer:
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         """What steps in a row cost."""
         if self._surfaces is None:
-            return self._price_each(shape, steps)
+            return self._estimate_each(shape, steps)
         prompts = shape.prompts
         if not prompts:
             return self._decode(shape.num_tokens, shape.num_sampled, shape.total_computed, steps)
@@ -120,7 +120,7 @@ class KernelTimer:
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
         """The same for a decoding batch that is known by its sums."""
         if self._surfaces is None:
-            return self._price_each(GroupShape(count, computed, contexts), steps)
+            return self._estimate_each(GroupShape(count, computed, contexts), steps)
         return self._decode(count, count, computed, steps)
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
@@ -140,18 +140,18 @@ class KernelTimer:
     def _compute_prompts(self, prompts: Prompts, num_decodes: int, computed: int, sampled: int) -> StepEstimate:
         """A step of prompts, (new, computed) tokens of each, beside sequences that have computed so many together."""
         assert self._surfaces is not None
-        price_decoding, price_prompts = self._surfaces
-        attention, tokens = price_prompts(prompts), num_decodes
+        time_decoding, time_prompts = self._surfaces
+        attention, tokens = time_prompts(prompts), num_decodes
         for new, _ in prompts:
             tokens += new
         if num_decodes:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
-            beside = [column[0] for column in price_decoding(num_decodes, computed + num_decodes)]
+            beside = [column[0] for column in time_decoding(num_decodes, computed + num_decodes)]
             attention = [*map(_together, attention, beside, self._attention_launches)]
         return self._put_together(tokens, len(prompts) + num_decodes, sampled, attention)
 
     def _put_together(self, tokens: int, sequences: int, sampled: int, attention: list[float]) -> StepEstimate:
-        """A step with prompts, whose attention kernels are priced."""
+        """A step with prompts, whose attention kernels are estimated."""
         padded, launch = self._prompting.get(tokens) or self._look_at_prompts(tokens)
         seconds = self._token_seconds[padded] + self._row_seconds[sampled] + sum(attention)
         host = self._host.cost(launch, sequences, tokens)
@@ -195,19 +195,19 @@ class KernelTimer:
         known = self._prompting[tokens] = padded, launch
         return known
 
-    def _price_each(self, shape: StepShape, steps: int) -> StepEstimate:
-        """Steps whose attention is priced for the length of each sequence."""
+    def _estimate_each(self, shape: StepShape, steps: int) -> StepEstimate:
+        """Steps whose attention is estimated for the length of each sequence."""
         queries, keys = np.array(shape.new_tokens), np.array(shape.new_tokens) + shape.computed
         if shape.prompts:
-            (attention,) = self._price_sequences(queries, keys).tolist()
+            (attention,) = self._estimate_sequences(queries, keys).tolist()
             return self._put_together(shape.num_tokens, shape.num_sequences, shape.num_sampled, attention)
         keys = keys + np.arange(min(steps, MOST_BATCHES))[:, None]
-        prices = self._price_sequences(queries[None, :], keys)
+        times = self._estimate_sequences(queries[None, :], keys)
         row, host, dense = self._look_at_decoding(shape.num_tokens, shape.num_sampled)
-        seconds = [dense + sum(kernels) for kernels in prices.tolist()]
-        return StepEstimate(seconds, prices.T.tolist(), host, (row, shape.num_sampled))
+        seconds = [dense + sum(kernels) for kernels in times.tolist()]
+        return StepEstimate(seconds, times.T.tolist(), host, (row, shape.num_sampled))
 
-    def _price_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
+    def _estimate_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
         """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""
         rows = keys.shape[0] if keys.ndim > 1 else 1
         seconds = np.zeros((rows, len(self._attention_names)))
@@ -216,7 +216,7 @@ class KernelTimer:
             seconds[:, column] += call.count * self._predictor.seconds(call.op, self._gpu)
         return seconds
 
-    def _price_table(self, calls: list[Call], sizes: Table, most: int) -> Table:
+    def _estimate_table(self, calls: list[Call], sizes: Table, most: int) -> Table:
         """Seconds of each kernel (columns) for each size up to ``most`` (rows), every launch of the step together."""
         table = np.empty((most + 1, len(calls)))
         for column, call in enumerate(calls):
@@ -246,6 +246,6 @@ def _products(calls: list[Call]) -> Table:
 
 
 def _thinned(most: int, padded_to: tuple[int, ...]) -> Table:
-    """Sizes to price: those that graphs pad to (or every small one), and a regular choice beyond."""
+    """Sizes to estimate: those that graphs pad to (or every small one), and a regular choice beyond."""
     small = padded_to or range(1, min(most, DENSE) + 1)
     return np.array(sorted({*small, *range(small[-1], most, SPACING), most}))
