@@ -1,4 +1,4 @@
-"""The time of one step: kernels estimated once for every step size, attention estimated for each batch."""
+"""The time of one step: kernels timed once for every step size, attention timed for each batch."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ DENSE, SPACING = 128, 32
 GAPS = ("between kernels", "gaps")
 """What the GPU idles between the kernels of a step goes with them."""
 MOST_BATCHES = 32
-"""Batches that are estimated at once where every sequence has its say."""
+"""Batches that are timed at once where every sequence has its say."""
 
 
 class KernelTimer:
-    """A step timer made of estimated kernels.
+    """A step timer made of timed kernels.
 
-    Kernels that depend on the number of tokens alone are estimated at once for every number a run can meet, and those
+    Kernels that depend on the number of tokens alone are timed at once for every number a run can meet, and those
     of the head for every number of sampled rows: two tables whose rows are looked up. Only attention, which depends
-    on the length of each sequence, is estimated as the run goes on.
+    on the length of each sequence, is timed as the run goes on.
     """
 
     def __init__(
@@ -86,19 +86,19 @@ class KernelTimer:
             np.arange(max_tokens + 1), token_sizes, np.broadcast_to(_products(by_tokens), token_sizes.shape)
         )
         self._throttled = [family in THROTTLED for _, family in self.kernels]
-        tabled = self._estimate_table(by_tokens, token_sizes, max_tokens)
+        tabled = self._time_table(by_tokens, token_sizes, max_tokens)
         longer = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
         self._token_table, self._decoding_row = np.vstack([tabled, decoding]), len(tabled)
         """Steps with prompts, then steps that only decode, whose clock has settled."""
-        head = self._estimate_table(by_rows, row_sizes, max_rows)
+        head = self._time_table(by_rows, row_sizes, max_rows)
         self._row_table = np.column_stack([head, np.full(len(head), host.gap_seconds)])
         self._token_seconds: list[float] = self._token_table.sum(axis=1).tolist()
         self._row_seconds: list[float] = self._row_table.sum(axis=1).tolist()
         self._surfaces = None
         if not predictor.is_cheap:
-            decode = DecodeSurface(self._estimate_sequences, max_rows, max_keys)
-            self._surfaces = decode, PromptSurface(self._estimate_sequences, max_tokens, max_keys)
+            decode = DecodeSurface(self._time_sequences, max_rows, max_keys)
+            self._surfaces = decode, PromptSurface(self._time_sequences, max_tokens, max_keys)
         self._host = host
         self._decoding: dict[tuple[int, int], tuple[int, HostCost, float]] = {}
         self._prompting: dict[int, tuple[int, Launch]] = {}
@@ -109,7 +109,7 @@ class KernelTimer:
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         """What steps in a row cost."""
         if self._surfaces is None:
-            return self._estimate_each(shape, steps)
+            return self._time_each(shape, steps)
         prompts = shape.prompts
         if not prompts:
             return self._decode(shape.num_tokens, shape.num_sampled, shape.total_computed, steps)
@@ -120,7 +120,7 @@ class KernelTimer:
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
         """The same for a decoding batch that is known by its sums."""
         if self._surfaces is None:
-            return self._estimate_each(GroupShape(count, computed, contexts), steps)
+            return self._time_each(GroupShape(count, computed, contexts), steps)
         return self._decode(count, count, computed, steps)
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
@@ -151,7 +151,7 @@ class KernelTimer:
         return self._put_together(tokens, len(prompts) + num_decodes, sampled, attention)
 
     def _put_together(self, tokens: int, sequences: int, sampled: int, attention: list[float]) -> StepEstimate:
-        """A step with prompts, whose attention kernels are estimated."""
+        """A step with prompts, whose attention kernels are timed."""
         padded, launch = self._prompting.get(tokens) or self._look_at_prompts(tokens)
         seconds = self._token_seconds[padded] + self._row_seconds[sampled] + sum(attention)
         host = self._host.cost(launch, sequences, tokens)
@@ -195,19 +195,19 @@ class KernelTimer:
         known = self._prompting[tokens] = padded, launch
         return known
 
-    def _estimate_each(self, shape: StepShape, steps: int) -> StepEstimate:
-        """Steps whose attention is estimated for the length of each sequence."""
+    def _time_each(self, shape: StepShape, steps: int) -> StepEstimate:
+        """Steps whose attention is timed for the length of each sequence."""
         queries, keys = np.array(shape.new_tokens), np.array(shape.new_tokens) + shape.computed
         if shape.prompts:
-            (attention,) = self._estimate_sequences(queries, keys).tolist()
+            (attention,) = self._time_sequences(queries, keys).tolist()
             return self._put_together(shape.num_tokens, shape.num_sequences, shape.num_sampled, attention)
         keys = keys + np.arange(min(steps, MOST_BATCHES))[:, None]
-        times = self._estimate_sequences(queries[None, :], keys)
+        attention = self._time_sequences(queries[None, :], keys)
         row, host, dense = self._look_at_decoding(shape.num_tokens, shape.num_sampled)
-        seconds = [dense + sum(kernels) for kernels in times.tolist()]
-        return StepEstimate(seconds, times.T.tolist(), host, (row, shape.num_sampled))
+        seconds = [dense + sum(kernels) for kernels in attention.tolist()]
+        return StepEstimate(seconds, attention.T.tolist(), host, (row, shape.num_sampled))
 
-    def _estimate_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
+    def _time_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
         """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""
         rows = keys.shape[0] if keys.ndim > 1 else 1
         seconds = np.zeros((rows, len(self._attention_names)))
@@ -216,7 +216,7 @@ class KernelTimer:
             seconds[:, column] += call.count * self._predictor.seconds(call.op, self._gpu)
         return seconds
 
-    def _estimate_table(self, calls: list[Call], sizes: Table, most: int) -> Table:
+    def _time_table(self, calls: list[Call], sizes: Table, most: int) -> Table:
         """Seconds of each kernel (columns) for each size up to ``most`` (rows), every launch of the step together."""
         table = np.empty((most + 1, len(calls)))
         for column, call in enumerate(calls):

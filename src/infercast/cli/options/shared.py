@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.options.counts import human_readable_int
-from infercast.engines.registry import DEFAULT_ENGINE, default_engine, engine_named, engines
+from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.predict.artifact.artifact import load_artifact
@@ -23,7 +23,7 @@ from infercast.predict.roofline import Predictor
 from infercast.report.layout import show
 from infercast.serve.fleet.router import POLICIES
 
-ENGINE = f"Engine ({default_engine().title}'s names and defaults)"
+ENGINE = f"Engine ({engine_named().title}'s names and defaults)"
 WORKLOAD = "Workload"
 of_engine = partial(typer.Option, rich_help_panel=ENGINE)
 of_count = partial(of_engine, metavar="N")
