@@ -13,7 +13,7 @@ from infercast.cli.registry import COMMANDS
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_says_what_the_command_says(name):
     first, _, _ = (load_command(name).__doc__ or "").partition("\n\n")
-    assert COMMANDS[name][1] == first.strip()
+    assert COMMANDS[name] == first.strip()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

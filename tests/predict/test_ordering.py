@@ -14,7 +14,7 @@ import pytest
 from infercast.forecast.deploy import deploy
 from infercast.forecast.explain.kernels import decode_shape, estimate_shape, prefill_shape
 from infercast.hardware import gpu_names, load_gpu
-from infercast.hardware.ordering import has_at_least, links_at_least, ratio_bounds
+from infercast.hardware.ordering import EQUAL, has_at_least, ratio_bounds
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.elementwise import gated_activation, kv_write, norm, quantise, rope, sampling
@@ -84,7 +84,10 @@ def _comparable(op, one, other):
     if isinstance(op, Gemm | MoE):
         rate = tensor_rate_of(op.dtype)
         return one.supports(rate) == other.supports(rate)
-    return not isinstance(op, Collective) or links_at_least(one, other, op.gpus)
+    if not isinstance(op, Collective):
+        return True
+    as_fast = one.link_bandwidth(op.gpus) >= EQUAL * other.link_bandwidth(op.gpus)
+    return as_fast and one.is_linked(op.gpus) >= other.is_linked(op.gpus)
 
 
 @pytest.mark.parametrize("name", GRID)

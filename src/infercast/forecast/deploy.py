@@ -10,7 +10,7 @@ from typing import Any
 from infercast.engines.deployment import Deployment
 from infercast.engines.deployment import deploy as deploy_resolved
 from infercast.engines.host import HostCosts, read_host
-from infercast.engines.registry import AnyEngine, default_engine, engine_named, engine_of
+from infercast.engines.registry import AnyEngine, engine_named, engine_of
 from infercast.engines.settings import Settings, changed
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu, with_network
@@ -44,7 +44,7 @@ def load_model(
 
     Formats and kernels go by the names of the ``engine``, of the default one where none is given.
     """
-    names = (engine or default_engine()).names
+    names = (engine or engine_named()).names
     if isinstance(source, ModelConfig) and quantization not in (None, "none"):
         raise InputError(f"quantization {quantization!r} needs a config to read; give it when {source.name} is loaded")
     model = source if isinstance(source, ModelConfig) else read_model(source, quantization=quantization)
@@ -147,7 +147,7 @@ def deploy(
 def asked_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, AnyEngine]:
     """What is asked of which engine; settings of None are the engine's choice."""
     if settings is None:
-        chosen = default_engine() if engine is None else engine_named(engine)
+        chosen = engine_named(engine)
         return chosen.settings(), chosen
     wanted = settings if engine is None else changed(settings, engine=engine)
     return wanted, engine_of(wanted)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 
-from infercast.bundled import DATA
+from infercast.bundled import read_data
 from infercast.errors import UnknownNameError
 
 MEASURED = "measured"
@@ -25,7 +24,7 @@ class HostCpu:
 
 def host_cpus() -> dict[str, HostCpu]:
     """All that are known, slowest first."""
-    values = tomllib.loads(DATA.joinpath("hosts/cpus.toml").read_text(encoding="utf-8"))
+    values = read_data("hosts/cpus.toml")
     base = values[MEASURED]["rating"]
     known = [HostCpu(name, each["title"], each["rating"] / base, each["source"]) for name, each in values.items()]
     return {each.name: each for each in sorted(known, key=lambda each: each.single_thread_speed)}

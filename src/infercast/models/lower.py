@@ -37,7 +37,7 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
         calls += stack.feed_forward.calls(shard, tokens, stack.layers)
         if layout.tensor > 1:
             # Where copies share spread experts, what scatters their results takes the place of the second all-reduce.
-            halves = 1 if layout.experts and layout.data > 1 and stack.feed_forward.num_experts else 2
+            halves = 1 if layout.experts and layout.data > 1 and stack.feed_forward.experts else 2
             reduce = Collective("all_reduce", message, layout.tensor, layout.library)
             calls.append(Call("all_reduce", reduce, halves * stack.layers))
     if layout.pipeline > 1:

@@ -85,7 +85,7 @@ class ModelConfig:
     @property
     def has_experts(self) -> bool:
         """Whether any layer has routed experts."""
-        return any(stack.feed_forward.num_experts for stack in self.stacks)
+        return any(stack.feed_forward.experts for stack in self.stacks)
 
     def mixers_of(self, kind: type[Kind]) -> list[Kind]:
         """The mixers of one kind, a stack each: for rules of an engine that hold for that kind alone."""

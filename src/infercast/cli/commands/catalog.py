@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +14,6 @@ from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.hosts import host_cpus
 from infercast.models.library import model_names
 from infercast.report import catalog
-from infercast.report.layout import show
 
 
 def gpus(
@@ -31,17 +31,9 @@ def gpus(
       infercast gpus ./my-chip.toml --json
     """
     if name is None:
-        known = [load_gpu(each) for each in gpu_names()]
-        if as_json:
-            options.print_json([catalog.gpu_dict(gpu) for gpu in known])
-        else:
-            show(*catalog.render_gpus(known))
-        return
-    gpu = load_gpu(name)
-    if as_json:
-        options.print_json(catalog.gpu_dict(gpu))
+        _print_all(as_json, catalog.gpu_dict, catalog.render_gpus, map(load_gpu, gpu_names()))
     else:
-        show(*catalog.render_gpu(gpu))
+        options.print_result(as_json, catalog.gpu_dict, catalog.render_gpu, load_gpu(name))
 
 
 def models(
@@ -59,17 +51,9 @@ def models(
       infercast models ./config.json --json
     """
     if name is None:
-        known = [load_model(each) for each in model_names()]
-        if as_json:
-            options.print_json([catalog.model_dict(model) for model in known])
-        else:
-            show(*catalog.render_models(known))
-        return
-    model = load_model(name)
-    if as_json:
-        options.print_json(catalog.model_dict(model))
+        _print_all(as_json, catalog.model_dict, catalog.render_models, map(load_model, model_names()))
     else:
-        show(*catalog.render_model(model))
+        options.print_result(as_json, catalog.model_dict, catalog.render_model, load_model(name))
 
 
 def hosts(as_json: options.Json = False) -> None:
@@ -79,8 +63,10 @@ def hosts(as_json: options.Json = False) -> None:
 
       infercast hosts --json
     """
-    known = list(host_cpus().values())
-    if as_json:
-        options.print_json([asdict(cpu) for cpu in known])
-    else:
-        show(*catalog.render_hosts(known))
+    _print_all(as_json, asdict, catalog.render_hosts, host_cpus().values())
+
+
+def _print_all(
+    as_json: bool, document: Callable[[Any], Any], tables: Callable[[Any], Any], known: Iterable[Any]
+) -> None:
+    options.print_result(as_json, lambda every: [document(each) for each in every], tables, list(known))

@@ -13,7 +13,6 @@ from infercast.errors import SaturatedError
 from infercast.forecast.explain.diagnose import diagnose
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.report.diagnosis import diagnosis_dict, render_diagnosis
-from infercast.report.layout import show
 
 DEFAULT_COUNT, DEFAULT_CONCURRENCY = 300, 32
 
@@ -52,7 +51,4 @@ def command(
     diagnosis = diagnose(deployment, workload)
     if diagnosis.forecast.saturation is not None:
         raise SaturatedError(f"{diagnosis.forecast.saturation.sentence}; lower --rate or add GPUs")
-    if as_json:
-        options.print_json(diagnosis_dict(diagnosis))
-    else:
-        show(*render_diagnosis(diagnosis))
+    options.print_result(as_json, diagnosis_dict, render_diagnosis, diagnosis)

@@ -11,7 +11,6 @@ from infercast.cli.options import shared as options
 from infercast.cli.options.groups import Started, takes
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
-from infercast.report.layout import show
 from infercast.report.memory import fit_dict, render_fit
 
 OF_MEMORY = (
@@ -55,7 +54,4 @@ def command(
         context=context,
         **{name: given[name] for name in OF_MEMORY},
     )
-    if as_json:
-        options.print_json(fit_dict(fit))
-    else:
-        show(*render_fit(fit))
+    options.print_result(as_json, fit_dict, render_fit, fit)

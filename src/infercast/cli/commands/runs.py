@@ -65,10 +65,7 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
     question.refuse_overload(forecast)
     intervals = forecast_intervals(forecast)
     question.files.write_requests(forecast)
-    if question.as_json:
-        options.print_json(forecast_dict(forecast, intervals))
-    else:
-        show(*render_forecast(forecast, intervals))
+    options.print_result(question.as_json, forecast_dict, render_forecast, forecast, intervals)
 
 
 def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
@@ -87,11 +84,8 @@ def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Bu
         with simulation_bar(len(question.workload.requests)) as progress:
             runs.append(watch_run(system, question.workload, progress=progress, steady=question.steady))
         question.refuse_overload(runs[-1].forecast)
-    both = runs[0], runs[1]
-    if question.as_json:
-        options.print_json(runs_dict(both, changes.text, breakdown=question.breakdown))
-    else:
-        show(*render_runs(both, changes.text, breakdown=question.breakdown))
+    document, tables = (partial(make, breakdown=question.breakdown) for make in (runs_dict, render_runs))
+    options.print_result(question.as_json, document, tables, (runs[0], runs[1]), changes.text)
 
 
 def _explain(question: Question, system: System) -> None:

@@ -11,7 +11,6 @@ from infercast.cli.commands.validate_published import validate_published
 from infercast.cli.options import shared as options
 from infercast.cli.progress import runs_bar
 from infercast.errors import InputError
-from infercast.report.layout import show
 from infercast.report.validation.profiles import profiles_list, render_profiles
 from infercast.report.validation.runs import render_validation, validation_dict
 from infercast.validate.compare import validate
@@ -91,10 +90,7 @@ def command(
         document["profiles"] = profiles_list(profiles)
         document["summary"] |= summarise(profiles)
         parts += render_profiles(profiles)
-    if as_json:
-        options.print_json(document)
-    else:
-        show(*parts)
+    options.print_result(as_json, lambda: document, lambda: parts)
 
 
 def _refuse_for_tables(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.options.counts import human_readable_int
-from infercast.engines.registry import DEFAULT_ENGINE, default_engine, engine_named, engines
+from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.predict.artifact.artifact import load_artifact
@@ -20,12 +20,15 @@ from infercast.predict.default import default_artifact
 from infercast.predict.learned import Learned
 from infercast.predict.profile import kernel_profile
 from infercast.predict.roofline import Predictor
+from infercast.report.layout import show
 from infercast.serve.fleet.router import POLICIES
 
-ENGINE = f"Engine ({default_engine().title}'s names and defaults)"
+ENGINE = f"Engine ({engine_named().title}'s names and defaults)"
 WORKLOAD = "Workload"
 of_engine = partial(typer.Option, rich_help_panel=ENGINE)
 of_count = partial(of_engine, metavar="N")
+of_size = partial(of_count, parser=human_readable_int)
+of_workload = partial(typer.Option, rich_help_panel=WORKLOAD)
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="Bundled name, Hugging Face id, config.json or a folder with one.")
@@ -38,8 +41,7 @@ AllowOverload = Annotated[
     bool, typer.Option("--allow-overload", metavar="", help="Print a saturated run's numbers instead of refusing.")
 ]
 Steady = Annotated[
-    bool,
-    typer.Option("--steady", metavar="", help="Leave ramp-up and drain out of latencies and rates."),
+    bool, typer.Option("--steady", metavar="", help="Leave ramp-up and drain out of latencies and rates.")
 ]
 Quantization = Annotated[
     str | None,
@@ -67,11 +69,10 @@ All2AllBackend = Annotated[
 ]
 ExpertRouting = Annotated[
     str,
-    typer.Option(
-        "--expert-routing", metavar="NAME", help="How tokens spread over experts: uniform, balanced, power_law_1.2.",
-        rich_help_panel=WORKLOAD,
+    of_workload(
+        "--expert-routing", metavar="NAME", help="How tokens spread over experts: uniform, balanced, power_law_1.2."
     ),
-]  # fmt: skip
+]
 MoeBackend = Annotated[
     str, of_engine("--moe-backend", metavar="NAME", help="Kernels of experts: auto, triton, cutlass, trtllm, marlin.")
 ]
@@ -99,45 +100,27 @@ RouterName = Annotated[
 ]  # fmt: skip
 ApiServer = Annotated[
     bool,
-    typer.Option(
-        "--api-server/--no-api-server", metavar="", rich_help_panel=WORKLOAD, show_default=False,
+    of_workload(
+        "--api-server/--no-api-server", metavar="", show_default=False,
         help="Requests come as text over HTTP (the default), or as tokens from one program.",
     ),
 ]  # fmt: skip
 MaxBatchedTokens = Annotated[
-    int | None,
-    of_count(
-        "--max-num-batched-tokens",
-        help="Most tokens in one step; default: 8192, on small GPUs 2048.",
-        parser=human_readable_int,
-    ),
+    int | None, of_size("--max-num-batched-tokens", help="Most tokens in one step; default: 8192, on small GPUs 2048.")
 ]
 MaxSeqs = Annotated[
-    int | None,
-    of_count(
-        "--max-num-seqs",
-        help="Most sequences in one step; default: 1024, on small GPUs 256.",
-        parser=human_readable_int,
-    ),
+    int | None, of_size("--max-num-seqs", help="Most sequences in one step; default: 1024, on small GPUs 256.")
 ]
 MaxModelLen = Annotated[
-    int | None,
-    of_count(
-        "--max-model-len",
-        help="Longest sequence, also as 32k or 32K; default: all the model allows.",
-        parser=human_readable_int,
-    ),
+    int | None, of_size("--max-model-len", help="Longest sequence, also as 32k or 32K; default: all the model allows.")
 ]
 MemoryUtilization = Annotated[
     float, of_engine("--gpu-memory-utilization", metavar="X", help="Share of GPU memory the engine takes.")
 ]
+_KNOWN = [name if each.note else f"{name} (measured)" for name, each in engines().items()]
 EngineName = Annotated[
     str,
-    of_engine(
-        "--engine",
-        metavar="NAME",
-        help=f"{' or '.join((name if each.note else f'{name} (measured)' for name, each in engines().items()))}.",
-    ),
+    of_engine("--engine", metavar="NAME", help=f"{' or '.join(_KNOWN)}."),
 ]
 BlockSize = Annotated[
     int | None, of_count("--block-size", help="Tokens in a KV block; default: 16, or what MLA's kernels need.")
@@ -150,22 +133,16 @@ Anchors = Annotated[
     Path | None,
     typer.Option("--anchors", metavar="DIR", help="Measured kernels of this GPU (parquet) that correct its estimates."),
 ]
-
-
 Measurements = Annotated[
     Path | None,
     typer.Option("--measurements", metavar="DIR", help="Your own tables of `infercast measure`, fitted on the spot."),
 ]
-
-
 WhatIf = Annotated[
     str | None,
     typer.Option(
         "--what-if", metavar="CHANGES", help="Beside it: dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm,quantization=fp8."
     ),
 ]
-
-
 HostFile = Annotated[
     str | None,
     typer.Option("--host", metavar="NAME", help="Your CPU: a name of `infercast hosts`, a host.json or a .toml file."),
@@ -211,3 +188,11 @@ def comma_list(option: str, given: Sequence[str]) -> list[str]:
 def print_json(data: Any) -> None:
     """One JSON document on standard output."""
     typer.echo(json.dumps(data, indent=2, allow_nan=False))
+
+
+def print_result(as_json: bool, document: Callable[..., Any], tables: Callable[..., Any], *result: Any) -> None:
+    """A result as the JSON document or as the tables that these functions make of it."""
+    if as_json:
+        print_json(document(*result))
+    else:
+        show(*tables(*result))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from infercast.engines.expert_launches import Configuration, ExpertLaunches
-from infercast.engines.registry import AnyEngine, default_engine
+from infercast.engines.registry import AnyEngine, engine_named
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -105,7 +105,7 @@ def tune_model(
     engine: AnyEngine | None = None,
 ) -> Tuning:
     """Rank configurations for a model's experts at each number of tokens."""
-    chosen = engine or default_engine()
+    chosen = engine or engine_named()
     launches = launches_of(chosen)
     if gpu.vendor != "NVIDIA":
         raise InputError(f"launches are modelled on NVIDIA GPUs only, and {gpu.name} is none")

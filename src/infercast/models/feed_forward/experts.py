@@ -32,7 +32,6 @@ class ExpertFeedForward(FeedForward):
     topk: int
     inter: int
     shared_inter: int = 0
-    """Width of all shared experts together; 0: none."""
     shared_gate: bool = False
     """A learned scalar gate on the shared experts (Qwen2-MoE)."""
     router_bias: bool = False
@@ -45,16 +44,6 @@ class ExpertFeedForward(FeedForward):
     """How many experts tokens go to at all, where a router without training leaves most of them out."""
     routing: str = "uniform"
     """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
-
-    @property
-    def num_experts(self) -> int:
-        """Routed experts."""
-        return self.experts
-
-    @property
-    def has_shared_experts(self) -> bool:
-        """Whether experts that serve every token stand beside the routed ones."""
-        return self.shared_inter > 0
 
     @property
     def description(self) -> str:

@@ -223,7 +223,8 @@ def simulate_fleet(
                 answered += 1
                 if progress is not None and answered % TELL_EVERY == 0:
                     progress(answered, time)
-            senders.go_on(running, running.next_event)
+            if senders.is_closed:
+                senders.go_on(running, running.next_event)
         running.close()
     return [engine.record for engine in running.engines]
 
@@ -231,11 +232,11 @@ def simulate_fleet(
 def next_pool(pools: Sequence[RunningPool]) -> RunningPool | None:
     """Whose engine is furthest behind, once every request that reaches an engine before its clock is routed."""
     while True:
-        behind = min(pools, key=lambda each: each.furthest_behind)
-        receiving = min(pools, key=lambda each: each.next_delivery)
-        if receiving.next_delivery == inf or receiving.next_delivery > behind.furthest_behind:
-            return None if behind.furthest_behind == inf else behind
-        receiving.route()
+        clock, behind = min([(running.furthest_behind, number) for number, running in enumerate(pools)])
+        arrival, receiving = min([(running.next_delivery, number) for number, running in enumerate(pools)])
+        if arrival == inf or arrival > clock:
+            return None if clock == inf else pools[behind]
+        pools[receiving].route()
 
 
 def check_size(engines: int, requests: int) -> None:

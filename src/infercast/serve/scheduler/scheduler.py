@@ -195,13 +195,15 @@ class Scheduler:
 
     def _take_in_order(self, plan: Plan) -> None:
         """Blocks for the members that begin one, as long as there are any or somebody behind them gives way."""
-        for member in self.cohort.due():
-            if member.joined < 0:  # it gave way itself, and so did all behind it
+        cache, due, served = self.cache, self.cohort.due(), 0
+        while served < len(due):
+            count = min(cache.num_free // self._num_groups, len(due) - served)
+            cache.take(count * self._num_groups)
+            served += count
+            if served < len(due) and self._preempt(plan) is due[served]:
                 return
-            while self.cache.num_free < self._num_groups:
-                if self._preempt(plan) is member:
-                    return
-            self.cache.take(self._num_groups)
+            while due[-1].joined < 0:  # it gave way itself
+                due.pop()
 
     def _disband(self) -> None:
         """Every member is planned by itself, for once."""
@@ -290,9 +292,11 @@ class Scheduler:
         """Give a sequence its first blocks; returns the tokens it computes, 0 if it has to wait."""
         cache = self.cache
         num_tokens = sequence.num_input + sequence.num_produced
+        promised = self.policy.promised_tokens(sequence, num_tokens)
+        if not cache.may_fit(sequence, promised):
+            return 0
         num_cached = cache.longest_prefix(sequence, num_tokens)
         new_tokens = self.policy.first_chunk(num_tokens - num_cached, self._budget, alone=self._is_alone())
-        promised = self.policy.promised_tokens(sequence, num_tokens)
         if not new_tokens or not cache.admit(sequence, num_cached, new_tokens, promised, self._most_in_flight):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
