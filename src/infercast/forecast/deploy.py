@@ -18,7 +18,7 @@ from infercast.hardware.pcie import with_topology
 from infercast.models.formats import with_base
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
-from infercast.models.spec import ModelConfig, with_routing
+from infercast.models.spec import ModelConfig
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 
@@ -75,7 +75,9 @@ def load_model(
         model = replace(model, weights=replace(model.weights, experts_kernel=moe_backend))
     if expert_routing not in ROUTINGS:
         raise InputError(f"unknown expert_routing {expert_routing!r}; known: {', '.join(ROUTINGS)}")
-    return model if expert_routing == ROUTINGS[0] else with_routing(model, expert_routing)
+    if expert_routing == ROUTINGS[0]:
+        return model
+    return model.with_experts(lambda experts: replace(experts, routing=expert_routing))
 
 
 def load_device(source: GpuSource, network: str | None) -> Gpu:
