@@ -69,7 +69,7 @@ def priced_apart(deployment, shape):
     throttled = [call for call in felt if call.op.family in THROTTLED]
     products = (call for call in by_tokens if call.op.family in THROTTLED)
     operations = sum(call.count * call.op.flops * weight_of(call.op.compute_dtype) for call in products)
-    gaps = deployment.gap_seconds
+    gaps = deployment.host_model.gap_seconds
     together = sum(seconds[id(call)] for call in felt) + (0.0 if shape.is_decode else gaps)
     longer = slower(deployment.gpu, operations, together) - 1
     return sum(seconds.values()) + gaps + longer * sum(seconds[id(call)] for call in throttled)

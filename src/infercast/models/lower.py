@@ -121,7 +121,7 @@ def _norms(shard: Shard, stack: Stack, tokens: Size) -> list[Call]:
     ][: stack.norms]
     calls = []
     for written in dict.fromkeys(formats):
-        fused = shard.layout.fuses_norms
+        fused = shard.layout.fused_norms and shard.layout.tensor > 1
         op = norm(tokens, shard.hidden, residual=True, dtype=weights.base, out_dtype=written, fused=fused)
         name = "norm" if written == weights.base else "norm_quantise"
         calls.append(Call(name, op, formats.count(written) * stack.layers))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from infercast.models.feed_forward.dense import MODULES, dense_calls
@@ -143,11 +142,6 @@ class ExpertFeedForward(FeedForward):
         if layout.data > 1:
             calls += exchange_calls(shard, self.topk, tokens, layers)
         return calls
-
-
-def with_experts(feed_forward: FeedForward, change: Callable[[ExpertFeedForward], ExpertFeedForward]) -> FeedForward:
-    """The same feed-forward with its routed experts changed, if it has any."""
-    return change(feed_forward) if isinstance(feed_forward, ExpertFeedForward) else feed_forward
 
 
 def _padded(shard: Shard, inter: int) -> Multiples:
