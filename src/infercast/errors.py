@@ -14,7 +14,6 @@ A Python exception outside this tree is a bug.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 
@@ -42,6 +41,8 @@ class UnknownNameError(InputError):
         """``near`` are guesses of the caller's own; names too many to be ``listed`` are not."""
         names = sorted(known)
         if near is None:
+            import difflib  # noqa: PLC0415 - only who mistypes a name needs it
+
             near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
         suggestion = f"did you mean {' or '.join(near)}? " if near else ""
         listing = f"known: {', '.join(names)}" if listed else ""

@@ -35,9 +35,10 @@ def test_a_command_may_stand_behind_two_dashes(infercast):
 @pytest.mark.parametrize(
     ("words", "spared"),
     [
-        (["--version"], {"typer", "numpy", "rich"}),
+        (["--version"], {"typer", "numpy", "rich", "difflib", "dataclasses"}),
         (["--help"], {"numpy", "infercast.cli.commands.simulate"}),
-        (["gpus", "--json"], {"rich", "infercast.cli.commands.simulate", "infercast.forecast.result"}),
+        (["gpus", "--json"], {"rich", "numpy", "infercast.engines", "infercast.models", "infercast.forecast"}),
+        (["hosts", "--json"], {"rich", "numpy", "infercast.engines", "infercast.models", "infercast.forecast"}),
         (["memory", "llama-3.1-8b", "--gpu", "h200-sxm", "--json"], {"rich", "numpy.random"}),
     ],
 )

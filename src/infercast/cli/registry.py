@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "List the GPUs that are known, or show one with the source of its numbers.",
     ),
     "models": (
-        "catalog.models",
+        "models.command",
         "List the models that are bundled, or show how one config.json is understood.",
     ),
     "hosts": (

@@ -9,6 +9,7 @@ import typer
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.groups import Deployed, Served, asked_deployment, takes
+from infercast.cli.options.printed import Json, print_json
 from infercast.errors import SaturatedError
 from infercast.forecast.explain.diagnose import diagnose
 from infercast.forecast.what_if import deploy_changed, parse_changes
@@ -28,7 +29,7 @@ def command(
     what_if: Annotated[
         str | None, typer.Option("--what-if", metavar="CHANGES", help="Diagnose it with changes: sms=160,gpu=...")
     ] = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
     **given: Any,
 ) -> None:
     """Rank kernels by what users would gain if each were as good as the best of its shape.
@@ -53,6 +54,6 @@ def command(
     if diagnosis.forecast.saturation is not None:
         raise SaturatedError(f"{diagnosis.forecast.saturation.sentence}; lower --rate or add GPUs")
     if as_json:
-        options.print_json(diagnosis_dict(diagnosis))
+        print_json(diagnosis_dict(diagnosis))
     else:
         show(*render_diagnosis(diagnosis))

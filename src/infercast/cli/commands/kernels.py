@@ -9,6 +9,7 @@ import typer
 
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
+from infercast.cli.options.printed import Json, print_json
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import ROUTINGS, deploy, load_model
@@ -56,7 +57,7 @@ def command(
     anchors: options.Anchors = None,
     measurements: options.Measurements = None,
     what_if: options.WhatIf = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes.
 
@@ -110,12 +111,12 @@ def command(
         other = deploy_changed(asked, changes)
         costs = (deployment, cost), (other, estimate_step(other, shape, explain=as_json))
         if as_json:
-            options.print_json(steps_dict(*costs, changes.text))
+            print_json(steps_dict(*costs, changes.text))
         else:
             show(*render_steps(*costs, changes.text, question))
         return
     if as_json:
-        options.print_json(step_dict(deployment, cost))
+        print_json(step_dict(deployment, cost))
     else:
         show(*render_step(deployment, cost, question, explain=explain))
 

@@ -9,6 +9,7 @@ import typer
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload
+from infercast.cli.options.printed import Json, print_json
 from infercast.cli.progress import runs_bar
 from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.errors import InputError
@@ -64,7 +65,7 @@ def command(
     router: options.RouterName = None,
     api_server: options.ApiServer = True,
     predictor: options.PredictorName = "learned",
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Compare tensor, pipeline, data and expert parallelism: what fits, TTFT, TPOT and throughput per GPU.
 
@@ -98,7 +99,7 @@ def command(
             tell=tell,
         )
     if as_json:
-        options.print_json(layouts_list(costs))
+        print_json(layouts_list(costs))
     else:
         show(*render_layouts(model, load, costs))
 

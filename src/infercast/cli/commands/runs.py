@@ -9,7 +9,7 @@ from typing import Any
 
 from infercast import Deployment, Workload
 from infercast.cli import outputs
-from infercast.cli.options import shared as options
+from infercast.cli.options.printed import print_json
 from infercast.cli.progress import simulation_bar
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.intervals.intervals import forecast_intervals
@@ -66,7 +66,7 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
     intervals = forecast_intervals(forecast)
     question.files.write_requests(forecast)
     if question.as_json:
-        options.print_json(forecast_dict(forecast, intervals))
+        print_json(forecast_dict(forecast, intervals))
     else:
         show(*render_forecast(forecast, intervals))
 
@@ -89,7 +89,7 @@ def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Bu
         question.refuse_overload(runs[-1].forecast)
     both = runs[0], runs[1]
     if question.as_json:
-        options.print_json(runs_dict(both, changes.text, breakdown=question.breakdown))
+        print_json(runs_dict(both, changes.text, breakdown=question.breakdown))
     else:
         show(*render_runs(both, changes.text, breakdown=question.breakdown))
 
@@ -108,7 +108,7 @@ def _explain(question: Question, system: System) -> None:
     parts = break_down(run) if question.breakdown else None
     if question.as_json:
         found = forecast_dict(run.forecast, intervals)
-        options.print_json(found if parts is None else {**found, "breakdown": breakdown_dict(parts)})
+        print_json(found if parts is None else {**found, "breakdown": breakdown_dict(parts)})
     else:
         tables = [] if parts is None else render_breakdown(question.workload, parts)
         show(*render_forecast(run.forecast, intervals), *tables)

@@ -9,6 +9,7 @@ import typer
 
 from infercast.cli.commands.validate_published import validate_published
 from infercast.cli.options import shared as options
+from infercast.cli.options.printed import Json, print_json
 from infercast.cli.progress import runs_bar
 from infercast.errors import InputError
 from infercast.report.layout import show
@@ -43,7 +44,7 @@ def command(
     kernels: Annotated[
         bool, typer.Option("--kernels", metavar="", help="Also compare profiled steps, by kernel family.")
     ] = False,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.
 
@@ -92,7 +93,7 @@ def command(
         document["summary"] |= summarise(profiles)
         parts += render_profiles(profiles)
     if as_json:
-        options.print_json(document)
+        print_json(document)
     else:
         show(*parts)
 

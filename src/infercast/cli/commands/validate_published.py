@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infercast.cli.options import shared as options
+from infercast.cli.options.printed import print_json
 from infercast.cli.progress import runs_bar
 from infercast.report.layout import show
 from infercast.report.validation.published import published_dict, render_published
@@ -18,6 +18,6 @@ def validate_published(files: list[Path], *, predictor: str, host: Path | None, 
     with runs_bar("simulating", len(runs)) as progress:
         compared = compare_published(runs, predictor=predictor, host=host, progress=progress)
     if as_json:
-        options.print_json(published_dict(compared))
+        print_json(published_dict(compared))
     else:
         show(*render_published(compared))

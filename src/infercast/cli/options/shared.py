@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -33,7 +32,6 @@ Model = Annotated[
 GpuName = Annotated[
     str, typer.Option("--gpu", metavar="GPU", help="Bundled name (see `infercast gpus`) or your own TOML file.")
 ]
-Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of tables.")]
 AllowOverload = Annotated[
     bool, typer.Option("--allow-overload", metavar="", help="Print a saturated run's numbers instead of refusing.")
 ]
@@ -206,8 +204,3 @@ def comma_list(option: str, given: Sequence[str]) -> list[str]:
     if not names or not all(names):
         raise InputError(f"{option} must be names with commas between them, not {','.join(given)!r}")
     return list(dict.fromkeys(names))
-
-
-def print_json(data: Any) -> None:
-    """One JSON document on standard output."""
-    typer.echo(json.dumps(data, indent=2, allow_nan=False))
