@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -49,8 +48,7 @@ RequestsOut = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Outputs:
+class Outputs(NamedTuple):
     """What to write where; checked before the run."""
 
     report: Path | None

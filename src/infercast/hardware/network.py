@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 from infercast.bundled import DATA
 from infercast.errors import UnknownNameError
@@ -12,8 +13,7 @@ from infercast.hardware.schema import read_table
 from infercast.units import GIGA, MICRO
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
+class Network(NamedTuple):
     """What one GPU gets of its node's network, in one direction."""
 
     name: str

@@ -9,7 +9,7 @@ keys and values, gate with up) may be cut inside a block.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from infercast.errors import InputError
 from infercast.models.layout import ParallelLayout
@@ -108,8 +108,7 @@ def divides(config: ModelConfig, tensor: int, *, split_experts: bool = True, cop
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """A matrix that GPUs split."""
 
     what: str

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast import Deployment, Workload
 from infercast.cli import outputs
@@ -23,8 +22,7 @@ Build = Callable[[Sequence[Deployment], str | None], System]
 """A system of deployments, behind another router if one is named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """What is to be served, and what is to be said of it."""
 
     workload: Workload

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ GAP_SECONDS = 0.15e-6
 """What a GPU idles between two kernels of a step beyond what their estimates hold, from decode steps on an H200."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchWork:
+class LaunchWork(NamedTuple):
     """Counts over all layers of a model."""
 
     layers: int

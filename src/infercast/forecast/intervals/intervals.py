@@ -82,7 +82,7 @@ def system_half_widths(
         wire = system.wire
         if wire is not None:
             wire = replace(wire, sending=wire.sending / link, receiving=wire.receiving / link)
-        return results(replace(system, pools=pools, wire=wire).serve(workload).clients)
+        return results(system._replace(pools=pools, wire=wire).serve(workload).clients)
 
     base, moved = run(), [run(gpu=True), run(host=True)]
     if system.wire is not None:

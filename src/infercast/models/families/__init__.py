@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.models.families.deepseek import read_deepseek
 from infercast.models.families.dense import (
@@ -42,8 +41,7 @@ __all__ = ["FAMILIES", "PREDICTION", "REFUSED", "VISION", "Family", "Fields", "L
 PREDICTION = "multi-token prediction layers left out"
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """How one architecture is read."""
 
     read: Callable[[Fields], list[Layer]]

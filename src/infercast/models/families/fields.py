@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.errors import FileFormatError
 
@@ -13,8 +12,7 @@ LARGEST_COUNT = 2**40
 MOST_LAYERS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(NamedTuple):
     """The fields of one config: ``values`` as parsed, ``where`` they were read from.
 
     ``outer`` are the fields around a nested ``text_config``; they answer what the inner ones leave out.
