@@ -98,7 +98,7 @@ Asked = TypeVar("Asked", bound=Settings)
 Filled = TypeVar("Filled", bound=Resolved)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Engine(Generic[Asked, Filled]):
     """One release of an engine: its facts and its rules."""
 

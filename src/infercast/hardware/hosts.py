@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 from infercast.bundled import DATA
 from infercast.errors import UnknownNameError
@@ -12,8 +13,7 @@ MEASURED = "measured"
 """The machines that engines were measured on, and the default."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostCpu:
+class HostCpu(NamedTuple):
     """A CPU, and how fast one of its threads is."""
 
     name: str
@@ -23,6 +23,7 @@ class HostCpu:
     source: str
 
 
+@cache
 def host_cpus() -> dict[str, HostCpu]:
     """All that are known, slowest first."""
     values = tomllib.loads(DATA.joinpath("hosts/cpus.toml").read_text(encoding="utf-8"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -51,6 +50,6 @@ def hosts(as_json: Json = False) -> None:
     """
     known = list(host_cpus().values())
     if as_json:
-        print_json([asdict(cpu) for cpu in known])
+        print_json([cpu._asdict() for cpu in known])
     else:
         show(*catalog.render_hosts(known))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tomllib
 from functools import cache
-from importlib import resources
 
+from infercast.bundled import DATA
 from infercast.engines.expert_launches import Configuration, ExpertLaunches
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -68,8 +68,7 @@ def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
 
 @cache
 def _tuned() -> dict[str, dict[str, dict[str, list[int]]]]:
-    text = resources.files("infercast").joinpath("data/engines/vllm/tuned_experts.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return tomllib.loads(DATA.joinpath("engines/vllm/tuned_experts.toml").read_text(encoding="utf-8"))
 
 
 def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:

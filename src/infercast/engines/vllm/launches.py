@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,7 @@ def _is_fused(call: Call) -> bool:
     return call.op.family == "quantise" or getattr(call.op, "kind", "") == FUSED_NORM
 
 
+@lru_cache
 def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> LaunchWork:
     """Count what a step of the model takes to launch."""
     prompt = np.array([2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from infercast.engines.deployment import Deployment
@@ -31,8 +30,7 @@ class FamilyShare(NamedTuple):
     """(name, seconds) of each kernel, largest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(NamedTuple):
     """All steps of one kind."""
 
     name: str
