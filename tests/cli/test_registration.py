@@ -9,6 +9,8 @@ import typer
 from infercast.cli.app import load_command, make_app
 from infercast.cli.registry import COMMANDS
 
+DEPLOYED = ("llama-3.1-8b", "--gpu", "h200-sxm")
+
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_says_what_the_command_says(name):
@@ -39,7 +41,12 @@ def test_a_command_may_stand_behind_two_dashes(infercast):
         (["--help"], {"numpy", "infercast.cli.commands.simulate"}),
         (["gpus", "--json"], {"rich", "numpy", "infercast.engines", "infercast.models", "infercast.forecast"}),
         (["hosts", "--json"], {"rich", "numpy", "infercast.engines", "infercast.models", "infercast.forecast"}),
-        (["memory", "llama-3.1-8b", "--gpu", "h200-sxm", "--json"], {"rich", "numpy.random"}),
+        (["models", "--json"], {"rich", "numpy.random", "difflib", "infercast.forecast.result"}),
+        (["memory", *DEPLOYED, "--json"], {"rich", "numpy.random", "difflib", "infercast.forecast.result"}),
+        (
+            ["simulate", *DEPLOYED, "--rate=9", "--num-requests=9"],
+            {"difflib", "importlib.resources", "rich._emoji_codes", "rich.progress", "infercast.forecast.memory"},
+        ),
     ],
 )
 def test_a_command_loads_only_what_it_needs(words, spared):

@@ -13,11 +13,11 @@ import typer
 
 from infercast import __version__
 from infercast.errors import InputError
-from infercast.forecast.intervals.intervals import Intervals
 from infercast.report.files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from infercast.forecast.explain.watched import Watched
+    from infercast.forecast.intervals.intervals import Intervals
     from infercast.forecast.result import Forecast
 
 FILES = "Files"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 
-from infercast.errors import InputError, UnknownNameError, UnsupportedModelError
+from infercast.errors import InputError, UnknownNameError, UnsupportedModelError, near_names
 from infercast.models.families import REFUSED
 
 MOST_SUGGESTED = 3
-LIKENESS = 0.6
 
 # How the names of published models begin whose config.json names an architecture that is refused.
 ARCHITECTURES = {
@@ -58,7 +56,7 @@ def _plain(name: str) -> str:
 def _near(plain: str, names: Iterable[str]) -> list[str]:
     """Names that may have been meant, never those of another generation: qwen2.5 is no guess for qwen3.5."""
     same = [each for each in names if _generation(each) in (_generation(plain), "")]
-    return difflib.get_close_matches(plain, same, n=MOST_SUGGESTED, cutoff=LIKENESS)
+    return near_names(plain, same, most=MOST_SUGGESTED)
 
 
 def _generation(plain: str) -> str:
