@@ -73,10 +73,10 @@ def best_spread(means: list[Means]) -> Spread:
 
     spread = ELSEWHERE
     for _ in range(2):
-        choices = [replace(spread, prompts=float(prompts), host=host) for host in HOSTS for prompts in PROMPTS]
+        choices = [spread._replace(prompts=float(prompts), host=host) for host in HOSTS for prompts in PROMPTS]
         spread = min(choices, key=lambda each: (off(each, 0), each.host, each.prompts))
         spread = min(
-            (replace(spread, decodes=float(each)) for each in DECODES), key=lambda each: (off(each, 1), each.decodes)
+            (spread._replace(decodes=float(each)) for each in DECODES), key=lambda each: (off(each, 1), each.decodes)
         )
     return spread
 

@@ -14,7 +14,6 @@ A Python exception outside this tree is a bug.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 
@@ -42,7 +41,7 @@ class UnknownNameError(InputError):
         """``near`` are guesses of the caller's own; names too many to be ``listed`` are not."""
         names = sorted(known)
         if near is None:
-            near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+            near = near_names(name.lower(), names, most=3, likeness=0.5)
         suggestion = f"did you mean {' or '.join(near)}? " if near else ""
         listing = f"known: {', '.join(names)}" if listed else ""
         super().__init__(f"unknown {kind} {name!r}; {suggestion}{listing}{hint}")
@@ -66,3 +65,10 @@ class SaturatedError(InputError):
 
 class DoesNotFitError(InfercastError):
     """The model, its activations or its KV cache do not fit in the GPU's memory."""
+
+
+def near_names(name: str, known: Iterable[str], *, most: int, likeness: float = 0.6) -> list[str]:
+    """The known names that are most like one, best first."""
+    import difflib  # noqa: PLC0415 - only who mistypes a name needs it
+
+    return difflib.get_close_matches(name, known, n=most, cutoff=likeness)

@@ -22,7 +22,7 @@ from infercast.models.rank import rank_weight_bytes
 from infercast.models.read import read_model
 from infercast.ops import Call
 from infercast.ops.elementwise import Elementwise
-from infercast.report.catalog import render_model
+from infercast.report.models import render_model
 from infercast.serve.step import StepShape
 
 CHUNK = 64

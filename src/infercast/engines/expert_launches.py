@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from infercast.hardware import Gpu
@@ -30,8 +29,7 @@ class Configuration(NamedTuple):
         return f"{self.rows} x {self.columns} x {self.depth}, {self.warps} warps, {self.stages} stages{group}"
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertLaunches:
+class ExpertLaunches(NamedTuple):
     """An engine's choice."""
 
     formats: Mapping[str, str]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -67,7 +68,12 @@ Costs = TypeVar("Costs", bound=HostCosts)
 
 def bundled_host(kind: type[Costs], engine: str) -> Costs:
     """What the engine costs on the machine where it was measured."""
-    return _costs_of(kind, tomllib.loads(DATA.joinpath(f"engines/{engine}/host.toml").read_text(encoding="utf-8")))
+    return _costs_of(kind, _bundled_values(engine))
+
+
+@cache
+def _bundled_values(engine: str) -> dict[str, Any]:
+    return tomllib.loads(DATA.joinpath(f"engines/{engine}/host.toml").read_text(encoding="utf-8"))
 
 
 def read_host(path: Path, kind: type[Costs]) -> Costs:

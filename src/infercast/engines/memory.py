@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from infercast.engines.registry import AnyEngine
 from infercast.engines.settings import Resolved
@@ -18,8 +19,7 @@ MOST_GPUS = 1024
 """As many of a node are tried where a model does not fit on fewer."""
 
 
-@dataclass(frozen=True, slots=True)
-class KvLayout:
+class KvLayout(NamedTuple):
     """The cache's shape and what it costs on one GPU."""
 
     shape: KvShape
@@ -37,8 +37,7 @@ class KvLayout:
         return sum(self.block_bytes / size for size in self.shape.sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):
     """Where the memory of one GPU goes, in bytes."""
 
     total: float

@@ -183,7 +183,7 @@ def _fit_pooled(key: Key, by_gpu: dict[str, Sample]) -> tuple[Entry, Forest]:
     rows = sum(sample.residual.size for sample in by_gpu.values())
     entry = _entry(key, rows, np.concatenate(misses), offset=offset, shrink=recipe.shrink)
     low, high = pooled_interval(key[0], misses)
-    return replace(entry, low=round(low, 5), high=round(high, 5)), forest
+    return entry._replace(low=round(low, 5), high=round(high, 5)), forest
 
 
 def _pool(family: str, by_gpu: dict[str, Sample], recipe: Recipe) -> tuple[Forest, float]:

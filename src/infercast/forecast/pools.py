@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,16 +17,14 @@ from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import Handover
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """A quantity over the time in which steps ran."""
 
     mean: float
     peak: float
 
 
-@dataclass(frozen=True, slots=True)
-class EngineLoad:
+class EngineLoad(NamedTuple):
     """What one replica of a pool did."""
 
     requests: int
@@ -69,8 +68,7 @@ class PoolRun:
         return self.pool.role
 
 
-@dataclass(frozen=True, slots=True)
-class LinkRun:
+class LinkRun(NamedTuple):
     """What happened between a prefill pool and a decode pool: the parts of the time to first token."""
 
     name: str

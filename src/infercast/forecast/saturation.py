@@ -8,7 +8,7 @@ grows for as long as they do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ FAR_ABOVE, ABOVE = 3.0, 1.5
 is enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class Saturation:
+class Saturation(NamedTuple):
     """Arrivals outrun the deployment: its backlog grows for as long as they go on."""
 
     offered: float
@@ -45,8 +44,7 @@ class Saturation:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """How a deployment copes with what comes."""
 
     word: str
@@ -116,8 +114,8 @@ def judged(steady: SteadyState, state: State) -> SteadyState:
     """The steady part, which an overloaded deployment never has however even it looks for a while."""
     if state.word != OVERLOADED:
         return steady
-    return replace(
-        steady, reached=False, settled=False, num_needed=None, obstacle="requests come faster than they can be served"
+    return steady._replace(
+        reached=False, settled=False, num_needed=None, obstacle="requests come faster than they can be served"
     )
 
 

@@ -7,9 +7,8 @@ requests in the system, cut off up to there, is known best (the rule MSER of Whi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +28,7 @@ MOST_GROWTH = 1.5
 """A number in the system that grows by this factor from one half of a part to the next is not steady."""
 
 
-@dataclass(frozen=True, slots=True)
-class SteadyState:
+class SteadyState(NamedTuple):
     """The part of a run between ramp-up and drain; times in seconds after the first request was sent."""
 
     reached: bool

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +27,7 @@ DEFAULT_LINK, NVLINK = "infiniband-ndr", "nvlink"
 NVLINK_LATENCY = 5e-6
 
 
-@dataclass(frozen=True, slots=True)
-class ServingPool:
+class ServingPool(NamedTuple):
     """Equal replicas of one deployment behind one load balancer."""
 
     deployment: Deployment
@@ -57,11 +57,10 @@ class ServingPool:
     def of(self, replica: Replica) -> ServingPool:
         """As many of another replica."""
         replicas = same_engines(replica, len(self.engines.replicas))
-        return replace(self, engines=replace(self.engines, replicas=replicas))
+        return self._replace(engines=replace(self.engines, replicas=replicas))
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """What a system did with a workload."""
 
     records: tuple[tuple[Record, ...], ...]
@@ -72,8 +71,7 @@ class Run:
     """When requests went from the prefill pool to the decode pool, if there are two."""
 
 
-@dataclass(frozen=True, slots=True)
-class System:
+class System(NamedTuple):
     """One pool, or a prefill pool and a decode pool with a link between them."""
 
     pools: tuple[ServingPool, ...]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from infercast.errors import InputError
 from infercast.hardware.gpu import Gpu
@@ -14,8 +13,7 @@ from infercast.hardware.load import architectures
 Fact = TypeVar("Fact")
 
 
-@dataclass(frozen=True, slots=True)
-class KernelFacts:
+class KernelFacts(NamedTuple):
     """What kernel physics asks of an architecture; architectures.toml says where each comes from."""
 
     vendor: str

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from infercast.errors import FileFormatError
+from infercast.errors import FileFormatError, near_names
 from infercast.hardware.pcie import TOPOLOGIES
 
 TENSOR_DTYPES = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")
@@ -126,6 +125,6 @@ def check_table(table: Mapping[str, Any], fields: Mapping[str, Rule], shown: obj
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     """The part of a message that offers the nearest known names."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    near = near_names(name, known, most=1)
     suggestion = f"did you mean {near[0]}? " if near else ""
     return f"unknown {what}; {suggestion}known: {', '.join(known)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from infercast.models.families import Layer
 
@@ -34,8 +34,7 @@ def part_modules(layers: Sequence[Layer]) -> dict[str, list[tuple[str, ...]]]:
     return parts
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleNames:
+class ModuleNames(NamedTuple):
     """A checkpoint's list of module names, ready to be asked."""
 
     exact: frozenset[str]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from infercast.models.spec import ModelConfig, Stack
 
 
-@dataclass(frozen=True, slots=True)
-class WeightBytes:
+class WeightBytes(NamedTuple):
     """Bytes of the whole model's weights by part, as an engine holds them in memory."""
 
     embedding: float
@@ -26,7 +25,7 @@ class WeightBytes:
     @property
     def total(self) -> float:
         """Everything together."""
-        return float(sum(getattr(self, part.name) for part in fields(self)))
+        return float(sum(self))
 
 
 def parameter_count(config: ModelConfig) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.families import FAMILIES, PREDICTION, VISION, Fields, architecture_of, gather
@@ -24,8 +23,7 @@ SEEN = "the encoder of images takes memory; images themselves are not modelled"
 UNSEEN = "vision part left out: there is no vision_config"
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """A config as found: its fields, a name for the model, and where it came from, for errors."""
 
     values: Mapping[str, Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from infercast.models.formats import WeightFormat
 from infercast.models.layout import ParallelLayout
@@ -11,8 +11,7 @@ from infercast.ops.elementwise import quantise
 from infercast.ops.op import Size
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(NamedTuple):
     """What all layers of a model have in common, and the layout that splits them."""
 
     hidden: int

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from infercast.hardware import Gpu
 from infercast.hardware.ordering import ratio_bounds
@@ -50,8 +49,7 @@ def scheduled_seconds(features: Number, scheduled: int, x: Kit) -> Number:
     return 1e-6 * x.exp2(features[scheduled] if x is Plain else features[:, scheduled])
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The model that estimates a kind of operator, and by which tier it was found."""
 
     tier: str

@@ -77,7 +77,7 @@ def show(*parts: RenderableType) -> None:
     from rich.console import Console  # noqa: PLC0415 - as said above
     from rich.measure import Measurement  # noqa: PLC0415 - as said above
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     spaced = [line for part in parts for line in (styled(""), part)][1:]
     if console.is_terminal:
         least, unbound = max(console.width, LEAST_WIDTH), console.options.update(width=PIPE_WIDTH)

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from infercast.engines.memory import KvLayout
-from infercast.forecast.memory import Fit
 from infercast.models.parameters import parameter_count
 from infercast.report.layout import facts, grid, section
 from infercast.serve.cache.shape import KvShape
@@ -14,6 +13,8 @@ from infercast.units import format_bytes, format_count, format_percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from infercast.forecast.memory import Fit
 
 
 def render_fit(fit: Fit) -> list[RenderableType]:

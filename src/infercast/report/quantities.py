@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from infercast.forecast.intervals.intervals import Band, Intervals
@@ -13,8 +12,7 @@ from infercast.forecast.result import Forecast
 from infercast.units import MILLI, format_percent
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(NamedTuple):
     """One number of a forecast, of a pool or of a replica."""
 
     key: str

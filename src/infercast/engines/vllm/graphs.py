@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from infercast.engines.engine import Launch
 
@@ -25,8 +25,7 @@ def capture_sizes(largest: int, max_num_batched_tokens: int, beside: int | None 
     return tuple(sorted(size for size in sizes if size <= largest))
 
 
-@dataclass(frozen=True, slots=True)
-class Graphs:
+class Graphs(NamedTuple):
     """The graphs an engine recorded at its start; no sizes: none."""
 
     sizes: tuple[int, ...]

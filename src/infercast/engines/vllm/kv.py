@@ -5,8 +5,8 @@ The rules are vLLM 0.25's (``v1/core/kv_cache_utils.py``, ``get_kv_cache_groups`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import ceil
+from typing import NamedTuple
 
 from infercast.engines.memory import KvLayout
 from infercast.models.layout import ParallelLayout
@@ -22,8 +22,7 @@ Member = tuple[int, "_Kind"]
 """A cache of one layer, by the layer's place in the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(NamedTuple):
     """Caches of layers whose blocks are alike."""
 
     cache: Cache
@@ -106,5 +105,5 @@ def _groups(members: list[Member]) -> list[tuple[_Kind, list[int]]]:
 def _equal_pages(kind: _Kind, page_bytes: int) -> _Kind:
     """The kind with as many tokens in a block as make it ``page_bytes`` large, or with room to spare in it."""
     if page_bytes % kind.page_bytes or kind.cache.bytes_per_sequence:
-        return replace(kind, padded_bytes=page_bytes)
-    return replace(kind, block_size=kind.block_size * (page_bytes // kind.page_bytes))
+        return kind._replace(padded_bytes=page_bytes)
+    return kind._replace(block_size=kind.block_size * (page_bytes // kind.page_bytes))

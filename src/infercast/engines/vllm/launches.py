@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +21,7 @@ GAP_SECONDS = 0.15e-6
 """What a GPU idles between two kernels of a step beyond what their estimates hold, from decode steps on an H200."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchWork:
+class LaunchWork(NamedTuple):
     """Counts over all layers of a model."""
 
     layers: int
@@ -51,6 +51,7 @@ def _is_fused(call: Call) -> bool:
     return call.op.family == "quantise" or getattr(call.op, "kind", "") == FUSED_NORM
 
 
+@lru_cache
 def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> LaunchWork:
     """Count what a step of the model takes to launch."""
     prompt = np.array([2])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from infercast.engines.memory import Memory
@@ -52,7 +50,7 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
             )
         )
     plan = min(plans, key=lambda memory: (memory.num_blocks, -memory.weights))
-    return replace(plan, num_blocks=settings.num_gpu_blocks_override or plan.num_blocks)
+    return plan._replace(num_blocks=settings.num_gpu_blocks_override or plan.num_blocks)
 
 
 def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> float:

@@ -6,7 +6,7 @@ costs and is not known here (host costs of the V2 runner with experts, graph mem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from infercast.bundled import read_data
 from infercast.errors import UnknownNameError
@@ -15,8 +15,7 @@ V2_EXPERTS = ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM", "GraniteMoeForCaus
 """Architectures with experts that vLLM 0.25 runs with its V2 model runner, like all without experts."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineVersion:
+class EngineVersion(NamedTuple):
     """One release and its rules."""
 
     spares_lone_prompts: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.timer import GAPS, KernelTimer
@@ -15,8 +15,7 @@ from infercast.serve.step import StepShape
 from infercast.serve.totals import PhaseTotals
 
 
-@dataclass(frozen=True, slots=True)
-class FamilyShare:
+class FamilyShare(NamedTuple):
     """A kernel family's part of a phase."""
 
     family: str
@@ -31,8 +30,7 @@ class FamilyShare:
     """(name, seconds) of each kernel, largest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(NamedTuple):
     """All steps of one kind."""
 
     name: str

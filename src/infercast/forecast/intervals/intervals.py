@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,8 +43,7 @@ MOST_STEP_BY_STEP = 64
 """The same where no stretch of steps can be jumped over, which takes ten times as long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
+class Band(NamedTuple):
     """The ends of the 80 % interval of a latency's mean and percentiles, in seconds."""
 
     low: Percentiles
@@ -82,7 +81,7 @@ def system_half_widths(
         wire = system.wire
         if wire is not None:
             wire = replace(wire, sending=wire.sending / link, receiving=wire.receiving / link)
-        return results(replace(system, pools=pools, wire=wire).serve(workload).clients)
+        return results(system._replace(pools=pools, wire=wire).serve(workload).clients)
 
     base, moved = run(), [run(gpu=True), run(host=True)]
     if system.wire is not None:

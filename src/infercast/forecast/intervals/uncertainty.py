@@ -22,8 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import hypot, inf, log
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,8 +47,7 @@ HOST_SPREAD = 0.185
 """Standard deviation of the logarithm of host times."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NamedTuple):
     """Standard deviations of logarithms of times, beyond what estimates say."""
 
     prompts: float = 0.0
@@ -66,8 +66,7 @@ LINK_SPREAD = 0.2
 """... and of what a link between two pools carries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Uncertainty:
+class Uncertainty(NamedTuple):
     """Logarithms of the upper ends of the 80 % intervals of times."""
 
     prompts: float
@@ -95,7 +94,7 @@ def uncertainty_of(deployment: Deployment, record: Record, spread: Spread | None
 
 
 def _with_borrowed(spread: Spread, share: float) -> Spread:
-    return replace(spread, host=hypot(spread.host, SEEN_IN_ONE_SPREAD * share)) if share else spread
+    return spread._replace(host=hypot(spread.host, SEEN_IN_ONE_SPREAD * share)) if share else spread
 
 
 def widened(prompts: float, decodes: float, spread: Spread) -> Uncertainty:

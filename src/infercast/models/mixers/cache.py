@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Cache:
+class Cache(NamedTuple):
     """What one layer keeps on one GPU: so much for each token in reach, and so much for each sequence."""
 
     bytes_per_token: float = 0.0

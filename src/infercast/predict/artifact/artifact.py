@@ -11,9 +11,8 @@ import os
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +37,7 @@ POOLED = "*"
 """In place of a GPU's name: a model of several GPUs, for those that were never measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One learned residual: of which kernels, on which GPU, and how far to trust it."""
 
     family: str
@@ -160,7 +158,7 @@ def save_artifact(
 
     ``groups`` are the hashes of all groups of rows that were fitted on, so that nobody scores it on them unawares.
     """
-    header = {"schema": SCHEMA, **provenance, "models": [asdict(entry) for entry, _ in models]}
+    header = {"schema": SCHEMA, **provenance, "models": [entry._asdict() for entry, _ in models]}
     arrays: dict[str, Any] = {"header": np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)}
     arrays["groups"] = np.sort(groups)
     for number, (_, forest) in enumerate(models):
