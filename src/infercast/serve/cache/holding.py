@@ -22,6 +22,16 @@ class Span:
         self.bundle: Bundle | None = None
         """Where it waits to be found or overwritten, if nobody holds it."""
 
+    def cut(self, position: int) -> Span:
+        """Two spans of one; returns the second."""
+        second = Span(self.line, position, self.end)
+        second.holders, second.bundle = {*self.holders}, self.bundle
+        self.end = position
+        places = [self.line.spans, *(each.spans[self.line.group] for each in self.holders if each.spans is not None)]
+        for spans in places if self.bundle is None else [*places, self.bundle.spans]:
+            spans.insert(spans.index(self) + 1, second)
+        return second
+
 
 class Line:
     """All spans of one edge in one group, the oldest first: of several copies of a block, the oldest is found."""

@@ -215,7 +215,7 @@ class KvCache:
         while spans and spans[0].start < end:
             span = spans[0]
             if span.end > end:
-                self._cut(span, end)
+                span.cut(end)
             del spans[0]
             span.holders.discard(holding)
             if span.holders:
@@ -245,9 +245,9 @@ class KvCache:
         span = line.at(start)
         assert span is not None
         if span.start < start:
-            span = self._cut(span, start)
+            span = span.cut(start)
         if span.end > end:
-            self._cut(span, end)
+            span.cut(end)
         if span.bundle is not None:
             span.bundle.spans.remove(span)
             if not span.bundle.spans:
@@ -256,16 +256,3 @@ class KvCache:
             self.num_held += end - start
         span.holders.add(holding)
         return span
-
-    def _cut(self, span: Span, position: int) -> Span:
-        """Two spans of one; returns the second."""
-        second = Span(span.line, position, span.end)
-        span.end = position
-        places = [span.line.spans, *(each.spans[span.line.group] for each in span.holders if each.spans is not None)]
-        second.holders = {*span.holders}
-        if span.bundle is not None:
-            places.append(span.bundle.spans)
-            second.bundle = span.bundle
-        for spans in places:
-            spans.insert(spans.index(span) + 1, second)
-        return second

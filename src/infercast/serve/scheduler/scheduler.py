@@ -8,50 +8,24 @@ step, is planned by itself.
 
 from __future__ import annotations
 
-from collections import deque
-from operator import attrgetter
-
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.cohort import Cohort
 from infercast.serve.scheduler.policy import Policy
-from infercast.serve.scheduler.sequence import APART, Plan, Sequence
+from infercast.serve.scheduler.running import Running
+from infercast.serve.scheduler.sequence import Plan, Sequence
 from infercast.serve.workload.request import Request
 
-PLACE = attrgetter("place")
 
-
-class Scheduler:
+class Scheduler(Running):
     """Decides what each step computes, by the rules of a policy."""
 
     def __init__(
         self, policy: Policy, cache: KvCache, steps_under_way: int = 2, *, decode_together: bool = True
     ) -> None:
         """Without ``decode_together`` every plan names all of its sequences."""
-        self.policy, self.cache = policy, cache
-        self.running: dict[Sequence, None] = {}
-        """In the order in which they were started."""
-        self.waiting: deque[Sequence] = deque()
+        super().__init__(policy, cache, steps_under_way, decode_together=decode_together)
         self.num_preemptions = 0
-        self._block_size, self._num_groups = cache.shape.block_size, cache.num_groups
-        self._is_windowed = any(cache.shape.windows)
-        self._step = self._num_started = 0
+        self._step = self._num_started = self._budget = 0
         self._most_under_way = policy.max_num_batched_tokens * (steps_under_way if policy.settles else 1)
-        # One step under way never sees the difference, two only in windows.
-        self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
-        self._deep = steps_under_way > 2
-        # With several batches under way, or prompts before everything, sequences do not decode step by step.
-        in_turn = policy.steps_between_tokens > 1 or (policy.waits_for_tokens and steps_under_way > 1)
-        is_single = policy.decode_tokens == (1, 1)
-        self._decode_together = decode_together and is_single and not (self._deep or policy.prompts_first or in_turn)
-        self.cohort = Cohort(cache, steps_under_way - 1, settles=self._settles)
-        self._apart: list[Sequence] = []
-        """Running sequences that are planned by themselves, in order."""
-        self.just_left: list[Sequence] = []
-        """Who has left the cohort since somebody looked: they had a token in the last step that has ended."""
-        self._under_way: deque[Plan] = deque()
-        self._budget = 0
-        self._is_blocked = False
-        """Whether the first in the queue cannot start before something changes."""
 
     def add(self, index: int, request: Request) -> None:
         """Queue a request."""
@@ -83,72 +57,6 @@ class Scheduler:
         if self.waiting and can_start and may_fit:
             return 1
         return self.cohort.steps_left()
-
-    def start(self, plan: Plan, steps: int = 1) -> list[int]:
-        """The step just planned is handed to the GPU so many times; returns the blocks held in each.
-
-        There may be fewer of them, where blocks run out. All but the last have ended when that one is under way.
-        """
-        held = [plan.held]
-        if steps > 1:
-            held += self.cohort.grow(steps - 1)
-        if plan.decodes:
-            plan.ending = self.cohort.advance(len(held))
-        if plan.sequences:
-            self._is_blocked = False
-            if self._decode_together:
-                self._join(plan.sampled)
-        self._under_way.append(plan)
-        return held
-
-    def complete(self, plan: Plan) -> list[Sequence]:
-        """Take in the tokens that a finished step yields; returns the sequences that are done."""
-        self._under_way.popleft()
-        if not (plan.sequences or plan.left):
-            if plan.ending:
-                self._end(plan.ending)
-            return plan.ending
-        self._is_blocked = False
-        if self._settles:
-            for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
-                sequence.num_under_way -= new_tokens
-            for sequence in plan.left:
-                sequence.num_under_way -= 1
-        done = plan.ending
-        sampled, yielded = plan.sampled, plan.yielded
-        if plan.left:
-            sampled, yielded = [*plan.left, *sampled], [1 for _ in plan.left] + yielded
-        for sequence, num_tokens in zip(sampled, yielded, strict=True):
-            # Members of the cohort do not count along. Others may have been in a step too many, planned before the last
-            # token was known.
-            if sequence.joined != APART or sequence.num_produced == sequence.num_output:
-                continue
-            sequence.num_produced += num_tokens
-            if self.policy.waits_for_tokens:
-                sequence.num_tokens += num_tokens
-            if sequence.length:
-                known = sequence.num_computed - (sequence.num_promised - sequence.num_produced)
-                self.cache.name(sequence, known)
-            if sequence.num_produced == sequence.num_output:
-                done = [*done, sequence]
-        if done:
-            self._end(sorted(done, key=PLACE) if len(done) > 1 else done)
-        return done
-
-    def _end(self, done: list[Sequence]) -> None:
-        """Let go of sequences that have all their tokens."""
-        for sequence in done:
-            # Nothing was computed on its last token, so all that was is known; a step too many does not count.
-            known = sequence.num_input + sequence.num_output - 1
-            self.cache.name(sequence, sequence.num_computed if sequence.num_computed < known else known)
-            if sequence in self.running:
-                del self.running[sequence]
-                if sequence in self._apart:
-                    self._apart.remove(sequence)
-            elif sequence in self.waiting:  # it gave way in its last step
-                self.waiting.remove(sequence)
-            self.cache.free(sequence)
-        self._is_blocked = False
 
     def _plan_apart(self, plan: Plan) -> None:
         """Running sequences that are planned by themselves, in order."""
@@ -192,13 +100,6 @@ class Scheduler:
         self._budget -= count
         return True
 
-    def _is_interleaved(self) -> bool:
-        """Whether somebody who is planned alone comes before a member."""
-        for sequence in self._apart:
-            if sequence.num_computed < sequence.num_tokens:
-                return sequence.place < self.cohort.last_place()
-        return False
-
     def _take_in_order(self, plan: Plan) -> None:
         """Blocks for the members that begin one, as long as there are any or somebody behind them gives way."""
         cache, due, served = self.cache, self.cohort.due(), 0
@@ -210,31 +111,6 @@ class Scheduler:
                 return
             while due[-1].joined < 0:  # it gave way itself
                 due.pop()
-
-    def _disband(self) -> None:
-        """Every member is planned by itself, for once."""
-        self.cohort.name_answers(self.cohort.steps)
-        members = [*self.cohort.members]
-        for member in members:
-            self._leave_cohort(member)
-        self._apart = sorted([*members, *self._apart], key=PLACE)
-
-    def _leave_cohort(self, member: Sequence) -> None:
-        if member.joined < self.cohort.steps:
-            self.just_left.append(member)
-            if self._under_way:
-                self._under_way[-1].left.append(member)
-        self.cohort.leave(member)
-
-    def _join(self, sampled: list[Sequence]) -> None:
-        """Who has caught up decodes with the others from now on, unless somebody before it has not."""
-        joining = {sequence for sequence in sampled if sequence.num_promised < sequence.num_output}
-        for sequence in self._apart:
-            if sequence in joining:
-                self.cohort.join(sequence)
-            elif sequence.num_computed < sequence.num_tokens:
-                break
-        self._apart = [sequence for sequence in self._apart if sequence.joined < 0]
 
     def _is_alone(self) -> bool:
         return len(self.running) + len(self.waiting) == 1
