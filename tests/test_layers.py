@@ -1,6 +1,7 @@
 """Which layer may import which: every import statement is walked, also those inside functions."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "infercast"
+PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 BASE = {"bundled", "errors", "units"}
 UNDER_FORECAST = BASE | {"hardware", "ops", "models", "predict", "engines", "serve"}
 
@@ -113,6 +115,29 @@ def test_every_layer_has_a_row() -> None:
     packages = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file()}
     modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__"}
     assert packages | modules | {""} == set(MAY_IMPORT)
+
+
+def table_of_layers() -> dict[str, set[str]]:
+    """Which layers a layer may import, as docs/architecture.md says it."""
+    found: dict[str, set[str]] = {}
+    for line in PAGE.read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 3 or not cells[0].startswith("`"):
+            continue
+        layers = re.findall(r"`(\w+)`", cells[0])
+        imported = set(found) if cells[2] == "everything above" else set(re.findall(r"`(\w+)`", cells[2]))
+        found |= dict.fromkeys(layers, imported)
+    return found
+
+
+def test_the_table_of_layers_is_the_one_that_is_enforced() -> None:
+    """Names of a layer's modules count as the layer; everybody may import the three modules at the bottom."""
+    page = table_of_layers()
+    enforced = {layer: {name.split(".")[0] for name in names} - {""} for layer, names in MAY_IMPORT.items()}
+    assert set(page) == set(enforced) - {"", "__main__"}
+    for layer, names in page.items():
+        assert names - BASE == enforced[layer] - BASE, layer
+        assert enforced[layer] >= (set() if layer in BASE else BASE), layer
 
 
 def test_the_walk_sees_imports_of_every_kind() -> None:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from infercast.fit.ceilings import QUANTILE, fit_ceilings, leave_out, read_measured
+from ceilings import QUANTILE, fit_ceilings, leave_out, read_measured
 from infercast.fit.provenance import origin_of, sweep_hashes, table_hashes
 from infercast.fit.tables import FILES
 

@@ -3,7 +3,7 @@
     python benchmarks/accuracy/fit_intervals.py FILE... [--model-config DIR]
 
 Every model is left out once: the spread of the host is chosen on the others, and the values of the one left out are
-counted. Intervals of kernels are what their prices carry; no number belongs to a model.
+counted. Intervals of kernels are what their estimates carry; no number belongs to a model.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from infercast.engines.registry import default_engine
+from infercast.engines.registry import engine_named
 from infercast.predict.physics import collective
 from infercast.serve import simulate
 from infercast.validate.published.compare import compare_published, deployment_of
@@ -25,7 +25,7 @@ SKEWS = (0.0, 0.5e-6, 0.8e-6, 1.2e-6, 1.6e-6, 2e-6, 3e-6)
 
 def server_errors(runs: list[PublishedRun], grid: list[tuple[float, float]]) -> np.ndarray:
     """Error of the mean TTFT of each run (rows) with each server (columns)."""
-    host, errors = default_engine().default_host(), []
+    host, errors = engine_named().default_host(), []
     for run in runs:
         deployment = deployment_of(run)
         replica = deployment.replica()

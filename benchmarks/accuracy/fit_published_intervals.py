@@ -2,9 +2,9 @@
 
     python benchmarks/accuracy/fit_published_intervals.py runs.csv
 
-What prices say of steps is taken as it is; the spreads of steps with prompts, of steps without and of the host come on
-top (`ELSEWHERE` of forecast/uncertainty.py). By how much means move with each of them is found once, as a slope. Every
-GPU is left out in turn: spreads are chosen on the others, and the means of the one left out are counted.
+What estimates say of steps is taken as it is; the spreads of steps with prompts, of steps without and of the host come
+on top (`ELSEWHERE` of forecast/intervals/uncertainty.py). By how much means move with each of them is found once, as a
+slope. Every GPU is left out in turn: spreads are chosen on the others, and the means of the one left out are counted.
 """
 
 import sys
@@ -97,4 +97,4 @@ for gpu in dict.fromkeys(each.gpu for each in runs):
 print(f"left out: {np.nanmean(counted, axis=0)[0]:.0%} of TTFTs, {np.nanmean(counted, axis=0)[1]:.0%} of TPOTs inside")
 show("all", runs, best_spread(runs))
 show("as it is", runs, ELSEWHERE)
-show("what prices say", runs, MEASURED)
+show("what estimates say", runs, MEASURED)

@@ -19,7 +19,7 @@ import numpy as np
 mpl.use("svg")
 import matplotlib.pyplot as plt
 
-from infercast.fit.ceilings import all_rows, are_cold, quantising
+from ceilings import all_rows, are_cold, quantising
 from infercast.fit.recipes import pooled_recipe
 from infercast.fit.train import Sample, _pool, key_of, sample_of
 from infercast.hardware import load_gpu

@@ -1,4 +1,4 @@
-"""Kernel prices of infercast and of seven baselines on the same hidden rows.
+"""Kernel estimates of infercast and of seven baselines on the same hidden rows.
 
     pip install 'infercast[fit]' && python benchmarks/accuracy/run.py DATA --out kernels.md --json kernels.json
 

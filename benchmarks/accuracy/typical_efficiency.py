@@ -1,10 +1,10 @@
-"""What kernels typically reach of the roofline: the numbers of predict/typical.py.
+"""What kernels typically reach of the roofline: the numbers of data/typical.toml.
 
     python benchmarks/accuracy/typical_efficiency.py [TABLE.parquet]
 
 Of each family, how many empty launches a kernel takes and which share of its busiest pipe it reaches, fitted to the
-learned prices of five measured GPUs over shapes of models (least squares of logarithms, so that short and long kernels
-count alike). A table of products of other GPUs (columns gpu, dtype, m, n, k, latency_us) is fitted as well.
+learned estimates of five measured GPUs over shapes of models (least squares of logarithms, so that short and long
+kernels count alike). A table of products of other GPUs (columns gpu, dtype, m, n, k, latency_us) is fitted as well.
 """
 
 import sys
@@ -70,7 +70,7 @@ def busiest(op, gpu):
     return float(np.ravel(reduce(np.maximum, pipes_of(op, gpu).values()))[0])
 
 
-def is_priced(op, gpu):
+def is_estimated(op, gpu):
     """Whether a kernel is one that this GPU was measured with."""
     if op.family == "collective":
         return gpu.is_linked(op.gpus)
@@ -101,7 +101,7 @@ def main():
             (busiest(op, gpu), launch_floor(gpu), float(np.ravel(predictor.seconds(op, gpu))[0]))
             for gpu in gpus
             for op in ops
-            if is_priced(op, gpu)
+            if is_estimated(op, gpu)
         ]
         show(family, fit(*np.array(rows).T))
     if len(sys.argv) > 1:

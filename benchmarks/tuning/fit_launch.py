@@ -16,14 +16,14 @@ from tried import GPU, Array, TriedShape, halves, read_trial
 
 from infercast.engines.vllm.expert_defaults import rule_of_thumb
 from infercast.ops import MoE
-from infercast.predict.physics.expert_launch import FITTED, Constants, price_tiles
+from infercast.predict.physics.expert_launch import FITTED, Constants, time_tiles
 from infercast.predict.physics.expert_tiles import Tiles, tiles_of
 
 SWEEP = Path(__file__).parents[2] / "measurements" / "h200-sxm" / "moe.parquet"
 FREE = [each.name for each in fields(Constants) if each.name != "memory"]
 """All constants but the share of the DRAM bandwidth, which a fit would bring above what a GPU can reach."""
 NEAR, FAR_WEIGHT = 1.6, 0.3
-"""Configurations this much slower than the best of a shape need not be priced well, only as slow."""
+"""Configurations this much slower than the best of a shape need not be estimated well, only as slow."""
 HELD = 0.5
 """How strongly a constant is held where it starts."""
 
@@ -42,7 +42,7 @@ def read_sweep() -> list[tuple[MoE, Tiles, float]]:
 
 def residuals(constants: Constants, sweep: list[tuple[MoE, Tiles, float]], tried: list[TriedShape]) -> list[Array]:
     """Logarithms of said over measured: of times, and of gains over the default where several were tried."""
-    times = [np.log(price_tiles(op, GPU, tiles, constants).seconds / seconds) for op, tiles, seconds in sweep]
+    times = [np.log(time_tiles(op, GPU, tiles, constants).seconds / seconds) for op, tiles, seconds in sweep]
     for shape in tried:
         error = np.log(shape.estimate(constants) / shape.measured)
         weight = np.where(shape.measured < NEAR * shape.measured.min(), 1.0, FAR_WEIGHT)

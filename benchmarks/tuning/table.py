@@ -45,10 +45,10 @@ def gains(shape: TriedShape, now: bool) -> tuple[float, float, float]:
     ``now`` orders them by the model as it is; they are in the order of the trial otherwise.
     """
     own = np.flatnonzero(shape.ranked)
-    price = shape.estimate() if now else shape.forecast
-    first = own[1:][np.argmin(price[own[1:]])] if now else own[1]
-    order = spearman(price[own].tolist(), shape.measured[own].tolist())
-    return float(price[0] / price[first]), float(shape.measured[0] / shape.measured[first]), order
+    estimate = shape.estimate() if now else shape.forecast
+    first = own[1:][np.argmin(estimate[own[1:]])] if now else own[1]
+    order = spearman(estimate[own].tolist(), shape.measured[own].tolist())
+    return float(estimate[0] / estimate[first]), float(shape.measured[0] / shape.measured[first]), order
 
 
 def cells(shape: TriedShape, fitted: bool) -> list[str]:
@@ -72,8 +72,8 @@ def gain_errors(shapes: list[TriedShape], now: bool) -> Array:
     """How far said gains of the proposed are from measured ones, as a logarithm."""
     errors = []
     for shape in shapes:
-        price, own = shape.estimate() if now else shape.forecast, np.flatnonzero(shape.ranked)[1:]
-        errors.append(np.log((price[0] / price[own]) / (shape.measured[0] / shape.measured[own])))
+        estimate, own = shape.estimate() if now else shape.forecast, np.flatnonzero(shape.ranked)[1:]
+        errors.append(np.log((estimate[0] / estimate[own]) / (shape.measured[0] / shape.measured[own])))
     return np.asarray(np.abs(np.concatenate(errors)))
 
 

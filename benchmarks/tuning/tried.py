@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
-from infercast.predict.physics.expert_launch import FITTED, Constants, price_tiles
+from infercast.predict.physics.expert_launch import FITTED, Constants, time_tiles
 from infercast.predict.physics.expert_tiles import Tiles, tiles_of
 
 Array = npt.NDArray[np.float64]
@@ -42,7 +42,7 @@ class TriedShape:
 
     def estimate(self, constants: Constants = FITTED) -> Array:
         """Seconds of each configuration by the model as it is now."""
-        return np.asarray(price_tiles(self.op, GPU, self.tiles, constants).seconds)
+        return np.asarray(time_tiles(self.op, GPU, self.tiles, constants).seconds)
 
 
 def read_trial(path: Path = TABLE) -> list[TriedShape]:

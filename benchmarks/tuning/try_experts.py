@@ -24,7 +24,7 @@ from infercast.forecast.tune.advice import TunedShape, experts_of, tune_shape
 from infercast.forecast.tune.trial import drawn, layer_of
 from infercast.measure.tuning import trial_cases, try_configurations
 from infercast.models.layout import ParallelLayout
-from infercast.predict.physics.expert_launch import price_tiles
+from infercast.predict.physics.expert_launch import time_tiles
 from infercast.predict.physics.expert_tiles import tiles_of
 
 TOP, LOTS = 6, 32
@@ -69,7 +69,7 @@ def table_rows(model: str, gpus: int, shape: TunedShape, rows: list[dict[str, An
             continue
         ran = Configuration(*(int(row["ran"][name]) for name in FILE_KEYS))
         rank = ranks.get(ran, "") if row["configuration"] else 0
-        seconds = float(price_tiles(shape.op, GPU, tiles_of([ran])).seconds[0])
+        seconds = float(time_tiles(shape.op, GPU, tiles_of([ran])).seconds[0])
         sizes = [layer[name] for name in SHAPE[2:]]
         found.append([model, gpus, *sizes, rank, *ran, f"{1e6 * seconds:.2f}", f"{row['latency_us']:.2f}"])
     return sorted(found, key=lambda line: TOP + 1 if line[len(SHAPE)] == "" else line[len(SHAPE)])

@@ -29,9 +29,9 @@ HEADS = ("--heads", 32, "--kv-heads", 8, "--head-dim", 128)
     ],
 )
 def test_every_family_has_an_estimate(infercast: Any, words: tuple[object, ...]) -> None:
-    price = infercast("estimate", *words, "--gpu", "h200-sxm", "--json").json
-    assert set(price) == {"seconds", "low", "high", "source", "bound"}
-    assert 0 < price["low"] <= price["seconds"] <= price["high"] < 1
+    estimate = infercast("estimate", *words, "--gpu", "h200-sxm", "--json").json
+    assert set(estimate) == {"seconds", "low", "high", "source", "bound"}
+    assert 0 < estimate["low"] <= estimate["seconds"] <= estimate["high"] < 1
 
 
 def test_where_an_estimate_comes_from_is_said(infercast: Any) -> None:
@@ -108,8 +108,10 @@ def test_a_table_and_sizes_do_not_mix(infercast: Any, tmp_path: Path) -> None:
 def test_one_batch_of_attention_is_one_estimate_whatever_it_rests_on(
     infercast: Any, gpu: str, predictor: str, words: tuple[object, ...]
 ) -> None:
-    price = infercast("estimate", *words, "--batch", 2, *HEADS, "--gpu", gpu, "--predictor", predictor, "--json").json
-    assert 0 < price["low"] <= price["seconds"] <= price["high"] < 1
+    estimate = infercast(
+        "estimate", *words, "--batch", 2, *HEADS, "--gpu", gpu, "--predictor", predictor, "--json"
+    ).json
+    assert 0 < estimate["low"] <= estimate["seconds"] <= estimate["high"] < 1
 
 
 def test_the_old_name_works_with_a_notice(infercast: Any) -> None:

@@ -166,7 +166,7 @@ def test_what_it_does_not_know_is_refused(infercast: Any, words: tuple[object, .
 
 
 def test_settings_and_hosts_of_another_engine_are_refused() -> None:
-    vllm = registry.default_engine()
+    vllm = registry.engine_named()
     with pytest.raises(InputError, match="is not for toy@1, which takes ToySettings"):
         deploy("qwen3-0.6b", "h200-sxm", vllm.settings(), engine="toy@1", predictor="roofline")
     with pytest.raises(InputError, match="was fitted for another engine than vllm"):

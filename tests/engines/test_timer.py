@@ -1,4 +1,4 @@
-"""The step timer against the same kernels priced one at a time."""
+"""The step timer against the same kernels timed one at a time."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def kernel_seconds(timer, shape):
 
 
 def priced_apart(deployment, shape):
-    """GPU seconds of a step: every kernel lowered and priced by itself."""
+    """GPU seconds of a step: every kernel lowered and timed by itself."""
     model, layout = deployment.model, deployment.layout
     _, padded = deployment.graphs.launch(shape.num_tokens, shape.is_decode)
     queries = np.array(shape.new_tokens)
@@ -69,7 +69,7 @@ def priced_apart(deployment, shape):
     throttled = [call for call in felt if call.op.family in THROTTLED]
     products = (call for call in by_tokens if call.op.family in THROTTLED)
     operations = sum(call.count * call.op.flops * weight_of(call.op.compute_dtype) for call in products)
-    gaps = deployment.gap_seconds
+    gaps = deployment.host_model.gap_seconds
     together = sum(seconds[id(call)] for call in felt) + (0.0 if shape.is_decode else gaps)
     longer = slower(deployment.gpu, operations, together) - 1
     return sum(seconds.values()) + gaps + longer * sum(seconds[id(call)] for call in throttled)
@@ -94,7 +94,7 @@ def test_several_steps_equal_them_one_by_one_to_the_bit(timer):
         assert together.rows == alone.rows
 
 
-def test_every_size_within_the_settings_has_a_price(timer):
+def test_every_size_within_the_settings_has_an_estimate(timer):
     sizes = [StepShape([tokens], [0], 1) for tokens in range(2, 1025)]
     sizes += [StepShape([1] * batch, [100] * batch, batch) for batch in range(1, 65)]
     seconds = np.array([timer(shape).gpu_seconds[0] for shape in sizes])

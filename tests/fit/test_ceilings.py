@@ -1,17 +1,23 @@
 """Ceilings are the lowest tenth of what was measured, whoever measured it and however often."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from infercast.fit.ceilings import QUANTILE, Measured, are_cold, fit_ceilings, leave_out, quantising, read_measured
 from infercast.fit.tables import Rows
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
 from infercast.predict.adjust.ceiling import CEILINGS
 from infercast.predict.artifact.artifact import load_artifact
 from infercast.predict.identity import SWEEP
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "accuracy"
+if not FOLDER.exists():
+    pytest.skip("benchmarks are not part of a source distribution", allow_module_level=True)
+sys.path.append(str(FOLDER))
+from ceilings import QUANTILE, Measured, are_cold, fit_ceilings, leave_out, quantising, read_measured  # noqa: E402 - it is there only now
 
 SWEEPS = Path(__file__).parents[2] / "measurements"
 

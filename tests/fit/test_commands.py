@@ -29,7 +29,7 @@ def fitted(tables, tmp_path_factory):
     return tmp_path_factory.mktemp("own") / "own.npz"
 
 
-def test_fit_then_evaluate_then_price(infercast, tables, fitted):
+def test_fit_then_evaluate_then_estimate(infercast, tables, fitted):
     code, out, _ = infercast("fit", tables, "--out", fitted, "--gpus", "a100-sxm,h100-sxm", "--families", "gemm")
     assert (code, "3 models of 686 rows" in out) == (0, True)
     manifest = read_manifest(fitted)

@@ -17,7 +17,7 @@ M = np.array([1, 16, 64, 1024])
 
 
 def factor(artifact, gpu, **options):
-    """Price over physics: what was learned."""
+    """Estimate over physics: what was learned."""
     op = Gemm(M, 2048, 4096)
     predictor = Learned(artifact, kernel_profile(), as_tabled=True, **options)
     estimate = predictor.estimate(op, load_gpu(gpu))

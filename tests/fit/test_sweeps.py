@@ -76,7 +76,7 @@ def test_impossible_latencies_are_named(small):
         list(read_sweep(small / "h200-sxm", ("moe",)))
 
 
-def test_a_table_of_ones_own_moves_prices(small):
+def test_a_table_of_ones_own_moves_estimates(small):
     for family in ("attention_decode", "attention_prefill"):
         (small / "h200-sxm" / f"{family}.parquet").unlink()
     before = choose_predictor("learned", None, "h200-sxm", small)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from infercast.engines.registry import default_engine
+from infercast.engines.registry import engine_named
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.deploy import deploy, load_model
 from infercast.hardware import load_gpu
@@ -48,7 +48,7 @@ def test_quantising_a_config_that_is_read_already_is_refused_not_ignored():
     assert load_model(model, quantization="none") is model
 
 
-@pytest.mark.parametrize(("name", "dtype"), default_engine().names.kv_cache_dtypes.items())
+@pytest.mark.parametrize(("name", "dtype"), engine_named().names.kv_cache_dtypes.items())
 def test_cache_formats_under_vllms_names(name, dtype):
     assert load_model("llama-3.1-8b", kv_cache_dtype=name).kv_dtype == dtype
 

@@ -1,4 +1,4 @@
-"""Prices by the public call: one kernel, arrays of them, and models that do not exist."""
+"""Estimates by the public call: one kernel, arrays of them, and models that do not exist."""
 
 import numpy as np
 import pytest

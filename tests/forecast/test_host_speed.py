@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from infercast.engines.registry import default_engine
+from infercast.engines.registry import engine_named
 from infercast.errors import FileFormatError, InputError, UnknownNameError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.host_speed import host_from
@@ -24,7 +24,7 @@ def slower(tmp_path, factor):
 
 
 def test_our_own_idle_engine_is_about_as_fast_as_the_bundled_host():
-    assert host_from(OURS, "h200-sxm").prepare == pytest.approx(default_engine().default_host().prepare, rel=0.25)
+    assert host_from(OURS, "h200-sxm").prepare == pytest.approx(engine_named().default_host().prepare, rel=0.25)
 
 
 def test_an_engine_that_answers_in_half_the_time_has_half_the_costs(tmp_path):
@@ -35,7 +35,7 @@ def test_an_engine_that_answers_in_half_the_time_has_half_the_costs(tmp_path):
 
 def test_a_toml_file_is_read_as_it_is(tmp_path):
     bundled = Path(__file__).parents[2] / "src/infercast/data/engines/vllm/host.toml"
-    assert host_from(bundled, "h200-sxm") == default_engine().default_host()
+    assert host_from(bundled, "h200-sxm") == engine_named().default_host()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"config": {}, "models": [{"layers": 2}]}', '{"models": []}'])
@@ -50,10 +50,10 @@ def test_a_cpu_by_its_name_is_faster_by_its_rating():
     preset = host_cpus()["ryzen-5-7600x"]
     host = host_from("ryzen-5-7600x", "h200-sxm")
     assert preset.single_thread_speed == pytest.approx(4221 / 3004)
-    assert host.eager_kernel == pytest.approx(default_engine().default_host().eager_kernel / preset.single_thread_speed)
+    assert host.eager_kernel == pytest.approx(engine_named().default_host().eager_kernel / preset.single_thread_speed)
     named = deploy("qwen3-0.6b", "h200-sxm", api_server=False, predictor="roofline", host="ryzen-5-7600x")
     assert named.host == host
-    assert host_from("measured", "h200-sxm") == default_engine().default_host()
+    assert host_from("measured", "h200-sxm") == engine_named().default_host()
 
 
 def test_every_cpu_names_its_source():

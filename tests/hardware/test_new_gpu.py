@@ -34,7 +34,7 @@ def add(tmp_path, monkeypatch):
     def write(text):
         shutil.copytree(DATA / "gpus", tmp_path / "gpus")
         (tmp_path / "gpus/h150.toml").write_text(text, encoding="utf-8")
-        monkeypatch.setattr(load, "_folder", lambda: tmp_path / "gpus")
+        monkeypatch.setattr(load, "FOLDER", tmp_path / "gpus")
         for each in cached:
             each.cache_clear()
 

@@ -131,7 +131,7 @@ def test_arrays_equal_their_shapes_one_by_one(predictor, gpu, name):
         and 1 in array.queries
         and array.queries.max() > 1
     ):
-        pytest.skip("an array of batches is priced as of one form; a single batch is split into its two")
+        pytest.skip("an array of batches is timed as of one form; a single batch is split into its two")
     together = predictor.estimate(array, gpu)
     assert np.array_equal(together.seconds, predictor.seconds(array, gpu))
     for position in range(together.seconds.size):

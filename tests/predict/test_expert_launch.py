@@ -1,11 +1,11 @@
-"""Launch configurations of Triton's experts: which can run, and that prices follow what a configuration changes."""
+"""Launch configurations of Triton's experts: which can run, and that estimates follow what a configuration changes."""
 
 import numpy as np
 import pytest
 
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
-from infercast.predict.physics.expert_launch import price_tiles, row_blocks
+from infercast.predict.physics.expert_launch import row_blocks, time_tiles
 from infercast.predict.physics.expert_tiles import (
     all_tiles,
     blocks_per_sm,
@@ -60,35 +60,35 @@ def test_occupancy_follows_shared_memory_and_registers() -> None:
 
 def test_small_tiles_pad_less_and_large_ones_read_weights_less_often() -> None:
     tiles = tiles_of([(16, 128, 64, 1, 4, 3), (128, 128, 64, 1, 4, 3)])
-    prices = price_tiles(LAYER, H200, tiles)
-    assert prices.padding[0] < prices.padding[1]
-    assert prices.weight_reads[0] > prices.weight_reads[1] > 0.99
-    assert np.all(prices.seconds > prices.products)
-    assert prices.tensor[1] > prices.tensor[0], "rows that nobody wants are multiplied too"
+    times = time_tiles(LAYER, H200, tiles)
+    assert times.padding[0] < times.padding[1]
+    assert times.weight_reads[0] > times.weight_reads[1] > 0.99
+    assert np.all(times.seconds > times.products)
+    assert times.tensor[1] > times.tensor[0], "rows that nobody wants are multiplied too"
 
 
 def test_grouping_saves_memory_traffic_of_experts_larger_than_the_cache() -> None:
     large = MoE(512, hidden=6144, inter=8192, experts=8, topk=2, dtype="bf16", weight_dtype="bf16")
     small = MoE(512, hidden=1024, inter=256, experts=8, topk=2, dtype="bf16", weight_dtype="bf16")
     tiles = tiles_of([(64, 128, 64, 1, 4, 3), (64, 128, 64, 16, 4, 3)])
-    alone, together = price_tiles(large, H200, tiles).dram
+    alone, together = time_tiles(large, H200, tiles).dram
     assert alone > 1.5 * together
-    alone, together = price_tiles(small, H200, tiles).dram
+    alone, together = time_tiles(small, H200, tiles).dram
     assert alone == pytest.approx(together, rel=0.02)
 
 
 def test_two_stages_leave_the_wide_instruction_waiting() -> None:
     layer = MoE(1024, hidden=6144, inter=8192, experts=8, topk=2, dtype="bf16", weight_dtype="bf16")
-    two, three = price_tiles(layer, H200, tiles_of([(128, 256, 64, 8, 8, 2), (128, 256, 64, 8, 8, 3)])).seconds
+    two, three = time_tiles(layer, H200, tiles_of([(128, 256, 64, 8, 8, 2), (128, 256, 64, 8, 8, 3)])).seconds
     assert two > 1.1 * three
 
 
 def test_rows_that_are_not_aligned_are_loaded_one_value_at_a_time() -> None:
     layer = MoE(64, hidden=2816, inter=88, experts=128, topk=8, dtype="bf16", weight_dtype="bf16")
-    deep, shallow = price_tiles(layer, H200, tiles_of([(32, 64, 128, 1, 4, 3), (32, 64, 32, 1, 4, 3)])).seconds
+    deep, shallow = time_tiles(layer, H200, tiles_of([(32, 64, 128, 1, 4, 3), (32, 64, 32, 1, 4, 3)])).seconds
     assert deep > 1.5 * shallow, "more values than a thread has registers for"
     wider = MoE(64, hidden=2816, inter=96, experts=128, topk=8, dtype="bf16", weight_dtype="bf16")
-    assert price_tiles(wider, H200, tiles_of([(32, 64, 128, 1, 4, 3)])).seconds[0] < 0.5 * deep
+    assert time_tiles(wider, H200, tiles_of([(32, 64, 128, 1, 4, 3)])).seconds[0] < 0.5 * deep
 
 
 def test_one_token_hits_as_many_experts_as_it_chooses() -> None:
@@ -101,8 +101,8 @@ def test_one_token_hits_as_many_experts_as_it_chooses() -> None:
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp8_block"])
 @pytest.mark.parametrize("tokens", [1, 64, 4096])
-def test_every_configuration_has_a_price(dtype: str, tokens: int) -> None:
+def test_every_configuration_has_an_estimate(dtype: str, tokens: int) -> None:
     layer = MoE(tokens, hidden=4096, inter=1408, experts=128, topk=8, dtype=dtype, weight_dtype=dtype)
-    prices = price_tiles(layer, H200, all_tiles())
-    assert np.all(np.isfinite(prices.seconds))
-    assert np.all(prices.seconds > 0)
+    times = time_tiles(layer, H200, all_tiles())
+    assert np.all(np.isfinite(times.seconds))
+    assert np.all(times.seconds > 0)

@@ -23,10 +23,10 @@ def test_a_chip_without_a_format_keeps_activations_wide():
 
 
 def test_such_products_cost_what_weights_of_that_size_cost():
-    price, gpu = make_predictor().estimate, load_gpu("a100-sxm")
-    fp8 = price(Gemm(8, 8192, 8192, "fp8"), gpu)
-    assert fp8.seconds == pytest.approx(price(Gemm(8, 8192, 8192, "bf16", "fp8"), gpu).seconds)
-    assert fp8.seconds < 0.75 * price(Gemm(8, 8192, 8192), gpu).seconds
+    estimate, gpu = make_predictor().estimate, load_gpu("a100-sxm")
+    fp8 = estimate(Gemm(8, 8192, 8192, "fp8"), gpu)
+    assert fp8.seconds == pytest.approx(estimate(Gemm(8, 8192, 8192, "bf16", "fp8"), gpu).seconds)
+    assert fp8.seconds < 0.75 * estimate(Gemm(8, 8192, 8192), gpu).seconds
 
 
 def test_widening_kernels_lose_nothing_by_a_rate_that_was_cut():

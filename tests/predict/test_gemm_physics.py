@@ -11,7 +11,7 @@ from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.predict.default import make_predictor
 from infercast.predict.families.gemm import GEMM
 from infercast.predict.physics import gemm_machine as constants
-from infercast.predict.physics.gemm import SHARES, price_products
+from infercast.predict.physics.gemm import SHARES, time_products
 from infercast.predict.physics.gemm_features import FILL_TILES, matrix
 from infercast.predict.physics.gemm_machine import Machine
 from infercast.predict.physics.gemm_plan import MANY_COPIES, MOST_SPLITS, SHORTEST_SPLIT, TABLE_COPIES
@@ -29,7 +29,7 @@ EQUAL = 1 - 1e-9
 
 
 class Reference:
-    """Products priced the plain way: every candidate in turn, in double precision, in a table or in an engine."""
+    """Products timed the plain way: every candidate in turn, in double precision, in a table or in an engine."""
 
     def __init__(self, op, gpu, *, engine):
         if op.dtype == "fp8" and not gpu.supports("fp8"):  # weights are widened, so nothing is quantised
@@ -161,8 +161,8 @@ def test_arrays_say_what_the_reference_says(gpu, options):
 def test_one_product_is_priced_as_in_an_array(gpu, options, engine):
     sizes = random_sizes(200, seed=1)
     machine = Machine(Gemm(1, 1, 1, **options), gpu)
-    (seconds, terms), values = price_products(*(each.astype(float) for each in sizes), machine, Doubles, engine=engine)
-    alone = [price_products(*map(float, size), machine, Floats, engine=engine) for size in zip(*sizes, strict=True)]
+    (seconds, terms), values = time_products(*(each.astype(float) for each in sizes), machine, Doubles, engine=engine)
+    alone = [time_products(*map(float, size), machine, Floats, engine=engine) for size in zip(*sizes, strict=True)]
     assert np.allclose([own for (own, _), _ in alone], seconds, rtol=1e-12, atol=0)
     together = np.stack([np.broadcast_to(term, seconds.shape) for term in terms], axis=1)
     assert np.allclose([own for (_, own), _ in alone], together, rtol=1e-12, atol=0)
@@ -174,10 +174,10 @@ def test_single_precision_is_right_to_four_digits_but_for_ties(gpu, options):
     sizes = random_sizes(20_000, seed=2)
     machine = Machine(Gemm(1, 1, 1, **options), gpu)
     with np.errstate(over="ignore", under="ignore"):
-        (quick, _), _ = price_products(
+        (quick, _), _ = time_products(
             *(each.astype(np.float32) for each in sizes), machine.singles, Singles, engine=True
         )
-    (exact, _), _ = price_products(*(each.astype(float) for each in sizes), machine, Doubles, engine=True)
+    (exact, _), _ = time_products(*(each.astype(float) for each in sizes), machine, Doubles, engine=True)
     error = np.abs(quick / exact - 1)
     assert np.quantile(error, 0.998) < 1e-4
     assert error.max() < 0.2

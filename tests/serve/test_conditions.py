@@ -27,7 +27,7 @@ def test_heavy_steps_in_a_row_take_longer_and_settle_at_the_sustained_clock() ->
     lost = shares([0.0] * 40)
     assert lost[0] == 0.0
     assert lost == sorted(lost)
-    # What a step adds itself is priced by the timer: a share of the target that its length decides.
+    # What a step adds itself is told by the timer: a share of the target that its length decides.
     own = 1 - (1 - np.exp(-0.05 / SETTLE)) * SETTLE / 0.05
     assert lost[-1] + own * TARGET == pytest.approx(TARGET, rel=0.02)
 

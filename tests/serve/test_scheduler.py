@@ -267,16 +267,14 @@ def test_a_prompt_that_does_not_fit_now_holds_up_those_behind_it() -> None:
     assert run(scheduler, 3) == [{0: 4}, {1: 8}, {1: 4}]
 
 
-def test_five_steps_at_once_are_five_steps() -> None:
+def test_six_steps_at_once_are_six_steps() -> None:
     stepped, jumped = (scheduler_of(ask(6, 9), ask(3, 12)) for _ in range(2))
     run(stepped, 7)
     run(jumped, 1)
     plan = jumped.plan()
     assert plan is not None
-    assert jumped.most_repeats(plan) == 7
-    jumped.start(plan)
-    jumped.complete(plan)
-    assert len(jumped.repeat(plan, 5)) == 5
+    assert jumped.most_steps(plan) == 8
+    assert len(jumped.start(plan, 6)) == 6
     assert jumped.complete(plan) == []
     for scheduler in (stepped, jumped):
         for member in [*scheduler.cohort.members]:
@@ -292,28 +290,32 @@ def test_a_cohort_knows_when_somebody_has_all_tokens() -> None:
     run(scheduler, 1)
     cohort = scheduler.cohort
     assert (cohort.steps_left(), cohort.contexts(), cohort.computed) == (3, [6, 3], 9)
-    assert cohort.grow(3) == [3, 4, 5]  # the first has blocks for eight tokens, the second for four
-    assert indices(cohort.advance(3)) == [0]
+    plan = scheduler.plan()
+    assert plan is not None
+    assert scheduler.start(plan, 3) == [3, 4, 5]  # the first has blocks for eight tokens, the second for four
+    assert indices(plan.ending) == [0]
     assert (indices(cohort.members), cohort.steps_left(), cohort.contexts()) == ([1], 8, [6])
 
 
 def test_a_cohort_takes_no_more_blocks_than_there_are() -> None:
     scheduler = scheduler_of(ask(4, 20), num_blocks=2)
     run(scheduler, 1)
-    assert scheduler.cohort.steps_with_room(10) == 4
-    assert scheduler.cohort.grow(10) == [2, 2, 2, 2]
+    plan = scheduler.plan()
+    assert plan is not None
+    assert scheduler.cohort.steps_with_room(9) == 3  # after the one that is planned
+    assert scheduler.start(plan, 10) == [2, 2, 2, 2]
     assert scheduler.cache.num_free == 0
 
 
-@pytest.mark.parametrize(("max_num_seqs", "repeats"), [(2, 7), (3, 0)])
-def test_a_step_is_not_repeated_where_somebody_could_start(max_num_seqs: int, repeats: int) -> None:
+@pytest.mark.parametrize(("max_num_seqs", "steps"), [(2, 8), (3, 1)])
+def test_a_step_is_not_repeated_where_somebody_could_start(max_num_seqs: int, steps: int) -> None:
     scheduler = scheduler_of(ask(6, 9), ask(3, 12), max_num_seqs=max_num_seqs)
     run(scheduler, 1)
     plan = scheduler.plan()
     assert plan is not None
-    assert scheduler.most_repeats(plan) == 7
+    assert scheduler.most_steps(plan) == 8
     scheduler.add(2, ask(5, 5))
-    assert scheduler.most_repeats(plan) == repeats
+    assert scheduler.most_steps(plan) == steps
 
 
 def test_who_decodes_alone_with_others_keeps_the_order_in_which_they_started() -> None:

@@ -173,8 +173,7 @@ class Auditor:
         num_held, shared = len(scheduler.running) * shape.state_blocks, set()
         for sequence in scheduler.running:
             blocks = shape.blocks_for(num_computed(scheduler, sequence))
-            # Members of the cohort count their blocks together, but for windows.
-            assert sequence.length == blocks or (sequence.joined >= 0 and not any(shape.windows))
+            assert sequence.length == blocks or sequence.joined >= 0  # members of the cohort count theirs together
             for group, first in enumerate(sequence.first):
                 num_held += blocks - first
                 reached = first

@@ -52,7 +52,7 @@ def test_repeating_a_step_is_launching_and_taking_in_by_turns(gpu_seconds: float
 
     timeline, _ = fresh()
     steps = [gpu_seconds + 0.1 * step for step in range(12)]
-    all_seconds, ends, clocks = timeline.repeat(HOST, steps, ahead=ahead)
+    all_seconds, ends, clocks = timeline.repeat(HOST, steps, HOST.process if ahead else None)
     timeline, under_way = fresh()
     for step, seconds in enumerate(all_seconds):
         span = timeline.launch(HOST, steps[step])

@@ -15,7 +15,8 @@ from infercast.validate.measured import read_measured
 def test_plain_and_gzipped_files_read_the_same(document: Any, write: Any, name: str) -> None:
     measured = read_measured(write(document, name))
     assert (measured.model, measured.gpu, measured.quantization) == ("qwen3-0.6b", "NVIDIA H200", None)
-    assert (measured.num_gpu_blocks, measured.max_num_seqs, measured.max_model_len) == (68000, 256, 8192)
+    settings = measured.settings
+    assert (measured.num_gpu_blocks, settings.max_num_seqs, settings.max_model_len) == (68000, 256, 8192)
     assert [run.label for run in measured.runs] == ["static 4x256x8 #1", "poisson 12/s"]
     static = measured.runs[0]
     assert static.ttft.tolist() == [0.02] * 4

@@ -1,4 +1,4 @@
-"""Kernels of an engine's profile: told by name, counted by step, held against prices."""
+"""Kernels of an engine's profile: told by name, counted by step, held against estimates."""
 
 from pathlib import Path
 

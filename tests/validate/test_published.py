@@ -70,7 +70,7 @@ def test_independent_users(table: Any) -> None:
 
 def test_what_flags_say() -> None:
     marlin = read_flags("MXFP4 via Marlin (w4a16); max_cudagraph_capture_size=2048", 4, 1024, (0, 18))
-    assert (marlin.moe_backend, marlin.max_cudagraph_capture_size) == ("marlin", 2048)
+    assert (marlin.moe_backend, marlin.settings["max_cudagraph_capture_size"]) == ("marlin", 2048)
     eight = read_flags("fuse_allreduce_rms; FlashInfer MXFP4xMXFP8 MoE", 4, 1024, (0, 15, 1))
     assert (eight.moe_backend, eight.eight_bit_experts, eight.fuse_allreduce_rms) == ("trtllm", True, True)
     spread = read_flags("expert-parallel ON (script enables it)", 4, 1024, (0, 18))
@@ -80,8 +80,8 @@ def test_what_flags_say() -> None:
 
 def test_versions_decide_what_flags_leave_open() -> None:
     old, middle, new = (read_flags("", None, None, version) for version in ((0, 5, 4), (0, 10, 2), (0, 18)))
-    assert [each.async_scheduling for each in (old, middle, new)] == [False, False, True]
-    assert [each.prompts_first for each in (old, middle, new)] == [True, False, False]
+    assert [each.settings["async_scheduling"] for each in (old, middle, new)] == [False, False, True]
+    assert [each.settings["prompts_first"] for each in (old, middle, new)] == [True, False, False]
     assert [each.fuse_allreduce_rms for each in (middle, new)] == [False, None]
 
 
@@ -109,7 +109,7 @@ def test_files_of_a_run_are_found_beside_the_table(table: Any, tmp_path: Path) -
     (folder / "meta.json").write_text(json.dumps({"engine_kwargs": {"max_num_seqs": 7, "data_parallel_size": 2}}))
     (run,) = read_published(table({**ROW, "load": "trace of its own", "src_id": "here"}))
     assert [request.arrival for request in run.workload.requests] == [0.0, 1.0, 2.0]
-    assert (run.flags.max_num_seqs, run.data, run.layout) == (7, 2, "TP2+DP2")
+    assert (run.flags.settings["max_num_seqs"], run.data, run.layout) == (7, 2, "TP2+DP2")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from infercast import __version__
-from infercast.cli.registry import COMMANDS
+from infercast.cli.registry import COMMANDS, TOGETHER
 from infercast.errors import InputError
 
 
@@ -61,15 +61,15 @@ def make_app(asked: str | None) -> typer.Typer:
     if asked is not None:
         app.command(asked)(load_command(asked))
         return app
-    for name, (_, sentence) in COMMANDS.items():
+    for name, sentence in COMMANDS.items():
         app.command(name, help=sentence)(_only_listed)
     return app
 
 
 def load_command(name: str) -> Callable[..., Any]:
     """The function behind a command."""
-    module, function = COMMANDS[name][0].split(".")
-    command: Callable[..., Any] = getattr(importlib.import_module(f"infercast.cli.commands.{module}"), function)
+    module = importlib.import_module(f"infercast.cli.commands.{TOGETHER.get(name, name)}")
+    command: Callable[..., Any] = getattr(module, name if name in TOGETHER else "command")
     return command
 
 

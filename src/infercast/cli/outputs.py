@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -20,31 +21,20 @@ if TYPE_CHECKING:
     from infercast.forecast.intervals.intervals import Intervals
     from infercast.forecast.result import Forecast
 
-FILES = "Files"
+of_file = partial(typer.Option, rich_help_panel="Files")
 WINDOW = "0:60"
 
 Report = Annotated[
-    Path | None,
-    typer.Option(
-        "--report", metavar="FILE", help="Also write the run as one HTML page; needs matplotlib.",
-        rich_help_panel=FILES,
-    ),
-]  # fmt: skip
+    Path | None, of_file("--report", metavar="FILE", help="Also write the run as one HTML page; needs matplotlib.")
+]
 TraceOut = Annotated[
-    Path | None,
-    typer.Option(
-        "--trace-out", metavar="FILE", help="Also write a timeline (.json) for ui.perfetto.dev.", rich_help_panel=FILES
-    ),
+    Path | None, of_file("--trace-out", metavar="FILE", help="Also write a timeline (.json) for ui.perfetto.dev.")
 ]
 TraceWindow = Annotated[
-    str,
-    typer.Option(
-        "--trace-window", metavar="A:B", help="The seconds of the run that the timeline holds.", rich_help_panel=FILES
-    ),
+    str, of_file("--trace-window", metavar="A:B", help="The seconds of the run that the timeline holds.")
 ]
 RequestsOut = Annotated[
-    Path | None,
-    typer.Option("--requests-out", metavar="FILE", help="Also write a row per request (.csv).", rich_help_panel=FILES),
+    Path | None, of_file("--requests-out", metavar="FILE", help="Also write a row per request (.csv).")
 ]
 
 

@@ -7,67 +7,30 @@ from __future__ import annotations
 
 OLD_NAMES = {"price": "estimate"}
 """Commands that have another name since; 1.0 goes without the old ones."""
-COMMANDS: dict[str, tuple[str, str]] = {
-    "simulate": (
-        "simulate.command",
-        "Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes.",
-    ),
-    "kernels": (
-        "kernels.command",
-        "Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes.",
-    ),
-    "diagnose": (
-        "diagnose.command",
-        "Rank kernels by what users would gain if each were as good as the best of its shape.",
-    ),
-    "tune": (
-        "tune.command",
-        "Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.",
-    ),
-    "memory": (
-        "memory.command",
-        "Show what fits: weights, KV bytes per token, KV blocks, the longest context, the most sequences.",
-    ),
-    "layouts": (
-        "layouts.command",
-        "Compare tensor, pipeline, data and expert parallelism: what fits, TTFT, TPOT and throughput per GPU.",
-    ),
+COMMANDS = {
+    "simulate": "Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes.",
+    "kernels": "Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes.",
+    "diagnose": "Rank kernels by what users would gain if each were as good as the best of its shape.",
+    "tune": "Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.",
+    "memory": "Show what fits: weights, KV bytes per token, KV blocks, the longest context, the most sequences.",
+    "layouts": "Compare tensor, pipeline, data and expert parallelism: what fits, TTFT, TPOT and throughput per GPU.",
     "disaggregate": (
-        "disaggregate.command",
-        "Simulate disaggregated serving: TTFT by its parts, TPOT, throughput, and what each pool and the link did.",
+        "Simulate disaggregated serving: TTFT by its parts, TPOT, throughput, and what each pool and the link did."
     ),
-    "estimate": (
-        "estimate.command",
-        "Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.",
-    ),
-    "gpus": (
-        "catalog.gpus",
-        "List the GPUs that are known, or show one with the source of its numbers.",
-    ),
-    "models": (
-        "models.command",
-        "List the models that are bundled, or show how one config.json is understood.",
-    ),
-    "hosts": (
-        "catalog.hosts",
-        "List the CPUs that --host knows by name, and how fast one thread of each is.",
-    ),
-    "validate": (
-        "validate.command",
-        "Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.",
-    ),
+    "estimate": "Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.",
+    "gpus": "List the GPUs that are known, or show one with the source of its numbers.",
+    "models": "List the models that are bundled, or show how one config.json is understood.",
+    "hosts": "List the CPUs that --host knows by name, and how fast one thread of each is.",
+    "validate": "Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.",
     "measure": (
-        "measure.command",
-        "Time the kernels of this machine's GPU at shapes tied to no model, and write a table per kernel family.",
+        "Time the kernels of this machine's GPU at shapes tied to no model, and write a table per kernel family."
     ),
-    "fit": (
-        "fit.fit",
-        "Fit kernel efficiencies to measured latencies and write an artefact that every command can use.",
-    ),
+    "fit": "Fit kernel efficiencies to measured latencies and write an artefact that every command can use.",
     "evaluate": (
-        "fit.evaluate",
-        "Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold.",
+        "Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold."
     ),
 }
+TOGETHER = {"gpus": "catalog", "hosts": "catalog", "fit": "fit", "evaluate": "fit"}
+"""Commands that share a module, in which they are functions of their names."""
 WITH_ENGINE = ("simulate", "kernels", "diagnose", "memory", "layouts", "disaggregate", "tune")
 """Commands that take the flags of an engine."""

@@ -70,11 +70,6 @@ class Deployment:
         bundled = self.engine.default_host()
         return self.host == (bundled.behind_server() if self.over_http else bundled)
 
-    @property
-    def gap_seconds(self) -> float:
-        """What the GPU idles between the kernels of one step."""
-        return self.host_model.gap_seconds
-
     def host_cost(self, shape: StepShape) -> HostCost:
         """The host's part of a step."""
         launch, _ = self.graphs.launch(shape.num_tokens, shape.is_decode)
@@ -82,17 +77,7 @@ class Deployment:
 
     def timer(self) -> KernelTimer:
         """A step timer with every step size estimated; it may be called for any batch within the settings."""
-        return KernelTimer(
-            self.model,
-            self.layout,
-            self.gpu,
-            self.predictor,
-            self.graphs,
-            self.host_model,
-            max_tokens=self.settings.max_num_batched_tokens,
-            max_rows=self.settings.max_num_seqs,
-            max_keys=self.settings.max_model_len,
-        )
+        return KernelTimer(self)
 
     def replica(self, timer: StepTimer | None = None, *, warmed_up: bool = True) -> Replica:
         """What the simulation sees of it; an engine that is not warmed up has just been started."""

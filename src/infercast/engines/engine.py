@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from infercast.engines.host import HostCosts, bundled_host
-from infercast.engines.settings import Resolved, Settings, setting_types
+from infercast.engines.settings import TYPES, Resolved, Settings
 from infercast.hardware import Gpu
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
@@ -69,9 +69,9 @@ class Names(NamedTuple):
     kv_cache_dtypes: Mapping[str, str]
     dtypes: Mapping[str, str]
     """Of weights that are not quantised; nothing for the checkpoint's own."""
-    moe_backends: tuple[str, ...]
+    moe_backends: Sequence[str]
     """Whose kernels multiply routed experts."""
-    all2all_backends: tuple[str, ...]
+    all2all_backends: Sequence[str]
     """How replicas that share experts exchange tokens; all but the first send each token to its experts alone."""
 
 
@@ -84,11 +84,11 @@ class Flags(NamedTuple):
     """Flags that are settings of the engine and no options of ours."""
     other_names: Mapping[str, str] = {}
     """Flags that are options of ours under another name."""
-    lists: frozenset[str] = frozenset()
+    lists: Collection[str] = ()
     """Flags of ours that the engine takes with several values behind them."""
-    switches: frozenset[str] = frozenset()
+    switches: Collection[str] = ()
     """Flags without a value that change nothing; ``no-`` may be before each."""
-    values: frozenset[str] = frozenset()
+    values: Collection[str] = ()
     """Flags with a value that change nothing."""
     not_modelled: Mapping[str, str] = {}
     """Flags that change a forecast and are not modelled, with what they are about."""
@@ -165,7 +165,9 @@ class Engine(Generic[Asked, Filled]):
     @property
     def setting_types(self) -> dict[str, type]:
         """Settings that can be written as one word, by name."""
-        return setting_types(self.settings_type)
+        kind: Any = self.settings_type
+        written = {each.name: str(each.type).removesuffix(" | None") for each in fields(kind)}
+        return {name: TYPES[text] for name, text in written.items() if text in TYPES}
 
     def room_for(self, *bounds: int) -> dict[str, int]:
         """Settings that allow so many tokens and sequences a step and tokens a sequence."""

@@ -110,26 +110,16 @@ def require_fit(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, 
 def _remedy(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> str:
     """The smallest tensor parallelism within a node that the model allows and that fits, or pipeline parallelism."""
     in_node = min(gpu.gpus_per_node, MOST_GPUS)
-    for size in range(layout.tensor + 1, in_node // layout.pipeline + 1):
-        wider = replace(layout, tensor=size)
-        if _is_valid(config, wider) and _fits(engine, config, wider, gpu, settings):
-            return f"tensor_parallel_size={size} fits"
-    for size in range(layout.pipeline + 1, in_node // layout.tensor + 1):
-        deeper = replace(layout, pipeline=size)
-        if _is_valid(config, deeper) and _fits(engine, config, deeper, gpu, settings):
-            return f"pipeline_parallel_size={size} fits"
+    wider = (replace(layout, tensor=size) for size in range(layout.tensor + 1, in_node // layout.pipeline + 1))
+    deeper = (replace(layout, pipeline=size) for size in range(layout.pipeline + 1, in_node // layout.tensor + 1))
+    for larger in (*wider, *deeper):
+        try:
+            check_layout(config, larger)
+        except InputError:
+            continue
+        memory = engine.plan_memory(config, larger, gpu, settings)
+        if memory.most_sequences(settings.max_model_len, engine.tokens_under_way(settings, larger)):
+            if larger.tensor > layout.tensor:
+                return f"tensor_parallel_size={larger.tensor} fits"
+            return f"pipeline_parallel_size={larger.pipeline} fits"
     return f"no layout within the {gpu.gpus_per_node} GPUs of a node fits"
-
-
-def _is_valid(config: ModelConfig, layout: ParallelLayout) -> bool:
-    """Whether the model's dimensions allow the layout."""
-    try:
-        check_layout(config, layout)
-    except InputError:
-        return False
-    return True
-
-
-def _fits(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: Resolved) -> bool:
-    memory = engine.plan_memory(config, layout, gpu, settings)
-    return memory.most_sequences(settings.max_model_len, engine.tokens_under_way(settings, layout)) > 0

@@ -29,17 +29,12 @@ def engines() -> dict[str, AnyEngine]:
     return known
 
 
-def engine_named(name: str) -> AnyEngine:
-    """The engine of a name, or the nearest known ones."""
-    known = engines()
+def engine_named(name: str | None = None) -> AnyEngine:
+    """The engine of a name (None: the default), or an error with the nearest known ones."""
+    name, known = DEFAULT_ENGINE if name is None else name, engines()
     if name not in known:
         raise UnknownNameError("engine", name, known)
     return known[name]
-
-
-def default_engine() -> AnyEngine:
-    """The one that is meant where none is named."""
-    return engine_named(DEFAULT_ENGINE)
 
 
 def engine_of(settings: Settings) -> AnyEngine:
@@ -50,8 +45,3 @@ def engine_of(settings: Settings) -> AnyEngine:
             f"{type(settings).__name__} is not for {engine.name}, which takes {engine.settings_type.__name__}"
         )
     return engine
-
-
-def all_setting_types() -> dict[str, type]:
-    """Settings of any engine that can be written as one word."""
-    return {name: kind for engine in engines().values() for name, kind in engine.setting_types.items()}

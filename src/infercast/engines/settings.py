@@ -6,7 +6,7 @@ Each engine has a frozen dataclass of its own for either, under its own names. W
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
 from infercast.errors import InputError, UnknownNameError
@@ -47,13 +47,6 @@ Asked = TypeVar("Asked", bound=Settings)
 def changed(settings: Asked, **values: Any) -> Asked:
     """The settings with other values."""
     return cast("Asked", replace(cast("Any", settings), **values)) if values else settings
-
-
-def setting_types(kind: type[Settings]) -> dict[str, type]:
-    """Settings that can be written as one word, by name."""
-    assert is_dataclass(kind)
-    written = {field.name: str(field.type).removesuffix(" | None") for field in fields(kind)}
-    return {name: TYPES[text] for name, text in written.items() if text in TYPES}
 
 
 def read_setting(known: Mapping[str, type], name: str, text: str, what: str = "setting") -> Any:

@@ -1,8 +1,8 @@
-"""Attention priced once on a grid of batches and looked up in between.
+"""Attention timed once on a grid of batches and looked up in between.
 
-A learned price costs half a millisecond of numpy however small the batch is; a run asks for thousands. A batch is
-described by a few numbers in which its price is smooth: a decoding batch by how many sequences it has and their mean
-length, a batch of prompts by how many, how long and how much of each is cached already. A few hundred prices and
+A learned estimate costs half a millisecond of numpy however small the batch is; a run asks for thousands. A batch is
+described by a few numbers in which its time is smooth: a decoding batch by how many sequences it has and their mean
+length, a batch of prompts by how many, how long and how much of each is cached already. A few hundred estimates and
 straight lines between them (in logarithms) then serve a whole run.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Price = Callable[..., Array]
+Timing = Callable[..., Array]
 """(queries, keys), each (batches, sequences), to (batches, kernels) seconds; how often each stands there as a third."""
 
 SHORTEST = 16
@@ -26,7 +26,7 @@ FINE, COARSE, ROUGH = 2.0, 1.0, 0.5
 """Points an octave."""
 STEPS_AN_OCTAVE = 8
 ROWS_AT_ONCE = 8
-"""Numbers of sequences that are priced together: a run that meets one meets its neighbours."""
+"""Numbers of sequences that are timed together: a run that meets one meets its neighbours."""
 MOST_PROMPTS = 64
 LEAST_CACHED = 64
 PAGE = 512
@@ -36,13 +36,13 @@ PAGE = 512
 class DecodeSurface:
     """Seconds of each attention kernel of a decoding batch.
 
-    A batch grows by one token a sequence and step, so the mean length grows by one. Prices at whole mean lengths are
+    A batch grows by one token a sequence and step, so the mean length grows by one. Estimates at whole mean lengths are
     therefore kept as pages, a stretch of steps is a slice of one, and what lies between two whole lengths is on the
-    straight line between their prices.
+    straight line between their estimates.
     """
 
-    def __init__(self, price: Price, max_sequences: int, max_keys: int) -> None:
-        self._price = price
+    def __init__(self, time: Timing, max_sequences: int, max_keys: int) -> None:
+        self._time = time
         self._counts = _counts(max_sequences)
         self._lengths = _grid(SHORTEST, max(max_keys, 2 * SHORTEST), FINE)
         self._log_counts, self._log_lengths = np.log(self._counts), np.log(self._lengths)
@@ -79,12 +79,12 @@ class DecodeSurface:
         return np.asarray(sum(share * self._row(number) for number, share in points))
 
     def _row(self, number: int) -> Array:
-        """The grid at one number of sequences, priced with its neighbours when it is first needed."""
+        """The grid at one number of sequences, timed with its neighbours when it is first needed."""
         if number not in self._rows:
             first = number - number % ROWS_AT_ONCE
             counts = self._counts[first : first + ROWS_AT_ONCE]
             keys, sequences = np.tile(self._lengths, counts.size), np.repeat(counts, self._lengths.size)
-            seconds = self._price(np.ones((1, 1), dtype=np.int64), keys[:, None], sequences[:, None])
+            seconds = self._time(np.ones((1, 1), dtype=np.int64), keys[:, None], sequences[:, None])
             self._rows |= enumerate(_safe_log(seconds).reshape(counts.size, self._lengths.size, -1), start=first)
         return self._rows[number]
 
@@ -92,8 +92,8 @@ class DecodeSurface:
 class PromptSurface:
     """Seconds of each attention kernel of a batch of prompts."""
 
-    def __init__(self, price: Price, max_tokens: int, max_keys: int) -> None:
-        self._price = price
+    def __init__(self, time: Timing, max_tokens: int, max_keys: int) -> None:
+        self._time = time
         self._counts = _grid(1, MOST_PROMPTS, ROUGH)
         self._lengths = _grid(2, max(max_tokens, 4), FINE)
         self._cached = np.concatenate(([0], _grid(LEAST_CACHED, max(max_keys, 2 * LEAST_CACHED), COARSE)))
@@ -105,7 +105,7 @@ class PromptSurface:
     def __call__(self, prompts: Sequence[tuple[int, int]]) -> list[float]:
         """Seconds of each kernel for (new, computed) tokens, as equal prompts with as many tokens and pairs."""
         if len(prompts) == 1 and not prompts[0][1]:
-            return self._price_whole(prompts[0][0])
+            return self._time_whole(prompts[0][0])
         total = sum([new for new, _ in prompts])
         length = sum([new * new for new, _ in prompts]) / total  # what most tokens see as the length of their prompt
         cached = sum([new * computed for new, computed in prompts]) / total
@@ -122,7 +122,7 @@ class PromptSurface:
         kernels = range(len(corners[0][1]))
         return [math.exp(sum([share * corner[kernel] for share, corner in corners])) for kernel in kernels]
 
-    def _price_whole(self, length: int) -> list[float]:
+    def _time_whole(self, length: int) -> list[float]:
         """One prompt of which nothing is cached: the most frequent kind, and on an edge of the grid."""
         if known := self._whole.get(length):
             return known
@@ -134,11 +134,11 @@ class PromptSurface:
         return known
 
     def _column(self, number: int, column: int) -> list[list[float]]:
-        """Logarithms by length and kernel for one number of prompts and of cached tokens, priced when first needed."""
+        """Logarithms by length and kernel for one number of prompts and of cached tokens, timed when first needed."""
         found = self._columns.get((number, column))
         if found is None:
             count, before = int(self._counts[number]), self._cached[column]
-            seconds = self._price(_repeat(self._lengths, count), _repeat(self._lengths + before, count))
+            seconds = self._time(_repeat(self._lengths, count), _repeat(self._lengths + before, count))
             found = self._columns[number, column] = _safe_log(seconds).tolist()
         return found
 

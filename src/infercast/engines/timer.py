@@ -1,20 +1,17 @@
-"""The time of one step: kernels priced once for every step size, attention priced for each batch."""
+"""The time of one step: kernels timed once for every step size, attention timed for each batch."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engines.engine import Graphs, HostModel, Launch
 from infercast.engines.surface import DecodeSurface, PromptSurface
-from infercast.hardware import Gpu
-from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, token_calls
-from infercast.models.spec import ModelConfig
 from infercast.ops import Call
 from infercast.predict.adjust.mixed import ADDED_SHARE, SHARED_SECONDS, slowed_by
 from infercast.predict.adjust.power import (
@@ -26,46 +23,39 @@ from infercast.predict.adjust.power import (
     throttle_decoding,
     weight_of,
 )
-from infercast.predict.roofline import Predictor
 from infercast.serve.step import Contexts, GroupShape, HostCost, Prompts, StepEstimate, StepShape
+
+if TYPE_CHECKING:
+    from infercast.engines.deployment import Deployment
 
 Table = npt.NDArray[Any]
 
 DENSE, SPACING = 128, 32
-"""Where a price is costly: every size up to the first, and one in so many beyond."""
+"""Where an estimate is costly: every size up to the first, and one in so many beyond."""
 GAPS = ("between kernels", "gaps")
 """What the GPU idles between the kernels of a step goes with them."""
 MOST_BATCHES = 32
-"""Batches that are priced at once where every sequence has its say."""
+"""Batches that are timed at once where every sequence has its say."""
 
 
 class KernelTimer:
-    """A step timer made of priced kernels.
+    """A step timer made of timed kernels.
 
-    Kernels that depend on the number of tokens alone are priced at once for every number a run can meet, and those
+    Kernels that depend on the number of tokens alone are timed at once for every number a run can meet, and those
     of the head for every number of sampled rows: two tables whose rows are looked up. Only attention, which depends
-    on the length of each sequence, is priced as the run goes on.
+    on the length of each sequence, is timed as the run goes on.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        layout: ParallelLayout,
-        gpu: Gpu,
-        predictor: Predictor,
-        graphs: Graphs,
-        host: HostModel,
-        max_tokens: int,
-        max_rows: int,
-        max_keys: int,
-    ) -> None:
+    def __init__(self, deployment: Deployment) -> None:
+        config, layout, gpu, predictor = deployment.model, deployment.layout, deployment.gpu, deployment.predictor
         self._config, self._layout, self._gpu, self._predictor = config, layout, gpu, predictor
-        self._graphs = graphs
-        max_tokens = max(max_tokens, *graphs.sizes, 1)
+        self._graphs, self._host = deployment.graphs, deployment.host_model
+        settings, sizes = deployment.settings, self._graphs.sizes
+        max_rows, max_tokens = settings.max_num_seqs, max(settings.max_num_batched_tokens, *sizes, 1)
         # Row i of a table is the step of i tokens, or i sampled rows; a step that samples nothing still runs the head.
         token_sizes, row_sizes = np.arange(1, max_tokens + 1), np.arange(1, max_rows + 1)
         if not predictor.is_cheap:
-            token_sizes, row_sizes = _thinned(max_tokens, graphs.sizes), _thinned(max_rows, ())
+            token_sizes, row_sizes = _thinned(max_tokens, sizes), _thinned(max_rows, ())
         by_tokens = token_calls(config, layout, token_sizes)
         by_rows = head_calls(config, layout, row_sizes)
         both = np.array([1, 2])  # one decoding sequence and one prompt: every attention kernel the model has
@@ -86,22 +76,21 @@ class KernelTimer:
             np.arange(max_tokens + 1), token_sizes, np.broadcast_to(_products(by_tokens), token_sizes.shape)
         )
         self._throttled = [family in THROTTLED for _, family in self.kernels]
-        tabled = self._price_table(by_tokens, token_sizes, max_tokens)
+        tabled = self._time_table(by_tokens, token_sizes, max_tokens)
         longer = throttle_decoding(gpu, products, tabled.sum(axis=1)) - 1.0
         decoding = tabled * (1.0 + np.outer(longer, self._throttled[: len(by_tokens)]))
         self._token_table, self._decoding_row = np.vstack([tabled, decoding]), len(tabled)
         """Steps with prompts, then steps that only decode, whose clock has settled."""
-        head = self._price_table(by_rows, row_sizes, max_rows)
-        self._row_table = np.column_stack([head, np.full(len(head), host.gap_seconds)])
+        head = self._time_table(by_rows, row_sizes, max_rows)
+        self._row_table = np.column_stack([head, np.full(len(head), self._host.gap_seconds)])
         self._token_seconds: list[float] = self._token_table.sum(axis=1).tolist()
         self._row_seconds: list[float] = self._row_table.sum(axis=1).tolist()
         self._surfaces = None
         if not predictor.is_cheap:
-            decode = DecodeSurface(self._price_sequences, max_rows, max_keys)
-            self._surfaces = decode, PromptSurface(self._price_sequences, max_tokens, max_keys)
-        self._host = host
-        self._decoding: dict[tuple[int, int], tuple[int, HostCost, float]] = {}
-        self._prompting: dict[int, tuple[int, Launch]] = {}
+            decode = DecodeSurface(self._time_sequences, max_rows, settings.max_model_len)
+            self._surfaces = decode, PromptSurface(self._time_sequences, max_tokens, settings.max_model_len)
+        self._decoding = cache(self._look_at_decoding)
+        self._prompting = cache(partial(self._graphs.launch, is_decode=False))
         self._products, self._limited_below = products.tolist(), longest_limited(gpu, products).tolist()
         self._limit = gpu.dense_flops("bf16"), most_lost(gpu)
         self._throttled_seconds = (tabled * self._throttled[: len(by_tokens)]).sum(axis=1).tolist()
@@ -109,7 +98,7 @@ class KernelTimer:
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         """What steps in a row cost."""
         if self._surfaces is None:
-            return self._price_each(shape, steps)
+            return self._time_each(shape, steps)
         prompts = shape.prompts
         if not prompts:
             return self._decode(shape.num_tokens, shape.num_sampled, shape.total_computed, steps)
@@ -120,7 +109,7 @@ class KernelTimer:
     def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
         """The same for a decoding batch that is known by its sums."""
         if self._surfaces is None:
-            return self._price_each(GroupShape(count, computed, contexts), steps)
+            return self._time_each(GroupShape(count, computed, contexts), steps)
         return self._decode(count, count, computed, steps)
 
     def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
@@ -132,7 +121,7 @@ class KernelTimer:
     def _decode(self, tokens: int, sampled: int, computed: int, steps: int = 1) -> StepEstimate:
         """Steps of so many sequences that compute a token each."""
         assert self._surfaces is not None
-        row, host, dense = self._decoding.get((tokens, sampled)) or self._look_at_decoding(tokens, sampled)
+        row, host, dense = self._decoding(tokens, sampled)
         attention = self._surfaces[0](tokens, computed + tokens, steps)
         each = attention[0] if len(attention) == 1 else [sum(kernels) for kernels in zip(*attention, strict=True)]
         return StepEstimate([dense + seconds for seconds in each], attention, host, (row, sampled))
@@ -140,19 +129,19 @@ class KernelTimer:
     def _compute_prompts(self, prompts: Prompts, num_decodes: int, computed: int, sampled: int) -> StepEstimate:
         """A step of prompts, (new, computed) tokens of each, beside sequences that have computed so many together."""
         assert self._surfaces is not None
-        price_decoding, price_prompts = self._surfaces
-        attention, tokens = price_prompts(prompts), num_decodes
+        time_decoding, time_prompts = self._surfaces
+        attention, tokens = time_prompts(prompts), num_decodes
         for new, _ in prompts:
             tokens += new
         if num_decodes:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
-            beside = [column[0] for column in price_decoding(num_decodes, computed + num_decodes)]
+            beside = [column[0] for column in time_decoding(num_decodes, computed + num_decodes)]
             attention = [*map(_together, attention, beside, self._attention_launches)]
         return self._put_together(tokens, len(prompts) + num_decodes, sampled, attention)
 
     def _put_together(self, tokens: int, sequences: int, sampled: int, attention: list[float]) -> StepEstimate:
-        """A step with prompts, whose attention kernels are priced."""
-        padded, launch = self._prompting.get(tokens) or self._look_at_prompts(tokens)
+        """A step with prompts, whose attention kernels are timed."""
+        launch, padded = self._prompting(tokens)
         seconds = self._token_seconds[padded] + self._row_seconds[sampled] + sum(attention)
         host = self._host.cost(launch, sequences, tokens)
         target = share = 0.0
@@ -185,29 +174,21 @@ class KernelTimer:
         """What steps of so many decoding sequences have in common: row of tokens, host, and seconds by the tables."""
         launch, padded = self._graphs.launch(tokens, is_decode=True)
         row = self._decoding_row + padded
-        known = row, self._host.cost(launch, tokens, tokens), self._token_seconds[row] + self._row_seconds[sampled]
-        self._decoding[tokens, sampled] = known
-        return known
+        return row, self._host.cost(launch, tokens, tokens), self._token_seconds[row] + self._row_seconds[sampled]
 
-    def _look_at_prompts(self, tokens: int) -> tuple[int, Launch]:
-        """What steps of so many tokens with prompts among them have in common: row of tokens, and their launching."""
-        launch, padded = self._graphs.launch(tokens, is_decode=False)
-        known = self._prompting[tokens] = padded, launch
-        return known
-
-    def _price_each(self, shape: StepShape, steps: int) -> StepEstimate:
-        """Steps whose attention is priced for the length of each sequence."""
+    def _time_each(self, shape: StepShape, steps: int) -> StepEstimate:
+        """Steps whose attention is timed for the length of each sequence."""
         queries, keys = np.array(shape.new_tokens), np.array(shape.new_tokens) + shape.computed
         if shape.prompts:
-            (attention,) = self._price_sequences(queries, keys).tolist()
+            (attention,) = self._time_sequences(queries, keys).tolist()
             return self._put_together(shape.num_tokens, shape.num_sequences, shape.num_sampled, attention)
         keys = keys + np.arange(min(steps, MOST_BATCHES))[:, None]
-        prices = self._price_sequences(queries[None, :], keys)
-        row, host, dense = self._look_at_decoding(shape.num_tokens, shape.num_sampled)
+        prices = self._time_sequences(queries[None, :], keys)
+        row, host, dense = self._decoding(shape.num_tokens, shape.num_sampled)
         seconds = [dense + sum(kernels) for kernels in prices.tolist()]
         return StepEstimate(seconds, prices.T.tolist(), host, (row, shape.num_sampled))
 
-    def _price_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
+    def _time_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
         """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""
         rows = keys.shape[0] if keys.ndim > 1 else 1
         seconds = np.zeros((rows, len(self._attention_names)))
@@ -216,7 +197,7 @@ class KernelTimer:
             seconds[:, column] += call.count * self._predictor.seconds(call.op, self._gpu)
         return seconds
 
-    def _price_table(self, calls: list[Call], sizes: Table, most: int) -> Table:
+    def _time_table(self, calls: list[Call], sizes: Table, most: int) -> Table:
         """Seconds of each kernel (columns) for each size up to ``most`` (rows), every launch of the step together."""
         table = np.empty((most + 1, len(calls)))
         for column, call in enumerate(calls):
@@ -246,6 +227,6 @@ def _products(calls: list[Call]) -> Table:
 
 
 def _thinned(most: int, padded_to: tuple[int, ...]) -> Table:
-    """Sizes to price: those that graphs pad to (or every small one), and a regular choice beyond."""
+    """Sizes to estimate: those that graphs pad to (or every small one), and a regular choice beyond."""
     small = padded_to or range(1, min(most, DENSE) + 1)
     return np.array(sorted({*small, *range(small[-1], most, SPACING), most}))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.deployment import deploy as deploy_resolved
 from infercast.engines.host import HostCosts, read_host
-from infercast.engines.registry import AnyEngine, default_engine, engine_named, engine_of
+from infercast.engines.registry import AnyEngine, engine_named, engine_of
 from infercast.engines.settings import Settings, changed
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu, with_network
@@ -18,7 +18,7 @@ from infercast.hardware.pcie import with_topology
 from infercast.models.formats import with_base
 from infercast.models.layout import ParallelLayout
 from infercast.models.read import read_model
-from infercast.models.spec import ModelConfig, with_routing
+from infercast.models.spec import ModelConfig
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 
@@ -27,6 +27,17 @@ GpuSource = str | Path | Gpu
 
 # How tokens spread over experts: each as likely as any other, equal counts, or as uneven as measured tables have it.
 ROUTINGS = ("uniform", "balanced", "power_law_1.01", "power_law_1.2")
+
+
+class ModelOptions(TypedDict, total=False):
+    """What `load_model` takes beside a model and an engine, for those who pass it on."""
+
+    quantization: str | None
+    dtype: str
+    kv_cache_dtype: str
+    moe_backend: str
+    expert_routing: str
+    language_model_only: bool
 
 
 def load_model(
@@ -44,7 +55,7 @@ def load_model(
 
     Formats and kernels go by the names of the ``engine``, of the default one where none is given.
     """
-    names = (engine or default_engine()).names
+    names = (engine or engine_named()).names
     if isinstance(source, ModelConfig) and quantization not in (None, "none"):
         raise InputError(f"quantization {quantization!r} needs a config to read; give it when {source.name} is loaded")
     model = source if isinstance(source, ModelConfig) else read_model(source, quantization=quantization)
@@ -64,7 +75,14 @@ def load_model(
         model = replace(model, weights=replace(model.weights, experts_kernel=moe_backend))
     if expert_routing not in ROUTINGS:
         raise InputError(f"unknown expert_routing {expert_routing!r}; known: {', '.join(ROUTINGS)}")
-    return model if expert_routing == ROUTINGS[0] else with_routing(model, expert_routing)
+    if expert_routing == ROUTINGS[0]:
+        return model
+    return model.with_experts(lambda experts: replace(experts, routing=expert_routing))
+
+
+def load_device(source: GpuSource, network: str | None) -> Gpu:
+    """A GPU by name or file, or as it is, with the network between its nodes."""
+    return with_network(source if isinstance(source, Gpu) else load_gpu(source), network)
 
 
 def deploy(
@@ -72,27 +90,22 @@ def deploy(
     gpu: GpuSource,
     settings: Settings | None = None,
     *,
-    quantization: str | None = None,
-    dtype: str = "auto",
-    kv_cache_dtype: str = "auto",
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
     fuse_allreduce_rms: bool | None = None,
     all2all_backend: str | None = None,
-    moe_backend: str = "auto",
-    expert_routing: str = ROUTINGS[0],
-    language_model_only: bool = False,
     network: str | None = None,
     pcie_topology: str | None = None,
     api_server: bool = True,
     predictor: str | Predictor = "learned",
     host: Path | HostCosts | str | None = None,
     engine: str | None = None,
+    **options: Unpack[ModelOptions],
 ) -> Deployment:
     """Put a model on GPUs, or say why it cannot be done. ``host`` is a name of `infercast hosts`, a file
-    like the bundled one, or what it holds.
+    like the bundled one, or what it holds. ``options`` are those of `load_model`, such as ``quantization``.
 
     ``engine`` is an engine with its version, such as ``vllm@0.25``, in place of the one that the settings name.
 
@@ -103,7 +116,7 @@ def deploy(
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and
     `InputError` for anything that an engine would refuse.
     """
-    device = with_topology(with_network(gpu if isinstance(gpu, Gpu) else load_gpu(gpu), network), pcie_topology)
+    device = with_topology(load_device(gpu, network), pcie_topology)
     wanted, chosen = asked_settings(settings, engine)
     backends = chosen.names.all2all_backends
     exchange = all2all_backend or backends[0]
@@ -114,16 +127,7 @@ def deploy(
             f"all2all_backend {exchange} is for replicas that share experts; add enable_expert_parallel and a "
             "data_parallel_size of 2 or more, or leave it out"
         )
-    config = load_model(
-        model,
-        quantization=quantization,
-        dtype=dtype,
-        kv_cache_dtype=kv_cache_dtype,
-        moe_backend=moe_backend,
-        expert_routing=expert_routing,
-        language_model_only=language_model_only,
-        engine=chosen,
-    )
+    config = load_model(model, engine=chosen, **options)
     layout = ParallelLayout(
         tensor_parallel_size,
         pipeline_parallel_size,
@@ -147,7 +151,7 @@ def deploy(
 def asked_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, AnyEngine]:
     """What is asked of which engine; settings of None are the engine's choice."""
     if settings is None:
-        chosen = default_engine() if engine is None else engine_named(engine)
+        chosen = engine_named(engine)
         return chosen.settings(), chosen
     wanted = settings if engine is None else changed(settings, engine=engine)
     return wanted, engine_of(wanted)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from infercast.engines.host import HostCosts
-from infercast.engines.registry import AnyEngine, default_engine, engine_named
+from infercast.engines.registry import AnyEngine, engine_named
 from infercast.errors import FileFormatError, InputError
 from infercast.forecast.deploy import deploy, host_of
 from infercast.serve import Request, Workload, simulate
@@ -32,7 +32,7 @@ ADDRESS = re.compile(r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}", re.I
 
 def host_from(source: str | Path, gpu: str, engine: str | None = None) -> HostCosts:
     """The host of a preset or of a ``.toml`` file, or the bundled one at the speed that a ``host.json`` shows."""
-    name, chosen = str(source), default_engine() if engine is None else engine_named(engine)
+    name, chosen = str(source), engine_named(engine)
     if ADDRESS.fullmatch(name):
         raise InputError(
             f"--host {name} is an address, as an engine's --host takes it; here nothing listens, and --host says which "

@@ -14,14 +14,14 @@ from math import exp, inf
 from infercast.engines.deployment import check_nodes
 from infercast.engines.settings import Settings
 from infercast.errors import DoesNotFitError, InputError
-from infercast.forecast.deploy import GpuSource, ModelSource, asked_settings, deploy, load_model
+from infercast.forecast.deploy import GpuSource, ModelSource, asked_settings, deploy, load_device, load_model
 from infercast.forecast.intervals.uncertainty import gain_of, uncertainty_of
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import Saturation
 from infercast.forecast.simulate import simulate
 from infercast.forecast.system import busiest
-from infercast.hardware import Gpu, load_gpu, with_network
+from infercast.hardware import Gpu
 from infercast.hardware.pcie import with_topology
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
@@ -102,13 +102,10 @@ class LayoutCost:
         return seconds * exp(-min(width, self.gain)), seconds * exp(width)
 
 
-def usual_workload(concurrency: int = CONCURRENCY, count: int | None = None) -> Workload:
+def usual_workload(concurrency: int = CONCURRENCY) -> Workload:
     """A closed loop of equal requests."""
     return synthetic_workload(
-        concurrency=concurrency,
-        count=ROUNDS * concurrency if count is None else count,
-        input_lengths=NUM_INPUT,
-        output_lengths=NUM_OUTPUT,
+        concurrency=concurrency, count=ROUNDS * concurrency, input_lengths=NUM_INPUT, output_lengths=NUM_OUTPUT
     )
 
 
@@ -135,8 +132,7 @@ def compare_layouts(
     """
     (wanted, engine), load = asked_settings(settings), workload or usual_workload()
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine)
-    loaded = [each if isinstance(each, Gpu) else load_gpu(each) for each in gpus]
-    devices = [with_topology(with_network(each, network), pcie_topology) for each in loaded]
+    devices = [with_topology(load_device(each, network), pcie_topology) for each in gpus]
     chosen = make_predictor(predictor, engine.family) if isinstance(predictor, str) else predictor
     costs = []
     for device, layout in layouts_of(config, devices, num_gpus):
@@ -150,7 +146,7 @@ def count_layouts(
     model: ModelSource, gpus: Sequence[GpuSource], num_gpus: Iterable[int], network: str | None = None
 ) -> int:
     """How many layouts `compare_layouts` will look at."""
-    devices = [with_network(each if isinstance(each, Gpu) else load_gpu(each), network) for each in gpus]
+    devices = [load_device(each, network) for each in gpus]
     return len(list(layouts_of(load_model(model), devices, num_gpus)))
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 from infercast.engines.deployment import check_nodes
 from infercast.engines.memory import Memory, require_fit
 from infercast.engines.registry import AnyEngine
 from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, InputError
-from infercast.forecast.deploy import GpuSource, ModelSource, asked_settings, load_model
-from infercast.hardware import Gpu, load_gpu, with_network
+from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, asked_settings, load_device, load_model
+from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.rank import rank_weight_bytes
 from infercast.models.spec import ModelConfig
@@ -42,32 +43,19 @@ def fit_memory(
     gpu: GpuSource,
     settings: Settings | None = None,
     *,
-    quantization: str | None = None,
-    dtype: str = "auto",
-    kv_cache_dtype: str = "auto",
-    moe_backend: str = "auto",
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     data_parallel_size: int = 1,
     enable_expert_parallel: bool = False,
-    language_model_only: bool = False,
     network: str | None = None,
     context: int = 2048,
+    **options: Unpack[ModelOptions],
 ) -> Fit:
-    """Weights, activations and KV blocks of a model on a GPU, whether they fit or not."""
+    """Weights, activations and KV blocks of a model on a GPU, whether they fit or not; ``options``: of `load_model`."""
     if context < 1:
         raise InputError(f"context must be at least 1 token, not {context}")
     wanted, engine = asked_settings(settings)
-    config = load_model(
-        model,
-        quantization=quantization,
-        dtype=dtype,
-        kv_cache_dtype=kv_cache_dtype,
-        moe_backend=moe_backend,
-        language_model_only=language_model_only,
-        engine=engine,
-    )
-    device = with_network(gpu if isinstance(gpu, Gpu) else load_gpu(gpu), network)
+    config, device = load_model(model, engine=engine, **options), load_device(gpu, network)
     layout = ParallelLayout(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
     )

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.registry import all_setting_types
+from infercast.engines.registry import engines
 from infercast.engines.settings import changed, read_setting
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.deploy import asked_settings, deploy, host_of
@@ -48,7 +48,7 @@ def parse_changes(text: str) -> Changes:
     options: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     seen: set[str] = set()
-    known = all_setting_types()
+    known = {name: kind for engine in engines().values() for name, kind in engine.setting_types.items()}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         name = name.replace("-", "_")

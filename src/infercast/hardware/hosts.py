@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from typing import NamedTuple
 
-from infercast.bundled import DATA
+from infercast.bundled import read_data
 from infercast.errors import UnknownNameError
 
 MEASURED = "measured"
@@ -26,7 +25,7 @@ class HostCpu(NamedTuple):
 @cache
 def host_cpus() -> dict[str, HostCpu]:
     """All that are known, slowest first."""
-    values = tomllib.loads(DATA.joinpath("hosts/cpus.toml").read_text(encoding="utf-8"))
+    values = read_data("hosts/cpus.toml")
     base = values[MEASURED]["rating"]
     known = [HostCpu(name, each["title"], each["rating"] / base, each["source"]) for name, each in values.items()]
     return {each.name: each for each in sorted(known, key=lambda each: each.single_thread_speed)}

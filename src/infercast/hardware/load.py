@@ -13,6 +13,7 @@ from infercast.hardware.build import build_gpu, inherit
 from infercast.hardware.gpu import Gpu
 from infercast.hardware.schema import ARCHITECTURE_FIELDS, FACTS, GPU_FIELDS, check_table, read_table
 
+FOLDER = DATA / "gpus"
 OWN_FILE_HINT = " (or give the path of a TOML file that describes yours)"
 
 
@@ -38,17 +39,12 @@ def gpu_from_driver_name(driver_name: str) -> Gpu:
 @cache
 def gpu_names() -> tuple[str, ...]:
     """The names of all bundled GPUs, sorted."""
-    entries = (entry.name for entry in _folder().iterdir())
-    return tuple(sorted(entry.removesuffix(".toml") for entry in entries if entry.endswith(".toml")))
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
 def _normal(name: str) -> str:
     """How names are compared: ``H100_SXM`` and ``h100 sxm`` are ``h100-sxm``."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")
-
-
-def _folder() -> Path:
-    return DATA / "gpus"
 
 
 def _canonical(name: str) -> str | None:
@@ -73,7 +69,7 @@ def architectures() -> dict[str, dict[str, Any]]:
 
 
 def _bundled_table(name: str) -> dict[str, Any]:
-    table = read_table(_folder() / f"{name}.toml", f"{name}.toml")
+    table = read_table(FOLDER / f"{name}.toml", f"{name}.toml")
     check_table(table, GPU_FIELDS, f"{name}.toml")
     return table
 

@@ -6,18 +6,15 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from infercast.bundled import DATA
+from infercast.bundled import read_data
 from infercast.errors import UnknownNameError
 from infercast.hardware.gpu import Gpu
-from infercast.hardware.schema import read_table
 from infercast.units import GIGA, MICRO
 
 
 class Network(NamedTuple):
     """What one GPU gets of its node's network, in one direction."""
 
-    name: str
-    title: str
     bandwidth: float
     latency: float
     """Seconds of one message."""
@@ -26,11 +23,8 @@ class Network(NamedTuple):
 @cache
 def networks() -> dict[str, Network]:
     """All bundled networks by name."""
-    tables = read_table(DATA / "networks.toml", "networks.toml")
-    return {
-        name: Network(name, table["title"], table["gb_per_s"] * GIGA, table["latency_us"] * MICRO)
-        for name, table in tables.items()
-    }
+    tables = read_data("networks.toml")
+    return {name: Network(table["gb_per_s"] * GIGA, table["latency_us"] * MICRO) for name, table in tables.items()}
 
 
 def with_network(gpu: Gpu, name: str | None) -> Gpu:

@@ -38,13 +38,6 @@ def has_at_least(gpu: Gpu, other: Gpu) -> bool:
     return min(*rate_ratios(gpu, other), gpu.l2_bytes / other.l2_bytes) >= EQUAL
 
 
-def links_at_least(gpu: Gpu, other: Gpu, gpus: int) -> bool:
-    """Whether as many of the first are joined at least as well: by the same kind of link, at least as fast."""
-    return gpu.is_linked(gpus) >= other.is_linked(gpus) and gpu.link_bandwidth(gpus) >= EQUAL * other.link_bandwidth(
-        gpus
-    )
-
-
 def ratio_bounds(gpu: Gpu, other: Gpu) -> tuple[float, float]:
     """Between what a kernel's time on the first can lie, in times on the second.
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 from infercast.errors import FileFormatError, near_names
 from infercast.hardware.pcie import TOPOLOGIES
 
 TENSOR_DTYPES = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")
 """Formats of a tensor table. Plain fp32 is not one of them: it follows from the FMA lanes."""
-
-
-class Readable(Protocol):
-    """A path on disk or inside the installed package."""
-
-    def read_text(self, encoding: str) -> str:
-        """The whole file."""
 
 
 def _is_number(value: object) -> bool:
@@ -89,20 +83,13 @@ GPU_FIELDS: dict[str, Rule] = {
 }
 
 REQUIRED_GPU_FIELDS = (
-    "architecture",
-    "sms",
-    "boost_clock_mhz",
-    "sustained_clock_mhz",
-    "dram_gib",
-    "dram_gb_per_s",
-    "l2_mib",
-    "pcie_gb_per_s",
-    "tdp_w",
-)
+    "architecture", "sms", "boost_clock_mhz", "sustained_clock_mhz", "dram_gib", "dram_gb_per_s", "l2_mib",
+    "pcie_gb_per_s", "tdp_w",
+)  # fmt: skip
 """What a GPU file without a base must say itself; the rest has a rule or a plain default."""
 
 
-def read_table(file: Readable, shown: object) -> dict[str, Any]:
+def read_table(file: Path, shown: object) -> dict[str, Any]:
     """The TOML table in ``file``; ``shown`` is what an error calls the file."""
     try:
         text = file.read_text("utf-8")

@@ -43,14 +43,6 @@ class ParallelLayout:
         return self.tensor * self.data if self.experts else 1
 
     @property
-    def exchanging_gpus(self) -> int:
-        """GPUs of several copies that bring their tokens together before the experts.
-
-        With spread experts all of them do, a share of a copy's tokens each; otherwise one GPU of every copy.
-        """
-        return self.tensor * self.data if self.experts else self.data
-
-    @property
     def gpus_per_expert(self) -> int:
         """GPUs that the width of each routed expert is split over."""
         return 1 if self.experts else self.tensor * self.data
@@ -66,11 +58,6 @@ class ParallelLayout:
     def share_kv_heads(self, kv_heads: int) -> int:
         """Key-value heads one GPU holds: with fewer heads than GPUs each is kept more than once."""
         return max(1, kv_heads // self.tensor)
-
-    @property
-    def fuses_norms(self) -> bool:
-        """Whether there are all-reduces for norms to ride on."""
-        return self.fused_norms and self.tensor > 1
 
     def __str__(self) -> str:
         parts = [f"TP{self.tensor}"]

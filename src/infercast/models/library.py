@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
 from infercast.bundled import DATA
 from infercast.models.unknown_names import unknown_model
 
-
-def _folder() -> Path:
-    return DATA / "models"
+FOLDER = DATA / "models"
 
 
 @cache
 def model_names() -> tuple[str, ...]:
     """Names of all bundled models, in alphabetical order."""
-    entries = (entry.name for entry in _folder().iterdir())
-    return tuple(sorted(name.removesuffix(".json") for name in entries if name.endswith(".json")))
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
 
 
 def bundled_name(name: str) -> str | None:
@@ -37,7 +33,7 @@ def bundled_config(name: str) -> dict[str, Any]:
 
 
 def _load(name: str) -> dict[str, Any]:
-    text = _folder().joinpath(f"{name}.json").read_text(encoding="utf-8")
+    text = FOLDER.joinpath(f"{name}.json").read_text(encoding="utf-8")
     return cast(dict[str, Any], json.loads(text))
 
 

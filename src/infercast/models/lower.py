@@ -37,7 +37,7 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
         calls += stack.feed_forward.calls(shard, tokens, stack.layers)
         if layout.tensor > 1:
             # Where copies share spread experts, what scatters their results takes the place of the second all-reduce.
-            halves = 1 if layout.experts and layout.data > 1 and stack.feed_forward.num_experts else 2
+            halves = 1 if layout.experts and layout.data > 1 and stack.feed_forward.experts else 2
             reduce = Collective("all_reduce", message, layout.tensor, layout.library)
             calls.append(Call("all_reduce", reduce, halves * stack.layers))
     if layout.pipeline > 1:
@@ -121,7 +121,7 @@ def _norms(shard: Shard, stack: Stack, tokens: Size) -> list[Call]:
     ][: stack.norms]
     calls = []
     for written in dict.fromkeys(formats):
-        fused = shard.layout.fuses_norms
+        fused = shard.layout.fused_norms and shard.layout.tensor > 1
         op = norm(tokens, shard.hidden, residual=True, dtype=weights.base, out_dtype=written, fused=fused)
         name = "norm" if written == weights.base else "norm_quantise"
         calls.append(Call(name, op, formats.count(written) * stack.layers))

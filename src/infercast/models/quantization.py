@@ -10,24 +10,10 @@ from infercast.errors import UnknownNameError, UnsupportedModelError
 from infercast.models.families import Fields, Layer
 from infercast.models.formats import WeightFormat
 from infercast.models.module_names import ModuleNames, part_modules
-from infercast.models.schemes import (
-    AS_STORED,
-    FAMILY_OF,
-    FP8,
-    FP8_BLOCK,
-    INT4,
-    INT4_FP8,
-    INT8,
-    MODELOPT,
-    MXFP4,
-    OVERRIDES,
-    Scheme,
-)
+from infercast.models.schemes import AS_STORED, FAMILY_OF, Scheme, schemes
 
 BASE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16"}
 """A float32 checkpoint is served in bf16, as vLLM's ``auto`` does."""
-
-
 IGNORE_KEYS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
 
 
@@ -45,7 +31,7 @@ def read_format(fields: Fields, layers: Sequence[Layer]) -> tuple[WeightFormat, 
     base = base_dtype(fields)
     settings = _settings(fields)
     if settings is None:
-        return _uniform(base, layers, None), "auto"
+        return _assemble(base, {}, None), "auto"
     kv_dtype = "fp8" if _fp8_cache(settings) else "auto"
     ignored = ModuleNames.parse(name for key in IGNORE_KEYS for name in _name_list(settings.raw(key)))
     modules = part_modules(layers)
@@ -71,30 +57,27 @@ def override_format(name: str, weights: WeightFormat, layers: Sequence[Layer]) -
             f"quantization {name!r} names a way to store weights, and this checkpoint is not quantised; give the "
             "config.json of one that is, or a format such as fp8, int4 or nvfp4"
         )
-    if name not in OVERRIDES:
-        raise UnknownNameError("quantization", name, [*OVERRIDES, *AS_STORED, "none"])
+    overrides = schemes("overrides")
+    if name not in overrides:
+        raise UnknownNameError("quantization", name, [*overrides, *AS_STORED, "none"])
     if weights.name != weights.base:
-        stored = OVERRIDES[name].weights
+        stored = overrides[name].weights
         if FAMILY_OF.get(weights.name, weights.name) == FAMILY_OF.get(stored, stored):
             return weights
         raise UnsupportedModelError(
             f"quantization {name!r} does not apply: the checkpoint is already quantised to {weights.name}; "
             "leave the option out, or start from the unquantised checkpoint"
         )
-    return _uniform(weights.base, layers, OVERRIDES[name])
+    return _uniform(weights.base, layers, overrides[name])
 
 
-def _uniform(base: str, layers: Sequence[Layer], scheme: Scheme | None) -> WeightFormat:
-    """One scheme for every linear layer it applies to; None: nothing is quantised."""
-    if scheme is None:
-        return _assemble(base, {}, None)
-    has_experts = any(layer.feed_forward.num_experts for layer in layers)
+def _uniform(base: str, layers: Sequence[Layer], scheme: Scheme) -> WeightFormat:
+    """One scheme for every linear layer it applies to."""
+    has_experts = any(layer.feed_forward.experts for layer in layers)
     if scheme.experts_only and not has_experts:
         raise UnsupportedModelError(f"quantization {scheme.weights!r} applies to experts, and this model has none")
-    parts = ["experts"] if scheme.experts_only else ["attention", "feed_forward", "experts"]
-    if not has_experts:
-        parts.remove("experts")
-    return _assemble(base, dict.fromkeys(parts, scheme), None)
+    parts = [] if scheme.experts_only else ["attention", "feed_forward"]
+    return _assemble(base, dict.fromkeys([*parts, "experts"] if has_experts else parts, scheme), None)
 
 
 def _assemble(base: str, parts: dict[str, Scheme], head: Scheme | None) -> WeightFormat:
@@ -136,13 +119,13 @@ def _schemes(settings: Fields) -> list[tuple[Scheme, ModuleNames | None]]:
 
 def _named(settings: Fields, method: str) -> Scheme:
     if method in ("fp8", "fbgemm_fp8"):
-        return FP8_BLOCK if settings.raw("weight_block_size") else FP8
+        return schemes()["fp8_block" if settings.raw("weight_block_size") else "fp8"]
     if method == "mxfp4":
-        return MXFP4
+        return schemes()["mxfp4"]
     if method in ("awq", "gptq", "awq_marlin", "gptq_marlin", "auto-round"):
         bits = settings.positive("bits", "w_bit", default=4)
         if bits in (4, 8):
-            return _int4(INT4, settings, zero_point=settings.flag("zero_point")) if bits == 4 else Scheme("int8")
+            return _int4("int4", settings, zero_point=settings.flag("zero_point")) if bits == 4 else Scheme("int8")
         raise settings.wrong("bits", "4 or 8")
     raise UnsupportedModelError(
         f"{settings.where}: quant_method {method!r} is not modelled; known: fp8, fbgemm_fp8, mxfp4, awq, gptq, "
@@ -151,12 +134,12 @@ def _named(settings: Fields, method: str) -> Scheme:
 
 
 def _modelopt(settings: Fields, algorithm: str) -> Scheme:
-    try:
-        return MODELOPT[algorithm]
-    except KeyError:
+    known = schemes("modelopt")
+    if algorithm not in known:
         raise UnsupportedModelError(
-            f"{settings.where}: quant_algo {algorithm!r} is not modelled; known: {', '.join(MODELOPT)}, MIXED_PRECISION"
-        ) from None
+            f"{settings.where}: quant_algo {algorithm!r} is not modelled; known: {', '.join(known)}, MIXED_PRECISION"
+        )
+    return known[algorithm]
 
 
 def _mixed(settings: Fields) -> list[tuple[Scheme, ModuleNames | None]]:
@@ -189,27 +172,27 @@ def _group_scheme(group: Fields) -> Scheme:
     bits, kind = weights.positive("num_bits"), weights.word("type", "int")
     quantised_inputs = group.raw("input_activations") is not None
     if (kind, bits) == ("float", 8):
-        scheme = FP8_BLOCK if weights.word("strategy") == "block" else FP8
-        return scheme if quantised_inputs else Scheme(scheme.weights)
+        name = "fp8_block" if weights.word("strategy") == "block" else "fp8"
+        return Scheme(name, name if quantised_inputs else "")
     if (kind, bits) == ("float", 4):
         name = "mxfp4" if weights.count("group_size", default=16) == 32 else "nvfp4"
         return Scheme(name, name if quantised_inputs else "")
     if (kind, bits) == ("int", 8):
-        return INT8 if quantised_inputs else Scheme("int8")
+        return Scheme("int8", "int8" if quantised_inputs else "")
     if (kind, bits) == ("int", 4):
         eight_bit_float = quantised_inputs and inputs.word("type") == "float" and inputs.raw("num_bits") == 8
-        return _int4(INT4_FP8 if eight_bit_float else INT4, weights, zero_point=not weights.flag("symmetric", True))
+        return _int4("int4_fp8" if eight_bit_float else "int4", weights, zero_point=not weights.flag("symmetric", True))
     raise UnsupportedModelError(f"{weights.where}: {bits}-bit {kind} weights are not modelled; known: 4 and 8 bits")
 
 
-def _int4(scheme: Scheme, settings: Fields, *, zero_point: bool) -> Scheme:
+def _int4(name: str, settings: Fields, *, zero_point: bool) -> Scheme:
     """With the checkpoint's own groups: a bf16 scale for each, and 4 bits more where zero is not in the middle."""
     group = settings.raw("group_size", "q_group_size")
     if group is None:
         group = 128
     if isinstance(group, bool) or not isinstance(group, int) or (group < 1 and group != -1):
         raise settings.wrong("group_size", "a whole number above zero, or -1 for one group a column")
-    return scheme._replace(int4_scale_bytes=0.0 if group == -1 else (2.5 if zero_point else 2) / group)
+    return schemes()[name]._replace(int4_scale_bytes=0.0 if group == -1 else (2.5 if zero_point else 2) / group)
 
 
 def _fp8_cache(settings: Fields) -> bool:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercast.errors import FileFormatError, UnsupportedModelError
-from infercast.models.families import FAMILIES, PREDICTION, REFUSED, VISION, Fields, architecture_of, gather
+from infercast.models.families import FAMILIES, PREDICTION, VISION, Fields, architecture_of, gather
 from infercast.models.families.vision import read_vision
 from infercast.models.library import bundled_config, bundled_name, model_names
 from infercast.models.quantization import override_format, read_format
 from infercast.models.spec import ModelConfig
-from infercast.models.unknown_names import unknown_model
+from infercast.models.unknown_names import refused, unknown_model
 
 TEXT_KEYS = ("text_config", "llm_config", "language_config")
 PREDICTION_KEYS = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers")
@@ -43,8 +43,8 @@ def read_model(
     """
     found = _find(source)
     architecture = _architecture(found)
-    fields = _text_fields(found, architecture)
-    family = FAMILIES[VISION.get(architecture, architecture)]
+    family = FAMILIES[VISION[architecture].text if architecture in VISION else architecture]
+    fields = _text_fields(found, architecture in VISION, family.defaults)
     layers = family.read(fields)
     weights, kv_dtype = read_format(fields, layers)
     if quantization not in (None, "none"):
@@ -133,21 +133,20 @@ def _architecture(found: Source) -> str:
     if not named and not kind:
         raise FileFormatError(found.where, "neither architectures nor model_type says what kind of model this is")
     architecture = named[0] if named else architecture_of(kind)
-    if architecture in REFUSED:
-        raise UnsupportedModelError(f"{architecture} is not supported: {REFUSED[architecture]}")
+    if reason := refused().get(architecture):
+        raise UnsupportedModelError(f"{architecture} is not supported: {reason}")
     known = sorted({*FAMILIES, *VISION})
     if architecture not in known:
         raise UnsupportedModelError(f"{found.where}: {architecture} is not known; known: {', '.join(known)}")
     return architecture
 
 
-def _text_fields(found: Source, architecture: str) -> Fields:
+def _text_fields(found: Source, is_seeing: bool, defaults: Mapping[str, Any]) -> Fields:
     """The fields of the text model, with what its family may leave out filled in."""
-    family = FAMILIES[VISION.get(architecture, architecture)]
     fields = Fields(found.values, found.where)
     nested = next((key for key in TEXT_KEYS if fields.raw(key) is not None), None)
-    if architecture in VISION and nested:
+    if is_seeing and nested:
         inner = fields.section(nested)
         fields = Fields(inner.values, inner.where, outer=found.values)
     present = {key: value for key, value in fields.values.items() if value is not None}
-    return Fields({**(family.defaults or {}), **present}, fields.where, fields.outer)
+    return Fields({**defaults, **present}, fields.where, fields.outer)

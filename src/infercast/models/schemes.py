@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
+
+from infercast.bundled import read_data
 
 
 class Scheme(NamedTuple):
@@ -14,50 +17,14 @@ class Scheme(NamedTuple):
     int4_scale_bytes: float = 2 / 128
 
 
-FP8, FP8_BLOCK = Scheme("fp8", "fp8"), Scheme("fp8_block", "fp8_block")
-INT8, INT4, INT4_FP8 = Scheme("int8", "int8"), Scheme("int4"), Scheme("int4", "fp8")
-NVFP4, MXFP4 = Scheme("nvfp4", "nvfp4"), Scheme("mxfp4", experts_only=True)
-
-# What ``--quantization`` may be, with vLLM's meaning.
-OVERRIDES: dict[str, Scheme] = {
-    "fp8": FP8,
-    "fp8_block": FP8_BLOCK,
-    "int8": INT8,
-    "int4": INT4,
-    "awq": INT4,
-    "gptq": INT4,
-    "nvfp4": NVFP4,
-    "mxfp4": MXFP4,
-    # vLLM's further names for the same: by kernel, by tool and by the size of a scale's group.
-    "awq_marlin": INT4,
-    "gptq_marlin": INT4,
-    "auto_awq": INT4,
-    "auto_gptq": INT4,
-    "moe_wna16": INT4,
-    "modelopt": FP8,
-    "modelopt_fp4": NVFP4,
-    "fbgemm_fp8": FP8,
-    "fp8_per_tensor": FP8,
-    "fp8_per_channel": FP8,
-    "fp8_per_block": FP8_BLOCK,
-    "gpt_oss_mxfp4": MXFP4,
-    "int8_per_channel_weight_only": Scheme("int8"),
-    "experts_int8": Scheme("int8", experts_only=True),
-}
 # These say that a checkpoint is quantised, and its config.json says how.
 AS_STORED = ("compressed-tensors", "modelopt_mixed", "quark", "torchao", "auto-round", "inc")
 FAMILY_OF = {"fp8_block": "fp8"}
 
-# NVIDIA Model Optimizer's names (modelopt, ``quant_algo``).
-MODELOPT: dict[str, Scheme] = {
-    "FP8": FP8,
-    "FP8_PER_CHANNEL_PER_TOKEN": FP8,
-    "FP8_PB_WO": FP8_BLOCK,
-    "NVFP4": NVFP4,
-    "NVFP4_AWQ": NVFP4,
-    "W4A16_NVFP4": Scheme("nvfp4"),
-    "W4A16_AWQ": INT4,
-    "W4A8_AWQ": INT4_FP8,
-    "INT8_SQ": INT8,
-    "W8A16": Scheme("int8"),
-}
+
+@cache
+def schemes(names: str = "schemes") -> dict[str, Scheme]:
+    """All there are by name; ``overrides``: by vLLM's names; ``modelopt``: by those of NVIDIA's tool."""
+    tables = read_data("quantization.toml")
+    known = {name: Scheme(**values) for name, values in tables["schemes"].items()}
+    return known if names == "schemes" else {name: known[meant] for name, meant in tables[names].items()}

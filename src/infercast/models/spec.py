@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
-from infercast.models.feed_forward import ExpertFeedForward, FeedForward, with_experts
+from infercast.models.feed_forward import ExpertFeedForward, FeedForward
 from infercast.models.formats import WeightFormat
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import Mixer
 from infercast.models.shard import Shard
-
-Kind = TypeVar("Kind", bound=Mixer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +82,16 @@ class ModelConfig:
     @property
     def has_experts(self) -> bool:
         """Whether any layer has routed experts."""
-        return any(stack.feed_forward.num_experts for stack in self.stacks)
-
-    def mixers_of(self, kind: type[Kind]) -> list[Kind]:
-        """The mixers of one kind, a stack each: for rules of an engine that hold for that kind alone."""
-        return [stack.mixer for stack in self.stacks if isinstance(stack.mixer, kind)]
+        return any(stack.feed_forward.experts for stack in self.stacks)
 
     def with_experts(self, change: Callable[[ExpertFeedForward], ExpertFeedForward]) -> ModelConfig:
         """The same model with its routed experts changed."""
-        stacks = tuple(replace(stack, feed_forward=with_experts(stack.feed_forward, change)) for stack in self.stacks)
-        return replace(self, stacks=stacks)
+        halves = [(stack, stack.feed_forward) for stack in self.stacks]
+        stacks = (
+            replace(stack, feed_forward=change(half)) if isinstance(half, ExpertFeedForward) else stack
+            for stack, half in halves
+        )
+        return replace(self, stacks=tuple(stacks))
 
     def sequence_bytes(self, num_tokens: int) -> float:
         """What a sequence takes in the caches of all layers and all GPUs that share it, each head counted once."""
@@ -106,8 +103,3 @@ class ModelConfig:
     def shard(self, layout: ParallelLayout) -> Shard:
         """What one GPU of a layout needs to know of the model to hold and compute its part of any layer."""
         return Shard(self.hidden, self.architecture, self.weights, self.cache_dtype, layout)
-
-
-def with_routing(config: ModelConfig, routing: str) -> ModelConfig:
-    """The same model with another spread of tokens over its experts."""
-    return config.with_experts(lambda experts: replace(experts, routing=routing))

@@ -73,15 +73,15 @@ def _check_blocks(config: ModelConfig, layout: ParallelLayout) -> None:
     if cut.what == "experts" and not layout.experts and cut_block(config, layout.tensor, 1) is None:
         remedies.append("enable_expert_parallel")
     raise InputError(
-        f"layout {layout} cuts the {cut.size:,} columns of the {cut.what} of {config.name} to {cut.width:g} a GPU, and "
-        f"an engine does not cut fp8 weights inside their blocks of {BLOCK}; what works: "
-        f"{', or '.join(remedies) or 'nothing'}"
+        f"layout {layout} cuts the {cut.size:,} columns of the {cut.what} of {config.name} to "
+        f"{cut.size / cut.gpus:g} a GPU, and an engine does not cut fp8 weights inside their blocks of {BLOCK}; "
+        f"what works: {', or '.join(remedies) or 'nothing'}"
     )
 
 
 def _check_experts(config: ModelConfig, layout: ParallelLayout) -> None:
     """Experts are spread in equal numbers, and there must be some."""
-    counts = [count for stack in config.stacks if (count := stack.feed_forward.num_experts)]
+    counts = [count for stack in config.stacks if (count := stack.feed_forward.experts)]
     if not counts:
         raise InputError(f"enable_expert_parallel needs a model with experts, and {config.name} has none; leave it out")
     if any(count % layout.expert_gpus for count in counts):
@@ -103,7 +103,7 @@ def divides(config: ModelConfig, tensor: int, *, split_experts: bool = True, cop
     return all(
         mixer.divides(tensor)
         and all(width % tensor == 0 for width in feed_forward.dense_widths)
-        and (not feed_forward.num_experts or feed_forward.inter % expert_gpus == 0)
+        and (not feed_forward.experts or feed_forward.inter % expert_gpus == 0)
         for mixer, feed_forward in halves
     )
 
@@ -114,24 +114,14 @@ class Cut(NamedTuple):
     what: str
     size: int
     gpus: int
-    always: bool = False
-    """Even one GPU needs whole blocks."""
-
-    @property
-    def width(self) -> float:
-        """What one GPU gets."""
-        return self.size / self.gpus
-
-    @property
-    def is_inside_a_block(self) -> bool:
-        """Whether an engine refuses it."""
-        return (self.gpus > 1 or self.always) and self.width % BLOCK != 0
 
 
 def cut_block(config: ModelConfig, tensor: int, expert_gpus: int) -> Cut | None:
     """The first cut inside a block, with matrices split over ``tensor`` GPUs and each expert over ``expert_gpus``."""
     cuts = (cut for stack in config.stacks for cut in _cuts(config, stack, tensor, expert_gpus))
-    return next((cut for cut in cuts if cut.is_inside_a_block), None)
+    # Experts need whole blocks even on one GPU.
+    cuts = (cut for cut in cuts if cut.gpus > 1 or cut.what == "experts")
+    return next((cut for cut in cuts if cut.size / cut.gpus % BLOCK != 0), None)
 
 
 def _cuts(config: ModelConfig, stack: Stack, tensor: int, expert_gpus: int) -> Iterator[Cut]:
@@ -139,7 +129,7 @@ def _cuts(config: ModelConfig, stack: Stack, tensor: int, expert_gpus: int) -> I
     weights, spec = config.weights, stack.feed_forward
     if weights.attention == BLOCKED:
         yield from (Cut(what, width, tensor) for what, width in stack.mixer.split_widths.items())
-    if weights.experts == BLOCKED and spec.num_experts:
-        yield Cut("experts", spec.inter, expert_gpus, always=True)
+    if weights.experts == BLOCKED and spec.experts:
+        yield Cut("experts", spec.inter, expert_gpus)
     if weights.feed_forward == BLOCKED:
         yield Cut("feed-forward", sum(spec.dense_widths), tensor)

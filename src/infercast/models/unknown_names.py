@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 
+from infercast.bundled import read_data
 from infercast.errors import InputError, UnknownNameError, UnsupportedModelError, near_names
-from infercast.models.families import REFUSED
 
 MOST_SUGGESTED = 3
 
-# How the names of published models begin whose config.json names an architecture that is refused.
-ARCHITECTURES = {
-    "deepseek-v3.2": "DeepseekV32ForCausalLM",
-    "deepseek-v4": "DeepseekV4ForCausalLM",
-    "glm-5": "GlmMoeDsaForCausalLM",
-    "kimi-k3": "KimiK3ForConditionalGeneration",
-    "kimi-linear": "KimiLinearForCausalLM",
-    "llama-3_3-nemotron-super-49b": "DeciLMForCausalLM",
-    "minimax-m1": "MiniMaxM1ForCausalLM",
-    "minimax-m3": "MiniMaxM3ForCausalLM",
-    "minimax-text-01": "MiniMaxText01ForCausalLM",
-    "nemotron-3-nano": "NemotronHForCausalLM",
-    "nemotron-3-super": "NemotronHForCausalLM",
-    "nemotron-3-ultra": "NemotronHForCausalLM",
-    "nemotron-3.5-lightning": "NemotronHForCausalLM",
-    "nemotron-h": "NemotronHForCausalLM",
-    "qwen3-next": "Qwen3NextForCausalLM",
-    "qwen3.5-27b": "Qwen3_5ForConditionalGeneration",
-    "qwen3.5-35b-a3b": "Qwen3_5MoeForConditionalGeneration",
-    "qwen3.5-122b-a10b": "Qwen3_5MoeForConditionalGeneration",
-    "qwen3.5-397b-a17b": "Qwen3_5MoeForConditionalGeneration",
-    "qwen3.6-27b": "Qwen3_5ForConditionalGeneration",
-    "qwen3.6-35b-a3b": "Qwen3_5MoeForConditionalGeneration",
-    "step-3.7-flash": "Step3p7FlashForCausalLM",
-}
+
+@cache
+def refused() -> dict[str, str]:
+    """Architectures that are known and not modelled, each with what stands in the way."""
+    return {name: reason for reason, names in read_data("refused_models.toml")["reasons"].items() for name in names}
+
+
+@cache
+def refused_names() -> dict[str, str]:
+    """How the names of published models begin whose config.json names such an architecture."""
+    return dict(read_data("refused_models.toml")["names"])
 
 
 def unknown_model(name: str, known: Iterable[str]) -> InputError:
     """One sentence about a model that is not among the ``known``."""
     plain = _plain(name)
-    architecture = next((value for begin, value in ARCHITECTURES.items() if plain.startswith(begin)), "")
-    if architecture in REFUSED:
-        return UnsupportedModelError(f"{name} ({architecture}) is not supported: {REFUSED[architecture]}")
+    architecture = next((value for begin, value in refused_names().items() if plain.startswith(begin)), "")
+    if reason := refused().get(architecture):
+        return UnsupportedModelError(f"{name} ({architecture}) is not supported: {reason}")
     names = tuple(known)
     hint = f"a path to its config.json works too, and `infercast models` lists the {len(names)} bundled names"
     return UnknownNameError("model", name, names, hint, near=_near(plain, names), listed=False)

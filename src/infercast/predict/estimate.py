@@ -56,7 +56,7 @@ class Estimate:
         seconds, low, high, bound = (np.ravel(each)[which] for each in (self.seconds, self.low, self.high, self.bound))
         return Estimate(seconds, low, high, self.source, bound)
 
-    def scaled(self, factor: float) -> Estimate:
+    def scaled(self, factor: Quantity) -> Estimate:
         """The same, so many times longer."""
         return replace(self, seconds=self.seconds * factor, low=self.low * factor, high=self.high * factor)
 

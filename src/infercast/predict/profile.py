@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from infercast.bundled import DATA
+from infercast.bundled import read_data
 from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.predict.families import family_of
@@ -57,15 +56,4 @@ DEFAULT_ENGINE = "vllm"
 @lru_cache
 def kernel_profile(name: str = DEFAULT_ENGINE) -> KernelProfile:
     """A bundled engine profile."""
-    text = DATA.joinpath(f"engines/{name}/kernels.toml").read_text(encoding="utf-8")
-    values = tomllib.loads(text)
-    return KernelProfile(
-        title=values["title"],
-        tables={family: tuple(engines) for family, engines in values["tables"].items()},
-        generations={name: tuple(others) for name, others in values["generations"].items()},
-        experts=values["experts"],
-        spread_experts=values["spread_experts"],
-        all_reduce=values["all_reduce"],
-        everywhere=tuple(values["everywhere"]),
-        exceptions={name: tuple(kernels) for name, kernels in values["exceptions"].items()},
-    )
+    return KernelProfile(**read_data(f"engines/{name}/kernels.toml"))

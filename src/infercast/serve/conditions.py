@@ -1,6 +1,6 @@
 """What makes steps that are alike take different times: the clock that the power limit has left, and a busy host.
 
-A step timer prices a step of a GPU that was cool before it, and a host at its usual speed. Here a run adds its history.
+A step timer tells what a step takes on a GPU that was cool, with a host at its usual speed. A run adds its history.
 Large products lower the clock, and it takes a while to recover: heavy steps in a row take longer than the first one.
 And launching a step with prompts, which is thousands of calls in Python, takes a different time each time.
 """

@@ -56,9 +56,7 @@ class Validation:
 
     def median_ape(self, quantity: str, kind: str | None = None) -> float | None:
         """Median error of one quantity over the runs, or over those of one kind."""
-        chosen = (run for run in self.runs if kind is None or run.kind == kind)
-        errors = [value.ape for run in chosen if (value := getattr(run, quantity)) is not None]
-        return float(np.median(errors)) if errors else None
+        return _median("ape", (getattr(run, quantity) for run in self.runs if kind in (None, run.kind)))
 
     def coverage(self, *quantities: str, kind: str | None = None, file: str | None = None) -> float | None:
         """How many of the measured values lie in their 80 % intervals, as a fraction; of some runs only if told so."""
@@ -69,15 +67,12 @@ class Validation:
 
     def median_loaded(self, quantity: str) -> float | None:
         """Median error of one quantity over the runs whose requests arrive over time."""
-        chosen = (run for run in self.runs if run.parts is not None and not run.parts.is_static)
-        errors = [value.ape for run in chosen if (value := getattr(run, quantity)) is not None]
-        return float(np.median(errors)) if errors else None
+        loaded = (run for run in self.runs if run.parts is not None and not run.parts.is_static)
+        return _median("ape", (getattr(run, quantity) for run in loaded))
 
     def median_part(self, part: str) -> float | None:
         """Median error of one part over the runs that tell it."""
-        parts = (run.parts for run in self.runs if run.parts is not None)
-        errors = [value.ape for each in parts if (value := getattr(each, part)) is not None]
-        return float(np.median(errors)) if errors else None
+        return _median("ape", (getattr(run.parts, part) for run in self.runs if run.parts is not None))
 
     def file_parts(self) -> tuple[FileParts, ...]:
         """Where the errors of each file come from."""
@@ -95,15 +90,16 @@ def _file_parts(name: str, runs: list[RunComparison]) -> FileParts:
     shortest = min((tokens for tokens, _ in idle), default=0)
     return FileParts(
         file=name,
-        idle_ttft=_median_error(pair for tokens, pair in idle if tokens == shortest),
-        decode_step=_median_error(each.decode_step for _, each in parts),
-        prompts=_median_error(each.prompts for _, each in parts),
-        loaded_ttft=_median_error(run.ttft_p50 for run, each in parts if not each.is_static),
+        idle_ttft=_median("error", (pair for tokens, pair in idle if tokens == shortest)),
+        decode_step=_median("error", (each.decode_step for _, each in parts)),
+        prompts=_median("error", (each.prompts for _, each in parts)),
+        loaded_ttft=_median("error", (run.ttft_p50 for run, each in parts if not each.is_static)),
     )
 
 
-def _median_error(pairs: Iterable[Comparison | None]) -> float | None:
-    errors = [pair.error for pair in pairs if pair is not None]
+def _median(error: str, pairs: Iterable[Comparison | None]) -> float | None:
+    """Of an error by its name, over those that are known."""
+    errors = [getattr(pair, error) for pair in pairs if pair is not None]
     return float(np.median(errors)) if errors else None
 
 
@@ -157,15 +153,6 @@ def deployment_of(
     source: str | Path = measured.model
     if model_config is not None and (model_config / f"{measured.model}.json").is_file():
         source = model_config / f"{measured.model}.json"
-    settings = EngineSettings(
-        max_num_batched_tokens=measured.max_num_batched_tokens,
-        max_num_seqs=measured.max_num_seqs,
-        max_model_len=measured.max_model_len,
-        gpu_memory_utilization=measured.gpu_memory_utilization,
-        block_size=measured.block_size,
-        async_scheduling=measured.async_scheduling,
-    )
-    settings = replace(settings, **measured.further_settings)
     model = load_model(source, quantization=measured.quantization, kv_cache_dtype=measured.kv_cache_dtype)
 
     def start(settings: EngineSettings) -> Deployment:
@@ -179,9 +166,9 @@ def deployment_of(
             host=host,
         )
 
-    deployment = start(settings)
+    deployment = start(measured.settings)
     if measured.num_gpu_blocks < SET_BELOW * deployment.memory.num_blocks:
-        return start(replace(settings, num_gpu_blocks_override=measured.num_gpu_blocks))
+        return start(replace(measured.settings, num_gpu_blocks_override=measured.num_gpu_blocks))
     return deployment
 
 
@@ -206,21 +193,16 @@ def chances_of(record: Record) -> npt.NDArray[Any]:
     return np.array([chance_of(record.ttft, 0.5), chance_of(record.ttft, 0.99), tpot, 0.0])
 
 
-def _half_widths(
-    replica: Replica, deployment: Deployment, run: MeasuredRun, record: Record
-) -> tuple[float, float, float, float]:
+def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, record: Record) -> list[float]:
     """How far each of these may be off; the engine is as it was before the run."""
     uncertainty = uncertainty_of(deployment, record)
-    widths = half_widths(
+    widths: list[float] = half_widths(
         replica, uncertainty, lambda engine: summary_of(simulate(engine, run.workload)), chances_of(record)
-    )
-    ttft_p50, ttft_p99, tpot_p50, rate = widths.tolist()
-    return ttft_p50, ttft_p99, tpot_p50, rate
+    ).tolist()
+    return widths
 
 
-def _compare(
-    measured: MeasuredFile, run: MeasuredRun, record: Record, widths: tuple[float, float, float, float]
-) -> RunComparison:
+def _compare(measured: MeasuredFile, run: MeasuredRun, record: Record, widths: list[float]) -> RunComparison:
     """Percentiles and throughput of one run, both sides by the same definitions."""
     ttft_p50, ttft_p99, tpot_p50, rate = summary_of(record).tolist()
     return RunComparison(

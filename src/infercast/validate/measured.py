@@ -14,7 +14,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,11 @@ from infercast.serve.workload.request import Request, Segment, Workload
 GZIP_MAGIC = b"\x1f\x8b"
 TINY_MS = 1e-6
 """No latency is shorter than this; errors are fractions of what was measured."""
+STATED: dict[str, type] = {
+    "max_num_batched_tokens": int, "max_num_seqs": int, "max_model_len": int, "gpu_memory_utilization": float,
+    "block_size": int,
+}  # fmt: skip
+"""Settings that every file must have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +67,10 @@ class MeasuredFile:
     quantization: str | None
     kv_cache_dtype: str
     tensor_parallel_size: int
-    max_num_batched_tokens: int
-    max_num_seqs: int
-    max_model_len: int
-    gpu_memory_utilization: float
-    block_size: int
-    async_scheduling: bool
+    settings: EngineSettings
     num_gpu_blocks: int
     runs: tuple[MeasuredRun, ...]
     num_stalled: int
-    further_settings: dict[str, Any] = field(default_factory=dict)
-    """Other fields of `EngineSettings` that the engine was started with."""
 
 
 def shipped_runs() -> list[Path]:
@@ -105,16 +103,14 @@ def read_measured(path: Path) -> MeasuredFile:
         quantization=setting("quant", str) if config.get("quant") else None,
         kv_cache_dtype=setting("kv_cache_dtype", str) if config.get("kv_cache_dtype") else "auto",
         tensor_parallel_size=setting("tensor_parallel_size", int) if config.get("tensor_parallel_size") else 1,
-        max_num_batched_tokens=setting("max_num_batched_tokens", int),
-        max_num_seqs=setting("max_num_seqs", int),
-        max_model_len=setting("max_model_len", int),
-        gpu_memory_utilization=setting("gpu_memory_utilization", float),
-        block_size=setting("block_size", int),
-        async_scheduling=bool(config.get("async_scheduling", True)),
+        settings=EngineSettings(
+            **{name: setting(name, kind) for name, kind in STATED.items()}
+            | {"async_scheduling": bool(config.get("async_scheduling", True))}
+            | _further_settings(path, config)
+        ),
         num_gpu_blocks=_at_least(path, setting("num_gpu_blocks", int), 1, "config.num_gpu_blocks"),
         runs=tuple(measured),
         num_stalled=num_stalled,
-        further_settings=_further_settings(path, config),
     )
 
 

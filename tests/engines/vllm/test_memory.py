@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from infercast.engines.memory import require_fit
-from infercast.engines.registry import default_engine
+from infercast.engines.registry import engine_named
 from infercast.engines.vllm.memory import plan_memory
 from infercast.engines.vllm.settings import EngineSettings, resolve
 from infercast.errors import DoesNotFitError
@@ -31,7 +31,7 @@ def arguments(model, gpu, tensor=1, quantization=None, **options):
 
 def refusal(*args, **options):
     with pytest.raises(DoesNotFitError) as caught:
-        require_fit(default_engine(), *arguments(*args, **options))
+        require_fit(engine_named(), *arguments(*args, **options))
     return str(caught.value)
 
 
@@ -99,7 +99,7 @@ def test_weights_that_do_not_fit_name_the_smallest_split_that_does():
 @pytest.mark.parametrize(("model", "gpu"), [("llama-3.1-70b", "h100-sxm"), ("phi-4", "l4"), ("qwen2.5-7b", "t4")])
 def test_the_split_that_is_named_is_the_smallest_that_works(model, gpu):
     named = int(refusal(model, gpu).partition("tensor_parallel_size=")[2].split()[0])
-    require_fit(default_engine(), *arguments(model, gpu, named))
+    require_fit(engine_named(), *arguments(model, gpu, named))
     assert all("does not fit" in refusal(model, gpu, smaller) for smaller in range(1, named) if named % smaller == 0)
 
 
@@ -117,7 +117,7 @@ def test_a_context_too_long_names_the_length_that_fits():
     assert sentence.startswith("one sequence of max_model_len 131072 does not fit in the KV cache of llama-3.1-8b")
     assert sentence.endswith("lower max_model_len, or: tensor_parallel_size=2 fits")
     longest = int(re.search(r"blocks hold (\d+) tokens", sentence)[1])
-    require_fit(default_engine(), *arguments("llama-3.1-8b", "l4", max_model_len=longest))
+    require_fit(engine_named(), *arguments("llama-3.1-8b", "l4", max_model_len=longest))
     assert f"hold {longest} tokens" in refusal("llama-3.1-8b", "l4", max_model_len=longest + 1)
 
 
@@ -165,4 +165,4 @@ def test_no_pipeline_of_more_stages_than_layers_is_tried():
     gpu = replace(load_gpu("h200-sxm"), gpus_per_node=10**12)
     settings = resolve(EngineSettings(), gpu, config.max_positions)
     with pytest.raises(DoesNotFitError, match="does not fit"):
-        require_fit(default_engine(), one_layer, ParallelLayout(), gpu, settings)
+        require_fit(engine_named(), one_layer, ParallelLayout(), gpu, settings)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
 
 import typer
 
-from infercast.cli.options.printed import Json, print_json
+from infercast.cli.options.printed import Json, print_result
 from infercast.hardware import gpu_names, load_gpu
-from infercast.hardware.hosts import host_cpus
+from infercast.hardware.hosts import HostCpu, host_cpus
 from infercast.report import catalog
-from infercast.report.layout import show
 
 
 def gpus(
@@ -28,17 +28,9 @@ def gpus(
       infercast gpus ./my-chip.toml --json
     """
     if name is None:
-        known = [load_gpu(each) for each in gpu_names()]
-        if as_json:
-            print_json([catalog.gpu_dict(gpu) for gpu in known])
-        else:
-            show(*catalog.render_gpus(known))
-        return
-    gpu = load_gpu(name)
-    if as_json:
-        print_json(catalog.gpu_dict(gpu))
+        _print_all(as_json, catalog.gpu_dict, catalog.render_gpus, map(load_gpu, gpu_names()))
     else:
-        show(*catalog.render_gpu(gpu))
+        print_result(as_json, catalog.gpu_dict, catalog.render_gpu, load_gpu(name))
 
 
 def hosts(as_json: Json = False) -> None:
@@ -48,8 +40,10 @@ def hosts(as_json: Json = False) -> None:
 
       infercast hosts --json
     """
-    known = list(host_cpus().values())
-    if as_json:
-        print_json([cpu._asdict() for cpu in known])
-    else:
-        show(*catalog.render_hosts(known))
+    _print_all(as_json, HostCpu._asdict, catalog.render_hosts, host_cpus().values())
+
+
+def _print_all(
+    as_json: bool, document: Callable[[Any], Any], tables: Callable[[Any], Any], known: Iterable[Any]
+) -> None:
+    print_result(as_json, lambda every: [document(each) for each in every], tables, list(known))

@@ -9,12 +9,11 @@ import typer
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.groups import Deployed, Served, asked_deployment, takes
-from infercast.cli.options.printed import Json, print_json
+from infercast.cli.options.printed import Json, print_result
 from infercast.errors import SaturatedError
 from infercast.forecast.explain.diagnose import diagnose
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.report.diagnosis import diagnosis_dict, render_diagnosis
-from infercast.report.layout import show
 
 DEFAULT_COUNT, DEFAULT_CONCURRENCY = 300, 32
 
@@ -53,7 +52,4 @@ def command(
     diagnosis = diagnose(deployment, workload)
     if diagnosis.forecast.saturation is not None:
         raise SaturatedError(f"{diagnosis.forecast.saturation.sentence}; lower --rate or add GPUs")
-    if as_json:
-        print_json(diagnosis_dict(diagnosis))
-    else:
-        show(*render_diagnosis(diagnosis))
+    print_result(as_json, diagnosis_dict, render_diagnosis, diagnosis)

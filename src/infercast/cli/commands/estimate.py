@@ -19,6 +19,8 @@ from infercast.predict.default import make_predictor
 from infercast.report.layout import facts, section, show
 from infercast.units import format_seconds
 
+SIZES = {name for shape in SHAPES.values() for name in (*shape.sizes, *shape.optional)}
+
 
 def _size(meaning: str, *names: str) -> Any:
     return typer.Option(*names, rich_help_panel="Sizes", metavar="N", show_default=False, help=meaning)
@@ -29,6 +31,7 @@ def _word(meaning: str) -> Any:
 
 
 def command(
+    context: typer.Context,
     family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"One of {', '.join(SHAPES)}.")],
     gpu: options.GpuName,
     m: Annotated[int | None, _size("Products: rows, the tokens.")] = None,
@@ -74,13 +77,8 @@ def command(
 
       infercast estimate decode --csv shapes.csv --gpu b200-sxm
     """
-    given = {
-        "m": m, "n": n, "k": k, "batch": batch, "q_len": q_len, "prefix": prefix, "kv_len": kv_len, "heads": heads,
-        "kv_heads": kv_heads, "head_dim": head_dim, "window": window, "tokens": tokens, "hidden": hidden,
-        "inter": inter, "experts": experts, "topk": topk, "rows": rows, "width": width, "bytes": bytes_,
-        "gpus": gpus, "dtype": dtype, "weight_dtype": weight_dtype, "kv_dtype": kv_dtype,
-    }  # fmt: skip
-    values = {name: value for name, value in given.items() if value is not None}
+    given = {name.rstrip("_"): value for name, value in context.params.items()}
+    values = {name: value for name, value in given.items() if name in SIZES and value is not None}
     chosen = options.choose_predictor(predictor, anchors, gpu, measurements)
     device = with_network(load_gpu(gpu), network)
     used = make_predictor(chosen) if isinstance(chosen, str) else chosen

@@ -11,10 +11,9 @@ from typing import Annotated
 
 import typer
 
-from infercast.cli.options.printed import Json, print_json
+from infercast.cli.options.printed import Json, print_json, print_result
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
-from infercast.report.layout import show
 from infercast.report.validation.evaluation import render_evaluation
 
 FAMILIES = ("gemm", "attention_prefill", "attention_decode", "moe", "quantise", "collective")
@@ -107,10 +106,7 @@ def evaluate(
             in_sample=in_sample,
             anchors=anchors,
         )
-    if as_json:
-        print_json(result)
-    else:
-        show(*render_evaluation(result))
+    print_result(as_json, dict, render_evaluation, result)
 
 
 def _need_packages() -> None:

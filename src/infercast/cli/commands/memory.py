@@ -9,10 +9,9 @@ import typer
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options.groups import Started, takes
-from infercast.cli.options.printed import Json, print_json
+from infercast.cli.options.printed import Json, print_result
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
-from infercast.report.layout import show
 from infercast.report.memory import fit_dict, render_fit
 
 OF_MEMORY = (
@@ -56,7 +55,4 @@ def command(
         context=context,
         **{name: given[name] for name in OF_MEMORY},
     )
-    if as_json:
-        print_json(fit_dict(fit))
-    else:
-        show(*render_fit(fit))
+    print_result(as_json, fit_dict, render_fit, fit)

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from infercast.cli.options.printed import Json, print_json
+from infercast.cli.options.printed import Json, print_result
 from infercast.forecast.deploy import load_model
 from infercast.models.library import model_names
-from infercast.report.layout import show
 from infercast.report.models import model_dict, render_model, render_models
 
 
@@ -29,13 +28,6 @@ def command(
     """
     if name is None:
         known = [load_model(each) for each in model_names()]
-        if as_json:
-            print_json([model_dict(model) for model in known])
-        else:
-            show(*render_models(known))
-        return
-    model = load_model(name)
-    if as_json:
-        print_json(model_dict(model))
+        print_result(as_json, lambda models: [model_dict(model) for model in models], render_models, known)
     else:
-        show(*render_model(model))
+        print_result(as_json, model_dict, render_model, load_model(name))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from infercast import Deployment, Workload
 from infercast.cli import outputs
-from infercast.cli.options.printed import print_json
+from infercast.cli.options.printed import print_json, print_result
 from infercast.cli.progress import simulation_bar
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.intervals.intervals import forecast_intervals
@@ -63,10 +63,7 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
     question.refuse_overload(forecast)
     intervals = forecast_intervals(forecast)
     question.files.write_requests(forecast)
-    if question.as_json:
-        print_json(forecast_dict(forecast, intervals))
-    else:
-        show(*render_forecast(forecast, intervals))
+    print_result(question.as_json, forecast_dict, render_forecast, forecast, intervals)
 
 
 def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
@@ -85,11 +82,8 @@ def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Bu
         with simulation_bar(len(question.workload.requests)) as progress:
             runs.append(watch_run(system, question.workload, progress=progress, steady=question.steady))
         question.refuse_overload(runs[-1].forecast)
-    both = runs[0], runs[1]
-    if question.as_json:
-        print_json(runs_dict(both, changes.text, breakdown=question.breakdown))
-    else:
-        show(*render_runs(both, changes.text, breakdown=question.breakdown))
+    document, tables = (partial(make, breakdown=question.breakdown) for make in (runs_dict, render_runs))
+    print_result(question.as_json, document, tables, (runs[0], runs[1]), changes.text)
 
 
 def _explain(question: Question, system: System) -> None:

@@ -9,10 +9,9 @@ import typer
 
 from infercast.cli.commands.validate_published import validate_published
 from infercast.cli.options import shared as options
-from infercast.cli.options.printed import Json, print_json
+from infercast.cli.options.printed import Json, print_result
 from infercast.cli.progress import runs_bar
 from infercast.errors import InputError
-from infercast.report.layout import show
 from infercast.report.validation.profiles import profiles_list, render_profiles
 from infercast.report.validation.runs import render_validation, validation_dict
 from infercast.validate.compare import validate
@@ -92,10 +91,7 @@ def command(
         document["profiles"] = profiles_list(profiles)
         document["summary"] |= summarise(profiles)
         parts += render_profiles(profiles)
-    if as_json:
-        print_json(document)
-    else:
-        show(*parts)
+    print_result(as_json, lambda: document, lambda: parts)
 
 
 def _refuse_for_tables(

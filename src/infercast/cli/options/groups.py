@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -106,38 +107,48 @@ class Shown:
     as_json: Json = False
 
 
-def takes(*groups: type) -> Callable[[Command], Command]:
-    """Give a command the options of these groups after its own; it gets them as keywords."""
+def takes(*groups: type, only: Collection[str] = ()) -> Callable[[Command], Command]:
+    """Give a command the options of these groups after its own; it gets them as keywords.
+
+    Those that it has itself are its own, and of the last group it takes ``only`` these where some are named.
+    """
 
     def extend(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True).parameters.values()
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = [each.replace(kind=kind) for each in own if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        known = {each.name for each in parameters}
         for group in groups:
             for name, option in get_type_hints(group, include_extras=True).items():
-                parameters.append(inspect.Parameter(name, kind, default=getattr(group, name), annotation=option))
+                if name not in known and (not only or group is not groups[-1] or name in only):
+                    parameters.append(inspect.Parameter(name, kind, default=getattr(group, name), annotation=option))
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return command
 
     return extend
 
 
-def asked_deployment(context: typer.Context, gpu: str, **layout: Any) -> partial[Deployment]:
-    """What `deploy` is to be called with; ``layout``: how GPUs are used together, and what only some pools take."""
+def asked_deployment(
+    context: typer.Context, gpu: str, room: Mapping[str, Any] | None = None, **layout: Any
+) -> partial[Deployment]:
+    """What `deploy` is to be called with: options of the command that it takes, and settings of its engine.
+
+    ``layout``: how GPUs are used together, and what only some pools take; ``room``: settings that the command has.
+    """
     given = context.params
-    host = None
-    if given["host"] is not None:
+    host = given.get("host")
+    if host is not None:
         from infercast.forecast.host_speed import host_from  # noqa: PLC0415 - most runs name no host
 
-        host = host_from(given["host"], gpu, given["engine"])
+        host = host_from(host, gpu, given["engine"])
+    # What a context holds are words, not paths yet.
+    anchors, measurements = (None if given[name] is None else Path(given[name]) for name in ("anchors", "measurements"))
     return partial(
         deploy,
         given["model"],
         gpu,
-        engine_options.settings_of(context),
-        **{**{name: given[name] for name in OF_DEPLOY}, **layout},
-        predictor=options.choose_predictor(
-            given["predictor"], given["anchors"], gpu, given["measurements"], given["engine"]
-        ),
+        engine_options.settings_of(context, **room or {}),
+        **{**{name: given[name] for name in OF_DEPLOY if name in given}, **layout},
+        predictor=options.choose_predictor(given["predictor"], anchors, gpu, measurements, given["engine"]),
         host=host,
     )

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from infercast.cli.options.counts import human_readable_int
-from infercast.engines.registry import DEFAULT_ENGINE, default_engine, engine_named, engines
+from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.predict.artifact.artifact import load_artifact
@@ -21,10 +21,12 @@ from infercast.predict.profile import kernel_profile
 from infercast.predict.roofline import Predictor
 from infercast.serve.fleet.router import POLICIES
 
-ENGINE = f"Engine ({default_engine().title}'s names and defaults)"
+ENGINE = f"Engine ({engine_named().title}'s names and defaults)"
 WORKLOAD = "Workload"
 of_engine = partial(typer.Option, rich_help_panel=ENGINE)
 of_count = partial(of_engine, metavar="N")
+of_size = partial(of_count, parser=human_readable_int)
+of_workload = partial(typer.Option, rich_help_panel=WORKLOAD)
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="Bundled name, Hugging Face id, config.json or a folder with one.")
@@ -36,8 +38,7 @@ AllowOverload = Annotated[
     bool, typer.Option("--allow-overload", metavar="", help="Print a saturated run's numbers instead of refusing.")
 ]
 Steady = Annotated[
-    bool,
-    typer.Option("--steady", metavar="", help="Leave ramp-up and drain out of latencies and rates."),
+    bool, typer.Option("--steady", metavar="", help="Leave ramp-up and drain out of latencies and rates.")
 ]
 Quantization = Annotated[
     str | None,
@@ -65,11 +66,10 @@ All2AllBackend = Annotated[
 ]
 ExpertRouting = Annotated[
     str,
-    typer.Option(
-        "--expert-routing", metavar="NAME", help="How tokens spread over experts: uniform, balanced, power_law_1.2.",
-        rich_help_panel=WORKLOAD,
+    of_workload(
+        "--expert-routing", metavar="NAME", help="How tokens spread over experts: uniform, balanced, power_law_1.2."
     ),
-]  # fmt: skip
+]
 MoeBackend = Annotated[
     str, of_engine("--moe-backend", metavar="NAME", help="Kernels of experts: auto, triton, cutlass, trtllm, marlin.")
 ]
@@ -97,45 +97,27 @@ RouterName = Annotated[
 ]  # fmt: skip
 ApiServer = Annotated[
     bool,
-    typer.Option(
-        "--api-server/--no-api-server", metavar="", rich_help_panel=WORKLOAD, show_default=False,
+    of_workload(
+        "--api-server/--no-api-server", metavar="", show_default=False,
         help="Requests come as text over HTTP (the default), or as tokens from one program.",
     ),
 ]  # fmt: skip
 MaxBatchedTokens = Annotated[
-    int | None,
-    of_count(
-        "--max-num-batched-tokens",
-        help="Most tokens in one step; default: 8192, on small GPUs 2048.",
-        parser=human_readable_int,
-    ),
+    int | None, of_size("--max-num-batched-tokens", help="Most tokens in one step; default: 8192, on small GPUs 2048.")
 ]
 MaxSeqs = Annotated[
-    int | None,
-    of_count(
-        "--max-num-seqs",
-        help="Most sequences in one step; default: 1024, on small GPUs 256.",
-        parser=human_readable_int,
-    ),
+    int | None, of_size("--max-num-seqs", help="Most sequences in one step; default: 1024, on small GPUs 256.")
 ]
 MaxModelLen = Annotated[
-    int | None,
-    of_count(
-        "--max-model-len",
-        help="Longest sequence, also as 32k or 32K; default: all the model allows.",
-        parser=human_readable_int,
-    ),
+    int | None, of_size("--max-model-len", help="Longest sequence, also as 32k or 32K; default: all the model allows.")
 ]
 MemoryUtilization = Annotated[
     float, of_engine("--gpu-memory-utilization", metavar="X", help="Share of GPU memory the engine takes.")
 ]
+_KNOWN = [name if each.note else f"{name} (measured)" for name, each in engines().items()]
 EngineName = Annotated[
     str,
-    of_engine(
-        "--engine",
-        metavar="NAME",
-        help=f"{' or '.join((name if each.note else f'{name} (measured)' for name, each in engines().items()))}.",
-    ),
+    of_engine("--engine", metavar="NAME", help=f"{' or '.join(_KNOWN)}."),
 ]
 BlockSize = Annotated[
     int | None, of_count("--block-size", help="Tokens in a KV block; default: 16, or what MLA's kernels need.")
@@ -148,22 +130,16 @@ Anchors = Annotated[
     Path | None,
     typer.Option("--anchors", metavar="DIR", help="Measured kernels of this GPU (parquet) that correct its estimates."),
 ]
-
-
 Measurements = Annotated[
     Path | None,
     typer.Option("--measurements", metavar="DIR", help="Your own tables of `infercast measure`, fitted on the spot."),
 ]
-
-
 WhatIf = Annotated[
     str | None,
     typer.Option(
         "--what-if", metavar="CHANGES", help="Beside it: dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm,quantization=fp8."
     ),
 ]
-
-
 HostFile = Annotated[
     str | None,
     typer.Option("--host", metavar="NAME", help="Your CPU: a name of `infercast hosts`, a host.json or a .toml file."),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from infercast.cli.options.shared import WORKLOAD
+from infercast.cli.options.engine import is_given
+from infercast.cli.options.shared import of_workload
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
 from infercast.serve.workload.lengths import LengthDistribution, parse_lengths
 from infercast.serve.workload.request import Workload
 from infercast.serve.workload.synthetic import scaled, synthetic_workload
-from infercast.serve.workload.too_long import TOO_LONG, check_too_long, refuse_too_long, truncated, without_too_long
+from infercast.serve.workload.too_long import check_too_long, refuse_too_long, truncated, without_too_long
 
 INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
 DEFAULT_COUNT = 1000
@@ -23,88 +25,54 @@ SYNTHETIC = (
     "arrival", "burstiness", "concurrency", "input_len", "output_len", "prefix_len", "prefix_groups", "seed",
 )  # fmt: skip
 
+of_number = partial(of_workload, metavar="N")
+of_length = partial(of_workload, metavar="LENGTH")
+
 Rate = Annotated[
     float | None,
-    typer.Option(
-        "--rate", "-r", metavar="R", rich_help_panel=WORKLOAD,
-        help="Requests per second; a trace's arrivals are scaled to it.",
-    ),
-]  # fmt: skip
+    of_workload("--rate", "-r", metavar="R", help="Requests per second; a trace's arrivals are scaled to it."),
+]
 Arrival = Annotated[
-    str,
-    typer.Option(
-        "--arrival", metavar="NAME", help="poisson, gamma, constant or burst (all at once).", rich_help_panel=WORKLOAD
-    ),
+    str, of_workload("--arrival", metavar="NAME", help="poisson, gamma, constant or burst (all at once).")
 ]
 Burstiness = Annotated[
-    float,
-    typer.Option(
-        "--burstiness", metavar="X", help="Gamma arrivals: 1 is Poisson, less is burstier.", rich_help_panel=WORKLOAD
-    ),
+    float, of_workload("--burstiness", metavar="X", help="Gamma arrivals: 1 is Poisson, less is burstier.")
 ]
 Concurrency = Annotated[
     int | None,
-    typer.Option(
-        "--concurrency", metavar="N", rich_help_panel=WORKLOAD,
-        help="Closed loop: clients that each wait for their answer before they send again.",
-    ),
-]  # fmt: skip
+    of_number("--concurrency", help="Closed loop: clients that each wait for their answer before they send again."),
+]
 NumRequests = Annotated[
     int | None,
-    typer.Option(
-        "--num-requests", "-n", metavar="N", rich_help_panel=WORKLOAD,
-        help=f"Requests in all; default: {DEFAULT_COUNT}, or the whole trace.",
-    ),
-]  # fmt: skip
+    of_number("--num-requests", "-n", help=f"Requests in all; default: {DEFAULT_COUNT}, or the whole trace."),
+]
 InputLen = Annotated[
-    str,
-    typer.Option(
-        "--input-len", metavar="LENGTH", rich_help_panel=WORKLOAD,
-        help="Prompt tokens: 512, uniform:MIN:MAX, lognormal:MEAN:SIGMA[:MIN:MAX].",
-    ),
-]  # fmt: skip
-OutputLen = Annotated[
-    str,
-    typer.Option("--output-len", metavar="LENGTH", help="Output tokens, in the same forms.", rich_help_panel=WORKLOAD),
+    str, of_length("--input-len", help="Prompt tokens: 512, uniform:MIN:MAX, lognormal:MEAN:SIGMA[:MIN:MAX].")
 ]
-PrefixLen = Annotated[
-    int,
-    typer.Option(
-        "--prefix-len", metavar="N", help="Tokens that prompts share at their start.", rich_help_panel=WORKLOAD
-    ),
-]
-PrefixGroups = Annotated[
-    int,
-    typer.Option("--prefix-groups", metavar="N", help="Number of different shared starts.", rich_help_panel=WORKLOAD),
-]
+OutputLen = Annotated[str, of_length("--output-len", help="Output tokens, in the same forms.")]
+PrefixLen = Annotated[int, of_number("--prefix-len", help="Tokens that prompts share at their start.")]
+PrefixGroups = Annotated[int, of_number("--prefix-groups", help="Number of different shared starts.")]
 Trace = Annotated[
     Path | None,
-    typer.Option(
-        "--trace", metavar="FILE", rich_help_panel=WORKLOAD,
-        help="Replay a trace: Azure CSV, Mooncake JSONL, or plain CSV/JSONL.",
-    ),
-]  # fmt: skip
-RateScale = Annotated[
-    float,
-    typer.Option("--rate-scale", metavar="X", help="Replay a trace this many times as fast.", rich_help_panel=WORKLOAD),
+    of_workload("--trace", metavar="FILE", help="Replay a trace: Azure CSV, Mooncake JSONL, or plain CSV/JSONL."),
 ]
+RateScale = Annotated[float, of_workload("--rate-scale", metavar="X", help="Replay a trace this many times as fast.")]
 TooLong = Annotated[
     str,
-    typer.Option(
-        "--too-long", metavar="HOW", rich_help_panel=WORKLOAD,
-        help="Requests above max_model_len: refuse, truncate (the prompt first) or skip.",
+    of_workload(
+        "--too-long", metavar="HOW", help="Requests above max_model_len: refuse, truncate (the prompt first) or skip."
     ),
-]  # fmt: skip
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Same seed, same result.", rich_help_panel=WORKLOAD)]
+]
+Seed = Annotated[int, of_number("--seed", help="Same seed, same result.")]
 
 
 def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> Workload:
-    """The workload that the options of a command ask for, by the names above; those it does not have are at rest.
+    """The workload that the options of a command ask for, by the names above.
 
     All requests are within the model's length; what was clipped, cut or left out for it is in the description.
     """
     given = context.params
-    num_requests, trace, too_long = given["num_requests"], given["trace"], given.get("too_long", TOO_LONG[0])
+    num_requests, trace, too_long = given["num_requests"], given["trace"], given["too_long"]
     if num_requests is not None and num_requests < 1:
         raise InputError(f"--num-requests must be at least 1, not {num_requests}")
     check_too_long(too_long)
@@ -127,35 +95,33 @@ def _replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay none
 
     workload = read_trace(path)
-    if given.get("too_long") == "skip":
+    if given["too_long"] == "skip":
         workload = without_too_long(workload, longest)
-    return scaled(
-        workload, rate_scale=given.get("rate_scale", 1.0), rate=given.get("rate"), limit=given["num_requests"]
-    )
+    return scaled(workload, rate_scale=given["rate_scale"], rate=given["rate"], limit=given["num_requests"])
 
 
 def _synthetic(given: dict[str, Any], default_count: int, longest: int) -> Workload:
-    arrival = given.get("arrival", "poisson")
-    if given.get("rate") is None and given.get("concurrency") is None and arrival != "burst":
+    arrival = given["arrival"]
+    if given["rate"] is None and given["concurrency"] is None and arrival != "burst":
         raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
-    prefix_length = given.get("prefix_len", 0)
+    prefix_length = given["prefix_len"]
     inputs, outputs, is_clipped = _lengths(given["input_len"], given["output_len"], longest - prefix_length)
     workload = synthetic_workload(
         arrival=arrival,
-        rate=given.get("rate"),
+        rate=given["rate"],
         count=default_count if given["num_requests"] is None else given["num_requests"],
-        concurrency=given.get("concurrency"),
+        concurrency=given["concurrency"],
         input_lengths=inputs,
         output_lengths=outputs,
-        burstiness=given.get("burstiness", 1.0),
+        burstiness=given["burstiness"],
         prefix_length=prefix_length,
-        prefix_groups=given.get("prefix_groups", 1),
+        prefix_groups=given["prefix_groups"],
         seed=given["seed"],
     )
     if is_clipped:
         words = f"{workload.description}; default lengths clipped to max_model_len {longest:,}"
         workload = replace(workload, description=words)
-    return without_too_long(workload, longest) if given.get("too_long") == "skip" else workload
+    return without_too_long(workload, longest) if given["too_long"] == "skip" else workload
 
 
 def _lengths(input_len: str, output_len: str, room: int) -> tuple[LengthDistribution, LengthDistribution, bool]:
@@ -181,8 +147,7 @@ def _clipped(lengths: LengthDistribution, most: int) -> LengthDistribution:
 def refuse_idle_options(context: typer.Context, names: tuple[str, ...], replays: bool) -> None:
     """An option that would change nothing is refused, never ignored."""
     for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if is_given(context, name):
             option = f"--{name.replace('_', '-')}"
             reason = "it brings its own arrivals and lengths; only --rate, --rate-scale and --num-requests change it"
             raise InputError(

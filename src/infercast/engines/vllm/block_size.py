@@ -21,7 +21,7 @@ DATACENTER_BLACKWELL = ("blackwell", "blackwell-ultra")
 
 def default_block_size(model: ModelConfig, gpu: Gpu) -> int:
     """What the engine chooses where nobody asks for a size."""
-    latent = model.mixers_of(LatentAttention)
+    latent = [stack.mixer for stack in model.stacks if isinstance(stack.mixer, LatentAttention)]
     if not latent:
         return UNIT
     if gpu.architecture == "hopper":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from infercast.bundled import read_data
 from infercast.engines.engine import Engine, Names
 from infercast.engines.vllm.block_size import default_block_size
 from infercast.engines.vllm.expert_defaults import EXPERT_LAUNCHES
@@ -25,15 +26,6 @@ OLDEST = (7, 0)
 FUSING_KERNELS = ("hopper", "blackwell")
 """Where FlashInfer has a kernel for all-reduces that carry a norm, which vLLM then uses."""
 BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
-NAMES = Names(
-    kv_cache_dtypes={
-        "auto": "auto", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16",
-        "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
-    },
-    dtypes={"auto": "", "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16", "fp16": "fp16"},
-    moe_backends=("auto", "triton", "cutlass", "trtllm", "marlin"),
-    all2all_backends=("allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency"),
-)  # fmt: skip
 
 
 def check_gpu(gpu: Gpu) -> None:
@@ -64,7 +56,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         title="vLLM",
         note="" if name == MEASURED else "rules by its source, costs not measured",
         load_balancer="vllm",
-        names=NAMES,
+        names=Names(**read_data("engines/vllm/names.toml")),
         flags=FLAGS,
         settings_type=EngineSettings,
         settings_from=settings_of,

@@ -6,10 +6,9 @@ thumb otherwise. Facts of vLLM 0.25 (``vllm/model_executor/layers/fused_moe/fuse
 
 from __future__ import annotations
 
-import tomllib
-from functools import cache
+from functools import cache, partial
 
-from infercast.bundled import DATA
+from infercast.bundled import read_data
 from infercast.engines.expert_launches import Configuration, ExpertLaunches
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -66,9 +65,7 @@ def file_name(experts: int, inter: int, dtype: str, gpu: Gpu) -> str:
     return f"E={experts},N={inter},device_name={device_name(gpu)}{written}{blocks}.json"
 
 
-@cache
-def _tuned() -> dict[str, dict[str, dict[str, list[int]]]]:
-    return tomllib.loads(DATA.joinpath("engines/vllm/tuned_experts.toml").read_text(encoding="utf-8"))
+_tuned = cache(partial(read_data, "engines/vllm/tuned_experts.toml"))
 
 
 def has_tuned_file(experts: int, inter: int, dtype: str, gpu: Gpu) -> bool:

@@ -1,4 +1,4 @@
-"""Flags of ``vllm serve``, by their own names: settings, what changes nothing, and what is not modelled."""
+"""Flags of ``vllm serve``, and settings from their values; those that are none stand in ``flags.toml``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from infercast.bundled import read_data
 from infercast.engines.engine import Flags, Tell
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError, UnknownNameError
@@ -16,59 +17,7 @@ GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_ca
 """What a forecast takes from ``--compilation-config``."""
 READ = frozenset({"compilation_config", "scheduling_policy", "decode_context_parallel_size"})
 """Flags that are no settings themselves but say something of them."""
-SWITCHES = frozenset({
-    "allow-credentials", "disable-fastapi-docs", "disable-frontend-multiprocessing", "disable-log-requests",
-    "disable-log-stats", "disable-uvicorn-access-log", "enable-auto-tool-choice", "enable-force-include-usage",
-    "enable-log-deltas", "enable-log-outputs", "enable-log-requests", "enable-offline-docs",
-    "enable-prompt-tokens-details", "enable-request-id-headers", "enable-server-load-tracking", "enable-sleep-mode",
-    "enable-ssl-refresh", "enable-tokenizer-info-endpoint", "exclude-tools-when-tool-choice-none", "headless",
-    "return-tokens-as-token-ids", "trust-remote-code", "trust-request-chat-template", "use-tqdm-on-load",
-})  # fmt: skip
-"""Flags without a value that change nothing; vLLM takes each with ``no-`` before it, too."""
-VALUES = frozenset({
-    "allowed-headers", "allowed-local-media-path", "allowed-media-domains", "allowed-methods", "allowed-origins",
-    "api-key", "chat-template", "chat-template-content-format", "code-revision", "config-format",
-    "data-parallel-address", "data-parallel-backend", "data-parallel-rpc-port", "default-chat-template-kwargs",
-    "distributed-executor-backend", "download-dir", "generation-config", "hf-token", "ignore-patterns",
-    "load-format", "log-config-file", "master-addr", "master-port", "max-log-len", "max-logprobs",
-    "max-parallel-loading-workers", "middleware", "model-loader-extra-config", "otlp-traces-endpoint",
-    "override-generation-config", "port", "reasoning-parser", "reasoning-parser-plugin", "response-role",
-    "revision", "root-path", "safetensors-load-strategy", "served-model-name", "shutdown-timeout", "ssl-ca-certs",
-    "ssl-cert-reqs", "ssl-certfile", "ssl-ciphers", "ssl-keyfile", "tokenizer", "tokenizer-mode",
-    "tokenizer-revision", "tool-call-parser", "tool-parser-plugin", "tool-server", "uds", "uvicorn-log-level",
-})  # fmt: skip
-"""Flags with a value that change nothing."""
-NOT_MODELLED = {
-    "calculate-kv-scales": "KV-cache scales",
-    "cpu-offload-gb": "weights in the CPU's memory",
-    "enable-dbo": "dual batch overlap",
-    "enable-eplb": "experts that move to where the load is",
-    "enable-lora": "LoRA adapters",
-    "kv-offloading-size": "a KV cache in the CPU's memory",
-    "kv-transfer-config": "KV transfer (see `infercast disaggregate` for prefill and decode pools)",
-    "lora-modules": "LoRA adapters",
-    "prefill-context-parallel-size": "prefill context parallelism",
-    "speculative-config": "speculative decoding",
-}
-"""Flags that change a forecast, with what they are about."""
-OTHER_NAMES = {
-    "request-rate": "rate",
-    "max-concurrency": "concurrency",
-    "num-prompts": "num-requests",
-    "random-input-len": "input-len",
-    "random-output-len": "output-len",
-    "offline": "no-api-server",
-}
-"""Options of ours that go by another name in ``vllm bench serve``, or in the words of many."""
-
-FLAGS = Flags(
-    options=READ | {field.name for field in fields(EngineSettings)},
-    other_names=OTHER_NAMES,
-    lists=frozenset({"cudagraph-capture-sizes"}),
-    switches=SWITCHES,
-    values=VALUES,
-    not_modelled=NOT_MODELLED,
-)
+FLAGS = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **read_data("engines/vllm/flags.toml"))
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

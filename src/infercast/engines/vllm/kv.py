@@ -83,13 +83,9 @@ def _members(config: ModelConfig, layout: ParallelLayout, block_size: int) -> li
     state = max(cache.bytes_per_sequence for cache in caches)
     if state:
         block_size *= ceil(state / (block_size * max(cache.bytes_per_token for cache in caches)))
-    kinds = [[_kind(cache, block_size) for cache in stack] for stack in stacks]
+    sizes = {True: SMALLEST_BLOCK, False: block_size}
+    kinds = [[_Kind(cache, sizes[cache.window > 0 and not cache.chunked]) for cache in stack] for stack in stacks]
     return [(position, kind) for position, number in enumerate(config.layer_stacks) for kind in kinds[number]]
-
-
-def _kind(cache: Cache, block_size: int) -> _Kind:
-    """A cache, and the tokens in its blocks before these are made equal in size."""
-    return _Kind(cache, SMALLEST_BLOCK if cache.window and not cache.chunked else block_size)
 
 
 def _groups(members: list[Member]) -> list[tuple[_Kind, list[int]]]:

@@ -57,11 +57,11 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
     prompt = np.array([2])
     calls = [*token_calls(config, layout, 2), *attention_calls(config, layout, prompt, prompt)]
     composed = (stack.layers for stack in config.stacks if stack.mixer.is_composed)
-    experts = [stack for stack in config.stacks if stack.feed_forward.num_experts]
+    experts = [stack for stack in config.stacks if stack.feed_forward.experts]
     weights = config.weights
     # Other chips have kernels of their own for them (Marlin, FlashInfer).
     is_packed = weights.experts == "mxfp4" and not weights.experts_kernel and gpu.kernels == "hopper"
-    shared = (stack.layers for stack in experts if stack.feed_forward.has_shared_experts)
+    shared = (stack.layers for stack in experts if stack.feed_forward.shared_inter)
     # The compiler makes one kernel of the norm after one half of a layer and the norm before the next.
     joined = sum((stack.norms - 2) * stack.layers for stack in config.stacks if stack.norms > 2)
     return LaunchWork(

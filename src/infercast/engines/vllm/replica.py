@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.vllm.settings import ResolvedSettings
-from infercast.models.spec import ModelConfig
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import FirstCome, Replica
 from infercast.serve.conditions import LAUNCH_SPREAD
@@ -12,15 +11,10 @@ from infercast.serve.first_use import FirstUses
 from infercast.serve.step import StepTimer
 
 
-def runs_v2(model: ModelConfig, settings: ResolvedSettings) -> bool:
-    """Whether the engine runs the model with its V2 model runner."""
-    return settings.version.runs_v2(model.architecture, has_experts=model.has_experts)
-
-
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
     """One replica of a deployment."""
     host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
-    is_v2 = runs_v2(deployment.model, settings)
+    is_v2 = version.runs_v2(deployment.model.architecture, has_experts=deployment.model.has_experts)
     first_uses = None
     if not warmed_up:
         largest_graph = max(settings.capture_sizes, default=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from infercast.engines.vllm.block_size import UNIT, check_block_size
+from infercast.engines.vllm.block_size import DATACENTER_BLACKWELL, UNIT, check_block_size
 from infercast.engines.vllm.graphs import MODES, capture_sizes
 from infercast.engines.vllm.versions import MEASURED, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
@@ -15,7 +15,6 @@ from infercast.units import GIB
 LARGE_GPU_BYTES = 70 * GIB
 # Newer versions have still larger ones on these.
 LARGEST_GPU_BYTES = 160 * GIB
-LARGE_GRAPH_GPUS = ("blackwell", "blackwell-ultra")
 
 LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
@@ -130,7 +129,7 @@ def resolve(
         "max_model_len": max_model_len,
         "block_size": settings.block_size or block_size,
         "max_cudagraph_capture_size": settings.max_cudagraph_capture_size or LARGEST_GRAPHS.get(architecture),
-        "most_graph_tokens": 1024 if version.large_graphs and gpu.architecture in LARGE_GRAPH_GPUS else 512,
+        "most_graph_tokens": 1024 if version.large_graphs and gpu.architecture in DATACENTER_BLACKWELL else 512,
         "cudagraph_capture_sizes": None if sizes is None else tuple(sorted(set(sizes))),
     }
     return ResolvedSettings(**{**asdict(settings), **filled_in})

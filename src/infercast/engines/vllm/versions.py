@@ -1,4 +1,4 @@
-"""What differs between the releases of vLLM a forecast can be asked for: one field a fact, one entry a release.
+"""What differs between the releases of vLLM a forecast can be asked for; ``releases.toml`` has one table for each.
 
 All of it is read from the sources of the released packages; costs were measured on vLLM 0.25. What a version changes in
 costs and is not known here (host costs of the V2 runner with experts, graph memory, new kernels) is in docs/engine.md.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from infercast.bundled import read_data
 from infercast.errors import UnknownNameError
 
 V2_EXPERTS = ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM", "GraniteMoeForCausalLM")
@@ -40,26 +41,7 @@ class EngineVersion(NamedTuple):
 MEASURED = "vllm@0.25"
 """The release whose costs were measured."""
 
-ENGINES = {
-    MEASURED: EngineVersion(
-        spares_lone_prompts=False,
-        settles=False,
-        sparse_windows=False,
-        captures_max_num_seqs=False,
-        large_graphs=False,
-        largest_step=8192,
-        v2_for_all=False,
-    ),
-    "vllm@0.32": EngineVersion(
-        spares_lone_prompts=True,
-        settles=True,
-        sparse_windows=True,
-        captures_max_num_seqs=True,
-        large_graphs=True,
-        largest_step=16_384,
-        v2_for_all=True,
-    ),
-}
+ENGINES = {name: EngineVersion(**rules) for name, rules in read_data("engines/vllm/releases.toml").items()}
 
 
 def engine_version(engine: str) -> EngineVersion:

@@ -81,10 +81,8 @@ def estimate_shape(deployment: Deployment, shape: StepShape, *, explain: bool = 
     estimated = tuple(_estimate_call(deployment, call, explain) for call in calls.all)
     kernels = _throttled(deployment, calls.by_tokens, estimated, is_decode=shape.is_decode)
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
-    host_seconds = deployment.host_cost(shape).total
-    return StepCost(
-        kernels, gpu, deployment.gap_seconds, host_seconds, calls.launch.value, shape.num_tokens, calls.padded_tokens
-    )
+    gap, host_seconds = deployment.host_model.gap_seconds, deployment.host_cost(shape).total
+    return StepCost(kernels, gpu, gap, host_seconds, calls.launch.value, shape.num_tokens, calls.padded_tokens)
 
 
 def _throttled(
@@ -101,7 +99,9 @@ def _throttled(
     )
     many = len(products) if is_decode else len(kernels)
     slower = throttle_decoding if is_decode else throttle
-    seconds = sum(kernel.seconds for kernel in kernels[:many]) + (0.0 if is_decode else deployment.gap_seconds)
+    seconds = sum(kernel.seconds for kernel in kernels[:many]) + (
+        0.0 if is_decode else deployment.host_model.gap_seconds
+    )
     factor = float(slower(deployment.gpu, operations, seconds))
     if factor == 1.0:
         return kernels

@@ -9,9 +9,9 @@ import numpy as np
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.kernels import StepCost, estimate_shape
 from infercast.forecast.explain.phases import Phase, average_shape
+from infercast.forecast.explain.step_calls import step_calls
 from infercast.forecast.pools import PoolRun
 from infercast.forecast.system import DECODE, busiest
-from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.serve import Record
 from infercast.serve.step import StepShape
@@ -91,17 +91,9 @@ def _typical_shape(record: Record, totals: PhaseTotals) -> StepShape:
 
 
 def _roofline(phase: Phase, deployment: Deployment, shape: StepShape) -> StepRoofline:
-    model, layout, gpu = deployment.model, deployment.layout, deployment.gpu
-    cost = estimate_shape(deployment, shape)
-    shares = _shares(phase, cost)
-    queries = np.array(shape.new_tokens)
-    calls = [
-        *token_calls(model, layout, cost.padded_tokens),
-        *attention_calls(model, layout, queries, queries + np.array(shape.computed)),
-        *head_calls(model, layout, max(1, shape.num_sampled)),
-    ]
+    gpu, cost = deployment.gpu, estimate_shape(deployment, shape)
     points, peaks = [], {}
-    for call, kernel, share in zip(calls, cost.kernels, shares, strict=True):
+    for call, kernel, share in zip(step_calls(deployment, shape).all, cost.kernels, _shares(phase, cost), strict=True):
         flops, moved = float(call.op.flops), float(call.op.bytes_read + call.op.bytes_written)
         if not flops:
             continue
@@ -136,12 +128,11 @@ def _roofline(phase: Phase, deployment: Deployment, shape: StepShape) -> StepRoo
 
 def _shares(phase: Phase, cost: StepCost) -> list[float]:
     """The share of each kernel of a step in the time of all steps; those of one name divide it as in this step."""
-    whole = phase.gpu_seconds + phase.host_bound_seconds
     spent = {name: seconds for family in phase.families for name, seconds in family.kernels}
     together: dict[str, float] = {}
     for kernel in cost.kernels:
         together[kernel.name] = together.get(kernel.name, 0.0) + kernel.seconds
     return [
-        spent.get(kernel.name, 0.0) / whole * kernel.seconds / together[kernel.name] if kernel.seconds else 0.0
+        spent.get(kernel.name, 0.0) / phase.whole * kernel.seconds / together[kernel.name] if kernel.seconds else 0.0
         for kernel in cost.kernels
     ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from infercast.engines.expert_launches import Configuration, ExpertLaunches
-from infercast.engines.registry import AnyEngine, default_engine
+from infercast.engines.registry import AnyEngine, engine_named
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -21,7 +21,7 @@ from infercast.models.lower import token_calls
 from infercast.models.spec import ModelConfig
 from infercast.models.spread import check_layout
 from infercast.ops import MoE
-from infercast.predict.physics.expert_launch import ALIGNED, Prices, price_tiles
+from infercast.predict.physics.expert_launch import ALIGNED, Times, time_tiles
 from infercast.predict.physics.expert_tiles import Tiles, all_tiles, excluded, tiles_of
 
 TOKENS = (1, 16, 64, 256, 512, 1024, 2048, 4096)
@@ -105,7 +105,7 @@ def tune_model(
     engine: AnyEngine | None = None,
 ) -> Tuning:
     """Rank configurations for a model's experts at each number of tokens."""
-    chosen = engine or default_engine()
+    chosen = engine or engine_named()
     launches = launches_of(chosen)
     if gpu.vendor != "NVIDIA":
         raise InputError(f"launches are modelled on NVIDIA GPUs only, and {gpu.name} is none")
@@ -144,7 +144,7 @@ def tune_shape(op: MoE, gpu: Gpu, top: int, launches: ExpertLaunches) -> TunedSh
     tokens = int(op.tokens)
     usual = launches.rule_of_thumb(tokens, op.num_local, op.dtype)
     tiles, reasons = runnable(op, gpu)
-    usual_estimate, estimates = price_tiles(op, gpu, tiles_of([usual])), price_tiles(op, gpu, tiles)
+    usual_estimate, estimates = time_tiles(op, gpu, tiles_of([usual])), time_tiles(op, gpu, tiles)
     base = float(usual_estimate.seconds[0])
     best = tuple(
         Ranked(
@@ -168,7 +168,7 @@ def runnable(op: MoE, gpu: Gpu) -> tuple[Tiles, dict[str, int]]:
     return tiles.take(np.array([not reason for reason in why])), dict(counts)
 
 
-def _choose(tiles: Tiles, estimates: Prices, usual: Configuration, top: int) -> list[int]:
+def _choose(tiles: Tiles, estimates: Times, usual: Configuration, top: int) -> list[int]:
     """The fastest. Of equals the one nearest to the default, and no more than two of the same rows and columns."""
     far = np.sum([np.abs(np.log2(field / value)) for field, value in zip(tiles, usual, strict=True)], axis=0)
     order = np.lexsort((far, np.round(np.log(estimates.seconds), 3)))
@@ -196,12 +196,12 @@ PIPES = {
 }
 
 
-def _slowest(estimates: Prices) -> str:
+def _slowest(estimates: Times) -> str:
     """What the only configuration waits for."""
     return PIPES[max(PIPES, key=lambda name: float(getattr(estimates, name)[0]))]
 
 
-def _why(op: MoE, usual: Configuration, base: Prices, other: Configuration, estimates: Prices, number: int) -> str:
+def _why(op: MoE, usual: Configuration, base: Times, other: Configuration, estimates: Times, number: int) -> str:
     """What changes, largest saving of a pipe first, in words."""
     saved = {name: float(getattr(base, name)[0] - getattr(estimates, name)[number]) for name in PIPES}
     pipe = max(saved, key=lambda name: saved[name])
@@ -217,7 +217,7 @@ def _why(op: MoE, usual: Configuration, base: Prices, other: Configuration, esti
     return f"{what}: {PIPES[pipe]} takes {ratio:.1f} times less".replace("cores takes", "cores take")
 
 
-def _change(usual: Configuration, other: Configuration, pipe: str, base: Prices, estimates: Prices, number: int) -> str:
+def _change(usual: Configuration, other: Configuration, pipe: str, base: Times, estimates: Times, number: int) -> str:
     """The change of the configuration that is behind a pipe's saving."""
     held = int(base.resident[0]), int(estimates.resident[number])
     if pipe == "latency" and held[1] > held[0]:

@@ -11,7 +11,7 @@ import numpy as np
 from infercast.engines.expert_launches import FILE_KEYS, Configuration
 from infercast.forecast.tune.advice import TunedShape, runnable
 from infercast.hardware import Gpu
-from infercast.predict.physics.expert_launch import price_tiles
+from infercast.predict.physics.expert_launch import time_tiles
 from infercast.predict.physics.expert_tiles import tiles_of
 
 CLEAR = 0.03
@@ -125,4 +125,4 @@ def _configuration(values: Mapping[str, int]) -> Configuration:
 
 def _seconds(shape: TunedShape, gpu: Gpu, configuration: Configuration) -> float:
     op = replace(shape.op, tokens=shape.tokens)
-    return float(price_tiles(op, gpu, tiles_of([configuration])).seconds[0])
+    return float(time_tiles(op, gpu, tiles_of([configuration])).seconds[0])

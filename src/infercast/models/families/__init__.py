@@ -1,42 +1,28 @@
-"""Which published architecture is read by which function, and which ones are refused and why."""
+"""Which published architecture is read in which way."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
-from infercast.models.families.deepseek import read_deepseek
-from infercast.models.families.dense import (
-    read_glm4,
-    read_llama,
-    read_mistral,
-    read_olmo2,
-    read_qwen2,
-    read_qwen3,
-    read_seed_oss,
-)
-from infercast.models.families.experts import (
-    read_glm4_moe,
-    read_gpt_oss,
-    read_llama4,
-    read_mimo_v2_flash,
-    read_minimax_m2,
-    read_mixtral,
-    read_qwen2_moe,
-    read_qwen3_moe,
-)
+from infercast.models.families.experts import after_dense_layers, experts_everywhere, qwen2_experts, qwen_experts
 from infercast.models.families.fields import Fields
-from infercast.models.families.gemma import (
-    GEMMA3_DEFAULTS,
-    read_gemma,
-    read_gemma2,
-    read_gemma3,
-    read_gemma4,
+from infercast.models.families.grouped import (
+    every_layer,
+    every_other_layer,
+    listed_layers,
+    once_a_period,
+    plain_networks,
+    read_grouped,
+    upper_layers,
 )
 from infercast.models.families.layers import Layer, gather
+from infercast.models.families.special import read_deepseek, read_gemma4, read_llama4, read_mimo_v2_flash
+from infercast.models.families.vision import VISION
 
-__all__ = ["FAMILIES", "PREDICTION", "REFUSED", "VISION", "Family", "Fields", "Layer", "architecture_of", "gather"]
+__all__ = ["FAMILIES", "PREDICTION", "VISION", "Family", "Fields", "Layer", "architecture_of", "gather"]
 
 PREDICTION = "multi-token prediction layers left out"
 
@@ -47,93 +33,64 @@ class Family(NamedTuple):
     read: Callable[[Fields], list[Layer]]
     tied: bool = False
     """Whether the head shares the embedding where the config does not say."""
-    defaults: Mapping[str, Any] | None = None
+    defaults: Mapping[str, Any] = {}
     """What a config.json may leave out."""
     note: str = ""
 
 
+# Biases and norms by the flags that say whether there are any.
+_biased = partial(read_grouped, qkv_bias="attention_bias", output_bias="attention_bias")
+_llama = partial(_biased, networks=partial(plain_networks, bias="mlp_bias"))
+_mistral = partial(read_grouped, windows=every_layer)
+_qwen2 = partial(read_grouped, windows=upper_layers, qkv_bias=True)
+_qwen3 = partial(_biased, windows=upper_layers, qk_norm=True)
+_olmo = partial(_biased, windows=listed_layers, qk_norm=True)
+_minimax = partial(experts_everywhere, shared="shared_intermediate_size", router_bias="use_routing_bias")
+_gpt_oss = partial(experts_everywhere, router_bias=True, expert_bias=True)
+
 FAMILIES: dict[str, Family] = {
-    "LlamaForCausalLM": Family(read_llama),
-    "GraniteForCausalLM": Family(read_llama),
-    "MistralForCausalLM": Family(read_mistral),
-    "Phi3ForCausalLM": Family(read_mistral),
-    "Qwen2ForCausalLM": Family(read_qwen2),
-    "MiMoForCausalLM": Family(read_qwen2, note=PREDICTION),
-    "Qwen3ForCausalLM": Family(read_qwen3),
-    "Olmo2ForCausalLM": Family(read_olmo2),
-    "Olmo3ForCausalLM": Family(read_olmo2),
-    "Glm4ForCausalLM": Family(read_glm4),
-    "SeedOssForCausalLM": Family(read_seed_oss),
-    "GemmaForCausalLM": Family(read_gemma, tied=True),
-    "Gemma2ForCausalLM": Family(read_gemma2, tied=True),
-    "Gemma3ForCausalLM": Family(read_gemma3, tied=True, defaults=GEMMA3_DEFAULTS),
+    "LlamaForCausalLM": Family(_llama),
+    "GraniteForCausalLM": Family(_llama),
+    "SeedOssForCausalLM": Family(partial(_llama, output_bias="attention_out_bias")),
+    "MistralForCausalLM": Family(_mistral),
+    "Phi3ForCausalLM": Family(_mistral),
+    "Qwen2ForCausalLM": Family(_qwen2),
+    "MiMoForCausalLM": Family(_qwen2, note=PREDICTION),
+    "Qwen3ForCausalLM": Family(_qwen3),
+    "Olmo2ForCausalLM": Family(_olmo),
+    "Olmo3ForCausalLM": Family(_olmo),
+    "Glm4ForCausalLM": Family(partial(read_grouped, qkv_bias="attention_bias", norms=4)),
+    "GemmaForCausalLM": Family(_biased, tied=True),
+    "Gemma2ForCausalLM": Family(partial(read_grouped, windows=every_other_layer, norms=4), tied=True),
+    "Gemma3ForCausalLM": Family(
+        partial(read_grouped, windows=once_a_period, qk_norm=True, norms=4),
+        tied=True,
+        # What equals the library's defaults (transformers, Gemma3TextConfig).
+        defaults={
+            "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208,
+            "max_position_embeddings": 131072, "sliding_window": 4096,
+        },
+    ),
     "Gemma4ForCausalLM": Family(read_gemma4, tied=True),
-    "MixtralForCausalLM": Family(read_mixtral),
-    "Qwen2MoeForCausalLM": Family(read_qwen2_moe),
-    "Qwen3MoeForCausalLM": Family(read_qwen3_moe),
-    "MiniMaxM2ForCausalLM": Family(read_minimax_m2),
-    "Glm4MoeForCausalLM": Family(read_glm4_moe),
-    "GptOssForCausalLM": Family(read_gpt_oss),
+    "MixtralForCausalLM": Family(partial(_mistral, networks=experts_everywhere)),
+    "Qwen2MoeForCausalLM": Family(partial(_qwen2, networks=qwen2_experts)),
+    "Qwen3MoeForCausalLM": Family(partial(_qwen3, networks=qwen_experts)),
+    "MiniMaxM2ForCausalLM": Family(
+        partial(read_grouped, qk_norm="use_qk_norm", norm_across=True, networks=_minimax)
+    ),
+    "Glm4MoeForCausalLM": Family(
+        partial(read_grouped, qk_norm="use_qk_norm", qkv_bias="attention_bias", networks=after_dense_layers),
+        defaults={"topk_method": "noaux_tc"},  # of one group, as DeepSeek-V3 chooses
+    ),
+    "GptOssForCausalLM": Family(
+        partial(_biased, windows=every_other_layer, sinks=True, networks=_gpt_oss), defaults={"attention_bias": True}
+    ),
     "Llama4ForCausalLM": Family(read_llama4),
     "MiMoV2FlashForCausalLM": Family(read_mimo_v2_flash, note=PREDICTION),
     "DeepseekV2ForCausalLM": Family(read_deepseek),
     "DeepseekV3ForCausalLM": Family(read_deepseek),
     "Glm4MoeLiteForCausalLM": Family(read_deepseek),
-}
-
-# Models with a vision part, and the family that reads their text part.
-VISION: dict[str, str] = {
-    "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
-    "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
-    "KimiK25ForConditionalGeneration": "DeepseekV3ForCausalLM",
-    "Llama4ForConditionalGeneration": "Llama4ForCausalLM",
-    "Mistral3ForConditionalGeneration": "MistralForCausalLM",
-    "Qwen2VLForConditionalGeneration": "Qwen2ForCausalLM",
-    "Qwen2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
-    "Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM",
-    "Qwen3VLMoeForConditionalGeneration": "Qwen3MoeForCausalLM",
-}
-
-# Known and not modelled, each with what stands in the way.
-REFUSED: dict[str, str] = {
-    "DeepseekV32ForCausalLM": "sparse attention (an indexer that picks tokens) is not modelled yet",
-    "DeepseekV4ForCausalLM": "compressed sparse attention and hyper-connections are not modelled yet",
-    "GlmMoeDsaForCausalLM": "sparse attention (an indexer that picks tokens) is not modelled yet",
-    "MiniMaxM3ForCausalLM": "block-sparse attention is not modelled yet",
-    "MiniMaxM1ForCausalLM": "lightning (linear) attention layers are not modelled yet",
-    "MiniMaxText01ForCausalLM": "lightning (linear) attention layers are not modelled yet",
-    "NemotronHForCausalLM": "Mamba layers are not modelled yet",
-    "MambaForCausalLM": "Mamba layers are not modelled yet",
-    "Mamba2ForCausalLM": "Mamba layers are not modelled yet",
-    "JambaForCausalLM": "Mamba layers are not modelled yet",
-    "BambaForCausalLM": "Mamba layers are not modelled yet",
-    "FalconH1ForCausalLM": "Mamba layers are not modelled yet",
-    "GraniteMoeHybridForCausalLM": "Mamba layers are not modelled yet",
-    "Zamba2ForCausalLM": "Mamba layers are not modelled yet",
-    "Qwen3NextForCausalLM": "gated delta net layers are not modelled yet",
-    "Qwen3_5ForCausalLM": "gated delta net layers are not modelled yet",
-    "Qwen3_5ForConditionalGeneration": "gated delta net layers are not modelled yet",
-    "Qwen3_5MoeForCausalLM": "gated delta net layers are not modelled yet",
-    "Qwen3_5MoeForConditionalGeneration": "gated delta net layers are not modelled yet",
-    "KimiLinearForCausalLM": "Kimi delta attention (linear attention) layers are not modelled yet",
-    "KimiK3ForConditionalGeneration": "Kimi delta attention (linear attention) layers are not modelled yet",
-    "Lfm2ForCausalLM": "short convolution layers are not modelled yet",
-    "RecurrentGemmaForCausalLM": "recurrent layers are not modelled yet",
-    "RwkvForCausalLM": "recurrent layers are not modelled yet",
-    "DeciLMForCausalLM": "layers without attention (block_configs with no_op) are not modelled yet",
-    "Step3p5ForCausalLM": "head-wise gated attention is not modelled yet",
-    "Step3p7FlashForCausalLM": "head-wise gated attention is not modelled yet",
-    "Gemma3nForConditionalGeneration": "per-layer embeddings and alternating updates are not modelled yet",
-    "Gemma3nForCausalLM": "per-layer embeddings and alternating updates are not modelled yet",
-    "MllamaForConditionalGeneration": "cross-attention layers are not modelled yet",
-    "CohereForCausalLM": "attention and feed-forward side by side are not modelled yet",
-    "Cohere2ForCausalLM": "attention and feed-forward side by side are not modelled yet",
-    "FalconForCausalLM": "attention and feed-forward side by side are not modelled yet",
-    "T5ForConditionalGeneration": "an encoder beside the decoder is not modelled yet",
-    "WhisperForConditionalGeneration": "an encoder beside the decoder is not modelled yet",
-    "BertModel": "an encoder generates no tokens",
-    "LongcatFlashForCausalLM": "two attention blocks a layer and experts that do nothing are not modelled yet",
-}
+}  # fmt: skip
 
 # Where a file names no architecture, its model_type tells: the same name without capitals, in most cases.
 _BY_TYPE = {
@@ -144,4 +101,4 @@ _BY_TYPE = {
 def architecture_of(model_type: str) -> str:
     """What a file means that names no architecture: ``qwen2_moe`` is Qwen2Moe, ``llama4_text`` the text of Llama4."""
     name = _BY_TYPE.get(model_type.removesuffix("_text").replace("_", ""), model_type)
-    return VISION.get(name, name) if model_type.endswith("_text") else name
+    return VISION[name].text if model_type.endswith("_text") and name in VISION else name

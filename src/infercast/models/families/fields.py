@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from infercast.errors import FileFormatError
@@ -10,6 +10,9 @@ from infercast.errors import FileFormatError
 # No published model comes near these; a file that goes beyond them is a mistake or an attack.
 LARGEST_COUNT = 2**40
 MOST_LAYERS = 4096
+
+Answer = bool | str
+"""Yes or no, or the flag that says which."""
 
 
 class Fields(NamedTuple):
@@ -55,57 +58,40 @@ class Fields(NamedTuple):
 
     def flag(self, key: str, default: bool = False) -> bool:
         """True or false, ``default`` when absent."""
-        value = self.raw(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.wrong(key, "true or false")
-        return value
+        return bool(self._checked(key, default, "true or false", lambda value: isinstance(value, bool)))
+
+    def answer(self, said: Answer) -> bool:
+        """Yes or no: as a family has it, or as the config says."""
+        return self.flag(said) if isinstance(said, str) else said
 
     def fraction(self, key: str, default: float = 1.0) -> float:
         """A number above zero and at most one."""
-        value = self.raw(key)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-            raise self.wrong(key, "a number above zero and at most one")
-        return float(value)
+        wanted = "a number above zero and at most one"
+        return float(self._checked(key, default, wanted, lambda value: _is_number(value) and 0 < value <= 1))
 
     def word(self, key: str, default: str = "") -> str:
         """A string, ``default`` when absent."""
-        value = self.raw(key)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise self.wrong(key, "a string")
-        return value
+        return str(self._checked(key, default, "a string", lambda value: isinstance(value, str)))
 
     def words(self, key: str) -> list[str]:
         """A list of strings, empty when absent."""
-        value = self.raw(key)
-        if value is None:
-            return []
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.wrong(key, "a list of strings")
-        return value
+        return list(self._checked(key, [], "a list of strings", lambda value: _is_list(value, str)))
 
     def numbers(self, key: str) -> list[int] | None:
         """A list of whole numbers (true and false count as 1 and 0), None when absent."""
-        value = self.raw(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
-            raise self.wrong(key, "a list of whole numbers")
-        return [int(item) for item in value]
+        found = self._checked(key, None, "a list of whole numbers", lambda value: _is_list(value, int))
+        return None if found is None else [int(item) for item in found]
 
     def section(self, key: str) -> Fields:
         """A nested object as fields of its own, empty when absent."""
+        values = self._checked(key, {}, "an object", lambda value: isinstance(value, dict))
+        return Fields(values, f"{self.where}, {key}")
+
+    def _checked(self, key: str, default: Any, wanted: str, holds: Callable[[Any], bool]) -> Any:
         value = self.raw(key)
-        if value is None:
-            return Fields({}, f"{self.where}, {key}")
-        if not isinstance(value, dict):
-            raise self.wrong(key, "an object")
-        return Fields(value, f"{self.where}, {key}")
+        if value is not None and not holds(value):
+            raise self.wrong(key, wanted)
+        return default if value is None else value
 
     @property
     def layers(self) -> int:
@@ -119,3 +105,11 @@ class Fields(NamedTuple):
         """Refuse a list that does not hold one item for each layer."""
         if len(items) != self.layers:
             raise FileFormatError(self.where, f"{key} has {len(items)} items for {self.layers} layers")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_list(value: object, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from infercast.errors import FileFormatError, UnsupportedModelError
@@ -33,15 +33,7 @@ def gather(layers: Sequence[Layer]) -> tuple[tuple[Stack, ...], tuple[int, ...]]
     return stacks, () if list(order) == sorted(order) else order
 
 
-def grouped_attention(
-    fields: Fields,
-    *,
-    window: int = 0,
-    qk_norm: bool = False,
-    qkv_bias: bool = False,
-    output_bias: bool = False,
-    sinks: bool = False,
-) -> GroupedAttention:
+def grouped_attention(fields: Fields, *, window: int = 0, **options: bool) -> GroupedAttention:
     """Attention from the usual keys: ``num_attention_heads``, ``num_key_value_heads``, ``head_dim``."""
     heads = fields.positive("num_attention_heads")
     if fields.raw("head_dim") is None and fields.positive("hidden_size") % heads:
@@ -54,10 +46,7 @@ def grouped_attention(
         value_dim=head_dim,
         rotary_dim=rotary_dim(fields, head_dim),
         window=useful_window(fields, window),
-        qk_norm=qk_norm,
-        qkv_bias=qkv_bias,
-        output_bias=output_bias,
-        sinks=sinks,
+        **options,
     )
 
 
@@ -100,21 +89,6 @@ def listed_windows(fields: Fields) -> list[bool] | None:
         )
     fields.a_layer("layer_types", names)
     return [LAYER_TYPES[name] for name in names]
-
-
-def windows(fields: Fields, otherwise: list[bool]) -> list[int]:
-    """The window of each layer: ``sliding_window`` where layer_types, or ``otherwise``, has a windowed layer."""
-    windowed = listed_windows(fields)
-    if windowed is None:
-        windowed = otherwise
-    window = fields.positive("sliding_window") if any(windowed) else 0
-    return [window if here else 0 for here in windowed]
-
-
-def by_window(windows: list[int], attention: Callable[[int], GroupedAttention]) -> list[GroupedAttention]:
-    """The attention of each layer, built once for each window there is."""
-    kinds = {window: attention(window) for window in set(windows)}
-    return [kinds[window] for window in windows]
 
 
 def dense_feed_forward(fields: Fields, bias: bool = False) -> DenseFeedForward:

@@ -7,6 +7,7 @@ An engine loads them with the language model, so they take memory even where nob
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from infercast.models.families.fields import Fields
 from infercast.models.spec import VisionPart
@@ -137,25 +138,32 @@ def _moonvit(fields: Fields, text_hidden: int) -> VisionPart:
     )
 
 
-VISION_PARTS: dict[str, Callable[[Fields, int], VisionPart]] = {
-    "Gemma3ForConditionalGeneration": _siglip,
-    "Gemma4ForConditionalGeneration": _gemma4,
-    "KimiK25ForConditionalGeneration": _moonvit,
-    "Llama4ForConditionalGeneration": _llama4,
-    "Mistral3ForConditionalGeneration": _pixtral,
-    "Qwen2VLForConditionalGeneration": _qwen2,
-    "Qwen2_5_VLForConditionalGeneration": _qwen2_5,
-    "Qwen3VLForConditionalGeneration": _qwen3,
-    "Qwen3VLMoeForConditionalGeneration": _qwen3,
+class VisionFamily(NamedTuple):
+    """An architecture with an encoder: the family that reads its text part, and what the encoder holds."""
+
+    text: str
+    read: Callable[[Fields, int], VisionPart]
+
+
+VISION = {
+    "Gemma3ForConditionalGeneration": VisionFamily("Gemma3ForCausalLM", _siglip),
+    "Gemma4ForConditionalGeneration": VisionFamily("Gemma4ForCausalLM", _gemma4),
+    "KimiK25ForConditionalGeneration": VisionFamily("DeepseekV3ForCausalLM", _moonvit),
+    "Llama4ForConditionalGeneration": VisionFamily("Llama4ForCausalLM", _llama4),
+    "Mistral3ForConditionalGeneration": VisionFamily("MistralForCausalLM", _pixtral),
+    "Qwen2VLForConditionalGeneration": VisionFamily("Qwen2ForCausalLM", _qwen2),
+    "Qwen2_5_VLForConditionalGeneration": VisionFamily("Qwen2ForCausalLM", _qwen2_5),
+    "Qwen3VLForConditionalGeneration": VisionFamily("Qwen3ForCausalLM", _qwen3),
+    "Qwen3VLMoeForConditionalGeneration": VisionFamily("Qwen3MoeForCausalLM", _qwen3),
 }
 
 
 def read_vision(architecture: str, fields: Fields, text_hidden: int) -> VisionPart | None:
     """The encoder of a model, from the ``vision_config`` in its file; None where there is none."""
-    if architecture not in VISION_PARTS or fields.raw("vision_config") is None:
+    if architecture not in VISION or fields.raw("vision_config") is None:
         return None
     inner = fields.section("vision_config")
     # What the projector needs may stand outside.
     merge = fields.raw("spatial_merge_size")
     values = {**({} if merge is None else {"spatial_merge_size": merge}), **inner.values}
-    return VISION_PARTS[architecture](Fields(values, inner.where), text_hidden)
+    return VISION[architecture].read(Fields(values, inner.where), text_hidden)

@@ -1,7 +1,7 @@
 """Kinds of feed-forward halves, one file each."""
 
 from infercast.models.feed_forward.dense import DenseFeedForward
-from infercast.models.feed_forward.experts import ExpertFeedForward, with_experts
+from infercast.models.feed_forward.experts import ExpertFeedForward
 from infercast.models.feed_forward.feed_forward import UNPADDED, FeedForward, Multiples
 
-__all__ = ["UNPADDED", "DenseFeedForward", "ExpertFeedForward", "FeedForward", "Multiples", "with_experts"]
+__all__ = ["UNPADDED", "DenseFeedForward", "ExpertFeedForward", "FeedForward", "Multiples"]

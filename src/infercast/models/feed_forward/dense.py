@@ -22,6 +22,7 @@ class DenseFeedForward(FeedForward):
     bias: bool = False
 
     takes_quantised = True
+    experts = shared_inter = 0
 
     @property
     def description(self) -> str:

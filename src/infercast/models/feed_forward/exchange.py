@@ -34,7 +34,8 @@ def exchange_calls(shard: Shard, topk: int, tokens: Size, layers: int) -> list[C
     GPUs that hold one of their ``topk`` experts, fewer than ``topk`` where several lie on the same.
     """
     layout, weights = shard.layout, shard.weights
-    gpus = layout.exchanging_gpus
+    # With spread experts all GPUs bring tokens together, a share of a copy's each; otherwise one GPU of every copy.
+    gpus = layout.expert_gpus if layout.experts else layout.data
     sent, returned = (int(shard.hidden * bytes_of(dtype)) for dtype in (weights.activation_experts, weights.base))
     if layout.all_to_all:
         reached = gpus * (1 - (1 - 1 / gpus) ** topk)

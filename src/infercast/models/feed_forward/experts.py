@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from infercast.models.feed_forward.dense import MODULES, dense_calls
@@ -32,7 +31,6 @@ class ExpertFeedForward(FeedForward):
     topk: int
     inter: int
     shared_inter: int = 0
-    """Width of all shared experts together; 0: none."""
     shared_gate: bool = False
     """A learned scalar gate on the shared experts (Qwen2-MoE)."""
     router_bias: bool = False
@@ -45,16 +43,6 @@ class ExpertFeedForward(FeedForward):
     """How many experts tokens go to at all, where a router without training leaves most of them out."""
     routing: str = "uniform"
     """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
-
-    @property
-    def num_experts(self) -> int:
-        """Routed experts."""
-        return self.experts
-
-    @property
-    def has_shared_experts(self) -> bool:
-        """Whether experts that serve every token stand beside the routed ones."""
-        return self.shared_inter > 0
 
     @property
     def description(self) -> str:
@@ -154,11 +142,6 @@ class ExpertFeedForward(FeedForward):
         if layout.data > 1:
             calls += exchange_calls(shard, self.topk, tokens, layers)
         return calls
-
-
-def with_experts(feed_forward: FeedForward, change: Callable[[ExpertFeedForward], ExpertFeedForward]) -> FeedForward:
-    """The same feed-forward with its routed experts changed, if it has any."""
-    return change(feed_forward) if isinstance(feed_forward, ExpertFeedForward) else feed_forward
 
 
 def _padded(shard: Shard, inter: int) -> Multiples:

@@ -22,18 +22,12 @@ class FeedForward(ABC):
 
     inter: int
     """Its width, or that of each routed expert."""
+    experts: int
+    """Routed experts; 0: none."""
+    shared_inter: int
+    """Width of all experts together that serve every token beside the routed ones; 0: none."""
     takes_quantised: ClassVar[bool] = False
     """Whether the norm before it also quantises what it writes, where activations are quantised."""
-
-    @property
-    def num_experts(self) -> int:
-        """Routed experts; 0: none."""
-        return 0
-
-    @property
-    def has_shared_experts(self) -> bool:
-        """Whether experts that serve every token stand beside the routed ones."""
-        return False
 
     @property
     @abstractmethod

@@ -2,7 +2,7 @@
 
 A token mixer is the half of a layer that lets tokens see each other: attention of some kind, or a recurrence. A kind
 is a frozen dataclass of the numbers that a config.json gives, with these methods. Nothing outside this folder asks
-which kind a mixer is, but for rules of an engine that hold for one kind alone (`ModelConfig.mixers_of`).
+which kind a mixer is, but for rules of an engine that hold for one kind alone.
 """
 
 from __future__ import annotations

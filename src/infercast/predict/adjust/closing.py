@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,8 @@ class Closing:
         estimate = self._predictor.estimate(op, gpu)
         if not self._closes(op):
             return estimate
-        ratio: Any = np.minimum(1.0, self._ceilings.seconds(op, gpu) / estimate.seconds)
-        if np.ndim(estimate.seconds) == 0:
-            return estimate.scaled(float(ratio[0]))
-        return replace(estimate, seconds=estimate.seconds * ratio, low=estimate.low * ratio, high=estimate.high * ratio)
+        ratio = np.minimum(1.0, self._ceilings.seconds(op, gpu) / estimate.seconds)
+        return estimate.scaled(ratio if np.ndim(estimate.seconds) else float(ratio[0]))
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who ask by the thousand."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from infercast.bundled import DATA
+from infercast.bundled import read_data
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.ordering import has_at_least
 from infercast.ops import Op
@@ -68,7 +67,7 @@ class Ordering(NamedTuple):
         for bound in self.bounds:
             names = [gpu.name for gpu in gpus if gpu.kernels == bound.kernels]
             if names:
-                most = f"priced at most at {bound.share:g} of {bound.gpu}"
+                most = f"estimated at most at {bound.share:g} of {bound.gpu}"
                 yield f"{_listed(bound.of)} on {', '.join(names)} are {most}: {bound.why}."
         for each in self.slower:
             pairs = [(a, b) for a in gpus for b in gpus if any(each.speaks_of(a, b, name) for name in each.families)]
@@ -83,23 +82,17 @@ def at_most(own: Estimate, seconds: Quantity) -> Estimate:
     """The same, brought down to ``seconds`` where that is less. Its interval moves along, but still holds the first."""
     ratio = np.minimum(1.0, seconds / own.seconds)
     if np.ndim(own.seconds) == 0:
-        factor = float(ratio)
-        high = max(own.high * factor, own.seconds) if factor < 1.0 else own.high
-        return replace(own.scaled(factor), high=high)
-    high = np.where(ratio < 1.0, np.maximum(own.high * ratio, own.seconds), own.high)
-    return replace(own, seconds=own.seconds * ratio, low=own.low * ratio, high=high)
+        ratio = float(ratio)
+    high: Any = np.where(ratio < 1.0, np.maximum(own.high * ratio, own.seconds), own.high)
+    return replace(own.scaled(ratio), high=high if np.ndim(high) else float(high))
 
 
 @lru_cache
 def ordering(name: str = "vllm") -> Ordering:
     """What is known of an engine's kernels."""
-    values = tomllib.loads(DATA.joinpath(f"engines/{name}/ordering.toml").read_text(encoding="utf-8"))
+    values = read_data(f"engines/{name}/ordering.toml")
     return Ordering(
-        tuple(Bound(**{**each, "of": tuple(each["of"])}) for each in values["at_most"]),
-        tuple(
-            Slower(**{**each, **{key: tuple(each[key]) for key in ("kernels", "than", "families")}})
-            for each in values["slower"]
-        ),
+        tuple(Bound(**each) for each in values["at_most"]), tuple(Slower(**each) for each in values["slower"])
     )
 
 

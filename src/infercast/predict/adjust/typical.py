@@ -7,10 +7,9 @@ as good as those that were measured, and the upper end of the interval holds wha
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 
-from infercast.bundled import DATA
+from infercast.bundled import read_data
 from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.predict.families import family_of
@@ -44,5 +43,5 @@ class Typical(Roofline):
 @cache
 def _typical() -> dict[str, dict[str, Efficiency]]:
     """What was fitted, by vendor (``all``: any) and name."""
-    groups = tomllib.loads(DATA.joinpath("typical.toml").read_text(encoding="utf-8"))
-    return {group: {name: Efficiency(**row) for name, row in rows.items()} for group, rows in groups.items()}
+    groups = read_data("typical.toml").items()
+    return {group: {name: Efficiency(**row) for name, row in rows.items()} for group, rows in groups}

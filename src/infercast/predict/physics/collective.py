@@ -18,7 +18,7 @@ from infercast.hardware import Gpu
 from infercast.ops import Collective
 from infercast.predict.physics.collective_engine import engine_kernel
 from infercast.predict.physics.collective_library import library, message_latency
-from infercast.predict.physics.collective_links import Priced
+from infercast.predict.physics.collective_links import Timed
 from infercast.predict.physics.either import Kit, Number, kit_of
 from infercast.predict.physics.terms import Physics
 
@@ -44,7 +44,7 @@ NETWORK_EFFICIENCY, NETWORK_SOFTNESS = 0.85, 0.70
 RANK_SKEW = 1.2e-6
 
 
-def _inside(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
+def _inside(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     """A collective over the GPUs of one node."""
     if op.kind == "send_recv":  # one pair after the other, over what joins them all
         joined = gpu if gpu.is_linked(op.gpus) else replace(gpu, nvlink_bandwidth=0.0)
@@ -52,7 +52,7 @@ def _inside(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     return engine_kernel(op, gpu, message, x)
 
 
-def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
+def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     """Inside every node first (and last), then each GPU's share of the message over its own adapter."""
     node = gpu.gpus_per_node
     nodes = -(-op.gpus // node)
@@ -65,9 +65,9 @@ def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     transfer = carried / (gpu.network_bandwidth * NETWORK_EFFICIENCY)
     seconds = x.soft_pair(NETWORK_SOFTNESS, latency, transfer)
     if op.kind == "send_recv" or node == 1:
-        return Priced(seconds, latency, transfer, 0.0)
+        return Timed(seconds, latency, transfer, 0.0)
     inner = _inside(replace(op, gpus=node, library="nccl"), gpu, message, x)
-    return Priced(inner.seconds + seconds, inner.latency + latency, inner.transfer + transfer, inner.algorithm)
+    return Timed(inner.seconds + seconds, inner.latency + latency, inner.transfer + transfer, inner.algorithm)
 
 
 class Exchange:

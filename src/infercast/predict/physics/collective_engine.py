@@ -17,7 +17,7 @@ from infercast.hardware import Gpu
 from infercast.hardware.kernels import facts_of
 from infercast.ops import Collective
 from infercast.predict.physics.collective_library import library
-from infercast.predict.physics.collective_links import Priced, delay, is_switched, link_rate, merge
+from infercast.predict.physics.collective_links import Timed, delay, is_switched, link_rate, merge
 from infercast.predict.physics.either import Kit, Number
 
 MIB = 1 << 20
@@ -33,14 +33,14 @@ SYMMETRIC_LATENCY, SYMMETRIC_EFFICIENCY, MULTICAST_EFFICIENCY = 8.6e-6, 0.74, 0.
 CLOCK_POWER = 0.55
 
 
-def engine_kernel(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
+def engine_kernel(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     """What an engine does itself, and the library's where it leaves a collective to that."""
     limits = _limits(op, gpu, "own")
     # Without NVLink, engines give their own kernel up beyond two GPUs.
     if op.kind != "all_reduce" or not limits or not (gpu.is_linked(op.gpus) or op.gpus <= 2):
         return library(op, gpu, message, x)
 
-    def longer() -> Priced:
+    def longer() -> Timed:
         symmetric_limits = _limits(op, gpu, "symmetric")
         if not symmetric_limits or not is_switched(gpu, op.gpus):
             return library(op, gpu, message, x)
@@ -69,7 +69,7 @@ def _limit(limits: Mapping[Any, int], gpus: int) -> int:
     return next((size for most, size in limits.items() if gpus <= int(most)), 0)
 
 
-def _shots(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
+def _shots(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     """Read all of the others at once, or reduce a share and gather the rest."""
     one = message < _limit(ONE_SHOT_LIMITS, op.gpus)
     link = link_rate(gpu, op.gpus) * (SHOT_EFFICIENCY if gpu.is_linked(op.gpus) else 1.0)
@@ -77,10 +77,10 @@ def _shots(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     seconds = SHOT_LATENCY - saved + SHOT_STEP * (op.gpus - 1) + x.where(one, 0.0, SECOND_SHOT)
     latency = seconds * delay(gpu, CLOCK_POWER)
     transfer = x.where(one, (op.gpus - 1) * message, op.link_share * message) / link
-    return Priced(x.soft_pair(SHOT_SOFTNESS, latency, transfer), latency, transfer, x.where(one, 2.0, 3.0))
+    return Timed(x.soft_pair(SHOT_SOFTNESS, latency, transfer), latency, transfer, x.where(one, 2.0, 3.0))
 
 
-def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
+def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     """Copied in, reduced by two shots or by the switch, and copied out."""
     by_switch = op.gpus >= _engines()[op.library]["multicast_from"][gpu.compute_capability]
     carried, share = op.link_share * message, SYMMETRIC_EFFICIENCY
@@ -90,4 +90,4 @@ def _symmetric(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
     latency = x.like(message, SYMMETRIC_LATENCY * delay(gpu, CLOCK_POWER))
     # Two copies read and write it once each.
     transfer = carried / (link_rate(gpu, op.gpus) * share) + 4.0 * message / gpu.dram_bandwidth
-    return Priced(x.soft_pair(SHOT_SOFTNESS, latency, transfer), latency, transfer, 8.0 if by_switch else 7.0)
+    return Timed(x.soft_pair(SHOT_SOFTNESS, latency, transfer), latency, transfer, 8.0 if by_switch else 7.0)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from infercast.hardware import Gpu
 from infercast.hardware.kernels import facts_of
 from infercast.ops import Collective
-from infercast.predict.physics.collective_links import Priced, delay, is_switched, link_rate, merge, shorter
+from infercast.predict.physics.collective_links import Timed, delay, is_switched, link_rate, merge, shorter
 from infercast.predict.physics.either import Kit, Number
 
 
@@ -41,12 +41,12 @@ CLOCK_POWER = 1.8
 PCIE_DELAY = 1.63
 
 
-def library(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
+def library(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     """The algorithm and protocol that NCCL picks."""
     passes = 2 if op.kind == "all_reduce" else 1
     carried = op.link_share * message
 
-    def short() -> Priced:
+    def short() -> Timed:
         return _by(SHORT, carried, passes, op, gpu, 0.0, x)
 
     if not gpu.is_linked(op.gpus):
@@ -66,20 +66,18 @@ def message_latency(gpu: Gpu) -> float:
     return SHORT.latency * delay(gpu, CLOCK_POWER)
 
 
-def _by(
-    protocol: _Protocol, carried: Number, passes: int, op: Collective, gpu: Gpu, algorithm: float, x: Kit
-) -> Priced:
+def _by(protocol: _Protocol, carried: Number, passes: int, op: Collective, gpu: Gpu, algorithm: float, x: Kit) -> Timed:
     """One kernel: ``carried`` bytes cross each GPU's links."""
     slow = delay(gpu, CLOCK_POWER) * (1.0 if gpu.is_linked(op.gpus) else PCIE_DELAY)
     share = protocol.efficiency - protocol.pair_loss / op.gpus if gpu.is_linked(op.gpus) else 1.0
     latency = x.like(carried, (protocol.latency + passes * protocol.step * (op.gpus - 1)) * slow)
     transfer = carried / (link_rate(gpu, op.gpus) * share)
-    return Priced(x.soft_pair(protocol.softness, latency, transfer), latency, transfer, algorithm)
+    return Timed(x.soft_pair(protocol.softness, latency, transfer), latency, transfer, algorithm)
 
 
-def _exchange(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Priced:
+def _exchange(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     """Everyone sends to everyone: peers one by one and slowly, or all links filled."""
     bulk = _by(EXCHANGE, op.link_share * message, 1, op, gpu, 5.0, x)
     latency = x.like(message, (PEER_LATENCY + PEER_STEP * (op.gpus - 1)) * delay(gpu, CLOCK_POWER))
     transfer = message / op.gpus / PEER_RATE
-    return shorter(x, Priced(latency + transfer, latency, transfer, 4.0), bulk)
+    return shorter(x, Timed(latency + transfer, latency, transfer, 4.0), bulk)

@@ -14,7 +14,7 @@ REFERENCE_CLOCK = 1.83e9
 """Latencies are of an H200, at this clock."""
 
 
-class Priced(NamedTuple):
+class Timed(NamedTuple):
     """One algorithm: its time, and what it is made of."""
 
     seconds: Number
@@ -23,14 +23,14 @@ class Priced(NamedTuple):
     algorithm: Number
 
 
-def merge(x: Kit, first: Number, one: Callable[[], Priced], other: Callable[[], Priced]) -> Priced:
-    """``one`` where ``first`` holds, else ``other``; a single message is priced by the one that it takes."""
+def merge(x: Kit, first: Number, one: Callable[[], Timed], other: Callable[[], Timed]) -> Timed:
+    """``one`` where ``first`` holds, else ``other``; a single message is timed by the one that it takes."""
     if x is Plain:
         return one() if first else other()
-    return Priced(*[x.where(first, ours, theirs) for ours, theirs in zip(one(), other(), strict=True)])
+    return Timed(*[x.where(first, ours, theirs) for ours, theirs in zip(one(), other(), strict=True)])
 
 
-def shorter(x: Kit, one: Priced, other: Priced) -> Priced:
+def shorter(x: Kit, one: Timed, other: Timed) -> Timed:
     """``one`` where it takes less time, else ``other``."""
     return merge(x, one.seconds < other.seconds, lambda: one, lambda: other)
 

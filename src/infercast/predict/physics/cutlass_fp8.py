@@ -51,7 +51,7 @@ def is_known(op: Gemm, gpu: Gpu) -> bool:
 def fp8_products(
     m: Number, n: Number, k: Number, a: Machine, x: Kit, *, engine: bool = True, featured: bool = True
 ) -> tuple[tuple[Number, tuple[Number, ...]], list[Number]]:
-    """The price of products and its terms, and their features in their own units; weights are always cold."""
+    """The time of products and its terms, and their features in their own units; weights are always cold."""
     del engine, featured
     if issubclass(x, Floats):
         which: Number = _kernel(m, n, k)

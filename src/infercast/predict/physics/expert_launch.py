@@ -93,7 +93,7 @@ class _Product(NamedTuple):
     dram: Array
 
 
-class Prices(NamedTuple):
+class Times(NamedTuple):
     """Seconds of each configuration, and of its parts, both products together."""
 
     seconds: Array
@@ -122,8 +122,8 @@ def row_blocks(op: MoE, tiles: Tiles) -> Blocks:
     return Blocks(float(rows[0]), float(hit[0]), blocks, np.maximum(np.ceil(room / tiles.rows), blocks))
 
 
-def price_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) -> Prices:
-    """Price one layer's experts, one token count, under every configuration."""
+def time_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) -> Times:
+    """Time one layer's experts, one token count, under every configuration."""
     spread = row_blocks(op, tiles)
     up = (op.matrices - 1) * op.inter
     first = _product(op, gpu, tiles, spread, (up, op.hidden), constants)
@@ -131,7 +131,7 @@ def price_tiles(op: MoE, gpu: Gpu, tiles: Tiles, constants: Constants = FITTED) 
     tokens, rows = np.atleast_1d(np.asarray(op.tokens, dtype=np.float64)), np.array([spread.rows])
     others = float(between(op, gpu, tokens, rows, Arrays)[0]) + SMALL_KERNELS + PER_EXPERT * op.experts
     resident = blocks_per_sm(tiles, op.dtype, gpu)
-    return Prices(
+    return Times(
         seconds=first.seconds + second.seconds + others,
         products=first.seconds + second.seconds,
         tensor=first.tensor + second.tensor,

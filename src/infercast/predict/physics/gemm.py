@@ -29,26 +29,26 @@ __all__ = [
     "SHARES",
     "Machine",
     "Products",
-    "price_products",
     "products_of_sweep",
     "sizes_of",
     "swept_products",
+    "time_products",
 ]
 
 QUANTISE = SHARES.index("quantise")
 
 
-Priced = tuple[Number, tuple[Number, ...]]
+Timed = tuple[Number, tuple[Number, ...]]
 """Seconds of products in a table or in an engine, and their terms as in ``SHARES``."""
-Compute = Callable[..., tuple[Priced, list[Number]]]
-"""A function like `price_products`."""
+Compute = Callable[..., tuple[Timed, list[Number]]]
+"""A function like `time_products`."""
 Sizes = tuple[Array, Array, Array]
 
 
-def price_products(
+def time_products(
     m: Number, n: Number, k: Number, a: Machine, x: Kit, *, engine: bool, featured: bool = True
-) -> tuple[Priced, list[Number]]:
-    """The price of products, and their features in their own units.
+) -> tuple[Timed, list[Number]]:
+    """The time of products, and their features in their own units.
 
     A table repeats a kernel over a few weight matrices and times the quantising of its input with it. An ``engine``
     finds weights cold and quantises by a kernel of its own; its features are a table's, which is what learners know.
@@ -60,29 +60,29 @@ def price_products(
         if engine and not featured:
             return _finish(s, a, x, cold_plan, s.cold, quantise=False), []
         tabled = _finish(s, a, x, plan, s.warm, quantise=a.scaled)
-        priced = _finish(s, a, x, cold_plan, s.cold, quantise=False) if engine else tabled
-        return priced, columns(s, a, x, *tabled, plan)
+        timed = _finish(s, a, x, cold_plan, s.cold, quantise=False) if engine else tabled
+        return timed, columns(s, a, x, *tabled, plan)
     which, cold_which = choose_many(s, a, x)
     plan = plan_of(s, a, x, which)
     tabled = _finish(s, a, x, plan, s.warm, quantise=a.scaled)
     values = columns(s, a, x, *tabled, plan)
     if not engine:
         return tabled, values
-    priced = _finish(s, a, x, plan, s.cold, quantise=False)
+    timed = _finish(s, a, x, plan, s.cold, quantise=False)
     others = np.flatnonzero(which != cold_which)
     if others.size:  # few products are cut in another way when cold
         part = s.part(others)
         again = _finish(part, a, x, plan_of(part, a, x, cold_which[others]), part.cold, quantise=False)
-        priced[0][others] = again[0]
-        for term, value in zip(priced[1][:QUANTISE], again[1], strict=False):
+        timed[0][others] = again[0]
+        for term, value in zip(timed[1][:QUANTISE], again[1], strict=False):
             term[others] = value
-    return priced, values
+    return timed, values
 
 
-PRODUCTS: tuple[Compute, tuple[bool, ...]] = price_products, LOGARITHMIC
+PRODUCTS: tuple[Compute, tuple[bool, ...]] = time_products, LOGARITHMIC
 
 
-def _finish(s: Shapes, a: Machine, x: Kit, plan: Plan, traffic: Traffic, *, quantise: bool) -> Priced:
+def _finish(s: Shapes, a: Machine, x: Kit, plan: Plan, traffic: Traffic, *, quantise: bool) -> Timed:
     """The chosen candidate with a soft maximum; ``quantise`` adds the kernel that quantises ``x``."""
     miss, moving = traffic
     _, _, _, (tensor, l2, latency, longer, store), reduce = plan
@@ -125,5 +125,5 @@ def sizes_of(op: Gemm) -> Sizes:
 
 
 def products_of_sweep(op: Gemm, gpu: Gpu) -> tuple[Compute, tuple[bool, ...]]:
-    """What prices products of a sweep, and which of its features are logarithms to a learner."""
+    """What times products of a sweep, and which of its features are logarithms to a learner."""
     return (fp8_products, cutlass_fp8.LOGARITHMIC) if is_known(op, gpu) else PRODUCTS

@@ -14,7 +14,7 @@ from infercast.predict.physics.numbers import Kit, Number
 from infercast.predict.physics.terms import Array, log2
 
 SHARES = ("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise")
-"""The terms of a price: the first four overlap, the others add up."""
+"""The terms of an estimate: the first four overlap, the others add up."""
 # Tiles whose last-round fill is told to the learner: libraries choose among these and others.
 FILL_TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128), (192, 192))
 # fmt: off

@@ -86,7 +86,7 @@ def pipes_of(a: Machine, x: Kit, tile: Tile, rounds: Number, k: Number, latency:
 def choose_one(s: Shapes, a: Machine) -> tuple[Plan, Plan]:
     """The best plan of a single product, warm and cold. In a tie the smaller tile wins.
 
-    The loop spells `pipes_of` out once more: a quarter of a price's time is spent here.
+    The loop spells `pipes_of` out once more: a quarter of an estimate's time is spent here.
     """
     (_, warm), (_, cold), outputs, ceil = s.warm, s.cold, s.outputs, Floats.ceil
     m, all_k, across, along, per_sm, slots = s.m, s.k, s.across, s.along, a.per_sm, a.slots

@@ -1,6 +1,6 @@
 """Memory-bound kernels: norms, activations, rotary embedding, KV writes, embedding, sampling, quantising.
 
-Those that an engine's compiler writes are priced in ``compiled.py``. Of the others one thread block takes one row. The
+Those that an engine's compiler writes are timed in ``compiled.py``. Of the others one thread block takes one row. The
 time is that of the slowest of four pipes: DRAM for what L2 does not hold, L2 for everything, the multiprocessor's own
 load and store rate, and starting and streaming one block after another; a launch floor comes on top. How much of the
 traffic L2 holds depends on who wrote it: softly in a model, where a kernel reads what the last one wrote; with a cliff

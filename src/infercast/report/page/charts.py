@@ -41,7 +41,7 @@ def draw(name: str, description: str, height: float, paint: Callable[[Any, Tips]
     import matplotlib as mpl  # noqa: PLC0415 - half a second that only a report needs
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(fname=STYLE):
         figure, tips = Figure(figsize=(width, height)), Tips()
         paint(figure, tips)
         svg = inline_svg(figure, name, description, tips)

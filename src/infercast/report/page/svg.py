@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,34 +22,7 @@ VARIABLES = {
     PAPER: "paper",
     **{colour: f"s{number}" for number, colour in enumerate(SERIES)},
 }
-STYLE = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 9.0,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": MUTED,
-    "axes.titlecolor": INK,
-    "axes.titlesize": 10.0,
-    "axes.titlelocation": "left",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "text.color": INK,
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": MUTED,
-    "xtick.minor.visible": False,
-    "ytick.minor.visible": False,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "legend.labelcolor": INK,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-}
+STYLE = Path(__file__).parents[1] / "page.mplstyle"
 
 
 class Tips:
@@ -74,7 +48,7 @@ def inline_svg(figure: Figure, name: str, description: str, tips: Tips) -> str:
     import matplotlib as mpl  # noqa: PLC0415 - only those who draw need it
 
     text = StringIO()
-    with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
+    with mpl.rc_context({"svg.hashsalt": name}, STYLE):
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     svg = tips.write(text.getvalue()[text.getvalue().index("<svg") :])
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)

@@ -96,6 +96,12 @@ class KvCache:
         self.take(states)
         return self.grow(holding, num_cached + new_tokens)
 
+    def may_fit(self, holding: Holding, num_tokens: int) -> bool:
+        """Whether it is worth to look for what is cached: what only the sequence itself can find saves no block."""
+        if holding.path or self._windowed:
+            return True
+        return -(-num_tokens // self._block_size) * self.num_groups + self.shape.state_blocks <= self.num_free
+
     def blocks_to_start(self, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> int:
         """Blocks beyond the cached ones that must be free: for the first step, and for the most that are ever held."""
         size = self._block_size
@@ -173,19 +179,17 @@ class KvCache:
         line.spans.append(span)
         own.append(span)
 
-    def slide(self, holding: Holding, computed: int) -> bool:
-        """Release the blocks that no token after ``computed`` ones looks at; the last of them is forgotten first.
-
-        Returns whether there were any.
-        """
-        moved = False
+    def slide(self, holding: Holding, computed: int) -> None:
+        """Release the blocks that no token after ``computed`` ones looks at; the last of them is forgotten first."""
+        window = end = -1
         for group in self._windowed:
-            start, end = holding.first[group], min(self.shape.first_in_window(group, computed), holding.length)
+            if self.shape.windows[group] != window:  # groups with the same window stand side by side
+                window, end = self.shape.windows[group], self.shape.first_in_window(group, computed)
+                end = end if end < holding.length else holding.length
+            start = holding.first[group]
             if end > start:
-                moved = True
                 holding.first[group] = end
                 self._release(holding, group, start, end, named=True)
-        return moved
 
     def free(self, holding: Holding, *, done: bool = True) -> None:
         """Give everything back; the last block of a sequence is the first to be forgotten.

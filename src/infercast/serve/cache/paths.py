@@ -17,10 +17,12 @@ Path = tuple[tuple[int, int, int], ...]
 class _Node:
     """One segment after one history: its edge, and where another segment goes on along that edge."""
 
-    __slots__ = ("edge", "end", "longer", "taken_over_at")
+    __slots__ = ("children", "edge", "end", "longer", "taken_over_at")
 
     def __init__(self, edge: int) -> None:
         self.edge = edge
+        self.children: dict[tuple[int, int], _Node] = {}
+        """What follows, by how long the segment is and by content."""
         self.end = 0
         """Blocks up to here are the segment's own, as far as it was ever seen."""
         self.taken_over_at = -1
@@ -34,7 +36,8 @@ class PrefixPaths:
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._nodes: dict[tuple[_Node | None, int, int], _Node] = {}
+        self._root = _Node(0)
+        self._root.taken_over_at = 0
         self._num_edges = 0
 
     def path(self, request: Request) -> Path:
@@ -42,33 +45,38 @@ class PrefixPaths:
         segments = request.prefix
         if request.answer is not None and sum([segment.num_tokens for segment in segments]) == request.num_input:
             segments = (*segments, Segment(request.answer, request.num_output))
-        nodes, size = self._nodes, self._block_size
-        path: list[tuple[int, int, int]] = []
-        before: _Node | None = None
-        length = end = start = 0
+        size, node, path = self._block_size, self._root, []
+        length = end = start = edge = first = 0
         for segment in segments:
             # What follows a segment depends on how long it is, the blocks inside it do not.
-            node = nodes.get((before, length, segment.content))
-            if node is None:
-                node = nodes[before, length, segment.content] = _Node(self._edge_after(before, start))
-            length = segment.num_tokens
+            key = (length, segment.content)
+            child = node.children.get(key)
+            if child is None:
+                child = node.children[key] = _Node(self._edge_after(node, start))
+            node, length = child, segment.num_tokens
             end += length
             # A block belongs to the segment that holds its last token.
             last = end // size
-            while node.taken_over_at >= 0 and last > node.taken_over_at:
-                _append(path, node.edge, start, node.taken_over_at)
-                start = max(start, node.taken_over_at)
+            while True:
+                if node.edge != edge:
+                    if first < start:
+                        path.append((edge, first, start))
+                    edge, first = node.edge, start
+                if node.taken_over_at < 0 or last <= node.taken_over_at:
+                    break
+                start = node.taken_over_at if node.taken_over_at > start else start
                 if node.longer is None:
                     node.longer = _Node(self._new_edge())
                 node = node.longer
-            _append(path, node.edge, start, last)
             node.end = max(node.end, last)
-            before, start = node, last
+            start = last
+        if first < start:
+            path.append((edge, first, start))
         return tuple(path)
 
-    def _edge_after(self, before: _Node | None, start: int) -> int:
+    def _edge_after(self, before: _Node, start: int) -> int:
         """The first to follow a segment where it ends goes on along its edge."""
-        if before is None or before.taken_over_at >= 0 or before.end != start:
+        if before.taken_over_at >= 0 or before.end != start:
             return self._new_edge()
         before.taken_over_at = start
         return before.edge
@@ -76,13 +84,3 @@ class PrefixPaths:
     def _new_edge(self) -> int:
         self._num_edges += 1
         return self._num_edges
-
-
-def _append(path: list[tuple[int, int, int]], edge: int, start: int, end: int) -> None:
-    """Go along an edge up to ``end``; what goes on along the edge before makes that part longer."""
-    if end <= start:
-        return
-    if path and path[-1][0] == edge:
-        path[-1] = (edge, path[-1][1], end)
-    else:
-        path.append((edge, start, end))

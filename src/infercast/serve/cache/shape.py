@@ -58,7 +58,7 @@ class KvShape:
         if not window:
             return 0
         first = computed // window * window if self.chunked else max(0, computed - window + 1)
-        return first // self.sizes[group]
+        return first // (self.block_sizes[group] if self.block_sizes else self.block_size)
 
     def most_blocks(self, num_tokens: int, chunk: int) -> int:
         """Blocks that a sequence of ``num_tokens`` holds at its largest, computed at most ``chunk`` tokens a step."""

@@ -77,7 +77,7 @@ class Engine:
         return sorted([index for index in self.outstanding if not isnan(last_token[index])])
 
 
-class Gate:
+class RunningPool:
     """A pool while it runs: its router and its engines."""
 
     def __init__(
@@ -183,24 +183,24 @@ class Senders:
         self._at_once = min(len(workload.requests), workload.concurrency or len(workload.requests))
         self._free_at: list[float] = []
 
-    def begin(self, gate: Gate) -> None:
+    def begin(self, pool: RunningPool) -> None:
         """Send what needs no answer first."""
         for _ in range(self._at_once):
-            self._send(gate, 0.0)
+            self._send(pool, 0.0)
 
     def answer(self, time: float) -> None:
         """A client has its answer and may send the next request."""
         if self.is_closed:
             heapq.heappush(self._free_at, time)
 
-    def go_on(self, gate: Gate, until: float) -> None:
+    def go_on(self, pool: RunningPool, until: float) -> None:
         """Who has an answer by then sends, in order: engines do not tell of their answers in the order of time."""
         while self._free_at and self._free_at[0] <= until:
-            self._send(gate, heapq.heappop(self._free_at))
+            self._send(pool, heapq.heappop(self._free_at))
 
-    def _send(self, gate: Gate, time: float) -> None:
+    def _send(self, pool: RunningPool, time: float) -> None:
         for index, request in self._requests:
-            gate.send(index, request, max(time, request.arrival))
+            pool.send(index, request, max(time, request.arrival))
             return
 
 
@@ -213,29 +213,30 @@ def simulate_fleet(
     """
     check_workload(pool.replicas[0], workload)
     answered = 0
-    gate, senders = Gate(pool, len(workload.requests), watch), Senders(workload)
+    running, senders = RunningPool(pool, len(workload.requests), watch), Senders(workload)
     with no_garbage():
-        senders.begin(gate)
-        while next_gate([gate]) is not None:
-            engine = gate.next_engine()
-            for _, time in gate.take_turn(engine):
+        senders.begin(running)
+        while next_pool([running]) is not None:
+            engine = running.next_engine()
+            for _, time in running.take_turn(engine):
                 senders.answer(time)
                 answered += 1
                 if progress is not None and answered % TELL_EVERY == 0:
                     progress(answered, time)
-            senders.go_on(gate, gate.next_event)
-        gate.close()
-    return [engine.record for engine in gate.engines]
+            if senders.is_closed:
+                senders.go_on(running, running.next_event)
+        running.close()
+    return [engine.record for engine in running.engines]
 
 
-def next_gate(gates: Sequence[Gate]) -> Gate | None:
+def next_pool(pools: Sequence[RunningPool]) -> RunningPool | None:
     """Whose engine is furthest behind, once every request that reaches an engine before its clock is routed."""
     while True:
-        behind = min(gates, key=lambda each: each.furthest_behind)
-        receiving = min(gates, key=lambda each: each.next_delivery)
-        if receiving.next_delivery == inf or receiving.next_delivery > behind.furthest_behind:
-            return None if behind.furthest_behind == inf else behind
-        receiving.route()
+        clock, behind = min([(running.furthest_behind, number) for number, running in enumerate(pools)])
+        arrival, receiving = min([(running.next_delivery, number) for number, running in enumerate(pools)])
+        if arrival == inf or arrival > clock:
+            return None if clock == inf else pools[behind]
+        pools[receiving].route()
 
 
 def check_size(engines: int, requests: int) -> None:

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from infercast.serve.workload.request import Request, Segment
+from infercast.serve.workload.request import Request
+
+
+class _Node:
+    """One segment after one history."""
+
+    __slots__ = ("children", "holders")
+
+    def __init__(self) -> None:
+        self.children: dict[tuple[int, int], _Node] = {}
+        """What follows, by how long the segment is and by content."""
+        self.holders: dict[int, int] = {}
+        """The engines that were sent it, with the tokens of it that they have."""
 
 
 class PrefixIndex:
@@ -16,69 +28,69 @@ class PrefixIndex:
 
     def __init__(self, num_engines: int, cache_tokens: int, block_size: int) -> None:
         self._cache_tokens, self._block_size = cache_tokens, block_size
-        self._nodes: dict[tuple[int, int, int], int] = {}
-        # Of each node the engines that were sent it, with the tokens of it that they have.
-        self._holders: dict[int, dict[int, int]] = {}
-        # Of each engine its nodes and (negative) what requests have to themselves, least recently used first.
-        self._used: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(num_engines)]
+        self._root = _Node()
+        # Of each engine its nodes and (numbers) what requests have to themselves, least recently used first.
+        self._used: list[OrderedDict[_Node | int, int]] = [OrderedDict() for _ in range(num_engines)]
         self._num_tokens = [0] * num_engines
+        self._last: tuple[Request | None, list[_Node]] = (None, [])
+
+    def _chain(self, request: Request) -> list[_Node]:
+        """The nodes of a prompt's beginning, made where there are none; most are asked for twice in a row."""
+        if request is self._last[0]:
+            return self._last[1]
+        chain, node, length = [], self._root, 0
+        for segment in request.prefix:
+            # The tokens inside a segment do not depend on how long it goes on, what follows it does.
+            key = (length, segment.content)
+            child = node.children.get(key)
+            if child is None:
+                child = node.children[key] = _Node()
+            chain.append(child)
+            node, length = child, segment.num_tokens
+        self._last = request, chain
+        return chain
 
     def cached_tokens(self, request: Request) -> dict[int, int]:
         """Engines that have the beginning of a prompt, and how many tokens of it: whole blocks, never all of it."""
         found: dict[int, int] = {}
-        before = node = 0
-        complete: set[int] | None = None
-        for segment in request.prefix:
-            node = self._nodes.get((node, segment.content, 0), 0)
-            holders = self._holders.get(node)
-            if not holders:
-                break
-            holding = [engine for engine in (holders if complete is None else complete) if engine in holders]
+        chain = self._chain(request)
+        before, complete = 0, [*chain[0].holders] if chain else []
+        for segment, node in zip(request.prefix, chain, strict=True):
+            holders, tokens = node.holders, segment.num_tokens
+            holding = [engine for engine in complete if engine in holders]
+            complete = [engine for engine in holding if holders[engine] >= tokens]
             for engine in holding:
-                found[engine] = before + min(holders[engine], segment.num_tokens)
-            complete = {engine for engine in holding if holders[engine] >= segment.num_tokens}
-            before += segment.num_tokens
-            node = self._nodes.get((node, segment.content, segment.num_tokens), 0)
-            if not complete or not node:
+                if holders[engine] < tokens:
+                    found[engine] = before + holders[engine]
+            if not complete:
                 break
+            before += tokens
+            for engine in complete:
+                found[engine] = before
         most = request.num_input - 1
         return {engine: min(tokens, most) // self._block_size * self._block_size for engine, tokens in found.items()}
 
     def add(self, engine: int, number: int, request: Request) -> None:
         """An engine is sent a prompt."""
-        own = request.num_input - sum(segment.num_tokens for segment in request.prefix)
+        own = request.num_input - sum([segment.num_tokens for segment in request.prefix])
         if own > 0:
-            self._use(engine, -number - 1, own)
-        for node, segment in reversed(self._chain(request.prefix)):
-            held = self._holders.setdefault(node, {})
-            held[engine] = max(held.get(engine, 0), segment.num_tokens)
-            self._use(engine, node, held[engine])
+            self._use(engine, number, own)
+        for node, segment in zip(reversed(self._chain(request)), reversed(request.prefix), strict=True):
+            node.holders[engine] = tokens = max(node.holders.get(engine, 0), segment.num_tokens)
+            self._use(engine, node, tokens)
         self._forget(engine)
 
-    def _chain(self, prefix: tuple[Segment, ...]) -> list[tuple[int, Segment]]:
-        """The nodes of a beginning, made where there are none."""
-        chain, before = [], 0
-        for segment in prefix:
-            # The tokens inside a segment do not depend on how long it goes on, what follows it does.
-            inside = self._node(before, segment.content, 0)
-            chain.append((inside, segment))
-            before = self._node(inside, segment.content, segment.num_tokens)
-        return chain
-
-    def _node(self, before: int, content: int, num_tokens: int) -> int:
-        return self._nodes.setdefault((before, content, num_tokens), len(self._nodes) + 1)
-
-    def _use(self, engine: int, node: int, num_tokens: int) -> None:
+    def _use(self, engine: int, entry: _Node | int, num_tokens: int) -> None:
         used = self._used[engine]
-        self._num_tokens[engine] += num_tokens - used.get(node, 0)
-        used[node] = num_tokens
-        used.move_to_end(node)
+        self._num_tokens[engine] += num_tokens - used.get(entry, 0)
+        used[entry] = num_tokens
+        used.move_to_end(entry)
 
     def _forget(self, engine: int) -> None:
         """Give up what was used longest ago, until the rest fits in the cache."""
         used = self._used[engine]
         while self._num_tokens[engine] > self._cache_tokens and used:
-            node, num_tokens = used.popitem(last=False)
+            entry, num_tokens = used.popitem(last=False)
             self._num_tokens[engine] -= num_tokens
-            if node > 0:
-                del self._holders[node][engine]
+            if not isinstance(entry, int):
+                del entry.holders[engine]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.serve.fleet.pool import Gate, Pool, Senders, next_gate
+from infercast.serve.fleet.pool import Pool, RunningPool, Senders, next_pool
 from infercast.serve.loop import TELL_EVERY, Progress, Watcher
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, no_garbage
@@ -123,23 +123,23 @@ def simulate_disaggregated(
     check_workload(receiving(decode.replicas[0]), workload)
     num_requests, answered = len(workload.requests), 0
     of_prefill, of_decode = watch or ((), ())
-    first = Gate(prefill, num_requests, of_prefill)
-    second = Gate(decode, num_requests, of_decode, turned_into=receiving)
+    first = RunningPool(prefill, num_requests, of_prefill)
+    second = RunningPool(decode, num_requests, of_decode, turned_into=receiving)
     sizes = np.array([sequence_bytes(request.num_input) for request in workload.requests])
     wire = _Wire(link, len(first.engines), sizes)
     prompts = tuple(replace(request, num_output=1) for request in workload.requests)
     senders = Senders(replace(workload, requests=prompts))
     with no_garbage():
         senders.begin(first)
-        while (gate := next_gate([first, second])) is not None or wire.next_ready < inf:
+        while (pool := next_pool([first, second])) is not None or wire.next_ready < inf:
             # A transfer begins when every engine has said by then what else could have been ready before.
-            if gate is None or wire.next_ready <= gate.furthest_behind:
+            if pool is None or wire.next_ready <= pool.furthest_behind:
                 index, received = wire.send()
                 second.send(index, workload.requests[index], received, path=False)
                 continue
-            engine = gate.next_engine()
-            for index, time in gate.take_turn(engine):
-                if gate is first:
+            engine = pool.next_engine()
+            for index, time in pool.take_turn(engine):
+                if pool is first:
                     wire.put(engine.number, index, time)
                     continue
                 senders.answer(time)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable
 from itertools import accumulate
 
 from infercast.serve.cache.kv_cache import KvCache
@@ -41,6 +40,9 @@ class Cohort:
         # Members whose window leaves a block behind in such a step, and those who joined in the last two steps.
         self._leave: list[dict[Sequence, None]] = [{} for _ in range(self._block_size)]
         self._recent: list[list[Sequence]] = [[], []]
+        # The other members: the step in which each is as long as the shortest window, the first one first.
+        self._short: list[tuple[int, int, Sequence]] = []
+        self._shortest = min(self._windows, default=0)
         self._answering: dict[Sequence, None] = {}
         """Members whose answers others may look for."""
 
@@ -83,8 +85,7 @@ class Cohort:
         self._begin[phase][sequence] = None
         self.blocks[phase] += self._num_groups
         if self.is_windowed:
-            for phase in self._leaving_phases(sequence):
-                self._leave[phase][sequence] = None
+            heapq.heappush(self._short, (steps + self._shortest - computed, self._num_joined, sequence))
             self._recent[0].append(sequence)
         if sequence.shared > sequence.named:
             self._answering[sequence] = None
@@ -97,7 +98,7 @@ class Cohort:
         self.blocks[phase] -= self._num_groups
         if self.is_windowed:
             for phase in self._leaving_phases(sequence):
-                del self._leave[phase][sequence]
+                self._leave[phase].pop(sequence, None)
             for recent in self._recent:
                 if sequence in recent:
                     recent.remove(sequence)
@@ -111,11 +112,10 @@ class Cohort:
         sequence.num_produced = sequence.num_promised - self._unknown
         sequence.num_tokens = computed + (sequence.num_promised < sequence.num_output)
         sequence.joined = APART
-        if not self.is_windowed:
-            sequence.length = -(-computed // self._block_size)
+        sequence.length = -(-computed // self._block_size)
         self._cache.name(sequence, computed - self._unknown)
 
-    def due(self) -> Iterable[Sequence]:
+    def due(self) -> list[Sequence]:
         """Members that begin a block in the next step, in order."""
         begin = self._begin[(self.steps + 1) % self._block_size]
         return sorted(begin, key=lambda member: member.place)
@@ -156,32 +156,41 @@ class Cohort:
             if self.blocks[phase] > cache.num_free:  # now it matters who gives back before whom
                 return held
             self.name_answers(step - 1)
-            # What falls out of a window is handed out again in the order in which it did.
-            begin = self._begin[phase]
-            moving = {*self._leave[phase], *self._recent[1], *self._recent[0], *begin}
-            for member in sorted(moving, key=lambda each: each.place):
-                self._move_on(member, step)
-                if member in begin:
-                    self._begin_block(member, step)
-            self._recent = [[], self._recent[0]]
+            while self._short and self._short[0][0] <= step:
+                self._outgrow(heapq.heappop(self._short)[2])
+            moving = {*self._leave[phase], *self._recent[1], *self._recent[0]}
+            if moving:
+                # What falls out of a window is handed out again in the order in which it did.
+                begin = self._begin[phase]
+                for member in sorted({*moving, *begin}, key=lambda each: each.place):
+                    if member in moving:
+                        self._move_on(member, step)
+                    if member in begin:
+                        cache.take(self._num_groups)
+                self._recent = [[], self._recent[0]]
+            else:
+                cache.take(self.blocks[phase])
             held.append(cache.num_held)
         return held
+
+    def _outgrow(self, member: Sequence) -> None:
+        """A member is about as long as the shortest window, and leaves a block behind now and then from here on."""
+        if member.joined >= 0:
+            for phase in self._leaving_phases(member):
+                self._leave[phase][member] = None
 
     def _move_on(self, member: Sequence, step: int) -> None:
         """Let a member's windows leave behind what they do not look at in a step."""
         computed = member.num_computed + step - 1 - member.joined
+        member.length = -(-computed // self._block_size)
         self._cache.name(member, computed - self._unknown)
         behind = member.num_under_way + (self._behind if member.joined < step - 1 else 0)
         self._cache.slide(member, computed - behind)
 
-    def _begin_block(self, member: Sequence, step: int) -> None:
-        """Give a member another block if the token of a step needs one."""
-        self._cache.grow(member, member.num_computed + step - member.joined)
-
     def _leaving_phases(self, sequence: Sequence) -> set[int]:
         """Numbers of steps, modulo the block size, in which a block of the member falls out of a window."""
-        start = sequence.joined + 1 - sequence.num_computed
-        return {(start + window - 1 + self._behind) % self._block_size for window in self._windows}
+        start = sequence.joined + self._cache.shape.chunked - sequence.num_computed
+        return {(start + window + self._behind) % self._block_size for window in self._windows}
 
     def name_answers(self, step: int) -> None:
         """Let others find the blocks of answers that are known to be full when a step is planned, in their order."""

@@ -49,6 +49,10 @@ class Policy(Protocol):
         starts has to have room for, and who gave way comes back when its last step is done.
         """
 
+    @property
+    def decode_tokens(self) -> tuple[int, int]:
+        """Tokens that a decoding sequence computes in a step, and how many it yields: as many, but for drafts."""
+
     def chunk(self, missing: int, budget: int, *, alone: bool) -> int:
         """Tokens of a running prompt that a step computes; ``alone``: no other request is in the engine."""
 
@@ -83,6 +87,7 @@ class FirstCome:
     spares_lone_prompts: bool = False
     """The threshold does not hold for a request that is alone in the engine."""
     settles: bool = False
+    decode_tokens: tuple[int, int] = (1, 1)
 
     def chunk(self, missing: int, budget: int, *, alone: bool) -> int:
         """As much as there is, fits the budget and the threshold allows."""

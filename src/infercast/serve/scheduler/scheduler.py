@@ -41,7 +41,8 @@ class Scheduler:
         self._deep = steps_under_way > 2
         # With several batches under way, or prompts before everything, sequences do not decode step by step.
         in_turn = policy.steps_between_tokens > 1 or (policy.waits_for_tokens and steps_under_way > 1)
-        self._decode_together = decode_together and not (self._deep or policy.prompts_first or in_turn)
+        is_single = policy.decode_tokens == (1, 1)
+        self._decode_together = decode_together and is_single and not (self._deep or policy.prompts_first or in_turn)
         self.cohort = Cohort(cache, steps_under_way - 1, settles=self._settles)
         self._apart: list[Sequence] = []
         """Running sequences that are planned by themselves, in order."""
@@ -114,14 +115,17 @@ class Scheduler:
             for sequence in plan.left:
                 sequence.num_under_way -= 1
         done = plan.ending
-        for sequence in (*plan.left, *plan.sampled) if plan.left else plan.sampled:
+        sampled, yielded = plan.sampled, plan.yielded
+        if plan.left:
+            sampled, yielded = [*plan.left, *sampled], [1 for _ in plan.left] + yielded
+        for sequence, num_tokens in zip(sampled, yielded, strict=True):
             # Members of the cohort do not count along. Others may have been in a step too many, planned before the last
             # token was known.
             if sequence.joined != APART or sequence.num_produced == sequence.num_output:
                 continue
-            sequence.num_produced += 1
+            sequence.num_produced += num_tokens
             if self.policy.waits_for_tokens:
-                sequence.num_tokens += 1
+                sequence.num_tokens += num_tokens
             if sequence.length:
                 known = sequence.num_computed - (sequence.num_promised - sequence.num_produced)
                 self.cache.name(sequence, known)
@@ -159,6 +163,8 @@ class Scheduler:
                 continue
             if missing > 1:
                 missing = self.policy.chunk(missing, self._budget, alone=self._is_alone())
+            elif sequence.num_promised:
+                missing = min(self.policy.decode_tokens[0], self._budget)
             if not self._make_room(sequence, missing, plan):
                 break
             self._put(plan, sequence, missing)
@@ -195,13 +201,15 @@ class Scheduler:
 
     def _take_in_order(self, plan: Plan) -> None:
         """Blocks for the members that begin one, as long as there are any or somebody behind them gives way."""
-        for member in self.cohort.due():
-            if member.joined < 0:  # it gave way itself, and so did all behind it
+        cache, due, served = self.cache, self.cohort.due(), 0
+        while served < len(due):
+            count = min(cache.num_free // self._num_groups, len(due) - served)
+            cache.take(count * self._num_groups)
+            served += count
+            if served < len(due) and self._preempt(plan) is due[served]:
                 return
-            while self.cache.num_free < self._num_groups:
-                if self._preempt(plan) is member:
-                    return
-            self.cache.take(self._num_groups)
+            while due[-1].joined < 0:  # it gave way itself
+                due.pop()
 
     def _disband(self) -> None:
         """Every member is planned by itself, for once."""
@@ -290,9 +298,11 @@ class Scheduler:
         """Give a sequence its first blocks; returns the tokens it computes, 0 if it has to wait."""
         cache = self.cache
         num_tokens = sequence.num_input + sequence.num_produced
+        promised = self.policy.promised_tokens(sequence, num_tokens)
+        if not cache.may_fit(sequence, promised):
+            return 0
         num_cached = cache.longest_prefix(sequence, num_tokens)
         new_tokens = self.policy.first_chunk(num_tokens - num_cached, self._budget, alone=self._is_alone())
-        promised = self.policy.promised_tokens(sequence, num_tokens)
         if not new_tokens or not cache.admit(sequence, num_cached, new_tokens, promised, self._most_in_flight):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
@@ -301,7 +311,15 @@ class Scheduler:
     def _put(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
         """Enter a sequence into the plan and count its tokens as computed; if it caught up, it samples a token."""
         computed = sequence.num_computed
-        reached = sequence.num_computed = computed + new_tokens
+        reached = computed + new_tokens
+        samples = reached >= sequence.num_tokens
+        if samples:
+            # All that is computed stays, but for drafts that were wrong.
+            is_decoding = sequence.num_promised > 0 and sequence.num_tokens - computed == 1
+            yields = min(self.policy.decode_tokens[1], new_tokens) if is_decoding else 1
+            yields = min(yields, sequence.num_output - sequence.num_promised) if yields > 1 else 1
+            reached = sequence.num_tokens - 1 + yields
+        sequence.num_computed = reached
         plan.sequences.append(sequence)
         plan.new_tokens.append(new_tokens)
         plan.computed.append(computed)
@@ -312,9 +330,11 @@ class Scheduler:
         self.cache.name(sequence, reached if reached < known else known)
         if self._settles:
             sequence.num_under_way += new_tokens
-        if reached == sequence.num_tokens:
+        if samples:
             plan.sampled.append(sequence)
-            sequence.num_promised += 1
+            plan.yielded.append(yields)
+            sequence.num_promised += yields
             sequence.not_before = self._step + self.policy.steps_between_tokens
-            if not self.policy.waits_for_tokens and (sequence.num_promised < sequence.num_output or self._deep):
-                sequence.num_tokens += 1
+            if not self.policy.waits_for_tokens:
+                goes_on = sequence.num_promised < sequence.num_output or self._deep
+                sequence.num_tokens += yields if goes_on else yields - 1

@@ -54,7 +54,7 @@ class Plan:
 
     __slots__ = (
         "computed", "contexts", "decode_context", "decodes", "ending", "held", "left", "new_tokens", "num_preempted",
-        "sampled", "sequences", "started",
+        "sampled", "sequences", "started", "yielded",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -70,7 +70,8 @@ class Plan:
         self.started: list[Sequence] = []
         """Those that left the queue for this step."""
         self.sampled: list[Sequence] = []
-        """Those beside the cohort that a token is sampled for at the end of the step."""
+        """Those beside the cohort that are sampled for at the end of the step, and how many tokens that yields each."""
+        self.yielded: list[int] = []
         self.ending: list[Sequence] = []
         """Those of the cohort whose last token this step yields."""
         self.left: list[Sequence] = []

@@ -105,21 +105,10 @@ def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | No
     model = _model(run)
     longest = max(request.num_input + request.num_output for request in run.workload.requests)
     context = min(model.max_positions, run.max_model_len or longest + CONTEXT_MARGIN)
-    batched = flags.max_num_batched_tokens
-    settings = EngineSettings(
+    settings = EngineSettings(**{**flags.settings, "max_model_len": context})
+    if settings.max_num_batched_tokens is not None and not settings.enable_chunked_prefill:
         # Without chunks a prompt must fit in one step.
-        max_num_batched_tokens=batched if batched is None or flags.chunked_prefill else max(batched, context),
-        max_num_seqs=flags.max_num_seqs,
-        max_model_len=context,
-        gpu_memory_utilization=flags.gpu_memory_utilization,
-        block_size=flags.block_size,
-        enable_prefix_caching=flags.prefix_caching,
-        enable_chunked_prefill=flags.chunked_prefill,
-        async_scheduling=flags.async_scheduling,
-        max_cudagraph_capture_size=flags.max_cudagraph_capture_size,
-        cudagraph_mode=flags.cudagraph_mode,
-        prompts_first=flags.prompts_first,
-    )
+        settings = replace(settings, max_num_batched_tokens=max(settings.max_num_batched_tokens, context))
     return deploy(
         model,
         run.gpu,

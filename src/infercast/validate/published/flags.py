@@ -23,23 +23,14 @@ V0_BATCHED_TOKENS = 2048
 class ServerFlags:
     """What the words say; None is the engine's default."""
 
-    max_num_batched_tokens: int | None
-    max_num_seqs: int | None
-    max_model_len: int | None
-    max_cudagraph_capture_size: int | None
-    gpu_memory_utilization: float
-    block_size: int
+    settings: dict[str, Any]
+    """Of the engine, by its names."""
     kv_cache_dtype: str
-    prefix_caching: bool
-    async_scheduling: bool
-    cudagraph_mode: str
     fuse_allreduce_rms: bool | None
     expert_parallel: bool
     moe_backend: str
     eight_bit_experts: bool
     """Activations of 4-bit experts are quantised to 8 bits."""
-    chunked_prefill: bool
-    prompts_first: bool
 
 
 def read_flags(text: str, concurrency: int | None, isl: int | None, version: tuple[int, ...]) -> ServerFlags:
@@ -58,32 +49,34 @@ def read_flags(text: str, concurrency: int | None, isl: int | None, version: tup
     utilization = re.search(r"gpu_mem_util=([\d.]+\d)", lower)
     fused = re.search(r"fuse_allreduce_rms|allreduce fusion", lower) is not None
     is_v1 = version >= FIRST_V1
+    settings = {
+        "max_num_batched_tokens": number("max_num_batched_tokens") or (None if is_v1 else V0_BATCHED_TOKENS),
+        **{name: number(name) for name in ("max_num_seqs", "max_model_len", "max_cudagraph_capture_size")},
+        "gpu_memory_utilization": float(utilization[1]) if utilization else 0.9,
+        "block_size": number("block_size") or 16,
+        "enable_prefix_caching": is_v1 and "prefix_caching=off" not in lower and "no apc" not in lower,
+        "enable_chunked_prefill": is_v1,
+        "async_scheduling": "async_scheduling=on" in lower or version >= ASYNC_SINCE,
+        "cudagraph_mode": "full_decode_only" if "full_decode_only" in lower else "full_and_piecewise",
+        "prompts_first": not is_v1,
+    }
     return ServerFlags(
-        max_num_batched_tokens=number("max_num_batched_tokens") or (None if is_v1 else V0_BATCHED_TOKENS),
-        max_num_seqs=number("max_num_seqs"),
-        max_model_len=number("max_model_len"),
-        max_cudagraph_capture_size=number("max_cudagraph_capture_size"),
-        gpu_memory_utilization=float(utilization[1]) if utilization else 0.9,
-        block_size=number("block_size") or 16,
+        settings=settings,
         kv_cache_dtype="fp8" if "kv_cache_dtype=fp8" in lower else "auto",
-        prefix_caching=is_v1 and "prefix_caching=off" not in lower and "no apc" not in lower,
-        async_scheduling="async_scheduling=on" in lower or version >= ASYNC_SINCE,
-        cudagraph_mode=_graph_mode(lower),
         fuse_allreduce_rms=True if fused else None if version >= FUSED_SINCE else False,
         expert_parallel="expert-parallel on (" in lower or "expert_parallel=on" in lower,
         moe_backend="marlin" if "marlin" in lower else "trtllm" if "mxfp4xmxfp8" in lower else "auto",
         eight_bit_experts="mxfp4xmxfp8" in lower,
-        chunked_prefill=is_v1,
-        prompts_first=not is_v1,
     )
 
 
 def with_arguments(flags: ServerFlags, stated: Mapping[str, Any]) -> ServerFlags:
     """The same with an engine's own arguments over them, where the publisher kept those."""
-    names = ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "kv_cache_dtype")
+    names = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
     found = {name: stated[name] for name in names if stated.get(name) is not None}
-    return replace(flags, **found, expert_parallel=bool(stated.get("enable_expert_parallel", flags.expert_parallel)))
-
-
-def _graph_mode(lower: str) -> str:
-    return "full_decode_only" if "full_decode_only" in lower else "full_and_piecewise"
+    return replace(
+        flags,
+        settings={**flags.settings, **found},
+        kv_cache_dtype=stated.get("kv_cache_dtype") or flags.kv_cache_dtype,
+        expert_parallel=bool(stated.get("enable_expert_parallel", flags.expert_parallel)),
+    )

@@ -88,7 +88,7 @@ def _read_row(row: RowReader) -> PublishedRun:
         version=version,
         flags=flags,
         workload=read_workload(row, cached=not is_known),
-        max_model_len=row.whole("max_model_len") or flags.max_model_len,
+        max_model_len=row.whole("max_model_len") or flags.settings["max_model_len"],
         ttft=row.milliseconds("ttft_mean_ms") if is_known else None,
         tpot=row.milliseconds("tpot_mean_ms"),
         end_to_end=row.milliseconds("e2e_mean_ms"),

@@ -1,10 +1,10 @@
-"""Prices a second with the learned predictor on one core: single calls, a thousand and a million shapes at once.
+"""Estimates a second with the learned predictor on one core: single calls, a thousand and a million shapes at once.
 
 Shapes are drawn anew for every measurement, so nothing is remembered. Processor time, best of three. First the
 public call with sizes by name; the others ask the predictor. Of a million shapes as they are drawn here half are
 different for decode, and some ten thousand for prompts, experts and norms; equal ones are estimated once.
 
-    python benchmarks/speed/kernel_prices.py [kernels.npz]
+    python benchmarks/speed/kernel_estimates.py [kernels.npz]
 """
 
 import json
@@ -51,14 +51,14 @@ FAMILIES: dict[str, Callable[[int], Op]] = {
 }
 
 
-def best_seconds(make: Callable[[], list], price: Callable[..., object]) -> float:
-    """Processor seconds to price all operators, making them not counted."""
+def best_seconds(make: Callable[[], list], estimate: Callable[..., object]) -> float:
+    """Processor seconds to estimate all operators, making them not counted."""
     times = []
     for _ in range(RUNS):
         operators = make()
         start = time.process_time()
         for op in operators:
-            price(op)
+            estimate(op)
         times.append(time.process_time() - start)
     return min(times)
 
@@ -88,22 +88,22 @@ PUBLIC: dict[str, Callable[[], list[dict[str, int]]]] = {
 }
 
 results: dict[str, dict[str, float]] = {}
-print(f"{'family':12} {'one price':>12} {'1,000 at once':>15} {'1,000,000 at once':>19}")
+print(f"{'family':12} {'one estimate':>12} {'1,000 at once':>15} {'1,000,000 at once':>19}")
 for family, make_rows in PUBLIC.items():
 
-    def price_publicly(row: dict[str, int], family: str = family) -> object:
+    def estimate_publicly(row: dict[str, int], family: str = family) -> object:
         return infercast.estimate(family, GPU, predictor=PREDICTOR, **row)
 
-    price_publicly(make_rows()[0])
-    public = best_seconds(make_rows, price_publicly) / SINGLE
+    estimate_publicly(make_rows()[0])
+    public = best_seconds(make_rows, estimate_publicly) / SINGLE
     results[f"infercast.estimate {family}"] = {"one_us": 1e6 * public}
-    print(f"{'price(' + family + ')':18} {public * 1e6:6.1f} us")
+    print(f"{'estimate(' + family + ')':18} {public * 1e6:6.1f} us")
 million = best_seconds(
     lambda: [dict(zip("mnk", products(1_000_000), strict=True))],
     lambda row: infercast.estimate("gemm", GPU, predictor=PREDICTOR, **row),
 )
 results["infercast.estimate gemm"]["1000000_at_once_per_s"] = 1_000_000 / million
-print(f"{'price(gemm)':12} {1 / million:46.2f} M a s")
+print(f"{'estimate(gemm)':12} {1 / million:46.2f} M a s")
 for family, make in FAMILIES.items():
     PREDICTOR.estimate(make(1), GPU)
     operators = single(family)

@@ -1,0 +1,121 @@
+"""Families whose layers differ in more than a window: DeepSeek, Gemma 4, Llama 4 and MiMo-V2-Flash."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from infercast.errors import UnsupportedModelError
+from infercast.models.families.experts import after_dense_layers, deepseek_experts, routed_experts
+from infercast.models.families.fields import Fields
+from infercast.models.families.grouped import plain_networks
+from infercast.models.families.layers import (
+    Layer,
+    checked_kv_heads,
+    dense_feed_forward,
+    grouped_attention,
+    listed_windows,
+    rotary_dim,
+    useful_window,
+)
+from infercast.models.feed_forward import DenseFeedForward, FeedForward
+from infercast.models.mixers import GroupedAttention, LatentAttention
+
+
+def read_deepseek(fields: Fields) -> list[Layer]:
+    """DeepSeek-V2, V3, R1 and V3.1, Kimi-K2 and K2.5, GLM-4.7-Flash: attention over one compressed vector a token."""
+    attention = LatentAttention(
+        heads=fields.positive("num_attention_heads"),
+        kv_lora_rank=fields.positive("kv_lora_rank"),
+        q_lora_rank=fields.count("q_lora_rank"),
+        nope_dim=fields.positive("qk_nope_head_dim"),
+        rope_dim=fields.positive("qk_rope_head_dim"),
+        value_dim=fields.positive("v_head_dim"),
+    )
+    networks = after_dense_layers(fields) if fields.count("n_routed_experts") else plain_networks(fields)
+    return [Layer(attention, network) for network in networks]
+
+
+def read_gemma4(fields: Fields) -> list[Layer]:
+    """Gemma 4: layers that see everything have wider and fewer heads; experts may run beside the dense half."""
+    if fields.count("hidden_size_per_layer_input"):
+        raise UnsupportedModelError(f"{fields.where}: per-layer embeddings (Gemma 4 E2B, E4B) are not modelled yet")
+    if fields.count("num_kv_shared_layers"):
+        raise UnsupportedModelError(f"{fields.where}: layers that share a KV cache are not modelled yet")
+    windowed = listed_windows(fields) or [(index + 1) % 6 != 0 for index in range(fields.layers)]
+    local = grouped_attention(fields, window=fields.positive("sliding_window"), qk_norm=True)
+    everywhere = _global_attention(fields, local)
+    network: FeedForward = dense_feed_forward(fields)
+    norms = 4
+    if fields.flag("enable_moe_block"):
+        keys = ("num_experts", "moe_intermediate_size", "expert_intermediate_size")
+        network = routed_experts(fields, *keys, dense_inter=network.inter)
+        norms = 7  # beside its experts a layer norms the input and output of either feed-forward once more
+    return [Layer(local if here else everywhere, network, norms) for here in windowed]
+
+
+def _global_attention(fields: Fields, local: GroupedAttention) -> GroupedAttention:
+    head_dim = fields.positive("global_head_dim", default=local.head_dim)
+    shared = fields.flag("attention_k_eq_v")
+    # Only layers whose keys serve as values have a head count of their own.
+    key = "num_global_key_value_heads" if shared else "num_key_value_heads"
+    return replace(
+        local,
+        kv_heads=checked_kv_heads(fields, key, local.heads) if fields.raw(key) is not None else local.kv_heads,
+        head_dim=head_dim,
+        value_dim=head_dim,
+        rotary_dim=rotary_dim(fields.section("rope_parameters").section("full_attention"), head_dim),
+        window=0,
+        shared_key_value=shared,
+    )
+
+
+def read_llama4(fields: Fields) -> list[Layer]:
+    """Llama 4: attention in chunks where there are rotary positions, experts in every n-th layer."""
+    layers = fields.layers
+    rotated = fields.numbers("no_rope_layers") or [int((index + 1) % 4 != 0) for index in range(layers)]
+    fields.a_layer("no_rope_layers", rotated)
+    step = fields.positive("interleave_moe_layer_step", default=1)
+    listed = fields.numbers("moe_layers")
+    sparse_layers = set(range(step - 1, layers, step) if listed is None else listed)
+    bias = fields.flag("attention_bias")
+    attention = grouped_attention(fields, qkv_bias=bias, output_bias=bias)
+    everywhere = replace(attention, rotary_dim=0)
+    window = useful_window(fields, fields.count("attention_chunk_size", default=8192))
+    chunked = replace(attention, window=window, qk_norm=fields.flag("use_qk_norm"), chunked=window > 0)
+    inter = fields.positive("intermediate_size")
+    sparse = routed_experts(fields, "num_local_experts", "intermediate_size", shared_inter=inter)
+    dense = DenseFeedForward(fields.positive("intermediate_size_mlp", default=inter))
+    return [
+        Layer(chunked if rotated[index] else everywhere, sparse if index in sparse_layers else dense)
+        for index in range(layers)
+    ]
+
+
+def read_mimo_v2_flash(fields: Fields) -> list[Layer]:
+    """MiMo-V2-Flash: windowed layers with sinks and more key-value heads, values narrower than keys."""
+    windowed = fields.numbers("hybrid_layer_pattern") or [0] * fields.layers
+    is_sparse = fields.numbers("moe_layer_freq") or [1] * fields.layers
+    fields.a_layer("hybrid_layer_pattern", windowed)
+    fields.a_layer("moe_layer_freq", is_sparse)
+    everywhere = _mimo_attention(fields, "", "add_full_attention_sink_bias", 0)
+    sliding = _mimo_attention(fields, "swa_", "add_swa_attention_sink_bias", fields.positive("sliding_window"))
+    sparse, dense = deepseek_experts(fields), dense_feed_forward(fields)
+    return [
+        Layer(sliding if window else everywhere, sparse if experts else dense)
+        for window, experts in zip(windowed, is_sparse, strict=True)
+    ]
+
+
+def _mimo_attention(fields: Fields, prefix: str, sinks: str, window: int) -> GroupedAttention:
+    heads = fields.positive(f"{prefix}num_attention_heads", "num_attention_heads")
+    head_dim = fields.positive(f"{prefix}head_dim", "head_dim")
+    return GroupedAttention(
+        heads=heads,
+        kv_heads=checked_kv_heads(fields, f"{prefix}num_key_value_heads", heads),
+        head_dim=head_dim,
+        value_dim=fields.positive(f"{prefix}v_head_dim", "v_head_dim", default=head_dim),
+        rotary_dim=rotary_dim(fields, head_dim),
+        window=useful_window(fields, window),
+        qkv_bias=fields.flag("attention_bias"),
+        sinks=fields.flag(sinks),
+    )
