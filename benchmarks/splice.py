@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from infercast.errors import InputError
-from infercast.fit.provenance import data_hash, origin_of
+from infercast.fit.provenance import origin_of, table_hashes
 from infercast.fit.train import fit_artifact, read_samples
 from infercast.predict.artifact.artifact import load_artifact, save_artifact
 from infercast.predict.artifact.manifest import read_manifest
@@ -26,8 +26,8 @@ def main() -> None:
     asked = parser.parse_args()
     families = asked.families.split(",")
     artifact = load_artifact(asked.artifact, checked=False)  # its physics is about to be what it was fitted to
-    for name, found in data_hash(asked.data, families).items():
-        if artifact.header["data"].get(name) != found:
+    for name, found in table_hashes(asked.data, families).items():
+        if artifact.header["data"].get(name) != found[:16]:
             raise InputError(f"{asked.artifact} was not fitted on {asked.data / name}; fit all of it anew")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fitted.npz"

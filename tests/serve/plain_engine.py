@@ -81,7 +81,7 @@ class Scheduler:
         self._block_size = cache.shape.block_size
         self._is_windowed = any(cache.shape.windows)
         self._step = 0
-        self._most_in_flight = limits.max_num_batched_tokens * (steps_under_way if limits.settles else 1)
+        self._most_under_way = limits.max_num_batched_tokens * (steps_under_way if limits.settles else 1)
         # One step under way never sees the difference, two only in windows.
         self.settles = limits.settles and steps_under_way > (1 if self._is_windowed else 2)
         self._deep = steps_under_way > 2
@@ -216,7 +216,7 @@ class Scheduler:
         if self.chunk(missing, missing) > budget and not self.limits.chunked_prefill:
             return 0
         new_tokens = self.chunk(missing, budget)
-        if not self.cache.admit(sequence.holding, num_cached, new_tokens, num_tokens, self._most_in_flight):
+        if not self.cache.admit(sequence.holding, num_cached, new_tokens, num_tokens, self._most_under_way):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens

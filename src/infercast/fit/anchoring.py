@@ -51,5 +51,4 @@ def read_corrections(
 def _misses(part: Rows, variant: str, gpu: Gpu, artifact: Artifact, profile: KernelProfile) -> np.ndarray:
     """log(measured / predicted) of anchor rows, without their help."""
     predictor = Learned(artifact, profile.preferring(part.engine), as_tabled=True)
-    predicted = np.broadcast_to(predictor.estimate(part.op, gpu, (variant,)).seconds, part.seconds.shape)
-    return np.asarray(np.log(part.seconds / predicted))
+    return np.asarray(np.log(part.seconds / predictor.estimate(part.op, gpu, (variant,)).seconds))

@@ -139,11 +139,7 @@ def _score_artifact(
         for engine in {r.engine for r in rows}
     }
     for part in rows:
-        estimate = predictors[part.engine].estimate(part.op, load_gpu(part.gpu), (key_of(part)[3],))
-        seconds, low, high = (
-            np.broadcast_to(v, part.seconds.shape) for v in (estimate.seconds, estimate.low, estimate.high)
-        )
-        yield from _scored(part, seconds, low, high)
+        yield from _scored(part, *_estimated(predictors[part.engine], part, key_of(part)[3]))
 
 
 def _scored(part: Rows, seconds: Array, low: Array, high: Array, chosen: Array | None = None) -> Iterator[Scored]:
@@ -187,9 +183,7 @@ def _score_few_shot(rows: Sequence[Rows], artifact: Artifact, profile: KernelPro
         predictor = Learned(artifact, profile.preferring(key[2]), tier="unseen", as_tabled=True)
         samples = [sample_of(part) for part in parts]
         features = np.concatenate([sample.features for sample in samples])
-        predicted = [
-            _broadcast(predictor.estimate(part.op, load_gpu(part.gpu), (key[3],)).seconds, part) for part in parts
-        ]
+        predicted = [_estimated(predictor, part, key[3])[0] for part in parts]
         misses = np.log(np.concatenate([part.seconds for part in parts]) / np.concatenate(predicted))
         found = predictor.choose(parts[0].op, load_gpu(key[1]), (key[3],))
         learner = found.forest if found is not None else None
@@ -205,5 +199,7 @@ def _score_few_shot(rows: Sequence[Rows], artifact: Artifact, profile: KernelPro
             start = stop
 
 
-def _broadcast(values: Any, part: Rows) -> Array:
-    return np.broadcast_to(values, part.seconds.shape)
+def _estimated(predictor: Learned, part: Rows, variant: str) -> list[Array]:
+    """Seconds of some rows, and both ends of their intervals."""
+    found = predictor.estimate(part.op, load_gpu(part.gpu), (variant,))
+    return [np.broadcast_to(each, part.seconds.shape) for each in (found.seconds, found.low, found.high)]

@@ -17,11 +17,6 @@ from infercast.fit.tables import FILES
 PACKAGES = ("infercast", "numpy", "catboost", "pandas", "pyarrow")
 
 
-def data_hash(folder: Path, families: Sequence[str]) -> dict[str, str]:
-    """The beginning of a hash of each file that was read."""
-    return {name: found[:16] for name, found in table_hashes(folder, families).items()}
-
-
 def table_hashes(folder: Path, families: Sequence[str]) -> dict[str, str]:
     """A hash of each published table that was read."""
     paths = {FILES[family]: folder / FILES[family] for family in families}

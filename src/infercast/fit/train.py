@@ -208,12 +208,8 @@ def _boost(sample: Sample, settings: Settings) -> Forest:
 def _entry(key: Key, rows: int, misses: Array, *, offset: float, shrink: float) -> Entry:
     """What is known of a model's errors; ``misses`` are logs of measured / predicted on held-out rows."""
     low, high = np.quantile(misses, [0.1, 0.9])
-    family, gpu, engine, variant = key
     return Entry(
-        family=family,
-        gpu=gpu,
-        engine=engine,
-        variant=variant,
+        *key,
         rows=rows,
         offset=offset,
         shrink=shrink,

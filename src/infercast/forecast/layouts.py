@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp, inf
 
-from infercast.engines.deployment import check_nodes
+from infercast.engines.deployment import Deployment, check_nodes
 from infercast.engines.settings import Settings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, asked_settings, deploy, load_device, load_model
@@ -38,9 +39,6 @@ CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256
 """The usual load: so many clients, and the tokens of their requests."""
 ROUNDS = 2
 """Requests of each client by default: all of a length, they start and end together, and rounds are alike."""
-
-Tell = Callable[[str], None]
-"""Told of each layout before it is simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ def compare_layouts(
     pcie_topology: str | None = None,
     api_server: bool = True,
     predictor: str | Predictor = "learned",
-    tell: Tell | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> tuple[LayoutCost, ...]:
     """Simulate every layout that the model allows on every kind and number of GPUs; some do not fit, and say so.
 
@@ -134,11 +132,11 @@ def compare_layouts(
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine)
     devices = [with_topology(load_device(each, network), pcie_topology) for each in gpus]
     chosen = make_predictor(predictor, engine.family) if isinstance(predictor, str) else predictor
-    costs = []
+    start, costs = partial(deploy, config, settings=wanted, api_server=api_server, predictor=chosen), []
     for device, layout in layouts_of(config, devices, num_gpus):
         if tell is not None:
             tell(f"{layout} on {device.name}")
-        costs.append(_simulate(config, device, layout, wanted, load, router, api_server, chosen))
+        costs.append(_simulate(start, device, layout, load, router))
     return tuple(costs)
 
 
@@ -184,27 +182,16 @@ def _divisors(number: int) -> list[int]:
 
 
 def _simulate(
-    config: ModelConfig,
-    gpu: Gpu,
-    layout: ParallelLayout,
-    settings: Settings,
-    workload: Workload,
-    router: str | None,
-    api_server: bool,
-    predictor: Predictor,
+    start: Callable[..., Deployment], gpu: Gpu, layout: ParallelLayout, workload: Workload, router: str | None
 ) -> LayoutCost:
     """One layout: its memory, and its run."""
     try:
-        deployment = deploy(
-            config,
-            gpu,
-            settings,
+        deployment = start(
+            gpu=gpu,
             tensor_parallel_size=layout.tensor,
             pipeline_parallel_size=layout.pipeline,
             data_parallel_size=layout.data,
             enable_expert_parallel=layout.experts,
-            api_server=api_server,
-            predictor=predictor,
         )
     except DoesNotFitError as problem:
         return LayoutCost(gpu, layout, problem=str(problem))

@@ -94,13 +94,18 @@ def _slowest_table(workload: Workload, parts: RequestParts) -> RenderableType:
     for position in parts.total.argsort(kind="stable")[::-1][:SHOWN_REQUESTS].tolist():
         request = workload.requests[int(parts.requests[position])]
         total = float(parts.total[position])
-        shares = sorted(((float(part[position]) / total, name) for name, part in parts.parts.items()), reverse=True)
-        words = ", ".join(f"{name} {share:.0%}".replace("%", " %") for share, name in shares[:4] if share >= 0.01)
+        words = largest_parts({name: float(part[position]) for name, part in parts.parts.items()}, total)
         sent = format_seconds(float(parts.sent_at[position]))
         rows.append(
             (f"{int(parts.requests[position]):,}", sent, f"{request.num_input:,}", format_seconds(total), words)
         )
     return grid(("request", "sent at", "prompt", "TTFT", "largest parts"), rows, text_columns=0, notes_at=(4,))
+
+
+def largest_parts(parts: dict[str, float], total: float) -> str:
+    """What most of a request's time went to, in words."""
+    shares = sorted(((seconds / total, name) for name, seconds in parts.items()), reverse=True)
+    return ", ".join(f"{name} {100 * share:.0f} %" for share, name in shares[:4] if share >= 0.01)
 
 
 def _composition_table(composition: Composition) -> RenderableType:

@@ -25,6 +25,15 @@ def write_whole(path: Path, pieces: Iterable[str]) -> None:
         raise
 
 
+def write_in_folder(path: Path, text: str) -> None:
+    """The same in a folder that is made if need be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError(f"cannot write to {path}: {problem.strerror}") from None
+    write_whole(path, [text])
+
+
 def check_writable(path: Path, option: str, suffixes: tuple[str, ...]) -> None:
     """Refuse a file that could not be written or would not be recognised, before a long run and not after it."""
     if path.suffix not in suffixes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.intervals.intervals import LEVEL, Band, Intervals
 from infercast.forecast.latency import NAMES
 from infercast.report.layout import facts, grid, section
+from infercast.report.quantities import LATENCIES
 from infercast.units import MILLI, format_seconds
 
 if TYPE_CHECKING:
@@ -19,9 +20,8 @@ def render_intervals(intervals: Intervals) -> RenderableType:
     """A table for a terminal of 80 columns, and what holds for rates in a line below."""
     from rich.console import Group  # noqa: PLC0415 - JSON needs none of it
 
-    bands = (intervals.ttft, intervals.tpot, intervals.inter_token, intervals.end_to_end)
-    rows = zip(NAMES, *(_cells(band) for band in bands), strict=True)
-    table = grid(("", "TTFT", "TPOT", "inter-token", "end to end"), [list(row) for row in rows])
+    rows = zip(NAMES, *(_cells(getattr(intervals, each.name)) for each in LATENCIES), strict=True)
+    table = grid(("", *(each.short for each in LATENCIES)), [list(row) for row in rows])
     rates = ("output tokens/s", format_rates(intervals.output_tokens_per_second))
     return section(TITLE, Group(table, facts([rates])))
 
@@ -32,10 +32,7 @@ def interval_fields(intervals: Intervals | None) -> dict[str, Any]:
         return {}
     return {
         "interval_level": LEVEL,
-        "ttft_ms_interval": _milliseconds(intervals.ttft),
-        "tpot_ms_interval": _milliseconds(intervals.tpot),
-        "inter_token_ms_interval": _milliseconds(intervals.inter_token),
-        "end_to_end_ms_interval": _milliseconds(intervals.end_to_end),
+        **{f"{each.name}_ms_interval": _milliseconds(getattr(intervals, each.name)) for each in LATENCIES},
         "output_tokens_per_s_interval": list(intervals.output_tokens_per_second),
         "requests_per_s_interval": list(intervals.requests_per_second),
     }

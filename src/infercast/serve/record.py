@@ -29,7 +29,7 @@ class Record:
         self.num_output = np.zeros(num_requests, dtype=np.int64)
         self.num_cached = np.zeros(num_requests, dtype=np.int64)
         self.prefilling, self.decoding = PhaseTotals(), PhaseTotals()
-        """Steps that compute any prompt tokens (decodes may ride along), and steps of single new tokens only."""
+        """Steps that compute any prompt tokens (decodes may be beside them), and steps of single new tokens only."""
         self.running, self.waiting, self.kv_usage = Gauge(), Gauge(), Gauge()
         self.num_preemptions = 0
         self.last_end = np.nan

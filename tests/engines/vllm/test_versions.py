@@ -49,8 +49,8 @@ def test_steps_under_way(is_async: bool, stages: int, v1: int, v2: int) -> None:
 
 
 def test_room_for_what_is_under_way_is_asked_for_by_the_newer_version() -> None:
-    assert [resolved(engine, max_num_batched_tokens=4096).most_in_flight(1) for engine in (OLD, NEW)] == [4096, 8192]
-    assert resolved(NEW, max_num_batched_tokens=4096, async_scheduling=False).most_in_flight(1) == 4096
+    assert [resolved(engine, max_num_batched_tokens=4096).most_under_way(1) for engine in (OLD, NEW)] == [4096, 8192]
+    assert resolved(NEW, max_num_batched_tokens=4096, async_scheduling=False).most_under_way(1) == 4096
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -16,25 +17,20 @@ from infercast.errors import InputError
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, two_pools
 from infercast.serve.fleet.pool import MOST_ENGINES
 
-POOLS = "Pools"
+of_pools = partial(typer.Option, rich_help_panel="Pools")
 
 
-def _size(option: str, what: str) -> typer.models.OptionInfo:
+def _size(option: str, what: str) -> Any:
     """An option that is the size of something in a pool."""
-    info: typer.models.OptionInfo = typer.Option(option, metavar="N", help=what, rich_help_panel=POOLS)
-    return info
+    return of_pools(option, metavar="N", help=what)
 
 
 @takes(Served, Deployed, Shown)
 def command(
     context: typer.Context,
     model: options.Model,
-    prefill_gpu: Annotated[
-        str, typer.Option("--prefill-gpu", metavar="GPU", help="GPUs of the prefill pool.", rich_help_panel=POOLS)
-    ],
-    decode_gpu: Annotated[
-        str, typer.Option("--decode-gpu", metavar="GPU", help="GPUs of the decode pool.", rich_help_panel=POOLS)
-    ],
+    prefill_gpu: Annotated[str, of_pools("--prefill-gpu", metavar="GPU", help="GPUs of the prefill pool.")],
+    decode_gpu: Annotated[str, of_pools("--decode-gpu", metavar="GPU", help="GPUs of the decode pool.")],
     prefill_engines: Annotated[int, _size("--prefill-engines", "Engines of the prefill pool, each for itself.")] = 1,
     prefill_tp: Annotated[int, _size("--prefill-tp", "Tensor parallel size of each.")] = 1,
     prefill_pp: Annotated[int, _size("--prefill-pp", "Pipeline parallel size of each.")] = 1,
@@ -44,8 +40,7 @@ def command(
     decode_pp: Annotated[int, _size("--decode-pp", "Pipeline parallel size of each.")] = 1,
     decode_dp: Annotated[int, _size("--decode-dp", "Data parallel size of each; replicas may share experts.")] = 1,
     link: Annotated[
-        str,
-        typer.Option("--link", metavar="NAME", help="Between the pools: nvlink or a network.", rich_help_panel=POOLS),
+        str, of_pools("--link", metavar="NAME", help="Between the pools: nvlink or a network.")
     ] = DEFAULT_LINK,
     router: options.RouterName = None,
     **given: Any,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from infercast.cli.options import shared as options
 from infercast.cli.options.printed import Json, print_json, print_result
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
@@ -42,19 +42,29 @@ def fit(
 
       infercast fit ./tables --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
     """
-    _need_packages()
+    options.need_packages("fitting and scoring")
+    from infercast.fit.provenance import origin_of, sweep_hashes, table_hashes  # noqa: PLC0415 - only this command needs it
     from infercast.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
     from infercast.fit.train import fit_artifact, read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
 
     _need_folder(data, "DATA")
     _need_folder(out.parent, "--out")
-    chosen = _names("family", families, FAMILIES) or tuple(each for each in FAMILIES if (data / FILES[each]).exists())
+    chosen = options.known_names("family", families or "", FAMILIES) or tuple(
+        each for each in FAMILIES if (data / FILES[each]).exists()
+    )
     with _progress("reading") as tell:
         samples = read_samples(data, chosen, _gpus(gpus))
         if measurements is not None:
             samples |= sweep_samples(measurements, chosen)
-        origin = _origin(data, chosen, measurements)
-        fitted = fit_artifact(samples, out, _provenance(data, chosen, samples), tell, origin)
+        tables = table_hashes(data, chosen)
+        sweeps = {} if measurements is None else sweep_hashes(measurements, chosen)
+        provenance = {
+            "data": {name: found[:16] for name, found in tables.items()},
+            "gpus": sorted({key[1] for key in samples}),
+            "engines": sorted({key[2] for key in samples}),
+            "licence": "facts and figures; see docs/predict.md",
+        }
+        fitted = fit_artifact(samples, out, provenance, tell, origin_of({**tables, **sweeps}))
     rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
     size = out.stat().st_size
     if as_json:
@@ -84,7 +94,7 @@ def evaluate(
 
       infercast evaluate ./tables --artifact kernels.npz --gpus b200-sxm --tier unseen
     """
-    _need_packages()
+    options.need_packages("fitting and scoring")
     from infercast.fit.evaluate import score  # noqa: PLC0415 - only this command needs it
     from infercast.predict.artifact.artifact import load_artifact  # noqa: PLC0415 - only this command needs it
     from infercast.predict.default import default_artifact  # noqa: PLC0415 - only this command needs it
@@ -100,20 +110,13 @@ def evaluate(
             data,
             load_artifact(artifact) if artifact is not None else default_artifact(),
             kernel_profile(),
-            families=_names("family", families, FAMILIES) or FAMILIES,
+            families=options.known_names("family", families or "", FAMILIES) or FAMILIES,
             gpus=_gpus(gpus),
             tier=tier,
             in_sample=in_sample,
             anchors=anchors,
         )
     print_result(as_json, dict, render_evaluation, result)
-
-
-def _need_packages() -> None:
-    """Say what to install where the packages of infercast[fit] are missing."""
-    for name in ("pandas", "pyarrow", "catboost"):
-        if find_spec(name) is None:
-            raise InputError(f"fitting and scoring need {name}: pip install 'infercast[fit]'")
 
 
 def _need_folder(path: Path, what: str) -> None:
@@ -123,42 +126,7 @@ def _need_folder(path: Path, what: str) -> None:
 
 def _gpus(text: str | None) -> list[str] | None:
     """Names as the tables have them."""
-    names = _split(text)
-    return None if names is None else [load_gpu(name).name for name in names]
-
-
-def _split(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _names(kind: str, text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
-    names = tuple(_split(text) or ())
-    for name in names:
-        if name not in known:
-            raise UnknownNameError(kind, name, known)
-    return names
-
-
-def _provenance(
-    data: Path, families: tuple[str, ...], samples: Mapping[tuple[str, str, str, str], object]
-) -> dict[str, object]:
-    """Where an artefact comes from."""
-    from infercast.fit.provenance import data_hash  # noqa: PLC0415 - only this command needs it
-
-    return {
-        "data": data_hash(data, families),
-        "gpus": sorted({key[1] for key in samples}),
-        "engines": sorted({key[2] for key in samples}),
-        "licence": "facts and figures; see docs/predict.md",
-    }
-
-
-def _origin(data: Path, families: tuple[str, ...], measurements: Path | None) -> dict[str, object]:
-    """What the manifest says of this fit."""
-    from infercast.fit.provenance import origin_of, sweep_hashes, table_hashes  # noqa: PLC0415 - as above
-
-    sweeps = {} if measurements is None else sweep_hashes(measurements, families)
-    return origin_of({**table_hashes(data, families), **sweeps})
+    return None if text is None else [load_gpu(name).name for name in options.known_names("GPU", text)]
 
 
 @contextmanager

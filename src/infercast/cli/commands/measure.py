@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from infercast.cli.options import shared as options
 from infercast.cli.options.printed import Json, print_json
 from infercast.errors import InputError, UnknownNameError
 from infercast.measure.device import gpu_name, require_gpu
@@ -20,7 +21,7 @@ from infercast.measure.engines import ENGINES
 from infercast.measure.host import measure_host
 from infercast.measure.plan import FAMILIES
 from infercast.measure.sweep import Progress, Sweep, run_sweep
-from infercast.report.files import write_whole
+from infercast.report.files import write_in_folder
 from infercast.report.layout import facts, grid, section, show
 
 INTERRUPTED = 130
@@ -84,10 +85,7 @@ def command(
 def _families(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
-    for name in names:
-        if name not in FAMILIES:
-            raise UnknownNameError("kernel family", name, FAMILIES)
+    names = options.known_names("kernel family", text, FAMILIES)
     if not names:
         raise InputError(f"--families names none of {', '.join(FAMILIES)}")
     return names
@@ -160,11 +158,7 @@ def _host(out: Path, as_json: bool) -> None:
     times = measure_host(say=lambda text: typer.echo(text, err=True))
     result = {"gpu": gpu_name(), **times}
     path = out / result["gpu"] / "host.json"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise InputError(f"cannot write to {path}: {problem.strerror}") from None
-    write_whole(path, [json.dumps(result, indent=1) + "\n"])
+    write_in_folder(path, json.dumps(result, indent=1) + "\n")
     if as_json:
         print_json(result)
         return

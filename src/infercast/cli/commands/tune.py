@@ -15,11 +15,11 @@ from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
 from infercast.forecast.tune.advice import TOKENS, Tuning, tune_model
 from infercast.forecast.tune.trial import Trial, judge, layer_of
-from infercast.forecast.tune.tuned_file import TunedFile, tried_file, untried_file
+from infercast.forecast.tune.tuned_file import tried_file, untried_file
 from infercast.hardware import load_gpu
 from infercast.measure.device import gpu_name
 from infercast.measure.tuning import trial_cases, try_configurations
-from infercast.report.files import write_whole
+from infercast.report.files import write_in_folder
 from infercast.report.layout import facts, show
 from infercast.report.tuning import render_trials, render_tuning, trial_dict, tuning_dict
 
@@ -79,7 +79,8 @@ def command(
     result = tuning_dict(tuning) | ({"trials": [trial_dict(each) for each in trials]} if on_gpu else {})
     written = None
     if out is not None:
-        written = _write(out / result["file"], tried_file(tuning, trials) if on_gpu else untried_file(tuning))
+        written, chosen = out / result["file"], tried_file(tuning, trials) if on_gpu else untried_file(tuning)
+        write_in_folder(written, json.dumps(chosen, indent=4) + "\n")
     if as_json:
         print_json(result | ({} if written is None else {"written": str(written)}))
         return
@@ -112,12 +113,3 @@ def _try(tuning: Tuning, seconds: float) -> list[Trial]:
     if not trials:
         raise InputError(f"nothing was measured within --minutes {seconds / 60:g}; give more")
     return trials
-
-
-def _write(path: Path, configurations: TunedFile) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise InputError(f"cannot write to {path}: {problem.strerror}") from None
-    write_whole(path, [json.dumps(configurations, indent=4) + "\n"])
-    return path

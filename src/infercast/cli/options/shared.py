@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +12,7 @@ import typer
 
 from infercast.cli.options.counts import human_readable_int
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
-from infercast.errors import InputError
+from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
 from infercast.predict.artifact.artifact import load_artifact
 from infercast.predict.default import default_artifact
@@ -157,9 +157,7 @@ def choose_predictor(
         raise InputError(f"{given} improve learned estimates; leave out --predictor roofline")
     if anchors is not None and not anchors.is_dir():
         raise InputError(f"--anchors {anchors} is not a folder")
-    for package in ("pandas", "pyarrow", "catboost"):
-        if find_spec(package) is None:
-            raise InputError(f"measured kernels need {package}: pip install 'infercast[fit]'")
+    need_packages("measured kernels")
     profile = kernel_profile(engine_named(engine).family)
     artifact = default_artifact() if name == "learned" else load_artifact(Path(name))
     if measurements is not None:
@@ -172,6 +170,22 @@ def choose_predictor(
 
     corrections = read_corrections(anchors, load_gpu(gpu), artifact, profile)
     return Learned(artifact, profile, corrections=corrections)
+
+
+def need_packages(who: str) -> None:
+    """Say what to install where the packages of infercast[fit] are missing."""
+    for package in ("pandas", "pyarrow", "catboost"):
+        if find_spec(package) is None:
+            raise InputError(f"{who} need {package}: pip install 'infercast[fit]'")
+
+
+def known_names(kind: str, text: str, known: Collection[str] | None = None) -> tuple[str, ...]:
+    """Names with commas between them, all of which must be known; any is where nothing is said of that."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in names:
+        if known is not None and name not in known:
+            raise UnknownNameError(kind, name, known)
+    return names
 
 
 def comma_list(option: str, given: Sequence[str]) -> list[str]:

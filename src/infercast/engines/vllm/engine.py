@@ -70,7 +70,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         expert_launches=EXPERT_LAUNCHES,
         graphs=lambda settings: Graphs(settings.capture_sizes, settings.max_num_seqs, settings.cudagraph_mode),
         plan_memory=plan_memory,
-        tokens_under_way=lambda settings, layout: settings.most_in_flight(layout.pipeline),
+        tokens_under_way=lambda settings, layout: settings.most_under_way(layout.pipeline),
         host_type=VllmHost,
         host_model=lambda host, *what: VllmHostModel(host, launch_work(*what)),
         replica=vllm_replica,

@@ -80,7 +80,7 @@ class ResolvedSettings(EngineSettings):
         beside = self.max_num_seqs if self.version.captures_max_num_seqs else None
         return capture_sizes(largest, self.max_num_batched_tokens, beside)
 
-    def most_in_flight(self, stages: int) -> int:
+    def most_under_way(self, stages: int) -> int:
         """Tokens that a request's blocks have to have room for beside its window."""
         steps = self.steps_under_way(stages, v2_runner=True) if self.version.settles else 1
         return steps * self.max_num_batched_tokens

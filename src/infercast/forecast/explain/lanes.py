@@ -81,8 +81,7 @@ def lanes_of(run: Watched, begin: float, end: float) -> Lanes:
     engines, workload = run.engines, run.forecast.workload
     start = min(float(np.nanmin(engine.record.sent_at)) for engine in engines)
     most = MOST_SLICES // len(engines)
-    cuts = [_cut(engine, start, begin, end, most) for engine in engines]
-    last = min(cuts)
+    last = min(_cut(engine, start, begin, end, most) for engine in engines)
     return Lanes(
         begin=begin,
         end=min(last, run.forecast.duration),

@@ -43,8 +43,6 @@ class LoadCurves:
     """Requests that are being computed, on average."""
     waiting: list[float]
     """Requests that were sent and have not been started, on average."""
-    arrivals: list[float]
-    """Requests sent a second."""
     output_tokens: list[float]
     """Tokens produced a second."""
     kv_usage: list[float]
@@ -120,7 +118,6 @@ def _load_curves(run: Watched) -> LoadCurves:
         times=((edges[1:] + edges[:-1]) / 2).tolist(),
         running=running.tolist(),
         waiting=mean_in_system(sent, started, edges).tolist(),
-        arrivals=(np.histogram(sent, edges)[0] / width).tolist(),
         output_tokens=(sum(tokens) / width).tolist(),
         kv_usage=np.maximum.reduce(held).tolist(),
     )

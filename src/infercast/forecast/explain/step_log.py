@@ -52,7 +52,7 @@ class StepLog:
         """One step."""
         if estimate.slowed:
             self._slowed[len(self._ends)] = estimate.slowed
-        self._note(shape, estimate, [span.end], held)
+        self.stretch(shape, estimate, [span.end], held)
         share = estimate.gpu_seconds[0] / (shape.num_sequences if self._takes_in else shape.num_tokens)
         for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
             index = sequence.index
@@ -63,10 +63,7 @@ class StepLog:
                 self.prompt_end[index] = span.end
 
     def stretch(self, shape: StepShape, estimate: StepEstimate, ends: Sequence[float], held: Sequence[int]) -> None:
-        """Steps of decoding in a row."""
-        self._note(shape, estimate, ends, held)
-
-    def _note(self, shape: StepShape, estimate: StepEstimate, ends: Sequence[float], held: Sequence[int]) -> None:
+        """Steps in a row that are alike."""
         steps = len(ends)
         self._ends.extend(ends)
         self._held.extend(held)

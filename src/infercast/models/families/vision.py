@@ -7,6 +7,7 @@ An engine loads them with the language model, so they take memory even where nob
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from infercast.models.families.fields import Fields
@@ -15,78 +16,64 @@ from infercast.models.spec import VisionPart
 COLOURS = 3
 
 
-def _layers(count: int, hidden: int, inter: int, *, gated: bool = False, bias: bool = True) -> VisionPart:
-    """Equal layers of attention and feed-forward, with two norms each."""
+def _encoder(
+    count: int, hidden: int, inter: int, *, gated: bool = False, bias: bool = True, split: int = 0, whole: int = 0
+) -> VisionPart:
+    """Equal layers of attention and feed-forward, with two norms each, and what is ``split`` or ``whole`` beside."""
     matrices = 4 * hidden * hidden + (3 if gated else 2) * hidden * inter
     biases = 5 * hidden + (2 if gated else 1) * inter if bias else 0
-    return VisionPart(count * matrices, count * (biases + 2 * hidden))
+    return VisionPart(count * matrices + split, count * (biases + 2 * hidden) + whole)
 
 
-def _sum(*parts: VisionPart, whole: int = 0, split: int = 0) -> VisionPart:
-    return VisionPart(sum(part.split for part in parts) + split, sum(part.whole for part in parts) + whole)
+def _merged(fields: Fields, hidden: int) -> int:
+    """The width of patches that are merged before the language model sees them."""
+    return hidden * fields.positive("spatial_merge_size", default=2) ** 2
+
+
+def _patch(fields: Fields, default: int | None = None, frames: int = 1) -> int:
+    """Values of one patch of an image, or of several frames."""
+    return COLOURS * frames * fields.positive("patch_size", default=default) ** 2
 
 
 def _qwen3(fields: Fields, text_hidden: int) -> VisionPart:
     """Qwen3-VL: three more mergers feed inner layers to the language model (deepstack)."""
     hidden, depth = fields.positive("hidden_size"), fields.positive("depth")
-    merged = hidden * fields.positive("spatial_merge_size", default=2) ** 2
-    patch = COLOURS * fields.positive("temporal_patch_size", default=2) * fields.positive("patch_size") ** 2
+    merged, patch = _merged(fields, hidden), _patch(fields, frames=fields.positive("temporal_patch_size", default=2))
     mergers = 1 + len(fields.numbers("deepstack_visual_indexes") or [])
-    return _sum(
-        _layers(depth, hidden, fields.positive("intermediate_size")),
-        # Norms have biases too; those of the inner mergers are over merged patches.
-        whole=hidden * (patch + 1 + fields.positive("num_position_embeddings") + 2 * depth + 2)
-        + mergers * (merged + text_hidden)
-        + (mergers - 1) * 2 * merged,
+    # Norms have biases too; those of the inner mergers are over merged patches.
+    beside = hidden * (patch + 1 + fields.positive("num_position_embeddings") + 2 * depth + 2)
+    return _encoder(
+        depth,
+        hidden,
+        fields.positive("intermediate_size"),
+        whole=beside + mergers * (merged + text_hidden) + (mergers - 1) * 2 * merged,
         split=mergers * merged * (merged + text_hidden),
     )
 
 
-def _qwen2_5(fields: Fields, text_hidden: int) -> VisionPart:
-    """Qwen2.5-VL: gated layers."""
-    hidden = fields.positive("hidden_size")
-    return _sum(
-        _layers(fields.positive("depth"), hidden, fields.positive("intermediate_size"), gated=True),
-        _qwen_ends(fields, hidden, text_hidden, norms=1),
-    )
-
-
-def _qwen2(fields: Fields, text_hidden: int) -> VisionPart:
-    """Qwen2-VL."""
-    hidden, depth = fields.positive("embed_dim"), fields.positive("depth")
-    inter = hidden * fields.positive("mlp_ratio", default=4)
-    return _sum(
-        _layers(depth, hidden, inter),
-        _qwen_ends(fields, hidden, text_hidden, norms=2),
-        whole=2 * depth * hidden,
-    )
-
-
-def _qwen_ends(fields: Fields, hidden: int, text_hidden: int, norms: int) -> VisionPart:
-    """Patches in, merged patches out."""
-    merged = hidden * fields.positive("spatial_merge_size", default=2) ** 2
-    patch = COLOURS * fields.positive("temporal_patch_size", default=2) * fields.positive("patch_size", default=14) ** 2
-    return VisionPart(merged * (merged + text_hidden), hidden * (patch + norms) + merged + text_hidden)
+def _qwen2(fields: Fields, text_hidden: int, gated: bool = False) -> VisionPart:
+    """Qwen2-VL, and Qwen2.5-VL with gated layers, whose norms have no biases."""
+    depth, hidden = fields.positive("depth"), fields.positive("hidden_size" if gated else "embed_dim")
+    inter = fields.positive("intermediate_size") if gated else hidden * fields.positive("mlp_ratio", default=4)
+    merged, patch = _merged(fields, hidden), _patch(fields, 14, fields.positive("temporal_patch_size", default=2))
+    whole = hidden * (patch + (1 if gated else 2 + 2 * depth)) + merged + text_hidden
+    return _encoder(depth, hidden, inter, gated=gated, split=merged * (merged + text_hidden), whole=whole)
 
 
 def _siglip(fields: Fields, text_hidden: int) -> VisionPart:
     """Gemma 3: SigLIP and one matrix to the language model."""
     hidden, count = fields.positive("hidden_size"), fields.positive("num_hidden_layers")
-    patch = fields.positive("patch_size")
-    positions = (fields.positive("image_size") // patch) ** 2
-    return _sum(
-        _layers(count, hidden, fields.positive("intermediate_size")),
-        whole=hidden * (COLOURS * patch**2 + 1 + positions + 2 * count + 2 + 1 + text_hidden),
-    )
+    positions = (fields.positive("image_size") // fields.positive("patch_size")) ** 2
+    whole = hidden * (_patch(fields) + 1 + positions + 2 * count + 2 + 1 + text_hidden)
+    return _encoder(count, hidden, fields.positive("intermediate_size"), whole=whole)
 
 
 def _gemma4(fields: Fields, text_hidden: int) -> VisionPart:
     """Gemma 4: four norms a layer and norms on queries and keys; every GPU holds all of it."""
     hidden, count = fields.positive("hidden_size"), fields.positive("num_hidden_layers")
-    layers = _layers(count, hidden, fields.positive("intermediate_size"), gated=True, bias=False)
+    layers = _encoder(count, hidden, fields.positive("intermediate_size"), gated=True, bias=False)
     norms = count * (2 * hidden + 2 * fields.positive("head_dim"))
-    positions = 2 * fields.positive("position_embedding_size")
-    ends = hidden * (COLOURS * fields.positive("patch_size") ** 2 + positions + text_hidden)
+    ends = hidden * (_patch(fields) + 2 * fields.positive("position_embedding_size") + text_hidden)
     scales = 2 * hidden if fields.flag("standardize") else 0
     return VisionPart(0, layers.parameters + norms + ends + scales)
 
@@ -94,35 +81,19 @@ def _gemma4(fields: Fields, text_hidden: int) -> VisionPart:
 def _llama4(fields: Fields, text_hidden: int) -> VisionPart:
     """Llama 4: an adapter of two matrices after the encoder, and one to the language model."""
     hidden, count = fields.positive("hidden_size"), fields.positive("num_hidden_layers")
-    inter, patch = fields.positive("intermediate_size"), fields.positive("patch_size")
-    middle, out = fields.positive("projector_input_dim"), fields.positive("projector_output_dim")
-    positions = (fields.positive("image_size") // patch) ** 2 + 1
-    return _sum(
-        _layers(count, hidden, inter),
-        whole=hidden * (1 + positions + 2 * count + 4),
-        split=hidden * COLOURS * patch**2
-        + inter * middle
-        + middle * out
-        + fields.positive("vision_output_dim") * text_hidden,
-    )
+    inter, middle = fields.positive("intermediate_size"), fields.positive("projector_input_dim")
+    positions = (fields.positive("image_size") // fields.positive("patch_size")) ** 2 + 1
+    adapter = inter * middle + middle * fields.positive("projector_output_dim")
+    split = hidden * _patch(fields) + adapter + fields.positive("vision_output_dim") * text_hidden
+    return _encoder(count, hidden, inter, whole=hidden * (1 + positions + 2 * count + 4), split=split)
 
 
 def _pixtral(fields: Fields, text_hidden: int) -> VisionPart:
     """Mistral 3: Pixtral, whose patches are merged by four."""
-    hidden = fields.positive("hidden_size")
-    layers = _layers(
-        fields.positive("num_hidden_layers"),
-        hidden,
-        fields.positive("intermediate_size"),
-        gated=True,
-        bias=False,
-    )
-    merged = hidden * fields.positive("spatial_merge_size", default=2) ** 2
-    return _sum(
-        layers,
-        whole=hidden * (COLOURS * fields.positive("patch_size") ** 2 + 2) + merged * hidden,
-        split=text_hidden * (hidden + text_hidden),
-    )
+    hidden, count = fields.positive("hidden_size"), fields.positive("num_hidden_layers")
+    whole, split = hidden * (_patch(fields) + 2 + _merged(fields, hidden)), text_hidden * (hidden + text_hidden)
+    inter = fields.positive("intermediate_size")
+    return _encoder(count, hidden, inter, gated=True, bias=False, whole=whole, split=split)
 
 
 def _moonvit(fields: Fields, text_hidden: int) -> VisionPart:
@@ -130,12 +101,9 @@ def _moonvit(fields: Fields, text_hidden: int) -> VisionPart:
     hidden, count = fields.positive("vt_hidden_size"), fields.positive("vt_num_hidden_layers")
     positions = fields.positive("init_pos_emb_height") * fields.positive("init_pos_emb_width")
     merged = 4 * hidden
-    return _sum(
-        _layers(count, hidden, fields.positive("vt_intermediate_size")),
-        whole=hidden * (COLOURS * fields.positive("patch_size") ** 2 + 1 + positions + 2 * count + 4)
-        + merged * (merged + 1 + text_hidden)
-        + text_hidden,
-    )
+    ends = hidden * (_patch(fields) + 1 + positions + 2 * count + 4) + text_hidden
+    whole = ends + merged * (merged + 1 + text_hidden)
+    return _encoder(count, hidden, fields.positive("vt_intermediate_size"), whole=whole)
 
 
 class VisionFamily(NamedTuple):
@@ -152,7 +120,7 @@ VISION = {
     "Llama4ForConditionalGeneration": VisionFamily("Llama4ForCausalLM", _llama4),
     "Mistral3ForConditionalGeneration": VisionFamily("MistralForCausalLM", _pixtral),
     "Qwen2VLForConditionalGeneration": VisionFamily("Qwen2ForCausalLM", _qwen2),
-    "Qwen2_5_VLForConditionalGeneration": VisionFamily("Qwen2ForCausalLM", _qwen2_5),
+    "Qwen2_5_VLForConditionalGeneration": VisionFamily("Qwen2ForCausalLM", partial(_qwen2, gated=True)),
     "Qwen3VLForConditionalGeneration": VisionFamily("Qwen3ForCausalLM", _qwen3),
     "Qwen3VLMoeForConditionalGeneration": VisionFamily("Qwen3MoeForCausalLM", _qwen3),
 }

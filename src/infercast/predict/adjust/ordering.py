@@ -58,10 +58,6 @@ class Ordering(NamedTuple):
                     return other, bound.share
         return None
 
-    def excuse(self, gpu: Gpu, other: Gpu, family: str) -> float:
-        """How many times as long the first may take by a stated reason; 1 without one."""
-        return max((each.up_to for each in self.slower if each.speaks_of(gpu, other, family)), default=1.0)
-
     def notes(self, gpus: Sequence[Gpu]) -> Iterator[str]:
         """For people who compare these GPUs: what is known to be out of order, and what was put in order."""
         for bound in self.bounds:

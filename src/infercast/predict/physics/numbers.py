@@ -17,7 +17,7 @@ from infercast.predict.physics.terms import Array
 Number = Any
 """A float, or an array of floats."""
 CHUNK = 98_304
-"""Kernels in single precision at once: what is in flight stays in the processor's cache."""
+"""Kernels in single precision at once: what is worked on stays in the processor's cache."""
 HARDLY_CACHED = 0.25
 """A cache that is this share of the working set is no help: all of the traffic goes to DRAM."""
 

@@ -12,6 +12,7 @@ from infercast.forecast.intervals.intervals import Band
 from infercast.forecast.latency import NAMES
 from infercast.forecast.pools import PoolRun
 from infercast.forecast.saturation import OVERLOADED
+from infercast.report.breakdown import largest_parts
 from infercast.report.caveats import caveats
 from infercast.report.forecast import (
     PHASE_COLUMNS,
@@ -193,18 +194,12 @@ def _slowest(slowest: Sequence[SlowRequest]) -> str:
             format_seconds(each.sent_at),
             f"{each.num_input:,}" + (f"<small>{each.num_cached:,} cached</small>" if each.num_cached else ""),
             format_seconds(each.ttft),
-            escape(_reasons(each)),
+            escape(largest_parts(each.parts, each.ttft)),
         ]
         for each in slowest
     ]
     columns = ["request", "sent at", "prompt tokens", "TTFT", "where it went"]
     return charts.slowest_chart(slowest) + _table(columns, rows, words=(4,))
-
-
-def _reasons(request: SlowRequest) -> str:
-    """The largest parts of a first token's time, in words."""
-    shares = sorted(((seconds / request.ttft, name) for name, seconds in request.parts.items()), reverse=True)
-    return ", ".join(f"{name} {100 * share:.0f} %" for share, name in shares[:4] if share >= 0.01)
 
 
 def _sources(overview: Overview) -> str:

@@ -35,7 +35,7 @@ class Scheduler:
         self._block_size, self._num_groups = cache.shape.block_size, cache.num_groups
         self._is_windowed = any(cache.shape.windows)
         self._step = self._num_started = 0
-        self._most_in_flight = policy.max_num_batched_tokens * (steps_under_way if policy.settles else 1)
+        self._most_under_way = policy.max_num_batched_tokens * (steps_under_way if policy.settles else 1)
         # One step under way never sees the difference, two only in windows.
         self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
         self._deep = steps_under_way > 2
@@ -303,7 +303,7 @@ class Scheduler:
             return 0
         num_cached = cache.longest_prefix(sequence, num_tokens)
         new_tokens = self.policy.first_chunk(num_tokens - num_cached, self._budget, alone=self._is_alone())
-        if not new_tokens or not cache.admit(sequence, num_cached, new_tokens, promised, self._most_in_flight):
+        if not new_tokens or not cache.admit(sequence, num_cached, new_tokens, promised, self._most_under_way):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens

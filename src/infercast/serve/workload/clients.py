@@ -16,10 +16,6 @@ class Clients:
 
     def __init__(self, workload: Workload, path_seconds: float = 0.0, token_seconds: float = 0.0) -> None:
         self._requests = workload.requests
-        self.num_inputs = [request.num_input for request in workload.requests]
-        self.num_outputs = [request.num_output for request in workload.requests]
-        self.share_nothing = not any(request.prefix for request in workload.requests)
-        """Whether no request has a beginning in common with another."""
         self._path_seconds = path_seconds
         self._token_seconds = token_seconds
         self._next = 0
@@ -42,10 +38,6 @@ class Clients:
         self._look_ahead()
         return index, self._requests[index], sent
 
-    def request(self, index: int) -> Request:
-        """A request that has been sent."""
-        return self._requests[index]
-
     def answer(self, time: float) -> None:
         """A client has its whole answer and may send the next request."""
         if self._free_at is not None:
@@ -59,4 +51,4 @@ class Clients:
             if self._free_at is not None and self._free_at[0] > sent:
                 sent = self._free_at[0]
             self._sent_at = sent
-            self.next_arrival = sent + (self._path_seconds + self._token_seconds * self.num_inputs[self._next])
+            self.next_arrival = sent + (self._path_seconds + self._token_seconds * self._requests[self._next].num_input)
