@@ -183,10 +183,10 @@ class KernelTimer:
             (attention,) = self._time_sequences(queries, keys).tolist()
             return self._put_together(shape.num_tokens, shape.num_sequences, shape.num_sampled, attention)
         keys = keys + np.arange(min(steps, MOST_BATCHES))[:, None]
-        attention = self._time_sequences(queries[None, :], keys)
+        times = self._time_sequences(queries[None, :], keys)
         row, host, dense = self._decoding(shape.num_tokens, shape.num_sampled)
-        seconds = [dense + sum(kernels) for kernels in attention.tolist()]
-        return StepEstimate(seconds, attention.T.tolist(), host, (row, shape.num_sampled))
+        seconds = [dense + sum(kernels) for kernels in times.tolist()]
+        return StepEstimate(seconds, times.T.tolist(), host, (row, shape.num_sampled))
 
     def _time_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
         """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""
