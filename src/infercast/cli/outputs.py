@@ -14,7 +14,6 @@ import typer
 
 from infercast import __version__
 from infercast.errors import InputError
-from infercast.forecast.intervals.intervals import Intervals
 from infercast.report.files import check_writable, write_whole
 
 if TYPE_CHECKING:

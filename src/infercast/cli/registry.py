@@ -30,7 +30,7 @@ COMMANDS = {
         "Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold."
     ),
 }
-TOGETHER = {"gpus": "catalog", "hosts": "catalog", "fit": "fit", "evaluate": "fit"}
+TOGETHER = {"gpus": "catalog", "models": "catalog", "hosts": "catalog", "fit": "fit", "evaluate": "fit"}
 """Commands that share a module, in which they are functions of their names."""
 WITH_ENGINE = ("simulate", "kernels", "diagnose", "memory", "layouts", "disaggregate", "tune")
 """Commands that take the flags of an engine."""

@@ -1,4 +1,4 @@
-"""``infercast gpus`` and ``infercast hosts``: the machines that are known."""
+"""``infercast gpus``, ``infercast models`` and ``infercast hosts``: what is known."""
 
 from __future__ import annotations
 
@@ -31,6 +31,30 @@ def gpus(
         _print_all(as_json, catalog.gpu_dict, catalog.render_gpus, map(load_gpu, gpu_names()))
     else:
         print_result(as_json, catalog.gpu_dict, catalog.render_gpu, load_gpu(name))
+
+
+def models(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One model in full: a bundled name or a config.json.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the models that are bundled, or show how one config.json is understood.
+
+    For example:
+
+      infercast models qwen3-30b-a3b
+
+      infercast models ./config.json --json
+    """
+    from infercast.forecast.deploy import load_model  # noqa: PLC0415 - GPUs and hosts are shown without numpy
+    from infercast.models.library import model_names  # noqa: PLC0415
+    from infercast.report.models import model_dict, render_model, render_models  # noqa: PLC0415
+
+    if name is None:
+        _print_all(as_json, model_dict, render_models, map(load_model, model_names()))
+    else:
+        print_result(as_json, model_dict, render_model, load_model(name))
 
 
 def hosts(as_json: Json = False) -> None:
