@@ -9,6 +9,8 @@ import typer
 from infercast.cli.app import load_command, make_app
 from infercast.cli.registry import COMMANDS
 
+DEPLOYED = ("llama-3.1-8b", "--gpu", "h200-sxm")
+
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_says_what_the_command_says(name):
@@ -35,10 +37,16 @@ def test_a_command_may_stand_behind_two_dashes(infercast):
 @pytest.mark.parametrize(
     ("words", "spared"),
     [
-        (["--version"], {"typer", "numpy", "rich"}),
+        (["--version"], {"typer", "numpy", "rich", "difflib", "dataclasses"}),
         (["--help"], {"numpy", "infercast.cli.commands.simulate"}),
-        (["gpus", "--json"], {"rich", "infercast.cli.commands.simulate", "infercast.forecast.result"}),
-        (["memory", "llama-3.1-8b", "--gpu", "h200-sxm", "--json"], {"rich", "numpy.random"}),
+        (["gpus", "--json"], {"rich", "numpy", "infercast.engines", "infercast.models", "infercast.forecast"}),
+        (["hosts", "--json"], {"rich", "numpy", "infercast.engines", "infercast.models", "infercast.forecast"}),
+        (["models", "--json"], {"rich", "numpy.random", "infercast.forecast.result"}),
+        (["memory", *DEPLOYED, "--json"], {"rich", "numpy.random", "infercast.forecast.result"}),
+        (
+            ["simulate", *DEPLOYED, "--rate=9", "--num-requests=9"],
+            {"importlib.resources", "rich._emoji_codes", "rich.progress", "infercast.forecast.memory"},
+        ),
     ],
 )
 def test_a_command_loads_only_what_it_needs(words, spared):

@@ -62,6 +62,7 @@ def _answer(arguments: list[str]) -> None:
             print(f"infercast: no forecast depends on {', '.join(left_out)}; left out", file=sys.stderr)
     app = make_app(first if first in COMMANDS else None)
     gc.freeze()
+    gc.set_threshold(50_000)  # a simulation makes much and hardly any cycles
     gc.enable()
     app(arguments)
 

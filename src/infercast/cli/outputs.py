@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from infercast import __version__
 from infercast.errors import InputError
-from infercast.forecast.intervals.intervals import Intervals
 from infercast.report.files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from infercast.forecast.explain.watched import Watched
+    from infercast.forecast.intervals.intervals import Intervals
     from infercast.forecast.result import Forecast
 
 of_file = partial(typer.Option, rich_help_panel="Files")
@@ -39,8 +38,7 @@ RequestsOut = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Outputs:
+class Outputs(NamedTuple):
     """What to write where; checked before the run."""
 
     report: Path | None

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from infercast.engines.host import HostCosts, bundled_host
 from infercast.engines.settings import TYPES, Resolved, Settings
@@ -63,8 +63,7 @@ class HostModel(Protocol):
         """The share of what launching a prompt costs that was seen in one other model only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(NamedTuple):
     """What an engine calls things that others have, too; the first of each is its default."""
 
     kv_cache_dtypes: Mapping[str, str]
@@ -76,15 +75,14 @@ class Names:
     """How replicas that share experts exchange tokens; all but the first send each token to its experts alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flags:
+class Flags(NamedTuple):
     """What a pasted command that starts the engine may hold, without the dashes in front."""
 
     options: frozenset[str]
     """Options of ours, with underscores, that mean something to this engine."""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = {}
     """Flags that are settings of the engine and no options of ours."""
-    other_names: Mapping[str, str] = field(default_factory=dict)
+    other_names: Mapping[str, str] = {}
     """Flags that are options of ours under another name."""
     lists: Collection[str] = ()
     """Flags of ours that the engine takes with several values behind them."""
@@ -92,7 +90,7 @@ class Flags:
     """Flags without a value that change nothing; ``no-`` may be before each."""
     values: Collection[str] = ()
     """Flags with a value that change nothing."""
-    not_modelled: Mapping[str, str] = field(default_factory=dict)
+    not_modelled: Mapping[str, str] = {}
     """Flags that change a forecast and are not modelled, with what they are about."""
 
 
@@ -100,7 +98,7 @@ Asked = TypeVar("Asked", bound=Settings)
 Filled = TypeVar("Filled", bound=Resolved)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Engine(Generic[Asked, Filled]):
     """One release of an engine: its facts and its rules."""
 

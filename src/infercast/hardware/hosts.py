@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 from infercast.bundled import read_data
 from infercast.errors import UnknownNameError
@@ -11,8 +12,7 @@ MEASURED = "measured"
 """The machines that engines were measured on, and the default."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostCpu:
+class HostCpu(NamedTuple):
     """A CPU, and how fast one of its threads is."""
 
     name: str
@@ -22,6 +22,7 @@ class HostCpu:
     source: str
 
 
+@cache
 def host_cpus() -> dict[str, HostCpu]:
     """All that are known, slowest first."""
     values = read_data("hosts/cpus.toml")

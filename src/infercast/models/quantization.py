@@ -192,7 +192,7 @@ def _int4(name: str, settings: Fields, *, zero_point: bool) -> Scheme:
         group = 128
     if isinstance(group, bool) or not isinstance(group, int) or (group < 1 and group != -1):
         raise settings.wrong("group_size", "a whole number above zero, or -1 for one group a column")
-    return replace(schemes()[name], int4_scale_bytes=0.0 if group == -1 else (2.5 if zero_point else 2) / group)
+    return schemes()[name]._replace(int4_scale_bytes=0.0 if group == -1 else (2.5 if zero_point else 2) / group)
 
 
 def _fp8_cache(settings: Fields) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from infercast.bundled import read_data
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
+class Scheme(NamedTuple):
     """One way to quantise: the format of the weights, and that of what they are multiplied with ("" : base)."""
 
     weights: str

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from functools import cache
 
 from infercast.bundled import read_data
-from infercast.errors import InputError, UnknownNameError, UnsupportedModelError
+from infercast.errors import InputError, UnknownNameError, UnsupportedModelError, near_names
 
 MOST_SUGGESTED = 3
-LIKENESS = 0.6
 
 
 @cache
@@ -45,7 +43,7 @@ def _plain(name: str) -> str:
 def _near(plain: str, names: Iterable[str]) -> list[str]:
     """Names that may have been meant, never those of another generation: qwen2.5 is no guess for qwen3.5."""
     same = [each for each in names if _generation(each) in (_generation(plain), "")]
-    return difflib.get_close_matches(plain, same, n=MOST_SUGGESTED, cutoff=LIKENESS)
+    return near_names(plain, same, most=MOST_SUGGESTED)
 
 
 def _generation(plain: str) -> str:

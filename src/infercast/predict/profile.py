@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu
@@ -11,8 +12,7 @@ from infercast.ops import Op
 from infercast.predict.families import family_of
 
 
-@dataclass(frozen=True, slots=True)
-class KernelProfile:
+class KernelProfile(NamedTuple):
     """An engine's choice of kernels."""
 
     title: str
@@ -22,13 +22,13 @@ class KernelProfile:
     """For each architecture, those whose GPUs run the same kernels at the same efficiency."""
     experts: dict[str, dict[str, str]]
     """For each architecture and format of weights, whose kernel multiplies routed experts."""
-    spread_experts: dict[str, dict[str, str]] = field(default_factory=dict)
+    spread_experts: Mapping[str, dict[str, str]] = {}
     """The same of experts that are spread over GPUs, where it is another."""
     all_reduce: str = ""
     """What tables call its own all-reduce."""
     everywhere: tuple[str, ...] = ()
     """Families whose kernels are the same on every architecture."""
-    exceptions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    exceptions: Mapping[str, tuple[str, ...]] = {}
     """For an architecture, kernels (family or family/variant) that all measured GPUs stand for better than those."""
 
     def stands_alone(self, kernels: str, family: str, variant: str) -> bool:
@@ -46,7 +46,7 @@ class KernelProfile:
         tables = {
             family: (engine, *(each for each in names if each != engine)) for family, names in self.tables.items()
         }
-        return replace(self, tables=tables)
+        return self._replace(tables=tables)
 
 
 DEFAULT_ENGINE = "vllm"

@@ -9,6 +9,7 @@ import typer
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.groups import Deployed, Served, asked_deployment, takes
+from infercast.cli.options.printed import Json, print_result
 from infercast.errors import SaturatedError
 from infercast.forecast.explain.diagnose import diagnose
 from infercast.forecast.what_if import deploy_changed, parse_changes
@@ -27,7 +28,7 @@ def command(
     what_if: Annotated[
         str | None, typer.Option("--what-if", metavar="CHANGES", help="Diagnose it with changes: sms=160,gpu=...")
     ] = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
     **given: Any,
 ) -> None:
     """Rank kernels by what users would gain if each were as good as the best of its shape.
@@ -51,4 +52,4 @@ def command(
     diagnosis = diagnose(deployment, workload)
     if diagnosis.forecast.saturation is not None:
         raise SaturatedError(f"{diagnosis.forecast.saturation.sentence}; lower --rate or add GPUs")
-    options.print_result(as_json, diagnosis_dict, render_diagnosis, diagnosis)
+    print_result(as_json, diagnosis_dict, render_diagnosis, diagnosis)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.options import shared as options
+from infercast.cli.options.printed import Json, print_json
 from infercast.errors import InputError
 from infercast.forecast.estimate import estimate_kernel, estimate_table
 from infercast.forecast.shapes import SHAPES
@@ -64,7 +65,7 @@ def command(
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
     measurements: options.Measurements = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.
 
@@ -89,7 +90,7 @@ def command(
     estimate = estimate_kernel(used, device, family, values)
     numbers = {name: float(getattr(estimate, name)) for name in ("seconds", "low", "high")}
     if as_json:
-        options.print_json({**numbers, "source": estimate.source, "bound": str(estimate.bound)})
+        print_json({**numbers, "source": estimate.source, "bound": str(estimate.bound)})
         return
     interval = f"{format_seconds(numbers['low'])} to {format_seconds(numbers['high'])}"
     sizes = ", ".join(
@@ -102,7 +103,7 @@ def command(
 def _print_table(rows: list[dict[str, Any]], as_json: bool) -> None:
     """The table with its estimates, as it came: one line per row."""
     if as_json:
-        options.print_json(rows)
+        print_json(rows)
         return
     writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()

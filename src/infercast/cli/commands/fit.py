@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from infercast.cli.options import shared as options
+from infercast.cli.options.printed import Json, print_json, print_result
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
 from infercast.report.validation.evaluation import render_evaluation
@@ -31,7 +32,7 @@ def fit(
     measurements: Annotated[
         Path | None, typer.Option("--measurements", metavar="DIR", help="Also tables of `infercast measure`.")
     ] = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Fit kernel efficiencies to measured latencies and write an artefact that every command can use.
 
@@ -67,7 +68,7 @@ def fit(
     rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
     size = out.stat().st_size
     if as_json:
-        options.print_json({"written": str(out), "models": len(fitted), "rows": rows, "bytes": size})
+        print_json({"written": str(out), "models": len(fitted), "rows": rows, "bytes": size})
     else:
         typer.echo(f"{out}: {len(fitted)} models of {rows:,} rows, {size / 1e6:.2f} MB")
 
@@ -85,7 +86,7 @@ def evaluate(
     ] = None,
     anchors: Annotated[int, typer.Option("--anchors", help="Few-shot: measured points per kind of kernel.")] = 32,
     in_sample: Annotated[bool, typer.Option("--in-sample", help="Score rows that were fitted on, too.")] = False,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold.
 
@@ -115,7 +116,7 @@ def evaluate(
             in_sample=in_sample,
             anchors=anchors,
         )
-    options.print_result(as_json, dict, render_evaluation, result)
+    print_result(as_json, dict, render_evaluation, result)
 
 
 def _need_folder(path: Path, what: str) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from infercast.cli.options import shared as options
 from infercast.cli.options.groups import Deployed, asked_deployment, takes
+from infercast.cli.options.printed import Json, print_result
 from infercast.engines.registry import engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
@@ -43,7 +44,7 @@ def command(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the terms that each estimate is made of.")] = False,
     what_if: options.WhatIf = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
     **given: Any,
 ) -> None:
     """Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes.
@@ -80,12 +81,12 @@ def command(
     cost = estimate_step(deployment, shape, explain=explain or as_json)
     if what_if is None:
         tables = partial(render_step, question=question, explain=explain)
-        options.print_result(as_json, step_dict, tables, deployment, cost)
+        print_result(as_json, step_dict, tables, deployment, cost)
         return
     changes = parse_changes(what_if)
     other = deploy_changed(asked, changes)
     costs = (deployment, cost), (other, estimate_step(other, shape, explain=as_json))
-    options.print_result(as_json, steps_dict, partial(render_steps, question=question), *costs, changes.text)
+    print_result(as_json, steps_dict, partial(render_steps, question=question), *costs, changes.text)
 
 
 def _at_least(least: int, name: str, value: int) -> int:

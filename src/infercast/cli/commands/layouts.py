@@ -11,6 +11,7 @@ from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload
 from infercast.cli.options.groups import Deployed, Served, takes
+from infercast.cli.options.printed import Json, print_result
 from infercast.cli.progress import runs_bar
 from infercast.errors import InputError
 from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, ROUNDS, compare_layouts, count_layouts
@@ -44,7 +45,7 @@ def command(
     input_len: workload.InputLen = f"{NUM_INPUT}",
     output_len: workload.OutputLen = f"{NUM_OUTPUT}",
     router: options.RouterName = None,
-    as_json: options.Json = False,
+    as_json: Json = False,
     **given: Any,
 ) -> None:
     """Compare tensor, pipeline, data and expert parallelism: what fits, TTFT, TPOT and throughput per GPU.
@@ -73,7 +74,7 @@ def command(
             tell=tell,
             **{name: given[name] for name in OF_LAYOUTS},
         )
-    options.print_result(as_json, layouts_list, partial(render_layouts, model, load), costs)
+    print_result(as_json, layouts_list, partial(render_layouts, model, load), costs)
 
 
 def _counts(given: list[str]) -> list[int]:

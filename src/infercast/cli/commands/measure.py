@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.options import shared as options
+from infercast.cli.options.printed import Json, print_json
 from infercast.errors import InputError, UnknownNameError
 from infercast.measure.device import gpu_name, require_gpu
 from infercast.measure.engines import ENGINES
@@ -41,7 +42,7 @@ def command(
     host: Annotated[
         bool, typer.Option("--host", metavar="", help="Time an idle vLLM's CPU side instead: DIR/<gpu>/host.json.")
     ] = False,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Time the kernels of this machine's GPU at shapes tied to no model, and write a table per kernel family.
 
@@ -76,7 +77,7 @@ def command(
         typer.echo("infercast: stopped; the same command takes the sweep up again", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        options.print_json(_sweep_dict(result, out))
+        print_json(_sweep_dict(result, out))
     else:
         _show_sweep(result, out)
 
@@ -159,7 +160,7 @@ def _host(out: Path, as_json: bool) -> None:
     path = out / result["gpu"] / "host.json"
     write_in_folder(path, json.dumps(result, indent=1) + "\n")
     if as_json:
-        options.print_json(result)
+        print_json(result)
         return
     rows = [
         (str(model["layers"]), *_ends(model["first_token_ms"]), *_ends(model["decode_step_ms"]))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast import Deployment, Workload
 from infercast.cli import outputs
-from infercast.cli.options import shared as options
+from infercast.cli.options.printed import print_json, print_result
 from infercast.cli.progress import simulation_bar
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.intervals.intervals import forecast_intervals
@@ -23,8 +22,7 @@ Build = Callable[[Sequence[Deployment], str | None], System]
 """A system of deployments, behind another router if one is named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """What is to be served, and what is to be said of it."""
 
     workload: Workload
@@ -65,7 +63,7 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
     question.refuse_overload(forecast)
     intervals = forecast_intervals(forecast)
     question.files.write_requests(forecast)
-    options.print_result(question.as_json, forecast_dict, render_forecast, forecast, intervals)
+    print_result(question.as_json, forecast_dict, render_forecast, forecast, intervals)
 
 
 def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
@@ -85,7 +83,7 @@ def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Bu
             runs.append(watch_run(system, question.workload, progress=progress, steady=question.steady))
         question.refuse_overload(runs[-1].forecast)
     document, tables = (partial(make, breakdown=question.breakdown) for make in (runs_dict, render_runs))
-    options.print_result(question.as_json, document, tables, (runs[0], runs[1]), changes.text)
+    print_result(question.as_json, document, tables, (runs[0], runs[1]), changes.text)
 
 
 def _explain(question: Question, system: System) -> None:
@@ -102,7 +100,7 @@ def _explain(question: Question, system: System) -> None:
     parts = break_down(run) if question.breakdown else None
     if question.as_json:
         found = forecast_dict(run.forecast, intervals)
-        options.print_json(found if parts is None else {**found, "breakdown": breakdown_dict(parts)})
+        print_json(found if parts is None else {**found, "breakdown": breakdown_dict(parts)})
     else:
         tables = [] if parts is None else render_breakdown(question.workload, parts)
         show(*render_forecast(run.forecast, intervals), *tables)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from infercast.cli.options import shared as options
+from infercast.cli.options.printed import Json, print_json
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
 from infercast.forecast.tune.advice import TOKENS, Tuning, tune_model
@@ -44,7 +45,7 @@ def command(
         bool, typer.Option("--try", metavar="", help="Measure the default and the best on this machine's GPU.")
     ] = False,
     minutes: Annotated[float, typer.Option("--minutes", metavar="N", help="Time limit of --try, in minutes.")] = 4.0,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.
 
@@ -81,7 +82,7 @@ def command(
         written, chosen = out / result["file"], tried_file(tuning, trials) if on_gpu else untried_file(tuning)
         write_in_folder(written, json.dumps(chosen, indent=4) + "\n")
     if as_json:
-        options.print_json(result | ({} if written is None else {"written": str(written)}))
+        print_json(result | ({} if written is None else {"written": str(written)}))
         return
     note = [] if written is None else [facts([("written to", str(written))])]
     show(*(render_trials(tuning, trials) if on_gpu else render_tuning(tuning)), *note)

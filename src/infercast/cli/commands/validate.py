@@ -9,6 +9,7 @@ import typer
 
 from infercast.cli.commands.validate_published import validate_published
 from infercast.cli.options import shared as options
+from infercast.cli.options.printed import Json, print_result
 from infercast.cli.progress import runs_bar
 from infercast.errors import InputError
 from infercast.report.validation.profiles import profiles_list, render_profiles
@@ -42,7 +43,7 @@ def command(
     kernels: Annotated[
         bool, typer.Option("--kernels", metavar="", help="Also compare profiled steps, by kernel family.")
     ] = False,
-    as_json: options.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.
 
@@ -90,7 +91,7 @@ def command(
         document["profiles"] = profiles_list(profiles)
         document["summary"] |= summarise(profiles)
         parts += render_profiles(profiles)
-    options.print_result(as_json, lambda: document, lambda: parts)
+    print_result(as_json, lambda: document, lambda: parts)
 
 
 def _refuse_for_tables(

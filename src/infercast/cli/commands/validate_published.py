@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infercast.cli.options import shared as options
+from infercast.cli.options.printed import print_result
 from infercast.cli.progress import runs_bar
 from infercast.report.validation.published import published_dict, render_published
 from infercast.validate.published.compare import compare_published
@@ -16,4 +16,4 @@ def validate_published(files: list[Path], *, predictor: str, host: Path | None, 
     runs = [run for path in files for run in read_published(path)]
     with runs_bar("simulating", len(runs)) as progress:
         compared = compare_published(runs, predictor=predictor, host=host, progress=progress)
-    options.print_result(as_json, published_dict, render_published, compared)
+    print_result(as_json, published_dict, render_published, compared)

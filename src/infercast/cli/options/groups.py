@@ -15,6 +15,7 @@ from infercast.cli import outputs
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
+from infercast.cli.options.printed import Json
 from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.forecast.deploy import ROUTINGS, deploy
 from infercast.serve.workload.too_long import TOO_LONG
@@ -103,7 +104,7 @@ class Shown:
     trace_out: outputs.TraceOut = None
     trace_window: outputs.TraceWindow = outputs.WINDOW
     requests_out: outputs.RequestsOut = None
-    as_json: options.Json = False
+    as_json: Json = False
 
 
 def takes(*groups: type, only: Collection[str] = ()) -> Callable[[Command], Command]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,7 +19,6 @@ from infercast.predict.default import default_artifact
 from infercast.predict.learned import Learned
 from infercast.predict.profile import kernel_profile
 from infercast.predict.roofline import Predictor
-from infercast.report.layout import show
 from infercast.serve.fleet.router import POLICIES
 
 ENGINE = f"Engine ({engine_named().title}'s names and defaults)"
@@ -36,7 +34,6 @@ Model = Annotated[
 GpuName = Annotated[
     str, typer.Option("--gpu", metavar="GPU", help="Bundled name (see `infercast gpus`) or your own TOML file.")
 ]
-Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of tables.")]
 AllowOverload = Annotated[
     bool, typer.Option("--allow-overload", metavar="", help="Print a saturated run's numbers instead of refusing.")
 ]
@@ -197,16 +194,3 @@ def comma_list(option: str, given: Sequence[str]) -> list[str]:
     if not names or not all(names):
         raise InputError(f"{option} must be names with commas between them, not {','.join(given)!r}")
     return list(dict.fromkeys(names))
-
-
-def print_json(data: Any) -> None:
-    """One JSON document on standard output."""
-    typer.echo(json.dumps(data, indent=2, allow_nan=False))
-
-
-def print_result(as_json: bool, document: Callable[..., Any], tables: Callable[..., Any], *result: Any) -> None:
-    """A result as the JSON document or as the tables that these functions make of it."""
-    if as_json:
-        print_json(document(*result))
-    else:
-        show(*tables(*result))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.models.families.experts import after_dense_layers, experts_everywhere, qwen2_experts, qwen_experts
 from infercast.models.families.fields import Fields
@@ -28,14 +27,13 @@ __all__ = ["FAMILIES", "PREDICTION", "VISION", "Family", "Fields", "Layer", "arc
 PREDICTION = "multi-token prediction layers left out"
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """How one architecture is read."""
 
     read: Callable[[Fields], list[Layer]]
     tied: bool = False
     """Whether the head shares the embedding where the config does not say."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = {}
     """What a config.json may leave out."""
     note: str = ""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.errors import FileFormatError
 
@@ -16,8 +15,7 @@ Answer = bool | str
 """Yes or no, or the flag that says which."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(NamedTuple):
     """The fields of one config: ``values`` as parsed, ``where`` they were read from.
 
     ``outer`` are the fields around a nested ``text_config``; they answer what the inner ones leave out.

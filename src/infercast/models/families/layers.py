@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.families.fields import Fields
@@ -13,8 +13,7 @@ from infercast.models.mixers import GroupedAttention, Mixer
 from infercast.models.spec import Stack
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(NamedTuple):
     """One layer, in its place in the model."""
 
     mixer: Mixer

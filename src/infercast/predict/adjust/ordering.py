@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from infercast.predict.estimate import Estimate
 from infercast.predict.families import family_of
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """Kernels of an architecture that take at most a share of what they take on a GPU with less of everything."""
 
     kernels: str
@@ -30,8 +29,7 @@ class Bound:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Slower:
+class Slower(NamedTuple):
     """Families that are slower on a newer architecture than on an older one, as measured."""
 
     kernels: tuple[str, ...]
@@ -45,8 +43,7 @@ class Slower:
         return gpu.kernels in self.kernels and other.kernels in self.than and family in self.families
 
 
-@dataclass(frozen=True, slots=True)
-class Ordering:
+class Ordering(NamedTuple):
     """All that is known of it."""
 
     bounds: tuple[Bound, ...]
