@@ -108,7 +108,7 @@ class Loop:
                 self.record.note_last_tokens(scheduler.just_left)
                 scheduler.just_left.clear()
             if plan is not None:
-                step = self._time(plan, self._most_steps(plan, arrival))
+                step = self._time_beside(plan) if plan.sequences else self._time_decodes(plan, arrival)
                 if len(step.estimate.gpu_seconds) == 1:
                     self._launch(step)
                     continue
@@ -153,36 +153,36 @@ class Loop:
         under_way = self.under_way
         if not self.jump or len(under_way) != self.steps_under_way - 1 or self.timeline.slept:
             return 1
-        steps = self.scheduler.most_steps(plan)
         before = under_way[0] if under_way else None
         # Where a request ends with the step before, another one may start.
         if before and before.plan.ending and (self.scheduler.waiting or self.clients.wait_for_answers):
             return 1
+        steps = self.scheduler.most_steps(plan)
         if arrival is not None:
             coming = 2 + int(1.1 * (arrival - self.timeline.clock) / self._step_seconds)
             steps = coming if coming < steps else steps
         return steps if steps < MOST_STEPS else MOST_STEPS
 
-    def _time(self, plan: Plan, steps: int) -> Step:
-        """What a planned step takes, and so many in a row."""
-        timer, decodes, context, num_waiting = (
-            self.timer,
-            plan.decodes,
-            plan.decode_context,
-            len(self.scheduler.waiting),
-        )
+    def _time_decodes(self, plan: Plan, arrival: float | None) -> Step:
+        """What a step of decoding takes, and the same steps after it."""
+        decodes, context, num_waiting = plan.decodes, plan.decode_context, len(self.scheduler.waiting)
         shape = plan.shape if self.watch is not None or self.first_uses is not None else None
-        if not plan.sequences:
-            if shape is not None and self.first_uses is not None and not self.first_uses.knows(shape):
-                steps = 1
-            estimate = timer.decode(decodes, context, plan.contexts, steps)
-            return Step(plan, (decodes, num_waiting, decodes, context, decodes), estimate, shape)
-        sampled, tokens = len(plan.sampled), decodes + sum(plan.new_tokens)
-        sequences, total = decodes + len(plan.sequences), context + sum(plan.computed)
-        estimate = timer.compute(plan.beside, sampled, decodes, context, plan.contexts)
-        if tokens > sequences:
+        steps = self._most_steps(plan, arrival)
+        if self.first_uses is not None and shape is not None and not self.first_uses.knows(shape):
+            steps = 1
+        estimate = self.timer.decode(decodes, context, plan.contexts, steps)
+        return Step(plan, (decodes, num_waiting, decodes, context, decodes), estimate, shape)
+
+    def _time_beside(self, plan: Plan) -> Step:
+        """What a step takes in which others are computed beside those that decode together."""
+        decodes, context, sampled = plan.decodes, plan.decode_context, len(plan.sampled)
+        tokens, total = decodes + sum(plan.new_tokens), context + sum(plan.computed)
+        numbers = (decodes + len(plan.sequences), len(self.scheduler.waiting), tokens, total, decodes + sampled)
+        estimate = self.timer.compute(plan.beside, sampled, decodes, context, plan.contexts)
+        if tokens > numbers[0]:
             estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
-        return Step(plan, (sequences, num_waiting, tokens, total, decodes + sampled), estimate, shape)
+        shape = plan.shape if self.watch is not None or self.first_uses is not None else None
+        return Step(plan, numbers, estimate, shape)
 
     def _launch(self, step: Step) -> None:
         """Hand a step to the GPU, and take in the oldest result if as many are under way as may be."""

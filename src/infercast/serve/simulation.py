@@ -25,7 +25,7 @@ from infercast.serve.workload.request import Workload
 from infercast.serve.workload.source import Source
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Replica:
     """One engine: what its steps cost, what bounds them and how much it can remember."""
 

@@ -141,7 +141,7 @@ def _clipped(lengths: LengthDistribution, most: int) -> LengthDistribution:
     """The same up to ``most`` tokens; where there is no room at all they stay, and requests are found too long."""
     if most < 1:
         return lengths
-    return replace(lengths, minimum=min(lengths.minimum, most), maximum=min(lengths.maximum, most))
+    return lengths._replace(minimum=min(lengths.minimum, most), maximum=min(lengths.maximum, most))
 
 
 def refuse_idle_options(context: typer.Context, names: tuple[str, ...], replays: bool) -> None:

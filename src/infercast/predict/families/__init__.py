@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from importlib import import_module
 from typing import Any
 
 from infercast.errors import InputError
 from infercast.ops import Op
-from infercast.predict.families.attention import DECODE, PREFILL
-from infercast.predict.families.collective import COLLECTIVE
 from infercast.predict.families.family import Family
-from infercast.predict.families.gemm import GEMM
-from infercast.predict.families.memory_bound import MEMORY_BOUND
-from infercast.predict.families.moe import EXPERTS
 
 __all__ = ["FAMILIES", "families_of", "family_of"]
 
-FAMILIES = {family.name: family for family in (GEMM, PREFILL, DECODE, EXPERTS, MEMORY_BOUND, COLLECTIVE)}
+
+def _found() -> list[Family]:
+    """The records of all files here, so that another one needs no line in a list."""
+    names = sorted({file.split(".")[0] for file in os.listdir(__path__[0]) if not file.startswith("_")})
+    values = [value for name in names for value in vars(import_module(f"{__name__}.{name}")).values()]
+    return sorted({value for value in values if isinstance(value, Family)}, key=lambda family: family.position)
+
+
+FAMILIES = {family.name: family for family in _found()}
 """By the name that models are learned under."""
 _BY_OP: dict[type, tuple[Family, ...]] = {
     each.op: tuple(other for other in FAMILIES.values() if other.op is each.op) for each in FAMILIES.values()

@@ -110,6 +110,7 @@ def _ceiling_shape(op: Attention, gpu: Gpu) -> list[Any]:
 
 PREFILL = Family(
     name="attention_prefill",
+    position=1,
     op=Attention,
     accepts=lambda op: not _only_decodes(op),
     shapes={
@@ -150,6 +151,7 @@ PREFILL = Family(
 DECODE = replace(
     PREFILL,
     name="attention_decode",
+    position=2,
     accepts=_only_decodes,
     shapes={
         "decode": Shape(("batch", "kv_len", *_HEADS), _OPTIONS, lambda values: _build(values, 1, values["kv_len"] + 1))

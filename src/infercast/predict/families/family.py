@@ -69,6 +69,8 @@ class Family:
     """Kernels that are learned under one name; what has a default need not be said."""
 
     name: str
+    position: int = 100
+    """Where it stands among all, where they are listed."""
     op: type
     accepts: Callable[[Any], bool] = lambda _: True
     """Whether it is this one by the sizes of an operator, where those of one class are of several families."""

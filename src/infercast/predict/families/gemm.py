@@ -71,6 +71,7 @@ def _ceiling_shape(op: Gemm, gpu: Gpu) -> list[Any]:
 
 GEMM = Family(
     name="gemm",
+    position=0,
     op=Gemm,
     shapes={
         "gemm": Shape(

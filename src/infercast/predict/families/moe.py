@@ -92,6 +92,7 @@ def _build(values: Values) -> MoE:
 
 EXPERTS = Family(
     name="moe",
+    position=3,
     op=MoE,
     shapes={
         "moe": Shape(("tokens", "hidden", "inter", "experts", "topk"), {"dtype": "bf16", "weight_dtype": None}, _build)

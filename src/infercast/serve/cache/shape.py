@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import lcm
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class KvShape:
+class KvShape(NamedTuple):
     """Blocks of ``block_size`` tokens; ``windows`` has one entry a group of layers, 0 for full attention."""
 
     block_size: int = 16

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +36,7 @@ class Link:
     latency: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
+class Handover(NamedTuple):
     """What both pools did; arrays over requests, in seconds."""
 
     prefill: list[Record]

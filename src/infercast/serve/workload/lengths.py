@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +27,7 @@ LENGTH_FORMS = (
 _LARGEST_SIGMA = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class LengthDistribution:
+class LengthDistribution(NamedTuple):
     """A distribution of token counts; `parse_lengths` makes and checks one.
 
     Samples are rounded to whole tokens and clipped to ``minimum`` and ``maximum``.

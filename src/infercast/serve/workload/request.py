@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from infercast.serve.workload.lengths import LengthDistribution
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """A piece of prompt whose content is named: equal ids at equal positions are equal tokens."""
 
     content: int
