@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.serve.step import StepEstimate, StepShape
+from infercast.serve.step import StepEstimate
 
 Array = npt.NDArray[Any]
 
@@ -58,18 +58,6 @@ class PhaseTotals:
         # Steps that do not fill a portion yet, written out.
         self._left: Array = np.empty((0, 0))
 
-    def add(
-        self,
-        shape: StepShape,
-        estimate: StepEstimate,
-        seconds: Sequence[float],
-        waiting: int,
-        held_blocks: Sequence[int],
-    ) -> None:
-        """One or more steps of the same batch, whose contexts grow by a token a step, and how long each took."""
-        first = (shape.num_sequences, waiting, shape.num_tokens, shape.total_computed, shape.num_sampled)
-        self.note(first, estimate, seconds, held_blocks)
-
     def note(
         self,
         first: tuple[int, int, int, int, int],
@@ -77,7 +65,10 @@ class PhaseTotals:
         seconds: Sequence[float],
         held_blocks: Sequence[int],
     ) -> None:
-        """The same by numbers of the first step: sequences, waiting, tokens, context and sampled rows."""
+        """One or more steps of the same batch, whose contexts grow by a token a step, and how long each took.
+
+        ``first``: sequences, waiting, tokens, context and sampled rows of the first of them.
+        """
         steps = len(seconds)
         if not self._width:
             self._open(estimate)
