@@ -232,11 +232,16 @@ def simulate_fleet(
 def next_pool(pools: Sequence[RunningPool]) -> RunningPool | None:
     """Whose engine is furthest behind, once every request that reaches an engine before its clock is routed."""
     while True:
-        clock, behind = min([(running.furthest_behind, number) for number, running in enumerate(pools)])
-        arrival, receiving = min([(running.next_delivery, number) for number, running in enumerate(pools)])
+        behind = receiving = pools[0]
+        clock, arrival = behind.furthest_behind, behind.next_delivery
+        for other in pools[1:]:
+            if (others := other.furthest_behind) < clock:
+                clock, behind = others, other
+            if (others := other.next_delivery) < arrival:
+                arrival, receiving = others, other
         if arrival == inf or arrival > clock:
-            return None if clock == inf else pools[behind]
-        pools[receiving].route()
+            return None if clock == inf else behind
+        receiving.route()
 
 
 def check_size(engines: int, requests: int) -> None:

@@ -21,7 +21,7 @@ from infercast.serve.fleet.pool import Pool, RunningPool, Senders, next_pool
 from infercast.serve.loop import TELL_EVERY, Progress, Watcher
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, no_garbage
-from infercast.serve.step import StepEstimate, StepShape, StepTimer
+from infercast.serve.step import Contexts, GroupShape, Prompts, StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.workload.request import Workload
 
 
@@ -53,10 +53,18 @@ class _Received:
     """The step timer of an engine that finds its prompts computed: such a sequence costs a single token."""
 
     def __init__(self, timer: StepTimer) -> None:
-        self._timer = timer
+        self._timer, self._groups = timer, groups_of(timer)
+        self.decode = self._groups.decode
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         return self._timer(taken_in(shape), steps)
+
+    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        """All are sampled for, in one step of decoding."""
+        if num_first < len(beside):
+            return self(GroupShape(count, computed, contexts, beside, num_first))
+        before = [known + new - 1 for new, known in beside]
+        return self.decode(count + len(before), computed + sum(before), lambda: contexts() + before, 1)
 
 
 def taken_in(shape: StepShape) -> StepShape:
@@ -145,7 +153,8 @@ def simulate_disaggregated(
                 answered += 1
                 if progress is not None and answered % TELL_EVERY == 0:
                     progress(answered, time)
-            senders.go_on(first, min(first.next_event, second.next_event, wire.next_ready))
+            if senders.is_closed:
+                senders.go_on(first, min(first.next_event, second.next_event, wire.next_ready))
         first.close()
         second.close()
     prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))
