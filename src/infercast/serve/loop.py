@@ -99,10 +99,12 @@ class Loop:
 
         Whoever drives several engines gives the next turn to the one whose clock is furthest behind.
         """
-        scheduler = self.scheduler
+        scheduler, timeline, clients = self.scheduler, self.timeline, self.clients
         while True:
-            yield self.timeline.clock
-            arrival = self._take_in_requests()
+            yield timeline.clock
+            arrival = clients.next_arrival
+            if arrival is not None and arrival <= timeline.clock:
+                arrival = self._take_in_requests()
             plan = scheduler.plan()
             if scheduler.just_left:
                 self.record.note_last_tokens(scheduler.just_left)
@@ -113,7 +115,7 @@ class Loop:
                     self._launch(step)
                     continue
                 ahead = self._look_ahead(step)
-                if self.clients.wait_for_answers:  # somebody may still send a request that comes before
+                if clients.wait_for_answers:  # somebody may still send a request that comes before
                     self.is_ahead = True
                     yield ahead[2][-1]
                     self.is_ahead = False

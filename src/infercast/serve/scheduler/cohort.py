@@ -43,13 +43,8 @@ class Cohort:
         # The other members: the step in which each is as long as the shortest window, the first one first.
         self._short: list[tuple[int, int, Sequence]] = []
         self._shortest = min(self._windows, default=0)
-        self._answering: dict[Sequence, None] = {}
-        """Members whose answers others may look for."""
-
-    @property
-    def names_answers(self) -> bool:
-        """Whether steps of decoding make blocks that others may look for."""
-        return bool(self._answering)
+        self.answering: dict[Sequence, None] = {}
+        """Members whose answers others may look for: their steps make blocks that can be found."""
 
     def contexts(self) -> list[int]:
         """Tokens that each member has computed."""
@@ -88,7 +83,7 @@ class Cohort:
             heapq.heappush(self._short, (steps + self._shortest - computed, self._num_joined, sequence))
             self._recent[0].append(sequence)
         if sequence.shared > sequence.named:
-            self._answering[sequence] = None
+            self.answering[sequence] = None
 
     def leave(self, sequence: Sequence) -> None:
         """A member gets its own counts back."""
@@ -102,7 +97,7 @@ class Cohort:
             for recent in self._recent:
                 if sequence in recent:
                     recent.remove(sequence)
-        self._answering.pop(sequence, None)
+        self.answering.pop(sequence, None)
         steps = self.steps - sequence.joined
         if steps:
             sequence.num_under_way += self._behind
@@ -129,7 +124,7 @@ class Cohort:
 
     def steps_with_room(self, steps: int) -> int:
         """Of the steps after the next one, those for which there are blocks, even if windows give none back."""
-        room = self._cache.num_free
+        room = self._cache.num_blocks - self._cache.num_held
         if len(self.members) * self._num_groups * (1 + steps // self._block_size) <= room:
             return steps
         return bisect_right([*accumulate(self._blocks_needed(steps))], room)
@@ -194,10 +189,10 @@ class Cohort:
 
     def name_answers(self, step: int) -> None:
         """Let others find the blocks of answers that are known to be full when a step is planned, in their order."""
-        if not self._answering:
+        if not self.answering:
             return
         due: list[tuple[int, int, Sequence, int]] = []
-        for number, member in enumerate(self._answering):
+        for number, member in enumerate(self.answering):
             start = member.joined - member.num_computed + self._unknown
             full = min((step - start) // self._block_size, member.shared)
             blocks = range(member.named + 1, full + 1)
@@ -209,7 +204,7 @@ class Cohort:
         """Every member computes so many tokens, for which blocks were taken; returns those that have all of theirs."""
         self.steps += steps
         self.computed += steps * len(self.members)
-        if self._answering:
+        if self.answering:
             self.name_answers(self.steps)
         heap = self._last_steps
         if not heap or heap[0][0] > self.steps:

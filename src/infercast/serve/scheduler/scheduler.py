@@ -52,9 +52,8 @@ class Scheduler(Running):
         """How often in a row the step just planned can be computed before something changes that is known of."""
         if plan.sequences or plan.num_preempted or self._apart:
             return 1
-        can_start = self._budget > 0 and len(self.running) < self.policy.max_num_seqs
-        may_fit = not self._is_blocked or self._is_windowed or self.cohort.names_answers
-        if self.waiting and can_start and may_fit:
+        can_start = self.waiting and self._budget > 0 and len(self.running) < self.policy.max_num_seqs
+        if can_start and (not self._is_blocked or self._is_windowed or self.cohort.answering):
             return 1
         return self.cohort.steps_left()
 
@@ -88,11 +87,11 @@ class Scheduler(Running):
             self._is_blocked = False
         else:
             needed = cohort.blocks[(cohort.steps + 1) % self._block_size]
-            if cache.num_held + needed <= cache.num_blocks:
+            if not needed or cache.num_held + needed <= cache.num_blocks:
                 cache.take(needed)
             else:
                 self._take_in_order(plan)
-        if cohort.names_answers:
+        if cohort.answering:
             cohort.name_answers(cohort.steps + 1)
             self._is_blocked = False
         plan.decodes = count = len(cohort.members)
