@@ -150,6 +150,18 @@ def test_a_watcher_is_told_of_the_same_steps_in_stretches(scenario: Any) -> None
 
 
 @both
+@pytest.mark.parametrize("settles", [False, True])
+def test_windows_that_are_chunks_are_left_behind_as_wholes(
+    same: Same, timer: StepTimer, steps_under_way: int, settles: bool
+) -> None:
+    requests = tuple(Request(0.2 * i, 5 + 3 * i, 40, (Segment(i % 2, 4),)) for i in range(8))
+    shape = KvShape(4, (8, 0), chunked=True)
+    policy = FirstCome(64, 8, settles=settles)
+    replica = replica_of(timer, steps_under_way, policy=policy, num_blocks=90, kv_shape=shape)
+    same(replica, Workload(requests))
+
+
+@both
 def test_a_long_answer_takes_few_calls_of_the_timer(timer: StepTimer, steps_under_way: int) -> None:
     calls: list[int] = []
 

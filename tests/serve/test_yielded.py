@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from infercast.serve import FirstCome, Replica, simulate
@@ -49,14 +50,15 @@ def test_room_is_taken_for_drafts_and_the_context_grows_by_what_was_right() -> N
     assert lengths == [2, 3, 4, 4]
 
 
-def test_other_sequences_are_served_beside() -> None:
+def test_all_are_served_where_some_give_way() -> None:
     replica = Replica(
         lambda shape, steps=1: StepEstimate([0.01] * steps, [[0.01] * steps]),
         FirstCome(16, 8, decode_tokens=(3, 2)),
-        40,
+        12,
         KvShape(4),
     )
-    requests = tuple(Request(0.03 * i, 9 + i % 5, 1 + i % 7) for i in range(40))
+    requests = tuple(Request(0.03 * i, 9 + i % 5, 1 + i % 17) for i in range(40))
     record = simulate(replica, Workload(requests))
     assert record.num_output.tolist() == [request.num_output for request in requests]
-    assert record.num_preemptions >= 0
+    assert record.num_preemptions > 0
+    assert not np.isnan(record.last_token).any()

@@ -100,7 +100,7 @@ class KvCache:
         """Whether it is worth to look for what is cached: what only the sequence itself can find saves no block."""
         if holding.path or self._windowed:
             return True
-        return -(-num_tokens // self._block_size) * self.num_groups + self.shape.state_blocks <= self.num_free
+        return self.shape.blocks_for(num_tokens) * self.num_groups + self.shape.state_blocks <= self.num_free
 
     def blocks_to_start(self, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> int:
         """Blocks beyond the cached ones that must be free: for the first step, and for the most that are ever held."""
