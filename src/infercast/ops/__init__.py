@@ -6,5 +6,19 @@ from infercast.ops.elementwise import Elementwise
 from infercast.ops.gemm import Gemm
 from infercast.ops.moe import MoE
 from infercast.ops.op import Call, Op
+from infercast.ops.sparse import EncoderAttention, HyperConnection, IndexScores, SparseAttention, TopK
 
-__all__ = ["Attention", "Call", "Collective", "Elementwise", "Gemm", "MoE", "Op"]
+__all__ = [
+    "Attention",
+    "Call",
+    "Collective",
+    "Elementwise",
+    "EncoderAttention",
+    "Gemm",
+    "HyperConnection",
+    "IndexScores",
+    "MoE",
+    "Op",
+    "SparseAttention",
+    "TopK",
+]
