@@ -31,6 +31,8 @@ PUBLISHED = {
     "MiMo-V2-Flash": 309,
     "DeepSeek-R1": 671,
     "DeepSeek-V3": 671,
+    "DeepSeek-V3.2": 671.9,
+    "GLM-5": 744,
     "gemma-4-26B": 25.2,
     "Gemma-4-26B": 25.2,
     "Gemma-4-31B": 30.7,

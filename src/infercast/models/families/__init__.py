@@ -19,6 +19,7 @@ from infercast.models.families.grouped import (
     upper_layers,
 )
 from infercast.models.families.layers import Layer, gather
+from infercast.models.families.sparse import read_indexed
 from infercast.models.families.special import read_deepseek, read_gemma4, read_llama4, read_mimo_v2_flash
 from infercast.models.families.vision import VISION
 
@@ -90,6 +91,8 @@ FAMILIES: dict[str, Family] = {
     "DeepseekV2ForCausalLM": Family(read_deepseek),
     "DeepseekV3ForCausalLM": Family(read_deepseek),
     "Glm4MoeLiteForCausalLM": Family(read_deepseek),
+    "DeepseekV32ForCausalLM": Family(read_indexed),
+    "GlmMoeDsaForCausalLM": Family(read_indexed),
 }  # fmt: skip
 
 # Where a file names no architecture, its model_type tells: the same name without capitals, in most cases.
