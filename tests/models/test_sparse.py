@@ -5,13 +5,14 @@ import pytest
 
 from infercast.engines.vllm.block_size import default_block_size
 from infercast.engines.vllm.kv import kv_layout
-from infercast.engines.vllm.sparse import choose_sparse_kernels
+from infercast.engines.vllm.settings import EngineSettings, resolve
+from infercast.engines.vllm.sparse import choose_sparse_kernels, sparse_memory
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
 from infercast.models.lower import attention_calls, mixer_layers, token_calls
-from infercast.models.parameters import parameter_count
+from infercast.models.parameters import parameter_count, prediction_parameter_count
 from infercast.models.rank import rank_weight_bytes
 from infercast.models.read import read_model
 
@@ -55,6 +56,22 @@ def test_a_model_cut_to_a_few_layers_takes_the_first_of_each_list():
     config = read_model({**values, "indexer_types": ["full"] * 3 + ["shared"] * 75})
     assert [(stack.layers, bool(stack.mixer.indexer)) for stack in config.stacks] == [(3, True), (3, False)]
     assert read_model({**bundled_config("mimo-v2-flash"), "num_hidden_layers": 6}).layers == 6
+
+
+@pytest.mark.parametrize(("name", "billions"), [("deepseek-v3.2", 683.5), ("glm-5.2", 753.9)])
+def test_a_head_that_predicts_has_an_indexer(name, billions):
+    config = read_model(name)
+    assert config.prediction.stacks[0].mixer.indexer
+    assert (parameter_count(config) + prediction_parameter_count(config)) / 1e9 == pytest.approx(billions, rel=0.001)
+
+
+def test_what_the_engine_makes_room_for():
+    config = choose_sparse_kernels(read_model("deepseek-v3.2"), HOPPER)
+    settings = resolve(EngineSettings(max_model_len=65536), HOPPER, config.max_positions)
+    kept, beside = sparse_memory(config, ParallelLayout(8), settings)
+    assert kept == 40 * 65536 * 132 + 4 * 8192 * 2048
+    assert beside == 65536 * 16 * (128 + 128) * 2 == 512 * 2**20
+    assert sparse_memory(read_model("deepseek-v3"), ONE, settings) is None
 
 
 def test_caches_are_a_latent_and_the_keys_of_the_indexer():

@@ -20,7 +20,7 @@ from infercast.models.families.grouped import (
 )
 from infercast.models.families.layers import Layer, gather
 from infercast.models.families.prediction import HeadLayers, last_layer
-from infercast.models.families.sparse import read_indexed
+from infercast.models.families.sparse import indexed_head, read_indexed
 from infercast.models.families.special import mimo_v2_head, read_deepseek, read_gemma4, read_llama4, read_mimo_v2_flash
 from infercast.models.families.vision import VISION
 
@@ -95,8 +95,8 @@ FAMILIES: dict[str, Family] = {
     "DeepseekV2ForCausalLM": Family(read_deepseek),
     "DeepseekV3ForCausalLM": Family(read_deepseek),
     "Glm4MoeLiteForCausalLM": Family(read_deepseek),
-    "DeepseekV32ForCausalLM": Family(read_indexed),
-    "GlmMoeDsaForCausalLM": Family(read_indexed),
+    "DeepseekV32ForCausalLM": Family(read_indexed, head_layers=indexed_head),
+    "GlmMoeDsaForCausalLM": Family(read_indexed, head_layers=indexed_head),
 }  # fmt: skip
 
 # Where a file names no architecture, its model_type tells: the same name without capitals, in most cases.

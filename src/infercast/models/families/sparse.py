@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from infercast.errors import FileFormatError
 from infercast.models.families.experts import after_dense_layers
 from infercast.models.families.fields import Fields
@@ -24,6 +26,11 @@ def read_indexed(fields: Fields) -> list[Layer]:
     shared = SparseLatentAttention(**sizes, topk=topk)
     pairs = zip(_has_indexer(fields), after_dense_layers(fields), strict=True)
     return [Layer(full if own else shared, network) for own, network in pairs]
+
+
+def indexed_head(fields: Fields, layers: Sequence[Layer]) -> Sequence[Layer]:
+    """The layer of a head that predicts further tokens: it has an indexer, whatever the last layer of the model has."""
+    return (layers[-1]._replace(mixer=layers[0].mixer),)
 
 
 def _has_indexer(fields: Fields) -> list[bool]:
