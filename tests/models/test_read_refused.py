@@ -22,7 +22,6 @@ LLAMA = bundled_config("llama-3.1-8b")
     [
         ("Qwen3_5MoeForConditionalGeneration", "gated delta net layers are not modelled yet"),
         ("DeepseekV4ForCausalLM", "sparse attention"),
-        ("MiniMaxM3ForCausalLM", "block-sparse attention is not modelled yet"),
         ("NemotronHForCausalLM", "Mamba layers are not modelled yet"),
         ("KimiK3ForConditionalGeneration", "Kimi delta attention"),
         ("DeciLMForCausalLM", "layers without attention"),

@@ -19,6 +19,8 @@ from infercast.models.families.grouped import (
     upper_layers,
 )
 from infercast.models.families.layers import Layer, gather
+from infercast.models.families.minimax import DEFAULTS as MINIMAX_M3
+from infercast.models.families.minimax import read_minimax_m3
 from infercast.models.families.prediction import HeadLayers, last_layer
 from infercast.models.families.sparse import indexed_head, read_indexed
 from infercast.models.families.special import mimo_v2_head, read_deepseek, read_gemma4, read_llama4, read_mimo_v2_flash
@@ -83,6 +85,8 @@ FAMILIES: dict[str, Family] = {
     "MiniMaxM2ForCausalLM": Family(
         partial(read_grouped, qk_norm="use_qk_norm", norm_across=True, networks=_minimax)
     ),
+    "MiniMaxM3ForCausalLM": Family(read_minimax_m3, defaults=MINIMAX_M3),
+    "MiniMaxM3SparseForCausalLM": Family(read_minimax_m3, defaults=MINIMAX_M3),
     "Glm4MoeForCausalLM": Family(
         partial(read_grouped, qk_norm="use_qk_norm", qkv_bias="attention_bias", networks=after_dense_layers),
         defaults={"topk_method": "noaux_tc"},  # of one group, as DeepSeek-V3 chooses
@@ -102,7 +106,11 @@ FAMILIES: dict[str, Family] = {
 # Where a file names no architecture, its model_type tells: the same name without capitals, in most cases.
 _BY_TYPE = {
     re.sub("For(CausalLM|ConditionalGeneration)|_", "", name).lower(): name for name in (*FAMILIES, *VISION)
-} | {"kimik2": "DeepseekV3ForCausalLM", "ministral3": "MistralForCausalLM"}
+} | {
+    "kimik2": "DeepseekV3ForCausalLM",
+    "ministral3": "MistralForCausalLM",
+    "minimaxm3vl": "MiniMaxM3SparseForConditionalGeneration",
+}
 
 
 def architecture_of(model_type: str) -> str:
