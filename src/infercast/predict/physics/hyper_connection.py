@@ -1,7 +1,7 @@
 """Halves of a manifold-constrained hyper-connection: streams of a token are read once and written once.
 
-``pre`` is a thin product over all streams (cut along its depth where rows are few), the balancing of the mixing weights,
-and the weighted sum: two kernels. ``post`` is one kernel that only moves bytes.
+``pre`` is a thin product over all streams (cut along its depth where rows are few), the balancing of the mixing
+weights, and the weighted sum: two kernels. ``post`` is one kernel that only moves bytes.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Connecting:
     def __init__(self, op: HyperConnection, gpu: Gpu) -> None:
         self.op, self.gpu, self.kernel = op, gpu, KERNELS[op.half]
         width = op.streams * op.hidden
-        # ``pre`` reads the streams once for the product and once for the sum.
-        self.row_bytes = 2.0 * (2.0 * width + op.hidden) if op.half == "pre" else 2.0 * (2.0 * width + op.hidden)
+        # ``pre`` reads the streams once for the product and once for the sum; ``post`` reads and writes them.
+        self.row_bytes = 2.0 * (2.0 * width + op.hidden)
         self.shared = 4.0 * op.weights * width if op.half == "pre" else 0.0
 
     def physics(self, rows: Number, *, engine: bool = False) -> Physics:

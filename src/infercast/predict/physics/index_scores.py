@@ -1,9 +1,9 @@
 """Scores of a lightning indexer: every new token against every index key of its sequence.
 
-Prompts run on tiles of ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's for scores in
-bf16): thread blocks of a few queries each walk through all keys in their reach, so a chunk of few queries behind a long
-prefix leaves most SMs idle. Sequences that decode read their keys from blocks; the walk is cut into equal parts over
-all SMs, so that memory or the products of padded rows bound it.
+Prompts run on tiles of ``heads x queries`` rows against 256 keys (DeepGEMM's persistent kernel, or Triton's for scores
+in bf16). Thread blocks of a few queries each walk through all keys in their reach, so a chunk of few queries behind a
+long prefix leaves most SMs idle. Sequences that decode read their keys from blocks; the walk is cut into equal parts
+over all SMs, so that memory or the products of padded rows bound it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Attention over chosen keys: latent heads against gathered entries (DSA, CSA, HCA), or heads against blocks (MSA).
 
 A thread block takes one new token and up to 64 of its heads (or one key-value head with its group) and walks through
-the places that were chosen for it, 64 keys at a time: what it gathers comes through L2, what it multiplies fills a whole
-tile. Kernels that are told how many of the places are taken stop there; others walk through all of them. Kernels for
-decoding cut the walk over idle SMs and add the parts up.
+the places that were chosen for it, 64 keys at a time: what it gathers comes through L2, what it multiplies fills a
+whole tile. Kernels that are told how many of the places are taken stop there; others walk through all of them. Kernels
+for decoding cut the walk over idle SMs and add the parts up.
 """
 
 from __future__ import annotations
