@@ -21,7 +21,6 @@ LLAMA = bundled_config("llama-3.1-8b")
     ("architecture", "missing"),
     [
         ("Qwen3_5MoeForConditionalGeneration", "gated delta net layers are not modelled yet"),
-        ("DeepseekV4ForCausalLM", "sparse attention"),
         ("NemotronHForCausalLM", "Mamba layers are not modelled yet"),
         ("KimiK3ForConditionalGeneration", "Kimi delta attention"),
         ("DeciLMForCausalLM", "layers without attention"),

@@ -12,8 +12,8 @@ from infercast.ops import Call, Gemm, MoE
 from infercast.ops.elementwise import quantise, routing, weighted_sum
 from infercast.ops.op import Size
 
-SHARED = ("mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert")
-ROUTED = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts")
+SHARED = ("mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert", "ffn.shared_experts")
+ROUTED = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts", "ffn.experts")
 BESIDE_DENSE = ("experts", "moe.experts")
 """Beside a dense feed-forward called mlp, the experts have a place of their own (Gemma 4)."""
 WHOLE_SHARED_EXPERTS = (

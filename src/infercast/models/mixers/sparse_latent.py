@@ -93,7 +93,7 @@ class SparseLatentAttention(LatentAttention):
         for form in split_forms(queries, keys, sequences):
             calls.append(self._attend(shard, layers, form.name("attention_sparse"), form.batch, heads, form.is_prompt))
             if form.is_prompt:
-                widen = moved(form.num_keys, self.entry_bytes(shard), 2.0 * self.latent_dim)
+                widen = moved(form.num_entries(), self.entry_bytes(shard), 2.0 * self.latent_dim)
                 calls.append(Call("latent_gather", widen, layers))
         return calls
 
@@ -126,4 +126,4 @@ class SparseLatentAttention(LatentAttention):
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """The latent, and where the layer has an indexer its keys: both whole on every GPU."""
         latent = Cache(self.entry_bytes(shard))
-        return (latent, self.indexer.cache()) if self.indexer else (latent,)
+        return (latent, *self.indexer.caches()) if self.indexer else (latent,)
