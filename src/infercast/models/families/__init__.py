@@ -18,7 +18,9 @@ from infercast.models.families.grouped import (
     read_grouped,
     upper_layers,
 )
+from infercast.models.families.hybrid import last_attention, read_qwen_hybrid
 from infercast.models.families.layers import Layer, gather
+from infercast.models.families.nemotron import nemotron_head, read_decilm, read_nemotron_h
 from infercast.models.families.prediction import HeadLayers, last_layer
 from infercast.models.families.special import mimo_v2_head, read_deepseek, read_gemma4, read_llama4, read_mimo_v2_flash
 from infercast.models.families.vision import VISION
@@ -94,6 +96,11 @@ FAMILIES: dict[str, Family] = {
     "DeepseekV2ForCausalLM": Family(read_deepseek),
     "DeepseekV3ForCausalLM": Family(read_deepseek),
     "Glm4MoeLiteForCausalLM": Family(read_deepseek),
+    "Qwen3NextForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention, heads=1),
+    "Qwen3_5ForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention),
+    "Qwen3_5MoeForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention),
+    "NemotronHForCausalLM": Family(read_nemotron_h, head_layers=nemotron_head),
+    "DeciLMForCausalLM": Family(read_decilm),
 }  # fmt: skip
 
 # Where a file names no architecture, its model_type tells: the same name without capitals, in most cases.
