@@ -42,8 +42,9 @@ def main(words: list[str] | None = None) -> int:
             "\nnot stamped: fit the artefacts again, or say --moved if forests shall correct this physics as they are"
         )
         return 1
-    for path in asked.artifacts or [FITTED / "kernels.npz", FITTED / "ceilings.npz"]:
+    for path in asked.artifacts or sorted(FITTED.glob("*.npz")):
         inputs = CEILINGS if read_manifest(path)["kind"] == CEILINGS.kind else KERNELS
+        inputs = inputs.of(path.stem.partition("-")[2])
         print(f"{path}: {'stamped' if stamp(path, inputs) else 'is stamped already'}")
         load_artifact(path, inputs)
     return 0

@@ -1,12 +1,15 @@
 """Artefacts: what is written is what is read, and what is damaged is said in one sentence."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from infercast.errors import FileFormatError
 from infercast.predict.artifact.artifact import POOLED, Entry, load_artifact, save_artifact
+from infercast.predict.artifact.features import KERNELS, inputs_of
+from infercast.predict.families import FAMILIES
 
 
 def entry(**changes):
@@ -75,3 +78,24 @@ def test_a_pickle_is_never_opened(tmp_path):
     np.savez(path, header=np.array([object()], dtype=object))
     with pytest.raises(FileFormatError):
         load_artifact(path)
+
+
+def test_families_with_an_archive_of_their_own_are_found_beside_the_main_one(tmp_path, random_forest, monkeypatch):
+    """A model without such kernels never opens it."""
+    gemm, beside = FAMILIES["gemm"], replace(FAMILIES["moe"], archive="recurrent")
+    monkeypatch.setitem(FAMILIES, "moe", beside)
+    inputs = inputs_of("kernels", lambda family: family.features, KERNELS.set_of, KERNELS.sources)
+    path, other = tmp_path / "own.npz", tmp_path / "own-recurrent.npz"
+    save_artifact(path, [(entry(), random_forest())], {}, np.array([1]), inputs=inputs)
+    save_artifact(other, [(entry(family="moe"), random_forest())], {}, np.array([2]), inputs=inputs.of("recurrent"))
+    artifact = load_artifact(path, inputs)
+    assert artifact.find("gemm", "h200-sxm", "vllm", "bf16") is not None
+    assert not artifact._beside
+    assert artifact.find("moe", "h200-sxm", "vllm", "bf16")[0].family == "moe"
+    assert artifact.fitted_groups(gemm.name).tolist() == [1]
+    assert artifact.fitted_groups("moe").tolist() == [2]
+    assert {each.family for each in artifact.entries_of("moe")} == {"gemm", "moe"}
+    extended = artifact.with_models([(entry(family="moe", rows=99), random_forest())])
+    assert extended.find("moe", "h200-sxm", "vllm", "bf16")[0].rows == 99
+    other.unlink()
+    assert load_artifact(path, inputs).find("moe", "h200-sxm", "vllm", "bf16") is None

@@ -7,7 +7,7 @@ from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.elementwise import norm
-from infercast.predict.adjust.ceiling import FEATURES, default_ceilings, features_of
+from infercast.predict.adjust.ceiling import CEILINGS, default_ceilings, features_of
 from infercast.predict.adjust.closing import Closing, signature_of
 from infercast.predict.default import make_predictor
 from infercast.predict.families import family_of
@@ -31,7 +31,7 @@ def test_no_ceiling_is_below_the_hard_limit(op: Op, name: str) -> None:
     gpu = load_gpu(name)
     ceiling = default_ceilings().seconds(op, gpu)
     assert ceiling.shape == SIZES.shape
-    assert features_of(op, gpu).shape[1] == len(FEATURES[family_of(op).name])
+    assert features_of(op, gpu).shape[1] == len(CEILINGS.features[family_of(op).name])
     assert (ceiling >= limit_seconds(op, gpu)).all()
     assert (ceiling > 1e-7).all()
     assert (ceiling < 20 * (limit_seconds(op, gpu) + 5e-6)).all()

@@ -16,7 +16,9 @@ from infercast.predict.artifact.features import KERNELS, code_of
 from infercast.predict.artifact.manifest import manifest_path, read_manifest, stamp
 
 ROOT = Path(__file__).parents[2]
-BUNDLED = [("kernels", KERNELS), ("ceilings", CEILINGS)]
+KINDS = {"kernels": KERNELS, "ceilings": CEILINGS}
+ARCHIVES = sorted(path.stem for path in (DATA / "fitted").glob("*.npz"))
+BUNDLED = [(name, KINDS[name.partition("-")[0]].of(name.partition("-")[2])) for name in ARCHIVES]
 
 
 @pytest.fixture

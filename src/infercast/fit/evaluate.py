@@ -121,8 +121,8 @@ def _chosen_rows(folder: Path, families: Sequence[str], gpus: Sequence[str] | No
 
 def _refuse_fitted(artifact: Artifact, rows: Sequence[Rows]) -> None:
     """Stop if any of these rows was used in the fit."""
-    fitted = artifact.fitted_groups()
-    seen = {part.gpu for part in rows if np.isin(np.unique(group_hashes(part)), fitted).any()}
+    fitted = {family: artifact.fitted_groups(family) for family in {key_of(part)[0] for part in rows}}
+    seen = {part.gpu for part in rows if np.isin(np.unique(group_hashes(part)), fitted[key_of(part)[0]]).any()}
     if seen:
         raise InputError(
             f"{artifact.path.name} was fitted on rows of {', '.join(sorted(seen))}; score other --gpus, fit an "

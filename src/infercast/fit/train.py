@@ -21,7 +21,8 @@ from infercast.fit.spread import pooled_interval
 from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.tables import FILES, Rows, read_table
 from infercast.hardware import load_gpu
-from infercast.predict.artifact.artifact import POOLED, Entry, save_artifact
+from infercast.predict.artifact.artifact import POOLED, Entry, path_beside, save_artifact
+from infercast.predict.artifact.features import KERNELS
 from infercast.predict.artifact.forest import Forest
 from infercast.predict.choice import base_seconds
 from infercast.predict.families import FAMILIES
@@ -132,7 +133,10 @@ def fit_artifact(
     progress: Callable[[str], None] | None = None,
     origin: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
-    """Fit every model and write the artefact and its manifest; returns what was fitted. ``origin``: see there."""
+    """Fit every model and write the artefact and its manifest; returns what was fitted. ``origin``: see there.
+
+    Families that have an archive of their own are written beside it.
+    """
     jobs: list[tuple[str, Callable[[], tuple[Entry, Forest]]]] = [
         (" ".join(part for part in key if part), partial(fit_measured, key, sample))
         for key, sample in sorted(samples.items(), key=lambda item: item[0])
@@ -149,9 +153,23 @@ def fit_artifact(
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         models = list(pool.map(run, jobs))
-    groups = np.unique(np.concatenate([sample.group for sample in samples.values()]))
-    save_artifact(out, models, provenance, groups, origin=origin)
+    for archive in sorted({FAMILIES[entry.family].archive for entry, _ in models}):
+        held = [model for model in models if FAMILIES[model[0].family].archive == archive]
+        groups = [sample.group for key, sample in samples.items() if FAMILIES[key[0]].archive == archive]
+        save_artifact(
+            path_beside(out, archive),
+            held,
+            provenance,
+            np.unique(np.concatenate(groups)),
+            inputs=KERNELS.of(archive),
+            origin=origin,
+        )
     return [entry for entry, _ in models]
+
+
+def archives_of(out: Path, fitted: Sequence[Entry]) -> list[Path]:
+    """The files that hold these models of an artefact."""
+    return [path_beside(out, archive) for archive in sorted({FAMILIES[entry.family].archive for entry in fitted})]
 
 
 def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:

@@ -41,7 +41,7 @@ class Chooser:
         self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
     ) -> Iterator[Choice]:
         """Models that could serve, best first."""
-        if not any(entry.family == family and entry.variant in variants for entry in self._artifact.entries):
+        if not any(entry.family == family and entry.variant in variants for entry in self._artifact.entries_of(family)):
             return  # no GPU has one: none needs to be looked at
         # One protocol of measuring at a time: a sweep of a sibling comes before the GPU's own rows in published tables,
         # so that chips of one die are compared by one kind of measurement and differ by what physics says.
@@ -64,7 +64,8 @@ class Chooser:
         if self._tier is None:
             yield "measured", [gpu.name]
         if self._tier in (None, "sibling"):
-            measured = sorted({entry.gpu for entry in self._artifact.entries} - {POOLED, gpu.name})
+            entries = self._artifact.entries_of(family) if family else self._artifact.entries
+            measured = sorted({entry.gpu for entry in entries} - {POOLED, gpu.name})
             same = by_kernels(self._profile.generations, gpu)
             everywhere = family in self._profile.everywhere
             relatives = [each for each in map(load_gpu, measured) if everywhere or each.kernels in same]

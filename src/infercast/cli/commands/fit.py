@@ -45,7 +45,7 @@ def fit(
     options.need_packages("fitting and scoring")
     from infercast.fit.provenance import origin_of, sweep_hashes, table_hashes  # noqa: PLC0415 - only this command needs it
     from infercast.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
-    from infercast.fit.train import fit_artifact, read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
+    from infercast.fit.train import archives_of, fit_artifact, read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
 
     _need_folder(data, "DATA")
     _need_folder(out.parent, "--out")
@@ -66,11 +66,13 @@ def fit(
         }
         fitted = fit_artifact(samples, out, provenance, tell, origin_of({**tables, **sweeps}))
     rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
-    size = out.stat().st_size
+    written = archives_of(out, fitted)
+    size = sum(path.stat().st_size for path in written)
+    names = ", ".join(map(str, written))
     if as_json:
-        print_json({"written": str(out), "models": len(fitted), "rows": rows, "bytes": size})
+        print_json({"written": names, "models": len(fitted), "rows": rows, "bytes": size})
     else:
-        typer.echo(f"{out}: {len(fitted)} models of {rows:,} rows, {size / 1e6:.2f} MB")
+        typer.echo(f"{names}: {len(fitted)} models of {rows:,} rows, {size / 1e6:.2f} MB")
 
 
 def evaluate(

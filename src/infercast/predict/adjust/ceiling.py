@@ -19,17 +19,16 @@ from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.predict.adjust.mixed import split_batch, together
 from infercast.predict.artifact.artifact import POOLED, Artifact, load_artifact
-from infercast.predict.artifact.features import Inputs
-from infercast.predict.families import FAMILIES, family_of
+from infercast.predict.artifact.features import inputs_of
+from infercast.predict.families import family_of
 from infercast.predict.families.pipes import Array
 from infercast.predict.limits import limit_seconds, limits_of
 from infercast.predict.roofline import launch_floor
 
 _COMMON = ("log_launches", "log_tensor_per_dram")
-FEATURES = {name: (*_COMMON, *family.ceiling.features) for name, family in FAMILIES.items()}
-CEILINGS = Inputs(
+CEILINGS = inputs_of(
     "ceilings",
-    FEATURES,
+    lambda family: {family.name: (*_COMMON, *family.ceiling.features)},
     lambda family, *_: family,
     ("predict/adjust/ceiling.py", "predict/limits.py", "predict/families/*.py"),
 )
@@ -77,7 +76,7 @@ def variant_of(op: Op) -> str:
 
 
 def features_of(op: Op, gpu: Gpu) -> Array:
-    """One row a kernel: its size and balance in units of the GPU, then what its family has, as in ``FEATURES``."""
+    """One row a kernel: its size and balance in units of the GPU, then what its family has, as in ``CEILINGS``."""
     pipes = limits_of(op, gpu)
     limit = limit_seconds(op, gpu)
     busy = np.maximum(pipes.get("tensor", limit), 1e-12)

@@ -10,7 +10,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from infercast.predict.artifact.archive import Archive
 from infercast.predict.artifact.features import KERNELS, Inputs
 from infercast.predict.artifact.forest import Array, Forest
 from infercast.predict.artifact.manifest import check_manifest, write_manifest
+from infercast.predict.families import FAMILIES
 
 SCHEMA = 2
 UNREADABLE = (
@@ -71,8 +72,12 @@ class Artifact:
         arrays: Archive,
         header: dict[str, Any],
         entries: dict[tuple[str, str, str, str], tuple[int, Entry]],
+        open_beside: Callable[[str], Artifact | None] = lambda _: None,
     ):
+        """``open_beside`` opens another archive of the same fit by its name, if there is one."""
         self.path = path
+        self._open_beside = open_beside
+        self._beside: dict[str, Artifact | None] = {}
         self._arrays = arrays
         self.header = header
         self._entries = entries
@@ -80,14 +85,27 @@ class Artifact:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All models."""
+        """All models of this archive."""
         return tuple(entry for _, entry in self._entries.values())
+
+    def entries_of(self, family: str) -> tuple[Entry, ...]:
+        """All models of the archive that holds a family."""
+        beside = self._holding(family)
+        return self.entries if beside is None else (*self.entries, *beside.entries)
+
+    def _holding(self, family: str) -> Artifact | None:
+        """The archive beside this one that holds a family's models, opened when it is first asked for."""
+        archive = FAMILIES[family].archive if family in FAMILIES else ""
+        if archive and archive not in self._beside:
+            self._beside[archive] = self._open_beside(archive)
+        return self._beside.get(archive)
 
     def find(self, family: str, gpu: str, engine: str, variant: str) -> tuple[Entry, Forest] | None:
         """The model of exactly these kernels on this GPU, if there is one."""
         found = self._entries.get((family, gpu, engine, variant))
         if found is None:
-            return None
+            beside = self._holding(family)
+            return None if beside is None else beside.find(family, gpu, engine, variant)
         number, entry = found
         if number not in self._forests:
             self._forests[number] = self._read_forest(number)
@@ -98,12 +116,15 @@ class Artifact:
         entries, forests = dict(self._entries), dict(self._forests)
         for number, (entry, forest) in enumerate(models, start=1):
             entries[entry.key], forests[-number] = (-number, entry), forest
-        extended = Artifact(self.path, self._arrays, self.header, entries)
+        extended = Artifact(self.path, self._arrays, self.header, entries, self._open_beside)
         extended._forests = forests
         return extended
 
-    def fitted_groups(self) -> Array:
-        """Hashes of the groups of rows that the artefact was fitted on."""
+    def fitted_groups(self, family: str = "") -> Array:
+        """Hashes of the groups of rows that the archive that holds a ``family`` was fitted on; empty: this one."""
+        beside = self._holding(family) if family else None
+        if beside is not None:
+            return beside.fitted_groups()
         try:
             return np.asarray(self._arrays["groups"])
         except UNREADABLE as problem:
@@ -142,7 +163,18 @@ def load_artifact(path: Path, inputs: Inputs = KERNELS, *, checked: bool = True)
         raise FileFormatError(path, f"is not an infercast artefact or is damaged: {problem}") from None
     if checked:
         check_manifest(path, arrays.listed, inputs)
-    return Artifact(path, arrays, header, {entry.key: (number, entry) for number, entry in enumerate(listed)})
+
+    def open_beside(archive: str) -> Artifact | None:
+        beside = path_beside(path, archive)
+        return load_artifact(beside, inputs.of(archive), checked=checked) if beside.exists() else None
+
+    entries = {entry.key: (number, entry) for number, entry in enumerate(listed)}
+    return Artifact(path, arrays, header, entries, open_beside)
+
+
+def path_beside(path: Path, archive: str) -> Path:
+    """Where the models of families are that have an archive of their own: ``kernels-recurrent.npz``."""
+    return path.with_stem(f"{path.stem}-{archive}") if archive else path
 
 
 def save_artifact(

@@ -6,13 +6,15 @@ import ast
 import hashlib
 import json
 import tomllib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from infercast.predict.families import FAMILIES
+from infercast.predict.families.family import Family
 
 PACKAGE = Path(__file__).parents[2]
 
@@ -30,6 +32,12 @@ class Inputs:
     """... and the one that a model has, by its family, GPU, engine and variant."""
     sources: tuple[str, ...]
     """Files of the package that compute them, or that say what they are computed from."""
+    beside: Mapping[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Sets of features of the archives beside the main one, by their names."""
+
+    def of(self, archive: str) -> Inputs:
+        """What the models of an archive are fed with; an empty name is the main one's."""
+        return replace(self, features=self.beside.get(archive, {})) if archive else self
 
     @property
     def features_hash(self) -> str:
@@ -53,7 +61,22 @@ def _set_of(family: str, gpu: str, engine: str, variant: str) -> str:
 
 
 _SOURCES = ("predict/physics/*.py", "predict/families/*.py", "data/architectures.toml", "data/all_reduce.toml")
-KERNELS = Inputs("kernels", FEATURES, _set_of, _SOURCES)
+
+
+def inputs_of(
+    kind: str,
+    named: Callable[[Family], Mapping[str, tuple[str, ...]]],
+    set_of: Callable[[str, str, str, str], str],
+    sources: tuple[str, ...],
+) -> Inputs:
+    """What models of all families are fed with, archive by archive; ``named`` are a family's sets of features."""
+    archives: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
+    for family in FAMILIES.values():
+        archives[family.archive].update(named(family))
+    return Inputs(kind, archives.pop(""), set_of, sources, dict(archives))
+
+
+KERNELS = inputs_of("kernels", lambda family: family.features, _set_of, _SOURCES)
 
 
 def _files(sources: tuple[str, ...]) -> Iterator[Path]:

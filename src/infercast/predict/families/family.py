@@ -71,6 +71,9 @@ class Family:
     name: str
     position: int = 100
     """Where it stands among all, where they are listed."""
+    archive: str = ""
+    """Which archive beside the main one holds its models (``recurrent``: ``kernels-recurrent.npz``); empty: the main
+    one. Those who never ask for such kernels do not read it."""
     op: type
     accepts: Callable[[Any], bool] = lambda _: True
     """Whether it is this one by the sizes of an operator, where those of one class are of several families."""
