@@ -20,9 +20,7 @@ def read_nemotron_h(fields: Fields) -> list[Layer]:
     """Nemotron-H and Nemotron 3: each layer is a Mamba2, attention without positions, a feed-forward or experts."""
     kinds = _kinds(fields, "hybrid_override_pattern", "layers_block_type")
     if not kinds:
-        raise FileFormatError(
-            fields.where, "neither hybrid_override_pattern nor layers_block_type lists the layers"
-        )
+        raise FileFormatError(fields.where, "neither hybrid_override_pattern nor layers_block_type lists the layers")
     if fields.raw("num_hidden_layers") is not None:
         fields.a_layer("hybrid_override_pattern", kinds)
     if len(kinds) > MOST_LAYERS:
