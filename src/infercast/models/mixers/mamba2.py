@@ -45,8 +45,8 @@ class Mamba2(RecurrentMixer):
 
     @property
     def label(self) -> str:
-        """Heads, their width and the size of the state."""
-        return f"Mamba2 {self.heads} x {self.head_dim} x {self.state_size}"
+        """Heads and their width."""
+        return f"Mamba2 {self.heads} x {self.head_dim}"
 
     @property
     def description(self) -> str:
