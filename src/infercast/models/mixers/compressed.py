@@ -19,7 +19,7 @@ from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm
 from infercast.ops.attention import Lengths
 from infercast.ops.dtypes import bytes_of
-from infercast.ops.elementwise import Elementwise, moved, norm
+from infercast.ops.elementwise import Elementwise, copy, norm
 from infercast.ops.op import Size
 from infercast.ops.sparse import SparseAttention
 
@@ -127,7 +127,7 @@ class CompressedAttention(Mixer):
             calls += self.compressor.token_calls(shard, tokens, layers, "")
         if self.indexer:
             calls += self.indexer.token_calls(shard, tokens, layers)
-            places = moved(tokens, 8.0 * self.indexer.topk, 4.0 * (self.indexer.topk + self.window))
+            places = copy(tokens, 8.0 * self.indexer.topk, 4.0 * (self.indexer.topk + self.window))
             calls.append(Call("index_places", places, layers))
         return [*calls, *self._output_calls(shard, tokens, layers)]
 
@@ -161,7 +161,7 @@ class CompressedAttention(Mixer):
             if form.is_prompt:
                 recent = form.num_recent(self.window)
                 entries = form.num_entries(self.compressor.tokens) if self.compressor else 0
-                widened = moved(recent + entries, self.entry_bytes, bytes_of(shard.weights.base) * self.head_dim)
+                widened = copy(recent + entries, self.entry_bytes, bytes_of(shard.weights.base) * self.head_dim)
                 calls.append(Call("latent_gather", widened, layers))
         return calls
 

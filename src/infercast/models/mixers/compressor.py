@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from infercast.models.mixers.cache import Cache
 from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm
-from infercast.ops.elementwise import moved
+from infercast.ops.elementwise import copy
 from infercast.ops.op import Size
 
 OVERLAPPING = 4
@@ -49,8 +49,8 @@ class Compressor:
         state, entry = 4.0 * self._width, self.entry_bytes / self.tokens
         return [
             Call(f"{prefix}compress_proj", project, layers),
-            Call(f"{prefix}compress_save", moved(tokens, state, state), layers),
-            Call(f"{prefix}compress", moved(tokens, state, entry), layers),
+            Call(f"{prefix}compress_save", copy(tokens, state, state), layers),
+            Call(f"{prefix}compress", copy(tokens, state, entry), layers),
         ]
 
     def caches(self) -> tuple[Cache, ...]:

@@ -14,7 +14,7 @@ from infercast.models.mixers.compressor import Compressor
 from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm
 from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import Elementwise, moved, norm, rope
+from infercast.ops.elementwise import Elementwise, copy, norm, rope
 from infercast.ops.op import Size
 from infercast.ops.sparse import IndexScores, TopK
 
@@ -66,7 +66,7 @@ class Indexer:
             *shard.linear("index_q_proj", tokens, width, self.query_rank, weights.of_attention, layers),
             Call("index_q_rope", self._queries(tokens), layers),
             *self._key_calls(shard, tokens, layers),
-            Call("index_clear", moved(tokens, 0.0, 4.0 * self.topk), layers),
+            Call("index_clear", copy(tokens, 0.0, 4.0 * self.topk), layers),
         ]
 
     def _key_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
@@ -95,7 +95,7 @@ class Indexer:
         calls: list[Call] = []
         for form in split_forms(queries, keys, sequences):
             if form.is_prompt:
-                gather = moved(form.num_entries(self._tokens), self.entry_bytes, self.entry_bytes)
+                gather = copy(form.num_entries(self._tokens), self.entry_bytes, self.entry_bytes)
                 calls.append(Call("index_gather", gather, layers))
             scores = IndexScores(
                 *form.batch,
