@@ -15,6 +15,7 @@ from infercast.engines.vllm.memory import plan_memory
 from infercast.engines.vllm.replica import vllm_replica
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.sharing import shared_seconds
+from infercast.engines.vllm.states import States
 from infercast.engines.vllm.versions import ENGINES, MEASURED
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -47,7 +48,8 @@ def _describe(settings: ResolvedSettings) -> str:
 
 def _resolve(settings: EngineSettings, model: ModelConfig, _: ParallelLayout, gpu: Gpu) -> ResolvedSettings:
     block_size = default_block_size(model, gpu)
-    return resolve(settings, gpu, model.max_positions, model.architecture, block_size=block_size)
+    states = States.of(model)
+    return resolve(settings, gpu, model.max_positions, model.architecture, block_size=block_size, states=states)
 
 
 def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
