@@ -129,9 +129,7 @@ def _scheduler(case: Case) -> Scheduler:
 def _spec(case: Case, window: int) -> FullAttentionSpec | SlidingWindowSpec | MambaSpec:
     if window == STATE:
         size = LONGEST if case.states == "none" else case.block_size
-        return MambaSpec(
-            block_size=size, shapes=((size,),), dtypes=(torch.float32,), mamba_cache_mode=case.states
-        )
+        return MambaSpec(block_size=size, shapes=((size,),), dtypes=(torch.float32,), mamba_cache_mode=case.states)
     shape = {"block_size": case.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
     return SlidingWindowSpec(**shape, sliding_window=window) if window else FullAttentionSpec(**shape)
 

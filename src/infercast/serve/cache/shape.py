@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import lcm
 from typing import NamedTuple
 
-
 STATE_WINDOW = 2
 """A state stands for all tokens before it: the next token looks at the block that ends, or is under way, before it."""
 
@@ -25,7 +24,7 @@ class KvShape(NamedTuple):
     states: tuple[int, ...] = ()
     """Groups whose blocks are states, each as it is where the block ends; their window is `STATE_WINDOW`."""
     aligned: bool = False
-    """A step leaves one state, which can be found again if it ends with a block; otherwise every block of it has one."""
+    """A step leaves one state, which can be found again if it ends with a block; otherwise each of its blocks has one."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
