@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from infercast.engines.vllm.block_size import DATACENTER_BLACKWELL, UNIT, check_block_size
 from infercast.engines.vllm.graphs import MODES, capture_sizes
-from infercast.engines.vllm.states import NONE, States
+from infercast.engines.vllm.states import NONE, StateBlocks, States
 from infercast.engines.vllm.versions import MEASURED, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
@@ -72,6 +72,11 @@ class ResolvedSettings(EngineSettings):
     def version(self) -> EngineVersion:
         """The rules of the engine."""
         return engine_version(self.engine)
+
+    @property
+    def state_blocks(self) -> StateBlocks:
+        """How states of recurrent layers are cached."""
+        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0)
 
     @property
     def capture_sizes(self) -> tuple[int, ...]:

@@ -25,6 +25,18 @@ WRITE_EVERY_BLOCK = (
 """Architectures whose kernels write a state at the end of every block."""
 
 
+class StateBlocks(NamedTuple):
+    """How states of recurrent layers are cached, beside which blocks of tokens are as large as a state."""
+
+    mode: str = NONE
+    multiple: int = 0
+    """Tokens whose multiples a block has where a state is written at the end of each; 0: the layer's own chunk."""
+
+
+ONE_STATE = StateBlocks()
+"""One for each sequence, which nobody finds again."""
+
+
 class States(NamedTuple):
     """What of a model's layers decides how states are cached."""
 

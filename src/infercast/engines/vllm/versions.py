@@ -34,6 +34,8 @@ class EngineVersion(NamedTuple):
     """Prefixes are cached by default where layers keep states, too."""
     writes_every_state: bool
     """Some models' kernels write a state at the end of every block (``mamba_cache_mode`` of ``all``)."""
+    needs_whole_blocks: bool
+    """Where states are kept at the end of steps that end with a block, a step has to have room for one."""
     v2_for_all: bool
     """Every model runs the V2 model runner, whose pipelines plan before results are known."""
 

@@ -24,7 +24,7 @@ class KvShape(NamedTuple):
     states: tuple[int, ...] = ()
     """Groups whose blocks are states, each as it is where the block ends; their window is `STATE_WINDOW`."""
     aligned: bool = False
-    """A step leaves one state, which can be found again if it ends with a block; otherwise each of its blocks has one."""
+    """A step leaves one state, which can be found again if it ends with a block; or each of its blocks has one."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -43,16 +43,22 @@ class KvShape(NamedTuple):
 
     @property
     def even(self) -> KvShape:
-        """The same cache with blocks of one size: a group whose blocks hold half as many tokens counts as two."""
+        """The same cache with blocks of one size: a group whose blocks hold half as many tokens counts as two.
+
+        A window shorter than such a block (those of DeepSeek-V4) is as many blocks as a decoding sequence has of it.
+        """
         if not self.block_sizes:
             return self
         size = self.common_size
-        groups = [number for number, own in enumerate(self.sizes) for _ in range(size // own)]
+        short = [number for number, window in enumerate(self.windows) if 0 < window < size > self.sizes[number]]
+        kept = [number for number in range(len(self.windows)) if number not in short or number in self.states]
+        groups = [number for number in kept for _ in range(size // self.sizes[number])]
         return self._replace(
             block_size=size,
             windows=tuple(self.windows[number] for number in groups),
             block_sizes=(),
             states=tuple(place for place, number in enumerate(groups) if number in self.states),
+            state_blocks=self.state_blocks + sum(self._most(number, size, 1) for number in short if number not in kept),
         )
 
     def group(self, number: int) -> KvShape:
