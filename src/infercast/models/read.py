@@ -13,6 +13,7 @@ from infercast.models.families import FAMILIES, VISION, Fields, architecture_of,
 from infercast.models.families.prediction import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
 from infercast.models.library import bundled_config, bundled_name, model_names
+from infercast.models.overrides import overridden
 from infercast.models.quantization import override_format, read_format
 from infercast.models.spec import ModelConfig
 from infercast.models.unknown_names import refused, unknown_model
@@ -32,16 +33,22 @@ class Source(NamedTuple):
 
 
 def read_model(
-    source: str | os.PathLike[str] | Mapping[str, Any], *, quantization: str | None = None, name: str | None = None
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    quantization: str | None = None,
+    name: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> ModelConfig:
     """Read a model.
 
     ``source`` is the name of a bundled model or an alias of it, a path to a config.json, a folder that holds one, or
     the content of one. ``quantization`` quantises an unquantised checkpoint while loading, as vLLM's option of that
     name does (``fp8``, ``int8``, ``int4``, ``awq``, ``gptq``, ``mxfp4``, ``nvfp4``, ``fp8_block``); None and ``none``
-    keep what the checkpoint says. ``name`` replaces the model's name.
+    keep what the checkpoint says. ``name`` replaces the model's name, ``overrides`` fields of its config.
     """
     found = _find(source)
+    if overrides:
+        found = found._replace(values=overridden(found.values, overrides))
     architecture = _architecture(found)
     family = FAMILIES[VISION[architecture].text if architecture in VISION else architecture]
     fields = _text_fields(found, architecture in VISION, family.defaults)

@@ -35,7 +35,7 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
     plans = []
     for stage in range(layout.pipeline):
         weights = stage_weight_bytes(config, layout, stage, multiples)
-        kv = kv_layout(config, layout, settings.block_size, stage)
+        kv = kv_layout(config, layout, settings.block_size, stage, settings.state_blocks)
         left = usable - weights - activations - graphs - LIBRARY_BYTES
         plans.append(
             Memory(
