@@ -6,6 +6,7 @@ from infercast.ops.elementwise import Elementwise
 from infercast.ops.gemm import Gemm
 from infercast.ops.moe import MoE
 from infercast.ops.op import Call, Op
+from infercast.ops.recurrent import Scan, ShortConvolution, StateUpdate
 from infercast.ops.sparse import EncoderAttention, HyperConnection, IndexScores, SparseAttention, TopK
 
 __all__ = [
@@ -19,6 +20,9 @@ __all__ = [
     "IndexScores",
     "MoE",
     "Op",
+    "Scan",
+    "ShortConvolution",
     "SparseAttention",
+    "StateUpdate",
     "TopK",
 ]
