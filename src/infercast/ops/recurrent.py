@@ -42,6 +42,8 @@ class Scan:
     chunk: int = 64
     dtype: str = "bf16"
     state_dtype: str = "fp32"
+    kernel: str = ""
+    """Whose kernel it is, such as ``triton`` or ``flashinfer``; empty: the engine's choice."""
     family: str = "scan"
 
     @property
@@ -80,6 +82,11 @@ class Scan:
             return 2.0 * self.num_tokens * (within + 2 * self.heads * keys * values)
         within = self.heads * chunk * (3 * keys + 2 * values)
         return 2.0 * self.num_tokens * (within + 2 * self.heads * keys * values)
+
+    @property
+    def least_flops(self) -> Quantity:
+        """What no cutting into chunks saves: each token's part of the state, and what it reads there."""
+        return 4.0 * self.num_tokens * self.heads * self.key_dim * self.value_dim
 
     @property
     def state_bytes(self) -> Quantity:
@@ -165,6 +172,8 @@ class ShortConvolution:
     taps: int = 4
     update: bool = False
     dtype: str = "bf16"
+    kernel: str = ""
+    """Whose kernel it is: ``triton`` or ``cuda``; empty: the engine's choice."""
     family: str = "convolution"
 
     @property

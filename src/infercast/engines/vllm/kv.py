@@ -9,6 +9,7 @@ from math import ceil
 from typing import NamedTuple
 
 from infercast.engines.memory import KvLayout
+from infercast.engines.vllm.packed import is_packed, packed_layout
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import Cache
 from infercast.models.spec import ModelConfig
@@ -47,6 +48,8 @@ def kv_layout(config: ModelConfig, layout: ParallelLayout, block_size: int, stag
     ones hold more tokens until all are as large; then each kind is cut into groups of as many layers as the smallest
     kind has (or as the largest, where they are nearly as many), and one block serves one group.
     """
+    if is_packed(config):
+        return packed_layout(config, layout, stage)
     members = _members(config, layout, block_size)
     held = range(config.layers) if stage is None else stage_range(config.layers, layout.pipeline, stage)
     if len({kind.span for _, kind in members}) == 1:

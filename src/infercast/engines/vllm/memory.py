@@ -8,7 +8,7 @@ from infercast.engines.memory import Memory
 from infercast.engines.vllm.expert_padding import expert_multiples
 from infercast.engines.vllm.kv import kv_layout
 from infercast.engines.vllm.settings import ResolvedSettings
-from infercast.engines.vllm.sparse import sparse_memory
+from infercast.engines.vllm.sparse_memory import sparse_memory
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import step_calls
@@ -68,7 +68,8 @@ def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings:
         return max(in_layers, in_head)
     # Experts and sparse attention share a buffer that stays.
     kept = max(sparse.kept, tokens * widest * value)
-    return kept + max(tokens * 2 * config.hidden * value + sparse.beside, in_head)
+    streams = 1 + max(stack.streams for stack in config.stacks)
+    return kept + max(tokens * streams * config.hidden * value + sparse.beside, in_head)
 
 
 def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> float:
