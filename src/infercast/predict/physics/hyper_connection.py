@@ -36,7 +36,7 @@ class Constants(NamedTuple):
     cache: float = 0.6
 
 
-KERNELS = {"pre": Constants(11.0e-6, 0.55, 900.0), "post": Constants(4.0e-6, 0.80, 300.0)}
+KERNELS = {"pre": Constants(8.0e-6, 0.85, 600.0), "post": Constants(2.6e-6, 0.90, 200.0)}
 
 
 class Connecting:

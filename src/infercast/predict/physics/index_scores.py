@@ -56,10 +56,10 @@ class Constants(NamedTuple):
 
 # By format and phase: DeepGEMM's two kernels (fp8), Triton's (bf16).
 KERNELS = {
-    ("fp8", "prompt"): Constants(3.4e-6, 0.60, 0.06e-6, 0.5e-6),
-    ("fp8", "decode"): Constants(3.6e-6, 0.42, 0.05e-6, 0.5e-6),
-    ("bf16", "prompt"): Constants(6.0e-6, 0.30, 0.10e-6, 1.0e-6),
-    ("bf16", "decode"): Constants(6.0e-6, 0.20, 0.10e-6, 1.0e-6),
+    ("fp8", "prompt"): Constants(2.8e-6, 0.88, 0.55e-6, 0.8e-6, 0.49),
+    ("fp8", "decode"): Constants(4.25e-6, 0.46, 0.0, 0.0),
+    ("bf16", "prompt"): Constants(2.0e-6, 0.275, 0.0, 0.0),
+    ("bf16", "decode"): Constants(1.2e-6, 0.77, 0.0, 0.0, 0.92),
 }
 
 

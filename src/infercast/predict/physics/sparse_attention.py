@@ -49,14 +49,14 @@ HEADS, KEYS = 64.0, 64.0
 class Constants(NamedTuple):
     """Fitted on H100 and H200 and rounded; clocks are an SM's."""
 
-    launch: float = 5.0e-6
-    start: float = 2.0e-6
+    launch: float = 3.3e-6
+    start: float = 1.0e-6
     """Seconds of a thread block besides its walk."""
-    share: float = 0.62
+    share: float = 0.66
     """Of an SM's rate that the two products of a tile reach."""
     narrow_share: float = 0.40
     """The same where what is gathered must be widened first."""
-    gather: float = 26.0
+    gather: float = 34.0
     """Bytes a clock that one SM gathers."""
     dram: float = 0.75
     combine: float = 3.0e-6
@@ -64,7 +64,15 @@ class Constants(NamedTuple):
 
 
 LATENT = Constants()
-KERNELS = {"msa": Constants(launch=6.0e-6, share=0.30, narrow_share=0.30, gather=30.0)}
+_COMPRESSED = Constants(launch=6.8e-6, start=5.8e-6, narrow_share=0.61, gather=100.0, combine=0.0)
+KERNELS = {
+    ("msa", "prompt"): Constants(launch=1.0e-6, start=0.0, share=1.0, narrow_share=1.0, gather=38.0),
+    ("msa", "decode"): Constants(launch=1.2e-6, start=2.7e-6, share=0.30, narrow_share=0.30, gather=50.0, combine=0.0),
+    ("csa", "prompt"): _COMPRESSED,
+    ("csa", "decode"): _COMPRESSED,
+    ("hca", "prompt"): _COMPRESSED,
+    ("hca", "decode"): _COMPRESSED,
+}
 
 
 class Attending:
@@ -72,7 +80,7 @@ class Attending:
 
     def __init__(self, op: SparseAttention, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
-        self.kernel = kernel = KERNELS.get(op.kind, LATENT)
+        self.kernel = kernel = KERNELS.get((op.kind, self.phase), LATENT)
         self.narrow = bytes_of(op.kv_dtype) < bytes_of(op.dtype)
         group = op.heads / op.kv_heads
         self.rows = HEADS if op.kv_heads == 1 else max(16.0, group)

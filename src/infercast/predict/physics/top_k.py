@@ -12,7 +12,7 @@ from infercast.hardware import Gpu
 from infercast.ops.sparse import TopK
 from infercast.predict.physics.attention_batch import Lengths
 from infercast.predict.physics.either import Plain
-from infercast.predict.physics.sparse_batch import entries_of, pairs_of, phase_of
+from infercast.predict.physics.sparse_batch import entries_of, entries_up_to, pairs_of, phase_of
 from infercast.predict.physics.terms import Physics
 
 FEATURES = (
@@ -35,19 +35,23 @@ FEATURES = (
 class Constants(NamedTuple):
     """Fitted on H100 and H200 and rounded; clocks are an SM's."""
 
-    launch: float = 2.6e-6
-    row_clocks: float = 5500.0
+    launch: float = 4.8e-6
+    row_clocks: float = 3600.0
     """To search one row, whatever its length."""
     short_clocks: float = 900.0
     """The same of a row that needs no search."""
-    score_clocks: float = 0.8
+    score_clocks: float = 0.52
     """A score, with all its passes."""
     blocks_per_sm: float = 1.0
-    dram: float = 0.8
-    overlap: float = 4.0
+    dram: float = 0.51
+    overlap: float = 1.12
 
 
 CONSTANTS = Constants()
+BLOCKS = Constants(launch=0.5e-6, row_clocks=1900.0, short_clocks=800.0, score_clocks=4.2, blocks_per_sm=8.0)
+"""The choice of a few blocks of tokens, of which there are few (Triton)."""
+FEW = 64
+"""Chosen ones that are few."""
 
 
 class Choosing:
@@ -55,22 +59,26 @@ class Choosing:
 
     def __init__(self, op: TopK, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
+        self.kernel = CONSTANTS if op.topk > FEW else BLOCKS
         self.sizes = Plain.log2(op.topk), float(op.compress)
 
     def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
         """One launch; scores were written just before, so that an ``engine`` finds as much of them in L2."""
         del engine
-        x, op, gpu, fitted = batch.x, self.op, self.gpu, CONSTANTS
+        x, op, gpu, fitted = batch.x, self.op, self.gpu, self.kernel
         rows, scores = batch.total(batch.queries), batch.total(pairs_of(batch, op.compress))
-        searched = entries_of(batch, op.compress)
-        longest = batch.longest(searched)
-        mean = scores / x.larger(rows, 1.0)
-        is_long = x.where(longest > op.topk, 1.0, 0.0)
-        row = fitted.short_clocks + is_long * (fitted.row_clocks - fitted.short_clocks)
-        slots = gpu.sms * fitted.blocks_per_sm
-        rounds = x.larger(rows / slots, 1.0)
-        clocks = rounds * (row + is_long * fitted.score_clocks * mean)
-        moved = 4.0 * scores * is_long + 4.0 * op.topk * rows
+        # Only rows of more scores than are chosen are searched.
+        last_short = op.compress * (op.topk + 1.0) - 1.0
+        cached = batch.keys - batch.queries
+        first = x.clip(last_short, cached, batch.keys)
+        searched = batch.total(batch.keys - first)
+        seen = entries_up_to(batch.keys, op.compress, 0, x) - entries_up_to(first, op.compress, 0, x)
+        searched_scores = batch.total(seen)
+        longest = batch.longest(entries_of(batch, op.compress))
+        mean, slots = scores / x.larger(rows, 1.0), gpu.sms * fitted.blocks_per_sm
+        row = fitted.short_clocks + (fitted.row_clocks - fitted.short_clocks) * searched / x.larger(rows, 1.0)
+        clocks = x.larger(rows / slots, 1.0) * (row + fitted.score_clocks * searched_scores / x.larger(rows, 1.0))
+        moved = 4.0 * searched_scores + 4.0 * op.topk * rows
         cold = x.miss_share(moved, gpu.l2_bytes * 0.7, 2.0)
         terms = {
             "blocks": clocks / gpu.boost_clock,
