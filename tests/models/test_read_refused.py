@@ -37,6 +37,17 @@ def test_unknown_kinds_are_never_guessed(values):
         read_model({**sizes, **values})
 
 
+@pytest.mark.parametrize(
+    ("like", "architecture"), [("mixtral-8x7b", "JambaForCausalLM"), ("gemma-3-12b", "BrandNewForCausalLM")]
+)
+def test_a_file_is_refused_with_the_model_of_the_nearest_shape(like, architecture):
+    with pytest.raises(UnsupportedModelError, match=f"; the nearest bundled model is {like}$"):
+        read_model({**bundled_config(like), "architectures": [architecture]})
+    with pytest.raises(UnsupportedModelError) as caught:
+        read_model({"architectures": [architecture], "hidden_size": "large"})
+    assert "nearest" not in str(caught.value)
+
+
 def test_registries_agree():
     assert not set(refused()) & (set(FAMILIES) | set(VISION))
     assert {each.text for each in VISION.values()} <= set(FAMILIES)

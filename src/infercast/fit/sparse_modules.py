@@ -23,8 +23,8 @@ from infercast.fit.sparse_tables import FOLDER, lengths_of, parts, read_latencie
 from infercast.hardware import Gpu, load_gpu
 from infercast.models.formats import WeightFormat
 from infercast.models.layout import ParallelLayout
-from infercast.models.read import read_model
 from infercast.models.mixers import BlockSparseAttention, Mixer, SparseLatentAttention
+from infercast.models.read import read_model
 from infercast.models.shard import Shard
 from infercast.ops import Call, SparseAttention
 from infercast.ops.dtypes import PACKED_LATENT
