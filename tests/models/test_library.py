@@ -74,8 +74,7 @@ def test_unknown_names_come_with_suggestions():
     [
         ("Qwen/Qwen3.5-27B", "(Qwen3_5ForConditionalGeneration) is not supported: gated delta net layers"),
         ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "(NemotronHForCausalLM) is not supported: Mamba layers"),
-        ("deepseek-ai/DeepSeek-V3.2-Exp", "(DeepseekV32ForCausalLM) is not supported: sparse attention"),
-        ("zai-org/GLM-5.1-FP8", "(GlmMoeDsaForCausalLM) is not supported: sparse attention"),
+        ("deepseek-ai/DeepSeek-V4-Pro", "(DeepseekV4ForCausalLM) is not supported: compressed sparse attention"),
     ],
 )
 def test_a_published_model_that_is_refused_says_why(name, reason):

@@ -25,10 +25,10 @@ REPETITION = re.compile(r"[*+{]")
 
 def part_modules(layers: Sequence[Layer]) -> dict[str, list[tuple[str, ...]]]:
     """Modules of each part, in all layers; a module is a tuple of the names that different families give it."""
-    parts: dict[str, list[tuple[str, ...]]] = {"attention": [], "feed_forward": [], "experts": []}
+    parts: dict[str, list[tuple[str, ...]]] = {"attention": [], "recurrent": [], "feed_forward": [], "experts": []}
     for index, layer in enumerate(layers):
         here = f"layers.{index}."
-        parts["attention"] += [(here + name,) for name in layer.mixer.modules]
+        parts[layer.mixer.part] += [(here + name,) for name in layer.mixer.modules]
         for part, modules in layer.feed_forward.modules.items():
             parts[part] += [tuple(here + name for name in names) for names in modules]
     return parts

@@ -134,3 +134,8 @@ def weighted_sum(rows: Size, width: int, terms: int, dtype: str = "bf16") -> Ele
 def routing(rows: Size, experts: int, topk: int, dtype: str = "bf16") -> Elementwise:
     """Pick the ``topk`` experts of each token from the router's output."""
     return Elementwise("moe", rows, experts * bytes_of(dtype), 8.0 * topk, 4.0 * experts, kind="routing")
+
+
+def moved(rows: Size, read: float, written: float) -> Elementwise:
+    """Plain copies that every row is worth so many bytes of: gathering keys from blocks, translating their places."""
+    return Elementwise("activation", rows, read, written)

@@ -13,6 +13,7 @@ from infercast.measure.plan.attention import attention_cases
 from infercast.measure.plan.gemm import gemm_cases
 from infercast.measure.plan.other import elementwise_cases, expert_cases
 from infercast.measure.plan.recurrent import recurrent_cases
+from infercast.measure.plan.sparse import sparse_cases
 
 # How large a share of any beginning each family gets; the first points are what a short sweep lives on.
 SHARES = {
@@ -22,6 +23,7 @@ SHARES = {
     "attention_mixed": 0.04,
     "moe": 0.10,
     "elementwise": 0.14,
+    "sparse": 0.04,
 }
 FAMILIES = tuple(SHARES)
 # Measured where they are named only: each layout of heads is tuned for longer than all its shapes are measured.
@@ -33,6 +35,7 @@ SOURCES: dict[tuple[str, ...], Callable[[], Iterator[Case]]] = {
     ("moe",): expert_cases,
     ("elementwise",): elementwise_cases,
     tuple(ON_REQUEST): recurrent_cases,
+    ("sparse",): sparse_cases,
 }
 
 

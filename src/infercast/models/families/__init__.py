@@ -19,12 +19,14 @@ from infercast.models.families.grouped import (
     upper_layers,
 )
 from infercast.models.families.layers import Layer, gather
-from infercast.models.families.special import read_deepseek, read_gemma4, read_llama4, read_mimo_v2_flash
+from infercast.models.families.minimax import DEFAULTS as MINIMAX_M3
+from infercast.models.families.minimax import read_minimax_m3
+from infercast.models.families.prediction import HeadLayers, last_layer
+from infercast.models.families.sparse import indexed_head, read_indexed
+from infercast.models.families.special import mimo_v2_head, read_deepseek, read_gemma4, read_llama4, read_mimo_v2_flash
 from infercast.models.families.vision import VISION
 
-__all__ = ["FAMILIES", "PREDICTION", "VISION", "Family", "Fields", "Layer", "architecture_of", "gather"]
-
-PREDICTION = "multi-token prediction layers left out"
+__all__ = ["FAMILIES", "VISION", "Family", "Fields", "Layer", "architecture_of", "gather"]
 
 
 class Family(NamedTuple):
@@ -35,7 +37,12 @@ class Family(NamedTuple):
     """Whether the head shares the embedding where the config does not say."""
     defaults: Mapping[str, Any] = {}
     """What a config.json may leave out."""
-    note: str = ""
+    head_layers: HeadLayers = last_layer
+    """The layers of a head that predicts further tokens, where the config counts any."""
+    heads: int = 0
+    """Such heads where the config does not count them."""
+    own_table: bool = False
+    """Whether each such head has a table of the vocabulary to itself."""
 
 
 # Biases and norms by the flags that say whether there are any.
@@ -55,7 +62,7 @@ FAMILIES: dict[str, Family] = {
     "MistralForCausalLM": Family(_mistral),
     "Phi3ForCausalLM": Family(_mistral),
     "Qwen2ForCausalLM": Family(_qwen2),
-    "MiMoForCausalLM": Family(_qwen2, note=PREDICTION),
+    "MiMoForCausalLM": Family(_qwen2, heads=1),
     "Qwen3ForCausalLM": Family(_qwen3),
     "Olmo2ForCausalLM": Family(_olmo),
     "Olmo3ForCausalLM": Family(_olmo),
@@ -78,6 +85,8 @@ FAMILIES: dict[str, Family] = {
     "MiniMaxM2ForCausalLM": Family(
         partial(read_grouped, qk_norm="use_qk_norm", norm_across=True, networks=_minimax)
     ),
+    "MiniMaxM3ForCausalLM": Family(read_minimax_m3, defaults=MINIMAX_M3),
+    "MiniMaxM3SparseForCausalLM": Family(read_minimax_m3, defaults=MINIMAX_M3),
     "Glm4MoeForCausalLM": Family(
         partial(read_grouped, qk_norm="use_qk_norm", qkv_bias="attention_bias", networks=after_dense_layers),
         defaults={"topk_method": "noaux_tc"},  # of one group, as DeepSeek-V3 chooses
@@ -86,16 +95,22 @@ FAMILIES: dict[str, Family] = {
         partial(_biased, windows=every_other_layer, sinks=True, networks=_gpt_oss), defaults={"attention_bias": True}
     ),
     "Llama4ForCausalLM": Family(read_llama4),
-    "MiMoV2FlashForCausalLM": Family(read_mimo_v2_flash, note=PREDICTION),
+    "MiMoV2FlashForCausalLM": Family(read_mimo_v2_flash, head_layers=mimo_v2_head, heads=3),
     "DeepseekV2ForCausalLM": Family(read_deepseek),
     "DeepseekV3ForCausalLM": Family(read_deepseek),
     "Glm4MoeLiteForCausalLM": Family(read_deepseek),
+    "DeepseekV32ForCausalLM": Family(read_indexed, head_layers=indexed_head),
+    "GlmMoeDsaForCausalLM": Family(read_indexed, head_layers=indexed_head),
 }  # fmt: skip
 
 # Where a file names no architecture, its model_type tells: the same name without capitals, in most cases.
 _BY_TYPE = {
     re.sub("For(CausalLM|ConditionalGeneration)|_", "", name).lower(): name for name in (*FAMILIES, *VISION)
-} | {"kimik2": "DeepseekV3ForCausalLM", "ministral3": "MistralForCausalLM"}
+} | {
+    "kimik2": "DeepseekV3ForCausalLM",
+    "ministral3": "MistralForCausalLM",
+    "minimaxm3vl": "MiniMaxM3SparseForConditionalGeneration",
+}
 
 
 def architecture_of(model_type: str) -> str:
