@@ -86,7 +86,7 @@ def pooled_recipe(family: str, variant: str) -> Recipe:
     return _POOLED[family]
 
 
-_RECURRENT_POOLED = Settings(trees=60, depth=4, learning_rate=0.1, borders=32, most_features=8)
+_RECURRENT_POOLED = Settings(trees=60, depth=4, learning_rate=0.1, borders=32, most_features=12)
 _SPARSE_POOLED = Settings(trees=150, depth=5, learning_rate=0.08)
 _POOLED = {
     "attention_prefill": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5, SCHEDULE_FEATURES),
@@ -94,9 +94,9 @@ _POOLED = {
     "moe": Recipe(Settings(trees=200, depth=5, learning_rate=0.08), 0.9),
     "memory_bound": Recipe(Settings(trees=50, depth=4, learning_rate=0.08), 0.0),
     "collective": Recipe(Settings(trees=200, depth=4, learning_rate=0.08), 1.0, ("log_microseconds",)),
-    "scan": Recipe(_RECURRENT_POOLED, 0.5),
-    "state_update": Recipe(_RECURRENT_POOLED, 0.5),
-    "convolution": Recipe(_RECURRENT_POOLED, 0.5),
+    "scan": Recipe(_RECURRENT_POOLED, 0.9),
+    "state_update": Recipe(_RECURRENT_POOLED, 0.6),
+    "convolution": Recipe(_RECURRENT_POOLED, 0.9),
     "index_scores": Recipe(_SPARSE_POOLED, 0.7),
     "top_k": Recipe(_SPARSE_POOLED, 0.7),
     "sparse_attention": Recipe(_SPARSE_POOLED, 0.7),
