@@ -72,8 +72,7 @@ def test_unknown_names_come_with_suggestions():
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("Qwen/Qwen3.5-27B", "(Qwen3_5ForConditionalGeneration) is not supported: gated delta net layers"),
-        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "(NemotronHForCausalLM) is not supported: Mamba layers"),
+        ("MiniMaxAI/MiniMax-M1-80k", "(MiniMaxM1ForCausalLM) is not supported: lightning"),
         ("deepseek-ai/DeepSeek-V3.2-Exp", "(DeepseekV32ForCausalLM) is not supported: sparse attention"),
         ("zai-org/GLM-5.1-FP8", "(GlmMoeDsaForCausalLM) is not supported: sparse attention"),
     ],

@@ -12,7 +12,7 @@ from infercast.ops.dtypes import BYTES
 from infercast.predict.families import FAMILIES
 from infercast.predict.families.family import Values
 
-DTYPES = frozenset(("dtype", "weight_dtype", "kv_dtype"))
+DTYPES = frozenset(("dtype", "weight_dtype", "kv_dtype", "state_dtype"))
 LARGEST = 2**31 - 1
 """The largest size of a tensor's side; products of three of them are far from any GPU, and of no use."""
 LARGEST_BYTES = 2**50

@@ -26,6 +26,9 @@ class WeightFormat:
     activation_attention: str = "bf16"
     activation_feed_forward: str = "bf16"
     activation_experts: str = "bf16"
+    recurrent: str = "bf16"
+    """Recurrent token mixers, which checkpoints often quantise otherwise than attention."""
+    activation_recurrent: str = "bf16"
     experts_kernel: str = ""
     """Whose kernels multiply the experts, where it is not the engine's own choice: ``marlin``, ``triton``, ..."""
     name: str = "bf16"
@@ -37,6 +40,11 @@ class WeightFormat:
     def of_attention(self) -> tuple[str, str]:
         """Weights and inputs of the products in token mixers."""
         return self.attention, self.activation_attention
+
+    @property
+    def of_recurrent(self) -> tuple[str, str]:
+        """Weights and inputs of the products in recurrent token mixers."""
+        return self.recurrent, self.activation_recurrent
 
     @property
     def of_feed_forward(self) -> tuple[str, str]:

@@ -37,9 +37,10 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
         calls += stack.feed_forward.calls(shard, tokens, stack.layers)
         if layout.tensor > 1:
             # Where copies share spread experts, what scatters their results takes the place of the second all-reduce.
-            halves = 1 if layout.experts and layout.data > 1 and stack.feed_forward.experts else 2
+            scattered = layout.experts and layout.data > 1 and stack.feed_forward.experts
+            halves = (not stack.mixer.is_empty) + (not stack.feed_forward.is_empty and not scattered)
             reduce = Collective("all_reduce", message, layout.tensor, layout.library)
-            calls.append(Call("all_reduce", reduce, halves * stack.layers))
+            calls += [Call("all_reduce", reduce, halves * stack.layers)] if halves else []
     if layout.pipeline > 1:
         # Hidden states and residuals go to the next stage, each GPU of a stage sending its share.
         sent = Collective("send_recv", 2 * message // layout.tensor, layout.replica_gpus)
@@ -67,6 +68,8 @@ def mixer_layers(config: ModelConfig) -> dict[Mixer, int]:
     """Each mixer that the model has, and how many of its layers have it."""
     layers: dict[Mixer, int] = {}
     for stack in config.stacks:
+        if stack.mixer.is_empty:
+            continue
         layers[stack.mixer] = layers.get(stack.mixer, 0) + stack.layers
     return layers
 
@@ -113,12 +116,14 @@ def merge(calls: list[Call]) -> list[Call]:
 def _norms(shard: Shard, stack: Stack, tokens: Size) -> list[Call]:
     """The norms over the hidden size; each swallows the residual addition before it and the quantising after it."""
     weights = shard.weights
-    # Norms beyond these two follow mixer and feed-forward: what they write is added, not multiplied.
+    halves = ((stack.mixer, stack.mixer.part), (stack.feed_forward, "feed_forward"))
     formats = [
-        weights.activation_attention if stack.mixer.takes_quantised else weights.base,
-        weights.activation_feed_forward if stack.feed_forward.takes_quantised else weights.base,
-        *(weights.base,) * (stack.norms - 2),
-    ][: stack.norms]
+        getattr(weights, f"activation_{part}") if half.takes_quantised else weights.base
+        for half, part in halves
+        if not half.is_empty
+    ]
+    # Norms beyond these follow mixer and feed-forward: what they write is added, not multiplied.
+    formats = [*formats, *(weights.base,) * (stack.norms - len(formats))][: stack.norms]
     calls = []
     for written in dict.fromkeys(formats):
         fused = shard.layout.fused_norms and shard.layout.tensor > 1

@@ -43,6 +43,16 @@ def active_parameter_count(config: ModelConfig) -> int:
     return head + sum(stack.layers * _layer(stack, config.hidden, active=True) for stack in config.stacks)
 
 
+def prediction_parameter_count(config: ModelConfig) -> int:
+    """Parameters of the heads that predict further tokens, which `parameter_count` leaves out; 0 without any."""
+    part, hidden = config.prediction, config.hidden
+    if part is None:
+        return 0
+    layers = sum(stack.layers * _layer(stack, hidden) for stack in part.stacks)
+    table = config.vocabulary * hidden if part.own_table else 0
+    return part.heads * (layers + 2 * hidden * hidden + part.norms * hidden + table)
+
+
 def weight_bytes(config: ModelConfig) -> WeightBytes:
     """Memory of all weights on one GPU, quantised parts with their scales."""
     weights, hidden = config.weights, config.hidden
@@ -54,7 +64,10 @@ def weight_bytes(config: ModelConfig) -> WeightBytes:
 
     return WeightBytes(
         embedding=table * bytes_of(weights.base),
-        attention=over_layers(lambda stack: stack.mixer.matrices(hidden)) * bytes_of(weights.attention),
+        attention=sum(
+            stack.layers * stack.mixer.matrices(hidden) * bytes_of(getattr(weights, stack.mixer.part))
+            for stack in config.stacks
+        ),
         feed_forward=over_layers(lambda stack: stack.feed_forward.matrices(hidden)) * bytes_of(weights.feed_forward),
         experts=over_layers(lambda stack: stack.feed_forward.expert_values(hidden)[0]) * bytes_of(weights.experts),
         head=0.0 if config.tied_embedding else table * bytes_of(weights.head),

@@ -76,18 +76,19 @@ def _uniform(base: str, layers: Sequence[Layer], scheme: Scheme) -> WeightFormat
     has_experts = any(layer.feed_forward.experts for layer in layers)
     if scheme.experts_only and not has_experts:
         raise UnsupportedModelError(f"quantization {scheme.weights!r} applies to experts, and this model has none")
-    parts = [] if scheme.experts_only else ["attention", "feed_forward"]
+    mixing = sorted({layer.mixer.part for layer in layers})
+    parts = [] if scheme.experts_only else [*mixing, "feed_forward"]
     return _assemble(base, dict.fromkeys([*parts, "experts"] if has_experts else parts, scheme), None)
 
 
 def _assemble(base: str, parts: dict[str, Scheme], head: Scheme | None) -> WeightFormat:
-    plain = WeightFormat(base, base, base, base, base, base, base, base, name=base)
+    plain = WeightFormat(*(base,) * 10, name=base)
     if not parts:
         return plain
     stored = {part: scheme.weights for part, scheme in parts.items()}
     multiplied = {f"activation_{part}": scheme.activations or base for part, scheme in parts.items()}
     # Named after what holds most of the weights.
-    name = next(stored[part] for part in ("experts", "feed_forward", "attention") if part in stored)
+    name = next(stored[part] for part in ("experts", "feed_forward", "attention", "recurrent") if part in stored)
     scales = next((scheme.int4_scale_bytes for scheme in parts.values() if scheme.weights == "int4"), 2 / 128)
     head_format = head.weights if head else base
     return replace(plain, **stored, **multiplied, head=head_format, name=name, int4_scale_bytes=scales)

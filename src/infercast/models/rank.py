@@ -40,6 +40,20 @@ def stage_weight_bytes(
     return total
 
 
+def prediction_bytes(config: ModelConfig, layout: ParallelLayout, multiples: Multiples = UNPADDED) -> float:
+    """What each GPU holds of the heads that predict further tokens once speculative decoding loads them.
+
+    Layers are split as the model's are; the product that joins their two inputs is on every GPU, in the base format.
+    """
+    part, shard = config.prediction, config.shard(layout)
+    if part is None:
+        return 0.0
+    whole = config.hidden * (2 * config.hidden + part.norms)
+    table = config.vocabulary * config.hidden / layout.tensor if part.own_table else 0.0
+    layers = sum(stack.layers * _layer_bytes(shard, stack, multiples) for stack in part.stacks)
+    return part.heads * (layers + (whole + table) * config.weights.stored_bytes(config.weights.base))
+
+
 def _layer_bytes(shard: Shard, stack: Stack, multiples: Multiples) -> float:
     """One layer on one GPU."""
     vectors = common_vectors(stack, shard.hidden) * shard.weights.stored_bytes(shard.weights.base)

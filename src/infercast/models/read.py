@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercast.errors import FileFormatError, UnsupportedModelError
-from infercast.models.families import FAMILIES, PREDICTION, VISION, Fields, architecture_of, gather
+from infercast.models.families import FAMILIES, VISION, Fields, architecture_of, gather
+from infercast.models.families.prediction import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
 from infercast.models.library import bundled_config, bundled_name, model_names
 from infercast.models.overrides import overridden
@@ -18,7 +19,6 @@ from infercast.models.spec import ModelConfig
 from infercast.models.unknown_names import refused, unknown_model
 
 TEXT_KEYS = ("text_config", "llm_config", "language_config")
-PREDICTION_KEYS = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers")
 LARGEST_FILE = 64 * 2**20
 SEEN = "the encoder of images takes memory; images themselves are not modelled"
 UNSEEN = "vision part left out: there is no vision_config"
@@ -59,8 +59,8 @@ def read_model(
     hidden = fields.positive("hidden_size")
     vision = read_vision(architecture, Fields(found.values, found.where), hidden)
     notes = [SEEN if vision else UNSEEN] if architecture in VISION else []
-    if family.note or any(fields.raw(key) for key in PREDICTION_KEYS):
-        notes.append(family.note or PREDICTION)
+    prediction = read_prediction(fields, layers, family.head_layers, family.heads, family.own_table)
+    notes += [PREDICTION] if prediction else []
     stacks, order = gather(layers)
     return ModelConfig(
         name=name or found.name,
@@ -74,6 +74,7 @@ def read_model(
         tied_embedding=fields.flag("tie_word_embeddings", family.tied),
         order=order,
         vision=vision,
+        prediction=prediction,
         notes=tuple(notes),
     )
 

@@ -44,6 +44,24 @@ class VisionPart:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictionPart:
+    """Heads beside a model that predict further tokens (multi-token prediction), which draft for speculative decoding.
+
+    A head joins the hidden state of a token and the embedding of the next one in a product of twice the hidden size,
+    runs layers of its own and asks the model's head. Engines load it for speculative decoding alone.
+    """
+
+    heads: int
+    """Heads with weights of their own."""
+    stacks: tuple[Stack, ...]
+    """The layers of one head."""
+    norms: int = 3
+    """Norms over the hidden size beside those of its layers: of both inputs, and of its output."""
+    own_table: bool = False
+    """Whether each head has a table of the vocabulary to itself (Step-3.5) and does not ask the model's."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A model as published, ready to be lowered to operators."""
 
@@ -61,6 +79,7 @@ class ModelConfig:
     order: tuple[int, ...] = ()
     """The stack of each layer, first layer first; empty: one stack after the other."""
     vision: VisionPart | None = None
+    prediction: PredictionPart | None = None
     notes: tuple[str, ...] = ()
     """What was left out, in words: ``vision tower left out``."""
 

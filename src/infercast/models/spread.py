@@ -127,7 +127,7 @@ def cut_block(config: ModelConfig, tensor: int, expert_gpus: int) -> Cut | None:
 def _cuts(config: ModelConfig, stack: Stack, tensor: int, expert_gpus: int) -> Iterator[Cut]:
     """Every cut through weights in blocks."""
     weights, spec = config.weights, stack.feed_forward
-    if weights.attention == BLOCKED:
+    if getattr(weights, stack.mixer.part) == BLOCKED:
         yield from (Cut(what, width, tensor) for what, width in stack.mixer.split_widths.items())
     if weights.experts == BLOCKED and spec.experts:
         yield Cut("experts", spec.inter, expert_gpus)

@@ -6,5 +6,17 @@ from infercast.ops.elementwise import Elementwise
 from infercast.ops.gemm import Gemm
 from infercast.ops.moe import MoE
 from infercast.ops.op import Call, Op
+from infercast.ops.recurrent import Scan, ShortConvolution, StateUpdate
 
-__all__ = ["Attention", "Call", "Collective", "Elementwise", "Gemm", "MoE", "Op"]
+__all__ = [
+    "Attention",
+    "Call",
+    "Collective",
+    "Elementwise",
+    "Gemm",
+    "MoE",
+    "Op",
+    "Scan",
+    "ShortConvolution",
+    "StateUpdate",
+]

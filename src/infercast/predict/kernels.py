@@ -9,6 +9,7 @@ the time of an array of one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import exp
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,8 @@ class Kernels:
                 self._longer, self._added = choice.in_engine
             if choice.entry.engine == SWEEP and family.swept_core is not None:
                 self._make = family.swept_core
+            if family.named is not None:
+                self._make = _naming(family.named, choice.entry.variant, self._make)
         self._base = None if choice is None or choice.entry.engine != SWEEP else family.scheduled
         self._low, self._high = exp(low), exp(high)
         self._at_least, self._servers = Floor(op, gpu, cold=engine), family.servers(op, gpu)
@@ -139,6 +142,11 @@ class Kernels:
             core = self._make(op, gpu)
             self._cores[gpu.name] = key, core
         return core.physics(size, engine=self._engine)
+
+
+def _naming(named: Callable[[Any, str], Any], variant: str, make: Callable[[Any, Gpu], Core]) -> Callable[..., Core]:
+    """Physics of the kernel that a model was learned of."""
+    return lambda op, gpu: make(named(op, variant), gpu)
 
 
 def _bound(terms: dict[str, Number]) -> Any:

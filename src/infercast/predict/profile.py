@@ -24,6 +24,8 @@ class KernelProfile(NamedTuple):
     """For each architecture and format of weights, whose kernel multiplies routed experts."""
     spread_experts: Mapping[str, dict[str, str]] = {}
     """The same of experts that are spread over GPUs, where it is another."""
+    scans: Mapping[str, dict[str, str]] = {}
+    """For each architecture and kind of recurrence, whose kernel scans prompts, where it is not Triton's."""
     all_reduce: str = ""
     """What tables call its own all-reduce."""
     everywhere: tuple[str, ...] = ()

@@ -65,7 +65,7 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
     # The compiler makes one kernel of the norm after one half of a layer and the norm before the next.
     joined = sum((stack.norms - 2) * stack.layers for stack in config.stacks if stack.norms > 2)
     return LaunchWork(
-        layers=config.layers,
+        layers=sum(stack.layers for stack in config.stacks if not stack.mixer.is_empty),
         kernels=sum(call.count for call in calls if not _is_fused(call)) - joined,
         latent_layers=sum(composed),
         expert_layers=sum(stack.layers for stack in experts),

@@ -18,13 +18,14 @@ from infercast.models.families.grouped import (
     read_grouped,
     upper_layers,
 )
+from infercast.models.families.hybrid import last_attention, read_qwen_hybrid
 from infercast.models.families.layers import Layer, gather
-from infercast.models.families.special import read_deepseek, read_gemma4, read_llama4, read_mimo_v2_flash
+from infercast.models.families.nemotron import nemotron_head, read_decilm, read_nemotron_h
+from infercast.models.families.prediction import HeadLayers, last_layer
+from infercast.models.families.special import mimo_v2_head, read_deepseek, read_gemma4, read_llama4, read_mimo_v2_flash
 from infercast.models.families.vision import VISION
 
-__all__ = ["FAMILIES", "PREDICTION", "VISION", "Family", "Fields", "Layer", "architecture_of", "gather"]
-
-PREDICTION = "multi-token prediction layers left out"
+__all__ = ["FAMILIES", "VISION", "Family", "Fields", "Layer", "architecture_of", "gather"]
 
 
 class Family(NamedTuple):
@@ -35,7 +36,12 @@ class Family(NamedTuple):
     """Whether the head shares the embedding where the config does not say."""
     defaults: Mapping[str, Any] = {}
     """What a config.json may leave out."""
-    note: str = ""
+    head_layers: HeadLayers = last_layer
+    """The layers of a head that predicts further tokens, where the config counts any."""
+    heads: int = 0
+    """Such heads where the config does not count them."""
+    own_table: bool = False
+    """Whether each such head has a table of the vocabulary to itself."""
 
 
 # Biases and norms by the flags that say whether there are any.
@@ -55,7 +61,7 @@ FAMILIES: dict[str, Family] = {
     "MistralForCausalLM": Family(_mistral),
     "Phi3ForCausalLM": Family(_mistral),
     "Qwen2ForCausalLM": Family(_qwen2),
-    "MiMoForCausalLM": Family(_qwen2, note=PREDICTION),
+    "MiMoForCausalLM": Family(_qwen2, heads=1),
     "Qwen3ForCausalLM": Family(_qwen3),
     "Olmo2ForCausalLM": Family(_olmo),
     "Olmo3ForCausalLM": Family(_olmo),
@@ -86,10 +92,15 @@ FAMILIES: dict[str, Family] = {
         partial(_biased, windows=every_other_layer, sinks=True, networks=_gpt_oss), defaults={"attention_bias": True}
     ),
     "Llama4ForCausalLM": Family(read_llama4),
-    "MiMoV2FlashForCausalLM": Family(read_mimo_v2_flash, note=PREDICTION),
+    "MiMoV2FlashForCausalLM": Family(read_mimo_v2_flash, head_layers=mimo_v2_head, heads=3),
     "DeepseekV2ForCausalLM": Family(read_deepseek),
     "DeepseekV3ForCausalLM": Family(read_deepseek),
     "Glm4MoeLiteForCausalLM": Family(read_deepseek),
+    "Qwen3NextForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention, heads=1),
+    "Qwen3_5ForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention),
+    "Qwen3_5MoeForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention),
+    "NemotronHForCausalLM": Family(read_nemotron_h, head_layers=nemotron_head),
+    "DeciLMForCausalLM": Family(read_decilm),
 }  # fmt: skip
 
 # Where a file names no architecture, its model_type tells: the same name without capitals, in most cases.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from infercast.errors import UnsupportedModelError
@@ -104,6 +105,12 @@ def read_mimo_v2_flash(fields: Fields) -> list[Layer]:
         Layer(sliding if window else everywhere, sparse if experts else dense)
         for window, experts in zip(windowed, is_sparse, strict=True)
     ]
+
+
+def mimo_v2_head(fields: Fields, layers: Sequence[Layer]) -> list[Layer]:
+    """What predicts further tokens: windowed attention and a dense network."""
+    windowed = next(layer.mixer for layer in layers if getattr(layer.mixer, "window", 0))
+    return [Layer(windowed, dense_feed_forward(fields))]
 
 
 def _mimo_attention(fields: Fields, prefix: str, sinks: str, window: int) -> GroupedAttention:

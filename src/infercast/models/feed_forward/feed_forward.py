@@ -26,6 +26,8 @@ class FeedForward(ABC):
     """Routed experts; 0: none."""
     shared_inter: int
     """Width of all experts together that serve every token beside the routed ones; 0: none."""
+    is_empty: ClassVar[bool] = False
+    """Whether the layer has no feed-forward at all: no kernels, no norm before it, no all-reduce after it."""
     takes_quantised: ClassVar[bool] = False
     """Whether the norm before it also quantises what it writes, where activations are quantised."""
 

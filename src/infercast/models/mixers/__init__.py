@@ -1,8 +1,24 @@
 """Kinds of token mixers, one file each."""
 
 from infercast.models.mixers.cache import Cache
+from infercast.models.mixers.delta_net import GatedDeltaNet, KimiDeltaAttention
 from infercast.models.mixers.grouped import GroupedAttention
 from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.mamba2 import Mamba2
 from infercast.models.mixers.mixer import Mixer
+from infercast.models.mixers.none import NoMixer
+from infercast.models.mixers.recurrent import RecurrentMixer
+from infercast.models.mixers.short_convolution import GatedConvolution
 
-__all__ = ["Cache", "GroupedAttention", "LatentAttention", "Mixer"]
+__all__ = [
+    "Cache",
+    "GatedConvolution",
+    "GatedDeltaNet",
+    "GroupedAttention",
+    "KimiDeltaAttention",
+    "LatentAttention",
+    "Mamba2",
+    "Mixer",
+    "NoMixer",
+    "RecurrentMixer",
+]

@@ -25,6 +25,10 @@ class Mixer(ABC):
 
     modules: ClassVar[tuple[str, ...]]
     """Names of its linear modules in a checkpoint, from the layer's own name on: ``self_attn.q_proj``."""
+    part: ClassVar[str] = "attention"
+    """The part of the model whose weight format its matrices have: ``attention`` or ``recurrent``."""
+    is_empty: ClassVar[bool] = False
+    """Whether the layer has no mixer at all: no kernels, no norm before it, no all-reduce after it."""
     takes_quantised: ClassVar[bool] = False
     """Whether the norm before it also quantises what it writes, where activations are quantised."""
     is_composed: ClassVar[bool] = False

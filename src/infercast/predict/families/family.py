@@ -93,6 +93,8 @@ class Family:
     core: Callable[[Any, Gpu], Core]
     swept_core: Callable[[Any, Gpu], Core] | None = None
     """Physics, and what takes its place for models of a sweep."""
+    named: Callable[[Any, str], Any] | None = None
+    """An operator with the kernel of a variant named, where its physics depends on which kernel that is."""
     core_key: Callable[[Any], object] = lambda _: None
     """What a core is made for, beside its GPU; None: it is not worth keeping."""
     features: Mapping[str, tuple[str, ...]]
