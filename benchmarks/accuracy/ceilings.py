@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.fit.boost import Settings, boost
+from infercast.fit.rows import Rows
 from infercast.fit.sweeps import read_sweep, sweep_folders
-from infercast.fit.tables import FILES, Rows, read_table
+from infercast.fit.tables import FILES, read_table
 from infercast.fit.train import HELD_OUT_SHARE, LEFT_OUT, group_hashes
 from infercast.hardware import Gpu, load_gpu
 from infercast.ops.dtypes import tensor_rate_of

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas
 
 from infercast.errors import FileFormatError, InputError
-from infercast.fit.tables import Rows
+from infercast.fit.rows import Rows
 from infercast.ops import Attention, Elementwise, Gemm, MoE
 from infercast.ops.elementwise import gated_activation, norm, quantise, rope
 from infercast.ops.lengths import spread_lengths

@@ -12,6 +12,7 @@ from infercast.measure.case import Case
 from infercast.measure.plan.attention import attention_cases
 from infercast.measure.plan.gemm import gemm_cases
 from infercast.measure.plan.other import elementwise_cases, expert_cases
+from infercast.measure.plan.sparse import sparse_cases
 
 # How large a share of any beginning each family gets; the first points are what a short sweep lives on.
 SHARES = {
@@ -21,6 +22,7 @@ SHARES = {
     "attention_mixed": 0.04,
     "moe": 0.10,
     "elementwise": 0.14,
+    "sparse": 0.04,
 }
 FAMILIES = tuple(SHARES)
 SOURCES: dict[tuple[str, ...], Callable[[], Iterator[Case]]] = {
@@ -28,6 +30,7 @@ SOURCES: dict[tuple[str, ...], Callable[[], Iterator[Case]]] = {
     ("attention_decode", "attention_prefill", "attention_mixed"): attention_cases,
     ("moe",): expert_cases,
     ("elementwise",): elementwise_cases,
+    ("sparse",): sparse_cases,
 }
 
 
