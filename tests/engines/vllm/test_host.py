@@ -74,7 +74,7 @@ def test_what_a_model_takes_to_launch(model, latent, experts, shared):
         ("qwen3.5-35b-a3b", 0, 30, 0),
         ("nemotron-3-nano-30b-a3b", 0, 23, 0),
         ("deepseek-v3.2", 0, 0, 61),
-        ("deepseek-v4-flash", 0, 0, 43),
+        ("deepseek-v4-flash", 2, 0, 41),
     ],
 )
 def test_layers_that_are_made_of_small_operations(model, latent, recurrent, sparse):

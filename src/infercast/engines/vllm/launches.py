@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from infercast.engines.vllm.block_size import default_block_size
 from infercast.engines.vllm.kv import kv_layout
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
@@ -89,6 +90,6 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
         expert_layers=sum(stack.layers for stack in experts),
         shared_expert_layers=sum(shared),
         stages=layout.pipeline,
-        kv_groups=kv_layout(config, layout, block_size=16).shape.num_tables,
+        kv_groups=kv_layout(config, layout, default_block_size(config, gpu)).shape.num_tables,
         packed_expert_layers=sum(stack.layers for stack in experts) if is_packed else 0,
     )
