@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas
 
 from infercast.fit.checks import in_microseconds, read_checked
+from infercast.fit.recurrent_tables import RECURRENT_FILES, read_recurrent
 from infercast.fit.repeats import merge_repeats
 from infercast.fit.rows import Rows
 from infercast.fit.sparse_tables import SPARSE_FILES, read_sparse
@@ -53,6 +54,9 @@ def read_table(path: Path, family: str) -> Iterator[Rows]:
     """All rows of one file, operator by operator."""
     if family in SPARSE_FILES:
         yield from read_sparse(path, family)
+        return
+    if family in RECURRENT_FILES:
+        yield from read_recurrent(path, family)
         return
     table = read_checked(path, COLUMNS[family], MOE_FORMATS if family == "moe" else ())
     if "kernel" not in table:
@@ -175,3 +179,4 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
     "collective": _collective,
 }
 FILES = {family: f"{'quantize' if family == 'quantise' else family}.parquet" for family in _READERS} | SPARSE_FILES
+FILES |= RECURRENT_FILES

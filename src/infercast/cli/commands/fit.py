@@ -21,6 +21,7 @@ FAMILIES = (
     *("gemm", "attention_prefill", "attention_decode", "moe", "quantise", "collective"),
     *SPARSE,
     "hyper_connection",
+    *("gdn", "kda", "mamba2"),
 )
 TIERS = ("measured", "few-shot", "sibling", "unseen")
 

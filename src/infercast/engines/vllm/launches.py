@@ -77,7 +77,7 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
     experts = [stack for stack in config.stacks if stack.feed_forward.experts]
     weights = config.weights
     # Other chips have kernels of their own for them (Marlin, FlashInfer).
-    is_packed = weights.experts == "mxfp4" and not weights.experts_kernel and gpu.kernels == "hopper"
+    is_packed = config.architecture in PACKED_EXPERTS and not weights.experts_kernel and gpu.kernels == "hopper"
     shared = (stack.layers for stack in experts if stack.feed_forward.shared_inter)
     # The compiler makes one kernel of the norm after one half of a layer and the norm before the next.
     joined = sum((stack.norms - 2) * stack.layers for stack in config.stacks if stack.norms > 2)
