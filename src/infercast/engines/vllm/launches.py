@@ -19,6 +19,8 @@ from infercast.ops.elementwise import FUSED_NORM
 
 EXPERT_KERNELS, HEAD_KERNELS = 7, 8
 """Kernels that a layer of routed experts has beside the one it is counted as, and those of head and sampling."""
+PACKED_EXPERTS = ("GptOssForCausalLM",)
+"""Architectures whose 4-bit experts run OpenAI's Triton kernels on Hopper; those of others run Marlin's."""
 GAP_SECONDS = 0.15e-6
 """What a GPU idles between two kernels of a step beyond what their estimates hold, from decode steps on an H200."""
 
@@ -77,7 +79,12 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
     experts = [stack for stack in config.stacks if stack.feed_forward.experts]
     weights = config.weights
     # Other chips have kernels of their own for them (Marlin, FlashInfer).
-    is_packed = config.architecture in PACKED_EXPERTS and not weights.experts_kernel and gpu.kernels == "hopper"
+    is_packed = (
+        config.architecture in PACKED_EXPERTS
+        and weights.experts == "mxfp4"
+        and not weights.experts_kernel
+        and gpu.kernels == "hopper"
+    )
     shared = (stack.layers for stack in experts if stack.feed_forward.shared_inter)
     # The compiler makes one kernel of the norm after one half of a layer and the norm before the next.
     joined = sum((stack.norms - 2) * stack.layers for stack in config.stacks if stack.norms > 2)
