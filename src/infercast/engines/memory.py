@@ -97,6 +97,7 @@ def require_fit(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, 
     memory = engine.plan_memory(config, layout, gpu, settings)
     chunk = engine.tokens_under_way(settings, layout)
     if memory.most_sequences(settings.max_model_len, chunk):
+        engine.check_memory(config, settings, memory)
         return memory
     where = f"{layout.replica_gpus} x {gpu.name}"
     remedy = _remedy(engine, config, layout, gpu, settings)

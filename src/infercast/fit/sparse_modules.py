@@ -74,7 +74,9 @@ def read_module(path: Path, name: str) -> Iterator[Rows]:
     """All rows of one file, layout by layout."""
     kind, phase, _ = name.split("_")
     table = read_latencies(path)
-    known = np.logical_or.reduce([table.engine.eq(engine) & table.engine_version.isin(each) for engine, each in VERSIONS.items()])
+    known = np.logical_or.reduce(
+        [table.engine.eq(engine) & table.engine_version.isin(each) for engine, each in VERSIONS.items()]
+    )
     table = table[known & ~table.kernel_source.str.contains(DENSE)]
     table = table[(table.isl > 1) == (phase == "prompt")]
     if kind in HEADS:

@@ -14,7 +14,7 @@ from infercast.engines.vllm.graphs import Graphs
 from infercast.engines.vllm.host import VllmHost, VllmHostModel
 from infercast.engines.vllm.kv import hybrid_block_size
 from infercast.engines.vllm.launches import launch_work
-from infercast.engines.vllm.memory import plan_memory
+from infercast.engines.vllm.memory import check_state_blocks, plan_memory
 from infercast.engines.vllm.replica import vllm_replica
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.sharing import shared_seconds
@@ -87,6 +87,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         expert_launches=EXPERT_LAUNCHES,
         graphs=lambda settings: Graphs(settings.capture_sizes, settings.max_num_seqs, settings.cudagraph_mode),
         plan_memory=plan_memory,
+        check_memory=check_state_blocks,
         tokens_under_way=lambda settings, layout: settings.most_under_way(layout.pipeline),
         host_type=VllmHost,
         host_model=lambda host, *what: VllmHostModel(host, launch_work(*what)),

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 
 from infercast.engines.memory import KvLayout
 from infercast.engines.vllm.kv_pages import Kind, Member
+from infercast.errors import InputError
 from infercast.serve.cache.shape import KvShape
 
 ALIGNMENT = 576
@@ -32,6 +33,12 @@ def packed_layout(members: Iterable[Member], held: Collection[int]) -> KvLayout:
     widths = sorted({size for _, group in whole for _, size in group}) or [
         max(size for _, group in windows for _, size in group)
     ]
+    largest = max(size for group in kinds.values() for _, size in group)
+    if largest > widths[-1]:
+        raise InputError(
+            f"block_size {whole[0][0][1]} makes blocks of compressed entries smaller than those of a window, which an "
+            "engine refuses; use 256, or leave it out"
+        )
     padded = [
         (key, [(position, next(width for width in widths if width >= size)) for position, size in group])
         for key, group in windows
