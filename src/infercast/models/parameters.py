@@ -78,7 +78,9 @@ def weight_bytes(config: ModelConfig) -> WeightBytes:
 
 def common_vectors(stack: Stack, hidden: int) -> int:
     """Norms, routers, biases and sinks of a layer, which every GPU holds; those of experts are split with them."""
-    return stack.norms * hidden + stack.mixer.vectors(hidden) + stack.feed_forward.vectors(hidden)
+    # What weighs earlier sums is a norm and a row for each norm.
+    norms = stack.norms * (3 if stack.residuals else 1)
+    return norms * hidden + stack.mixer.vectors(hidden) + stack.feed_forward.vectors(hidden)
 
 
 def _vectors(stack: Stack, hidden: int) -> int:

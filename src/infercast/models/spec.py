@@ -26,6 +26,8 @@ class Stack:
     feed_forward: FeedForward
     norms: int = 2
     """Norms over the hidden size in each layer: 2 before the halves; 4 where the halves' outputs are normed too."""
+    residuals: int = 0
+    """Sums of earlier layers that each norm weighs and adds up before it norms (attention residuals of Kimi-K3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class PredictionPart:
     """Norms over the hidden size beside those of its layers: of both inputs, and of its output."""
     own_table: bool = False
     """Whether each head has a table of the vocabulary to itself (Step-3.5) and does not ask the model's."""
+    quantised: bool = True
+    """Whether its layers have the model's weight formats; else all of it is in the base format."""
 
 
 @dataclass(frozen=True, slots=True)

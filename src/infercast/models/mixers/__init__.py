@@ -3,6 +3,7 @@
 from infercast.models.mixers.cache import Cache
 from infercast.models.mixers.delta_net import GatedDeltaNet, KimiDeltaAttention
 from infercast.models.mixers.grouped import GroupedAttention
+from infercast.models.mixers.kimi_latent import KimiLatentAttention
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mamba2 import Mamba2
 from infercast.models.mixers.mixer import Mixer
@@ -16,6 +17,7 @@ __all__ = [
     "GatedDeltaNet",
     "GroupedAttention",
     "KimiDeltaAttention",
+    "KimiLatentAttention",
     "LatentAttention",
     "Mamba2",
     "Mixer",

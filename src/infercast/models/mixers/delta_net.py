@@ -35,8 +35,8 @@ class GatedDeltaNet(RecurrentMixer):
 
     @property
     def label(self) -> str:
-        """Heads of values and of keys, and their width."""
-        return f"GDN {self.heads}/{self.key_heads} x {self.value_dim}"
+        """Heads of values and their width."""
+        return f"GDN {self.heads} x {self.value_dim}"
 
     @property
     def description(self) -> str:
@@ -175,15 +175,20 @@ class KimiDeltaAttention(RecurrentMixer):
         weights, hidden = shard.weights, shard.hidden
         heads = shard.layout.share(self.heads)
         width, formats = heads * self.head_dim, shard.weights.of_recurrent
-        gates = 1 if self.full_rank_gate else 2
-        calls = [
-            *shard.linear("qkv_proj", tokens, width, hidden, formats, 3 * layers),
-            Call("update_proj", Gemm(tokens, heads, hidden, weights.base), layers),
-            *shard.linear("gate_down", tokens, self.head_dim, hidden, formats, gates * layers),
-            *shard.linear("gate_up", tokens, width, self.head_dim, formats, gates * layers),
-        ]
         if self.full_rank_gate:
-            calls += shard.linear("gate_proj", tokens, width, hidden, formats, layers)
+            # Its engines join all that comes from the hidden state.
+            joined = 4 * width + self.head_dim + heads
+            calls = [
+                *shard.linear("in_proj", tokens, joined, hidden, formats, layers),
+                *shard.linear("gate_up", tokens, width, self.head_dim, formats, layers),
+            ]
+        else:
+            calls = [
+                *shard.linear("qkv_proj", tokens, width, hidden, formats, 3 * layers),
+                Call("update_proj", Gemm(tokens, heads, hidden, weights.base), layers),
+                *shard.linear("gate_down", tokens, self.head_dim, hidden, formats, 2 * layers),
+                *shard.linear("gate_up", tokens, width, self.head_dim, formats, 2 * layers),
+            ]
         return [
             *calls,
             Call("state_inputs", copy(tokens, 2 * heads, written=4 * heads + 2 * width), layers),
