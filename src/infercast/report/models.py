@@ -30,10 +30,7 @@ def render_models(models: Iterable[ModelConfig]) -> list[RenderableType]:
         )
         for model in models
     ]
-    legend = (
-        "total, active: parameters, and those that one token uses. heads: query/key-value x width; MLA has one latent "
-        "for all; of layers with a state (GDN, KDA, SSM) heads of the state, of conv its channels."
-    )
+    legend = "active: parameters one token uses. heads: query/key-value x width; of a latent (MLA); of a state."
     return [grid(columns, rows, text_columns=2, notes_at=(5, 6)), styled(legend, style="dim")]
 
 
