@@ -132,6 +132,11 @@ class KimiDeltaAttention(RecurrentMixer):
     def _width(self) -> int:
         return self.heads * self.head_dim
 
+    @property
+    def update_convolutions(self) -> int:
+        """Kimi-K3's engines update queries, keys and values together."""
+        return 1 if self.full_rank_gate else self.convolutions
+
     def state(self, shard: Shard) -> State:
         """Heads are split; the matrices are fp32 whatever the model's format is."""
         heads = shard.layout.share(self.heads)

@@ -66,6 +66,11 @@ class RecurrentMixer(Mixer):
     copies: ClassVar[int] = 2
     """Copies of a prompt's state, out of the cache and back."""
 
+    @property
+    def update_convolutions(self) -> int:
+        """Those that convolve one new token of each sequence."""
+        return self.convolutions
+
     @abstractmethod
     def state(self, shard: Shard) -> State:
         """The state of a sequence on one GPU."""
@@ -134,16 +139,16 @@ class RecurrentMixer(Mixer):
         sequences: Lengths | int,
         update: bool = False,
     ) -> list[Call]:
-        state = self.state(shard)
+        state, kernels = self.state(shard), self.update_convolutions if update else self.convolutions
         op = ShortConvolution(
             tokens,
             _count(queries, sequences),
-            channels=state.channels // self.convolutions,
+            channels=state.channels // kernels,
             taps=state.taps,
             update=update,
             dtype=shard.weights.base,
         )
-        return [Call(name, op, self.convolutions * layers)]
+        return [Call(name, op, kernels * layers)]
 
 
 def _some(sequences: Lengths | int, chosen: Lengths) -> Lengths | int:
