@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.fit.tables import FILES, Rows, read_table
+from infercast.fit.rows import Rows
+from infercast.fit.tables import FILES, read_table
 from infercast.fit.train import LEFT_OUT, group_hashes, key_of
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE

@@ -22,7 +22,7 @@ from typing import Any
 from infercast.engines.vllm.kv import SMALLEST_BLOCK, kv_layout
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
-from infercast.models.mixers import LatentAttention, RecurrentMixer
+from infercast.models.mixers import GroupedAttention, LatentAttention, NoMixer
 from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig, Stack
 from infercast.models.spread import divides
@@ -31,6 +31,7 @@ from infercast.models.stages import stage_range
 AVAILABLE = 40 * 2**30
 TOKENS, CHUNK, BLOCK_SIZE = 32_768, 8_192, 16
 TENSORS, PIPELINES = (1, 2, 4, 8), (1, 4)
+PLAIN = {GroupedAttention, LatentAttention, NoMixer}
 COLUMNS = ("model", "tensor", "pipeline", "windows", "block_sizes", "blocks", "sequences")
 """``blocks``: of 40 GiB a GPU; ``sequences``: of 32,768 tokens that fit, computed 8,192 a step."""
 
@@ -63,11 +64,11 @@ def main() -> int:
 def deployments() -> Iterator[tuple[str, ModelConfig, ParallelLayout]]:
     """Every bundled model in every layout that divides it; pipelines where a model has several kinds of layers.
 
-    Models with states of recurrent layers have blocks of another kind, and are left out.
+    Models with states of recurrent layers or keys of indexers have other blocks beside these, and are left out.
     """
     for name in model_names():
         config = read_model(name)
-        if any(isinstance(stack.mixer, RecurrentMixer) for stack in config.stacks):
+        if not {type(stack.mixer) for stack in config.stacks} <= PLAIN:
             continue
         windows = kv_layout(config, ParallelLayout(), BLOCK_SIZE).shape.windows
         pipelines = PIPELINES if len(set(windows)) > 1 else PIPELINES[:1]

@@ -12,7 +12,7 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.measure import sweep
 from infercast.measure.case import Case
 from infercast.measure.device import State
-from infercast.measure.plan import sweep_cases
+from infercast.measure.plan import FAMILIES, sweep_cases
 from infercast.measure.rows import HEAVY_FLOPS
 from infercast.measure.sections import Kernel, Timing
 from infercast.measure.sweep import BATCH, batches, run_sweep
@@ -169,7 +169,7 @@ def test_power_of_light_and_heavy_kernels(gpu: Any, tmp_path: Path, monkeypatch:
     power = pandas.read_parquet(tmp_path / "h200-sxm" / "power.parquet")
     assert list(power.columns) == ["gpu", "family", "shape", "watts", "sm_mhz", "latency_us"]
     assert power.family.value_counts().to_dict() == dict.fromkeys(power.family.unique(), 6)
-    assert len(power) == 36
+    assert len(power) == 6 * len(FAMILIES)
     assert power.latency_us.eq(200.0).all()
     assert all(isinstance(json.loads(text), dict) for text in power["shape"])
     products = [case.flops for case in gpu.sustained if case.family == "gemm"]

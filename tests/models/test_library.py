@@ -73,8 +73,7 @@ def test_unknown_names_come_with_suggestions():
     ("name", "reason"),
     [
         ("MiniMaxAI/MiniMax-M1-80k", "(MiniMaxM1ForCausalLM) is not supported: lightning"),
-        ("deepseek-ai/DeepSeek-V3.2-Exp", "(DeepseekV32ForCausalLM) is not supported: sparse attention"),
-        ("zai-org/GLM-5.1-FP8", "(GlmMoeDsaForCausalLM) is not supported: sparse attention"),
+        ("deepseek-ai/DeepSeek-V4-Pro", "(DeepseekV4ForCausalLM) is not supported: compressed sparse attention"),
     ],
 )
 def test_a_published_model_that_is_refused_says_why(name, reason):

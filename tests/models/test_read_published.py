@@ -14,6 +14,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "models"
 # Published totals in billions, of the language model alone, prediction layers left out.
 PUBLISHED = {
     "MiniMax-M2": 229,
+    "MiniMax-M3": 428,
     "Qwen3-0.6B": 0.596,
     "Qwen3-1.7B": 1.72,
     "Qwen3-8B": 8.19,
@@ -31,6 +32,8 @@ PUBLISHED = {
     "MiMo-V2-Flash": 309,
     "DeepSeek-R1": 671,
     "DeepSeek-V3": 671,
+    "DeepSeek-V3.2": 671.9,
+    "GLM-5": 744,
     "gemma-4-26B": 25.2,
     "Gemma-4-26B": 25.2,
     "Gemma-4-31B": 30.7,

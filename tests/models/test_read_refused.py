@@ -21,10 +21,7 @@ LLAMA = bundled_config("llama-3.1-8b")
     ("architecture", "missing"),
     [
         ("JambaForCausalLM", "Mamba layers are not modelled yet"),
-        ("DeepseekV32ForCausalLM", "sparse attention"),
         ("DeepseekV4ForCausalLM", "sparse attention"),
-        ("GlmMoeDsaForCausalLM", "sparse attention"),
-        ("MiniMaxM3ForCausalLM", "block-sparse attention is not modelled yet"),
         ("FalconH1ForCausalLM", "attention and Mamba side by side"),
     ],
 )

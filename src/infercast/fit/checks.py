@@ -18,7 +18,7 @@ from infercast.ops.dtypes import BYTES
 from infercast.predict.roofline import Roofline
 
 if TYPE_CHECKING:
-    from infercast.fit.tables import Rows
+    from infercast.fit.rows import Rows
 
 Array = npt.NDArray[Any]
 

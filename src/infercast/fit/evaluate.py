@@ -12,14 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import InputError
-from infercast.fit.tables import FILES, Rows, read_table
+from infercast.fit.rows import Rows
+from infercast.fit.tables import FILES, read_table
 from infercast.fit.train import (
     HELD_OUT_SHARE,
-    LEFT_OUT,
     Key,
     Sample,
     fit_measured,
     group_hashes,
+    is_left_out,
     key_of,
     sample_of,
 )
@@ -115,7 +116,7 @@ def _chosen_rows(folder: Path, families: Sequence[str], gpus: Sequence[str] | No
     for family in families:
         path = folder / FILES[family]
         if path.exists():
-            chosen = (rows for rows in read_table(path, family) if rows.engine not in LEFT_OUT)
+            chosen = (rows for rows in read_table(path, family) if not is_left_out(rows))
             yield from (rows for rows in chosen if gpus is None or rows.gpu in gpus)
 
 
@@ -169,9 +170,9 @@ def _score_measured(rows: Sequence[Rows]) -> Iterator[Scored]:
             for part, sample in parts:
                 chosen = sample.group % HELD_OUT_SHARE == fold
                 if chosen.any():
-                    seconds = part.seconds * np.exp(forest.predict(sample.features) - sample.residual)
-                    low, high = seconds * np.exp(entry.low), seconds * np.exp(entry.high)
-                    yield from _scored(part, seconds, low, high, chosen)
+                    own = part.own * np.exp(forest.predict(sample.features) - sample.residual)
+                    low, high = own * np.exp(entry.low), own * np.exp(entry.high)
+                    yield from _scored(part, part.whole(own), part.whole(low), part.whole(high), chosen)
 
 
 def _score_few_shot(rows: Sequence[Rows], artifact: Artifact, profile: KernelProfile, count: int) -> Iterator[Scored]:
@@ -202,4 +203,5 @@ def _score_few_shot(rows: Sequence[Rows], artifact: Artifact, profile: KernelPro
 def _estimated(predictor: Learned, part: Rows, variant: str) -> list[Array]:
     """Seconds of some rows, and both ends of their intervals."""
     found = predictor.estimate(part.op, load_gpu(part.gpu), (variant,))
-    return [np.broadcast_to(each, part.seconds.shape) for each in (found.seconds, found.low, found.high)]
+    own = (np.broadcast_to(each, part.seconds.shape) for each in (found.seconds, found.low, found.high))
+    return [part.whole(each) for each in own]

@@ -8,7 +8,6 @@ be split between fitting and testing: one (n, k) pair, one head layout, one expe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,10 @@ import numpy.typing as npt
 import pandas
 
 from infercast.fit.checks import in_microseconds, read_checked
+from infercast.fit.recurrent_tables import RECURRENT_FILES, read_recurrent
 from infercast.fit.repeats import merge_repeats
+from infercast.fit.rows import Rows
+from infercast.fit.sparse_tables import SPARSE_FILES, read_sparse
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.elementwise import quantise
 
@@ -48,26 +50,14 @@ COLUMNS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Measured rows of one operator type that differ in array sizes only."""
-
-    family: str
-    gpu: str
-    engine: str
-    dtype: str
-    kernel: str
-    """Name of the kernel where the table has one, else empty."""
-    group: Array
-    """For each row, what must stay together in a split."""
-    op: Op
-    seconds: Array
-    index: Array
-    """Row numbers in the file."""
-
-
 def read_table(path: Path, family: str) -> Iterator[Rows]:
     """All rows of one file, operator by operator."""
+    if family in SPARSE_FILES:
+        yield from read_sparse(path, family)
+        return
+    if family in RECURRENT_FILES:
+        yield from read_recurrent(path, family)
+        return
     table = read_checked(path, COLUMNS[family], MOE_FORMATS if family == "moe" else ())
     if "kernel" not in table:
         table["kernel"] = ""
@@ -188,4 +178,5 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
     "quantise": _quantise,
     "collective": _collective,
 }
-FILES = {family: f"{'quantize' if family == 'quantise' else family}.parquet" for family in _READERS}
+FILES = {family: f"{'quantize' if family == 'quantise' else family}.parquet" for family in _READERS} | SPARSE_FILES
+FILES |= RECURRENT_FILES

@@ -17,9 +17,11 @@ import numpy.typing as npt
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.boost import Settings, boost
 from infercast.fit.recipes import Recipe, measured_settings, pooled_recipe
+from infercast.fit.rows import Rows
+from infercast.fit.sparse_tables import SPARSE_FAMILIES
 from infercast.fit.spread import pooled_interval
 from infercast.fit.sweeps import read_sweep, sweep_folders
-from infercast.fit.tables import FILES, Rows, read_table
+from infercast.fit.tables import FILES, read_table
 from infercast.hardware import load_gpu
 from infercast.predict.artifact.artifact import POOLED, Entry, path_beside, save_artifact
 from infercast.predict.artifact.features import KERNELS
@@ -31,11 +33,15 @@ from infercast.predict.physics.moe import kernel_family
 
 Array = npt.NDArray[Any]
 
-FAMILY_OF_TABLE = {"quantise": "memory_bound"}
+FAMILY_OF_TABLE = {"quantise": "memory_bound", **SPARSE_FAMILIES}
 LEFT_OUT = ("trtllm",)
-"""Engines whose kernels nobody here estimates."""
+"""Engines whose kernels nobody here estimates ..."""
+ALL_ENGINES = ("scan", "convolution")
+"""... but for families of which nobody else has any: their readers choose."""
 HELD_OUT_SHARE = 5
 """One group in so many is held out to learn the interval."""
+KNOWN_SHARE = 0.3
+"""Of what was timed, from which on the kernel's own time is known."""
 FEWEST = 8
 """Rows of a sweep that teach nothing."""
 AT_ONCE = 2
@@ -50,10 +56,12 @@ class Sample:
     residual: Array
     """log(measured / physics), or over the schedule's time where a model starts from that."""
     group: Array
+    weight: Array
+    """How much of what was timed the kernel is: less than 1 where others were timed with it."""
 
     def part(self, chosen: Array) -> Sample:
         """Some of the rows."""
-        return Sample(self.features[chosen], self.residual[chosen], self.group[chosen])
+        return Sample(*(getattr(self, name)[chosen] for name in self.__slots__))
 
     @classmethod
     def joined(cls, parts: Sequence[Sample]) -> Sample:
@@ -73,7 +81,7 @@ def read_samples(folder: Path, families: Sequence[str], gpus: Sequence[str] | No
         if not path.exists():
             raise FileFormatError(path, f"is missing: {family} needs it")
         for rows in read_table(path, family):
-            if rows.engine not in LEFT_OUT and (gpus is None or rows.gpu in gpus):
+            if not is_left_out(rows) and (gpus is None or rows.gpu in gpus):
                 parts[key_of(rows)].append(sample_of(rows))
     if not parts:
         raise InputError(f"{folder} has no rows of the chosen GPUs and families")
@@ -103,7 +111,14 @@ def key_of(rows: Rows) -> Key:
     variant = variants.get(rows.family, "")
     if getattr(rows.op, "latent_kv", False):
         variant = LATENT
+    if FAMILIES[FAMILY_OF_TABLE.get(rows.family, rows.family)].archive:
+        variant = rows.kernel
     return FAMILY_OF_TABLE.get(rows.family, rows.family), rows.gpu, rows.engine, variant
+
+
+def is_left_out(rows: Rows) -> bool:
+    """Whether nobody here estimates such kernels."""
+    return rows.engine in LEFT_OUT and rows.family not in ALL_ENGINES
 
 
 def sample_of(rows: Rows) -> Sample:
@@ -111,7 +126,7 @@ def sample_of(rows: Rows) -> Sample:
     family = FAMILIES[FAMILY_OF_TABLE.get(rows.family, rows.family)]
     physics = family.physics(rows.op, load_gpu(rows.gpu), swept=rows.engine == SWEEP)
     base = base_seconds(family.name, rows.engine, physics)
-    return Sample(physics.features, np.log(rows.seconds / base), group_hashes(rows))
+    return Sample(physics.features, np.log(rows.own / base), group_hashes(rows), rows.own / rows.seconds)
 
 
 def group_hashes(rows: Rows) -> Array:
@@ -182,6 +197,8 @@ def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
         held_out = sample.group // HELD_OUT_SHARE % HELD_OUT_SHARE == part
         if 0 < np.count_nonzero(held_out) < held_out.size:
             trial = _boost(sample.part(~held_out), settings.lighter)
+            # Where it is a small part of what was timed, nobody knows how wrong an estimate is.
+            held_out &= sample.weight >= KNOWN_SHARE
             found.append(sample.residual[held_out] - trial.predict(sample.features[held_out]))
     misses = np.concatenate(found) if found else sample.residual - np.median(sample.residual)
     forest = _boost(sample, settings)
@@ -208,7 +225,7 @@ def _pool(family: str, by_gpu: dict[str, Sample], recipe: Recipe) -> tuple[Fores
     """One forest for several GPUs, each with the same weight; the common offset is not shrunk."""
     share = recipe.settings.most_rows // (2 * len(by_gpu))
     thinned = [_thin_sample(sample, share) for sample in by_gpu.values()]
-    weight = np.concatenate([np.full(sample.residual.size, 1.0 / sample.residual.size) for sample in thinned])
+    weight = np.concatenate([sample.weight / sample.residual.size for sample in thinned])
     middle = float(np.mean([np.median(sample.residual) for sample in thinned]))
     features = np.concatenate([sample.features for sample in thinned])
     features[:, recipe.columns(family)] = 0.0
@@ -220,7 +237,8 @@ def _pool(family: str, by_gpu: dict[str, Sample], recipe: Recipe) -> tuple[Fores
 
 def _boost(sample: Sample, settings: Settings) -> Forest:
     thinned = _thin_sample(sample, settings.most_rows)
-    return boost(thinned.features, thinned.residual, settings)
+    weight = None if (thinned.weight == 1.0).all() else thinned.weight
+    return boost(thinned.features, thinned.residual, settings, weight)
 
 
 def _entry(key: Key, rows: int, misses: Array, *, offset: float, shrink: float) -> Entry:

@@ -7,16 +7,22 @@ from infercast.ops.gemm import Gemm
 from infercast.ops.moe import MoE
 from infercast.ops.op import Call, Op
 from infercast.ops.recurrent import Scan, ShortConvolution, StateUpdate
+from infercast.ops.sparse import EncoderAttention, HyperConnection, IndexScores, SparseAttention, TopK
 
 __all__ = [
     "Attention",
     "Call",
     "Collective",
     "Elementwise",
+    "EncoderAttention",
     "Gemm",
+    "HyperConnection",
+    "IndexScores",
     "MoE",
     "Op",
     "Scan",
     "ShortConvolution",
+    "SparseAttention",
     "StateUpdate",
+    "TopK",
 ]

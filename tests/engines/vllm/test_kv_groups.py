@@ -1,4 +1,4 @@
-"""Groups, blocks and capacities that vLLM 0.25's own functions gave for every bundled model.
+"""Groups, blocks and capacities that vLLM 0.25's own functions gave for every bundled model of plain attention.
 
 ``kv_groups.csv`` was written by benchmarks/scheduler/kv_groups.py: 40 GiB a GPU, sequences of 32,768 tokens computed
 8,192 at a time.
@@ -13,6 +13,7 @@ import pytest
 from infercast.engines.vllm.kv import kv_layout
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
+from infercast.models.mixers import GroupedAttention, LatentAttention, NoMixer
 from infercast.models.read import read_model
 
 with Path(__file__).with_name("kv_groups.csv").open(encoding="utf-8", newline="") as file:
@@ -36,13 +37,7 @@ def test_blocks_are_grouped_as_the_engine_groups_them(model):
         assert (blocks - 1) // shape.most_blocks(32_768, 8_192) == int(row["sequences"])
 
 
-def keeps_states(name):
-    config = read_model(name)
-    caches = (cache for stack in config.stacks for cache in stack.mixer.caches(config.shard(ParallelLayout())))
-    return any(cache.bytes_per_sequence for cache in caches)
-
-
-def test_no_bundled_model_is_missing_but_those_with_states():
-    missing = set(model_names()) - set(TABLE)
-    assert set(TABLE) <= set(model_names())
-    assert all(keeps_states(name) for name in missing)
+def test_no_bundled_model_of_plain_attention_is_missing():
+    kinds = {name: {type(stack.mixer) for stack in read_model(name).stacks} for name in model_names()}
+    plain = {GroupedAttention, LatentAttention, NoMixer}
+    assert set(TABLE) == {name for name, found in kinds.items() if found <= plain}

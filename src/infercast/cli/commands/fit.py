@@ -16,7 +16,13 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
 from infercast.report.validation.evaluation import render_evaluation
 
-FAMILIES = ("gemm", "attention_prefill", "attention_decode", "moe", "quantise", "collective")
+SPARSE = ("index_scores", "paged_scores", "top_k", "compressed_top_k", "mla_attention", "hca_attention")
+FAMILIES = (
+    *("gemm", "attention_prefill", "attention_decode", "moe", "quantise", "collective"),
+    *SPARSE,
+    "hyper_connection",
+    *("gdn", "kda", "mamba2"),
+)
 TIERS = ("measured", "few-shot", "sibling", "unseen")
 
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder of parquet files, one per kernel family.")]

@@ -15,6 +15,7 @@ from infercast.engines.vllm.memory import plan_memory
 from infercast.engines.vllm.replica import vllm_replica
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.sharing import shared_seconds
+from infercast.engines.vllm.sparse import choose_sparse_kernels
 from infercast.engines.vllm.versions import ENGINES, MEASURED
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -66,6 +67,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         resolve=_resolve,
         check_gpu=check_gpu,
         fuses_norms=lambda _, gpu: gpu.kernels in FUSING_KERNELS,
+        choose_kernels=choose_sparse_kernels,
         expert_multiples=expert_multiples,
         expert_launches=EXPERT_LAUNCHES,
         graphs=lambda settings: Graphs(settings.capture_sizes, settings.max_num_seqs, settings.cudagraph_mode),

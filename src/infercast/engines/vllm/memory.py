@@ -8,6 +8,7 @@ from infercast.engines.memory import Memory
 from infercast.engines.vllm.expert_padding import expert_multiples
 from infercast.engines.vllm.kv import kv_layout
 from infercast.engines.vllm.settings import ResolvedSettings
+from infercast.engines.vllm.sparse import sparse_memory
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import step_calls
@@ -62,7 +63,12 @@ def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings:
     in_layers = tokens * (2 * config.hidden + widest) * value
     # Logits in the model's format and in fp32, beside the hidden states they come from.
     in_head = settings.max_num_seqs * config.vocabulary * (value + 4) + tokens * config.hidden * value
-    return max(in_layers, in_head)
+    sparse = sparse_memory(config, layout, settings)
+    if sparse is None:
+        return max(in_layers, in_head)
+    # Experts and sparse attention share a buffer that stays.
+    kept = max(sparse.kept, tokens * widest * value)
+    return kept + max(tokens * 2 * config.hidden * value + sparse.beside, in_head)
 
 
 def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> float:

@@ -23,8 +23,11 @@ from infercast.models.families.grouped import (
 from infercast.models.families.hybrid import last_attention, read_qwen_hybrid
 from infercast.models.families.kimi import read_kimi_linear
 from infercast.models.families.layers import Layer, gather
+from infercast.models.families.minimax import DEFAULTS as MINIMAX_M3
+from infercast.models.families.minimax import read_minimax_m3
 from infercast.models.families.nemotron import nemotron_head, read_decilm, read_nemotron_h
 from infercast.models.families.prediction import HeadLayers, last_layer
+from infercast.models.families.sparse import indexed_head, read_indexed
 from infercast.models.families.special import mimo_v2_head, read_deepseek, read_gemma4, read_llama4, read_mimo_v2_flash
 from infercast.models.families.step import read_step, step_head
 from infercast.models.families.vision import VISION
@@ -89,6 +92,8 @@ FAMILIES: dict[str, Family] = {
     "MiniMaxM2ForCausalLM": Family(
         partial(read_grouped, qk_norm="use_qk_norm", norm_across=True, networks=_minimax)
     ),
+    "MiniMaxM3ForCausalLM": Family(read_minimax_m3, defaults=MINIMAX_M3),
+    "MiniMaxM3SparseForCausalLM": Family(read_minimax_m3, defaults=MINIMAX_M3),
     "Glm4MoeForCausalLM": Family(
         partial(read_grouped, qk_norm="use_qk_norm", qkv_bias="attention_bias", networks=after_dense_layers),
         defaults={"topk_method": "noaux_tc"},  # of one group, as DeepSeek-V3 chooses
@@ -101,6 +106,8 @@ FAMILIES: dict[str, Family] = {
     "DeepseekV2ForCausalLM": Family(read_deepseek),
     "DeepseekV3ForCausalLM": Family(read_deepseek),
     "Glm4MoeLiteForCausalLM": Family(read_deepseek),
+    "DeepseekV32ForCausalLM": Family(read_indexed, head_layers=indexed_head),
+    "GlmMoeDsaForCausalLM": Family(read_indexed, head_layers=indexed_head),
     "Qwen3NextForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention, heads=1),
     "Qwen3_5ForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention),
     "Qwen3_5MoeForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention),
@@ -118,7 +125,11 @@ FAMILIES: dict[str, Family] = {
 # Where a file names no architecture, its model_type tells: the same name without capitals, in most cases.
 _BY_TYPE = {
     re.sub("For(CausalLM|ConditionalGeneration)|_", "", name).lower(): name for name in (*FAMILIES, *VISION)
-} | {"kimik2": "DeepseekV3ForCausalLM", "ministral3": "MistralForCausalLM"}
+} | {
+    "kimik2": "DeepseekV3ForCausalLM",
+    "ministral3": "MistralForCausalLM",
+    "minimaxm3vl": "MiniMaxM3SparseForConditionalGeneration",
+}
 
 
 def architecture_of(model_type: str) -> str:

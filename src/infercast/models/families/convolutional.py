@@ -40,7 +40,7 @@ def _attention_layers(fields: Fields) -> list[bool]:
     if not names:
         listed = set(fields.numbers("full_attn_idxs") or [])
         return [index in listed for index in range(fields.layers)]
-    fields.a_layer("layer_types", names)
+    names = fields.a_layer("layer_types", names)
     unknown = sorted({*names} - {CONVOLUTION, FULL})
     if unknown:
         known = f"{CONVOLUTION}, {FULL}"

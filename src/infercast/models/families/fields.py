@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from infercast.errors import FileFormatError
 
@@ -11,6 +11,7 @@ from infercast.errors import FileFormatError
 LARGEST_COUNT = 2**40
 MOST_LAYERS = 4096
 
+Item = TypeVar("Item")
 Answer = bool | str
 """Yes or no, or the flag that says which."""
 
@@ -112,17 +113,14 @@ class Fields(NamedTuple):
             raise self.wrong("num_hidden_layers", f"at most {MOST_LAYERS}")
         return layers
 
-    def first_layers(self, key: str) -> Fields:
-        """The same with a list cut to one item for each layer, where files list heads that predict tokens too."""
-        items = self.raw(key)
-        if not isinstance(items, list):
-            return self
-        return self._replace(values={**self.values, key: items[: self.layers]})
+    def a_layer(self, key: str, items: list[Item]) -> list[Item]:
+        """The first items of a list, one for each layer; a list that is too short is refused.
 
-    def a_layer(self, key: str, items: list[Any]) -> None:
-        """Refuse a list that does not hold one item for each layer."""
-        if len(items) != self.layers:
+        A longer one belongs to a model that was cut to fewer layers, or also holds prediction layers.
+        """
+        if len(items) < self.layers:
             raise FileFormatError(self.where, f"{key} has {len(items)} items for {self.layers} layers")
+        return items[: self.layers]
 
 
 def _is_number(value: object) -> bool:

@@ -19,8 +19,7 @@ KINDS = ("mamba", "attention")
 
 def read_granite_hybrid(fields: Fields) -> list[Layer]:
     """Granite 4: experts with a shared one beside them, or that one alone; most models have no positions."""
-    kinds = fields.words("layer_types") or fields.words("layers_block_type")
-    fields.a_layer("layer_types", kinds)
+    kinds = fields.a_layer("layer_types", fields.words("layer_types") or fields.words("layers_block_type"))
     unknown = sorted({*kinds} - {*KINDS})
     if unknown:
         raise UnsupportedModelError(f"{fields.where}: {unknown[0]} layers are not modelled; known: {', '.join(KINDS)}")

@@ -88,8 +88,7 @@ def listed_windows(fields: Fields) -> list[bool] | None:
         raise UnsupportedModelError(
             f"{fields.where}: {unknown[0]} layers are not modelled yet; known layer_types: {', '.join(LAYER_TYPES)}"
         )
-    fields.a_layer("layer_types", names)
-    return [LAYER_TYPES[name] for name in names]
+    return [LAYER_TYPES[name] for name in fields.a_layer("layer_types", names)]
 
 
 def dense_feed_forward(fields: Fields, bias: bool = False) -> DenseFeedForward:

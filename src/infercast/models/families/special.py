@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypedDict
 
 from infercast.errors import UnsupportedModelError
 from infercast.models.families.experts import after_dense_layers, deepseek_experts, routed_experts
@@ -24,16 +25,32 @@ from infercast.models.mixers import GroupedAttention, LatentAttention
 
 def read_deepseek(fields: Fields) -> list[Layer]:
     """DeepSeek-V2, V3, R1 and V3.1, Kimi-K2 and K2.5, GLM-4.7-Flash: attention over one compressed vector a token."""
-    attention = LatentAttention(
-        heads=fields.positive("num_attention_heads"),
-        kv_lora_rank=fields.positive("kv_lora_rank"),
-        q_lora_rank=fields.count("q_lora_rank"),
-        nope_dim=fields.positive("qk_nope_head_dim"),
-        rope_dim=fields.positive("qk_rope_head_dim"),
-        value_dim=fields.positive("v_head_dim"),
-    )
+    attention = LatentAttention(**latent_sizes(fields))
     networks = after_dense_layers(fields) if fields.count("n_routed_experts") else plain_networks(fields)
     return [Layer(attention, network) for network in networks]
+
+
+class LatentSizes(TypedDict):
+    """The sizes of latent attention, by the names of its mixer."""
+
+    heads: int
+    kv_lora_rank: int
+    q_lora_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+
+def latent_sizes(fields: Fields) -> LatentSizes:
+    """The sizes from the keys that DeepSeek gave them."""
+    return {
+        "heads": fields.positive("num_attention_heads"),
+        "kv_lora_rank": fields.positive("kv_lora_rank"),
+        "q_lora_rank": fields.count("q_lora_rank"),
+        "nope_dim": fields.positive("qk_nope_head_dim"),
+        "rope_dim": fields.positive("qk_rope_head_dim"),
+        "value_dim": fields.positive("v_head_dim"),
+    }
 
 
 def read_gemma4(fields: Fields) -> list[Layer]:
@@ -74,7 +91,7 @@ def read_llama4(fields: Fields) -> list[Layer]:
     """Llama 4: attention in chunks where there are rotary positions, experts in every n-th layer."""
     layers = fields.layers
     rotated = fields.numbers("no_rope_layers") or [int((index + 1) % 4 != 0) for index in range(layers)]
-    fields.a_layer("no_rope_layers", rotated)
+    rotated = fields.a_layer("no_rope_layers", rotated)
     step = fields.positive("interleave_moe_layer_step", default=1)
     listed = fields.numbers("moe_layers")
     sparse_layers = set(range(step - 1, layers, step) if listed is None else listed)
@@ -94,10 +111,8 @@ def read_llama4(fields: Fields) -> list[Layer]:
 
 def read_mimo_v2_flash(fields: Fields) -> list[Layer]:
     """MiMo-V2-Flash: windowed layers with sinks and more key-value heads, values narrower than keys."""
-    windowed = fields.numbers("hybrid_layer_pattern") or [0] * fields.layers
-    is_sparse = fields.numbers("moe_layer_freq") or [1] * fields.layers
-    fields.a_layer("hybrid_layer_pattern", windowed)
-    fields.a_layer("moe_layer_freq", is_sparse)
+    windowed = fields.a_layer("hybrid_layer_pattern", fields.numbers("hybrid_layer_pattern") or [0] * fields.layers)
+    is_sparse = fields.a_layer("moe_layer_freq", fields.numbers("moe_layer_freq") or [1] * fields.layers)
     everywhere = _mimo_attention(fields, "", "add_full_attention_sink_bias", 0)
     sliding = _mimo_attention(fields, "swa_", "add_swa_attention_sink_bias", fields.positive("sliding_window"))
     sparse, dense = deepseek_experts(fields), dense_feed_forward(fields)

@@ -20,7 +20,7 @@ from infercast.models.mixers import GroupedAttention
 
 def read_step(fields: Fields) -> list[Layer]:
     """Windowed layers may have heads of their own; the first layers are dense."""
-    windowed = listed_windows(fields.first_layers("layer_types")) or [False] * fields.layers
+    windowed = listed_windows(fields) or [False] * fields.layers
     everywhere = _attention(fields, fields)
     # Newer files say nothing of heads that differ.
     other = fields.section("attention_other_setting")

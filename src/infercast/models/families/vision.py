@@ -116,6 +116,17 @@ def _moonvit3(fields: Fields, text_hidden: int) -> VisionPart:
     return VisionPart(count * 2 * hidden * (2 * heads + inter), whole)
 
 
+def _minimax(fields: Fields, text_hidden: int) -> VisionPart:
+    """MiniMax-M3: two matrices to the language model, then two more for every four patches."""
+    hidden, count = fields.positive("hidden_size"), fields.positive("num_hidden_layers")
+    compression = fields.section("img_token_compression_config")
+    patch = _patch(fields, frames=compression.positive("temporal_patch_size", default=2))
+    middle = fields.positive("projector_hidden_size", default=text_hidden)
+    split = middle * (hidden + text_hidden + _merged(compression, text_hidden) + text_hidden)
+    whole = hidden * (patch + 2 + 2 * count) + 2 * (middle + text_hidden)
+    return _encoder(count, hidden, fields.positive("intermediate_size"), split=split, whole=whole)
+
+
 class VisionFamily(NamedTuple):
     """An architecture with an encoder: the family that reads its text part, and what the encoder holds."""
 
@@ -129,6 +140,7 @@ VISION = {
     "KimiK25ForConditionalGeneration": VisionFamily("DeepseekV3ForCausalLM", _moonvit),
     "KimiK3ForConditionalGeneration": VisionFamily("KimiLinearForCausalLM", _moonvit3),
     "Llama4ForConditionalGeneration": VisionFamily("Llama4ForCausalLM", _llama4),
+    "MiniMaxM3SparseForConditionalGeneration": VisionFamily("MiniMaxM3SparseForCausalLM", _minimax),
     "Mistral3ForConditionalGeneration": VisionFamily("MistralForCausalLM", _pixtral),
     "Qwen2VLForConditionalGeneration": VisionFamily("Qwen2ForCausalLM", _qwen2),
     "Qwen2_5_VLForConditionalGeneration": VisionFamily("Qwen2ForCausalLM", partial(_qwen2, gated=True)),
@@ -145,6 +157,6 @@ def read_vision(architecture: str, fields: Fields, text_hidden: int) -> VisionPa
         return None
     inner = fields.section("vision_config")
     # What the projector needs may stand outside.
-    merge = fields.raw("spatial_merge_size")
-    values = {**({} if merge is None else {"spatial_merge_size": merge}), **inner.values}
+    outside = {key: fields.raw(key) for key in ("spatial_merge_size", "projector_hidden_size")}
+    values = {**{key: value for key, value in outside.items() if value is not None}, **inner.values}
     return VISION[architecture].read(Fields(values, inner.where), text_hidden)

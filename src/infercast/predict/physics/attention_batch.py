@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
-from infercast.ops.attention import Attention
+from infercast.ops.attention import Lengths as Counts
 from infercast.predict.physics.either import Arrays, Number, Plain
 from infercast.predict.physics.terms import Array
+
+
+class Sequences(Protocol):
+    """What operators over batches of sequences have in common."""
+
+    @property
+    def queries(self) -> Counts:
+        """New tokens of each."""
+
+    @property
+    def keys(self) -> Counts:
+        """Tokens of each in all."""
+
+    @property
+    def sequences(self) -> Counts | int:
+        """How many there are of each."""
 
 
 class Batch:
@@ -67,7 +85,7 @@ class Single:
 Lengths = Batch | Single
 
 
-def batch_of(op: Attention) -> Batch:
+def batch_of(op: Sequences) -> Batch:
     """The lengths of an operator as two-dimensional floats."""
     queries, keys, counts = np.broadcast_arrays(op.queries, op.keys, op.sequences)
     width = queries.shape[-1] if queries.ndim else 1
@@ -75,7 +93,7 @@ def batch_of(op: Attention) -> Batch:
     return Batch(*rows)
 
 
-def single_of(op: Attention) -> Single | None:
+def single_of(op: Sequences) -> Single | None:
     """The batch of an operator, if it is one of equal sequences."""
     counts = op.sequences
     if op.queries.size != 1 or op.keys.size != 1:

@@ -1,0 +1,45 @@
+"""Batches of prompts and decoding sequences, told apart where an engine runs other kernels for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from infercast.ops.attention import Lengths
+from infercast.ops.op import Size
+
+
+class Form(NamedTuple):
+    """The part of a batch that one form of kernels computes: prompts, or single new tokens."""
+
+    is_prompt: bool
+    queries: Lengths
+    keys: Lengths
+    sequences: Lengths | int
+
+    @property
+    def batch(self) -> tuple[Lengths, Lengths, Lengths | int]:
+        """As operators take it."""
+        return self.queries, self.keys, self.sequences
+
+    @property
+    def num_keys(self) -> Size:
+        """Tokens of all sequences."""
+        total: Size = np.add.reduce(self.keys * self.sequences, axis=-1)
+        return total
+
+    def name(self, kernel: str) -> str:
+        """The kernel's name in this form."""
+        return f"{kernel}_prompt" if self.is_prompt else kernel
+
+
+def split_forms(queries: Lengths, keys: Lengths, sequences: Lengths | int) -> Iterator[Form]:
+    """Prompts, then single new tokens. An array of batches is of one form throughout; a single batch may hold both."""
+    decoding = queries == 1
+    if decoding.all() or not decoding.any():
+        yield Form(not decoding.any(), queries, keys, sequences)
+        return
+    for is_prompt, chosen in ((True, ~decoding), (False, decoding)):
+        yield Form(is_prompt, queries[chosen], keys[chosen], sequences)

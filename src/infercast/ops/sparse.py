@@ -1,0 +1,271 @@
+"""Sparse and compressed attention: scores of an index, the choice of the best keys, attention over what was chosen.
+
+Batches are histograms as in :class:`~infercast.ops.attention.Attention`: ``sequences[i]`` sequences each have
+``queries[i]`` new tokens and ``keys[i]`` tokens in all. The last axis is summed, further ones are an array of batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+
+import numpy as np
+
+from infercast.ops.attention import Lengths
+from infercast.ops.dtypes import bytes_of
+from infercast.ops.op import Quantity, Size
+
+
+def entries_up_to(tokens: Lengths, compress: int, most: int = 0) -> Lengths:
+    """Entries that the first ``tokens`` queries of a sequence see together, one for every ``compress`` tokens.
+
+    A query at position ``p`` sees the ``p // compress`` entries that are complete, or ``most`` of them if not 0.
+    """
+    free = np.minimum(tokens, most * compress - 1) if most else tokens
+    whole = free // compress
+    seen = compress * (whole * (whole - 1) // 2) + whole * (free - compress * whole + 1)
+    return np.asarray(seen + most * (tokens - free) if most else seen)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """New tokens of sequences, each of which looks back at the tokens of its own sequence."""
+
+    queries: Lengths
+    keys: Lengths
+    sequences: Lengths | int = 1
+
+    @cached_property
+    def num_queries(self) -> Quantity:
+        """New tokens in the batch."""
+        return self._sum(self.queries)
+
+    def _pairs(self, compress: int, most: int = 0) -> Quantity:
+        """Entries that the new tokens look at, added up over them."""
+        before = entries_up_to(self.keys - self.queries, compress, most)
+        return self._sum(entries_up_to(self.keys, compress, most) - before)
+
+    def _sum(self, per_sequence: Lengths) -> Quantity:
+        """Add up over the batch, the last axis."""
+        weighted = per_sequence if isinstance(self.sequences, int) else per_sequence * self.sequences
+        total: Quantity = np.add.reduce(weighted, axis=-1)
+        return total * self.sequences if isinstance(self.sequences, int) else total
+
+
+@dataclass(frozen=True)
+class IndexScores(Batch):
+    """Scores of every new token with every index key in reach, summed over the index heads: one fp32 number each.
+
+    ``compress``: one index key for so many tokens. ``entry_bytes``: what a key takes in its cache, scales included.
+    """
+
+    _: KW_ONLY
+    heads: int
+    head_dim: int = 128
+    compress: int = 1
+    entry_bytes: float = 132
+    dtype: str = "fp8"
+    family: str = "index_scores"
+
+    @property
+    def compute_dtype(self) -> str:
+        """The format of the products."""
+        return self.dtype
+
+    @cached_property
+    def num_pairs(self) -> Quantity:
+        """Scores over the batch."""
+        return self._pairs(self.compress)
+
+    @cached_property
+    def num_entries(self) -> Quantity:
+        """Index keys in reach."""
+        return self._sum(self.keys // self.compress)
+
+    @property
+    def flops(self) -> Quantity:
+        """One product for each score and index head."""
+        return 2.0 * self.heads * self.head_dim * self.num_pairs
+
+    @property
+    def bytes_read(self) -> Quantity:
+        """Index queries with a weight for each head, and the keys in reach, each once."""
+        query = self.heads * (self.head_dim * bytes_of(self.dtype) + 4)
+        return query * self.num_queries + self.entry_bytes * self.num_entries
+
+    @property
+    def bytes_written(self) -> Quantity:
+        """The scores."""
+        return 4.0 * self.num_pairs
+
+
+@dataclass(frozen=True)
+class TopK(Batch):
+    """For every new token the places of the ``topk`` best scores among the keys in reach."""
+
+    _: KW_ONLY
+    topk: int
+    compress: int = 1
+    family: str = "top_k"
+    compute_dtype: str = "fp32"
+
+    @cached_property
+    def num_pairs(self) -> Quantity:
+        """Scores to choose from, over the batch."""
+        return self._pairs(self.compress)
+
+    @property
+    def flops(self) -> Quantity:
+        """A comparison for each score."""
+        return 1.0 * self.num_pairs
+
+    @property
+    def bytes_read(self) -> Quantity:
+        """The scores, once."""
+        return 4.0 * self.num_pairs
+
+    @property
+    def bytes_written(self) -> Quantity:
+        """The places of the chosen."""
+        return 4.0 * self.topk * self.num_queries
+
+
+@dataclass(frozen=True)
+class SparseAttention(Batch):
+    """Attention of every new token over the keys that were chosen for it and the last ``window`` ones.
+
+    ``selected`` is the most keys that are chosen for a query (compressed ones where ``compress`` > 1; 0: all of them),
+    in blocks of ``block`` keys next to each other. ``bytes_per_key`` is what one key with its value takes in the cache,
+    all ``kv_heads`` of this GPU together. ``kind``: ``mla``, ``csa``, ``hca`` or ``msa``.
+    """
+
+    _: KW_ONLY
+    heads: int
+    head_dim: int
+    value_dim: int
+    kv_heads: int = 1
+    selected: int
+    window: int = 0
+    compress: int = 1
+    block: int = 1
+    bytes_per_key: float
+    kind: str
+    dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    family: str = "sparse_attention"
+
+    @property
+    def compute_dtype(self) -> str:
+        """The format of the two matrix products."""
+        return self.dtype
+
+    @cached_property
+    def num_pairs(self) -> Quantity:
+        """Query-key pairs that one head computes over the batch."""
+        chosen = self._pairs(self.compress, self.selected)
+        return chosen + (self._pairs(1, self.window) if self.window else 0)
+
+    @cached_property
+    def num_keys_in_reach(self) -> Quantity:
+        """Keys of the batch that must be read: those of the last query of every sequence.
+
+        Queries of a prompt may choose the same ones, so no more is sure.
+        """
+        entries = self.keys // self.compress
+        chosen = np.minimum(entries, self.selected) if self.selected else entries
+        return self._sum(chosen + np.minimum(self.keys, self.window))
+
+    @property
+    def flops(self) -> Quantity:
+        """Scores and weighted values: two products for each query-key pair and head."""
+        return 2.0 * self.heads * (self.head_dim + self.value_dim) * self.num_pairs
+
+    @property
+    def kv_bytes(self) -> Quantity:
+        """Bytes of the keys and values that must be read, each once."""
+        return self.bytes_per_key * self.num_keys_in_reach
+
+    @property
+    def bytes_read(self) -> Quantity:
+        """Queries, keys and values, each once."""
+        return bytes_of(self.dtype) * self.heads * self.head_dim * self.num_queries + self.kv_bytes
+
+    @property
+    def bytes_written(self) -> Quantity:
+        """The output of the new tokens."""
+        return bytes_of(self.dtype) * self.heads * self.value_dim * self.num_queries
+
+
+@dataclass(frozen=True, slots=True)
+class HyperConnection:
+    """One half of a manifold-constrained hyper-connection: several residual streams instead of one.
+
+    ``pre`` projects all streams of a token to its mixing weights, balances them (Sinkhorn) and adds the streams up into
+    the layer's input; ``post`` mixes the streams and adds the layer's output to each.
+    """
+
+    rows: Size
+    _: KW_ONLY
+    hidden: int
+    streams: int = 4
+    half: str
+    family: str = "hyper_connection"
+    compute_dtype: str = "bf16"
+
+    @property
+    def weights(self) -> int:
+        """Mixing weights of a token: one in and one out for each stream, and the streams among themselves."""
+        return self.streams * (2 + self.streams)
+
+    @property
+    def flops(self) -> Quantity:
+        """``pre``: the projection of all streams; ``post``: the streams mixed among themselves."""
+        width = self.streams * self.hidden
+        per_row = 2.0 * width * self.weights if self.half == "pre" else 2.0 * width * (self.streams + 1)
+        return per_row * self.rows
+
+    @property
+    def bytes_read(self) -> Quantity:
+        """All streams, and what ``post`` adds or ``pre`` projects with."""
+        width = self.streams * self.hidden
+        if self.half == "pre":
+            return 2.0 * width * self.rows + 4.0 * self.weights * width
+        return 2.0 * (width + self.hidden) * self.rows
+
+    @property
+    def bytes_written(self) -> Quantity:
+        """The layer's input, or all streams."""
+        return 2.0 * (self.hidden if self.half == "pre" else self.streams * self.hidden) * self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderAttention:
+    """Attention of every token of an image with all others of it, in a vision tower: no cache, nothing is masked."""
+
+    images: Size
+    tokens: Size
+    _: KW_ONLY
+    heads: int
+    head_dim: int
+    dtype: str = "bf16"
+    family: str = "encoder_attention"
+
+    @property
+    def compute_dtype(self) -> str:
+        """The format of the two matrix products."""
+        return self.dtype
+
+    @property
+    def flops(self) -> Quantity:
+        """Scores and weighted values."""
+        return 4.0 * self.heads * self.head_dim * self.images * self.tokens * self.tokens
+
+    @property
+    def bytes_read(self) -> Quantity:
+        """Queries, keys and values."""
+        return 3.0 * bytes_of(self.dtype) * self.heads * self.head_dim * self.images * self.tokens
+
+    @property
+    def bytes_written(self) -> Quantity:
+        """The output."""
+        return bytes_of(self.dtype) * self.heads * self.head_dim * self.images * self.tokens
