@@ -27,6 +27,8 @@ from infercast.serve.step import Contexts, GroupShape, HostCost, Prompts, StepEs
 
 if TYPE_CHECKING:
     from infercast.engines.deployment import Deployment
+    from infercast.models.layout import ParallelLayout
+    from infercast.models.spec import ModelConfig
 
 Table = npt.NDArray[Any]
 
@@ -58,12 +60,8 @@ class KernelTimer:
             token_sizes, row_sizes = _thinned(max_tokens, sizes), _thinned(max_rows, ())
         by_tokens = token_calls(config, layout, token_sizes)
         by_rows = head_calls(config, layout, row_sizes)
-        both = np.array([1, 2])  # one decoding sequence and one prompt: every attention kernel the model has
-        by_sequence = {call.name: call.op.family for call in attention_calls(config, layout, both, both)}
+        by_sequence, launches = _sequence_kernels(config, layout)
         self._attention_names = {name: column for column, name in enumerate(by_sequence)}
-        launches = Counter[str]()
-        for call in attention_calls(config, layout, both, both):
-            launches[call.name] += call.count
         self._attention_launches = [launches[name] for name in by_sequence]
         self.kernels: tuple[tuple[str, str], ...] = (
             *((call.name, call.op.family) for call in (*by_tokens, *by_rows)),
@@ -204,6 +202,22 @@ class KernelTimer:
             seconds = call.count * np.asarray(self._predictor.seconds(call.op, self._gpu))
             table[:, column] = np.interp(np.arange(most + 1), sizes, seconds)
         return table
+
+
+def _sequence_kernels(config: ModelConfig, layout: ParallelLayout) -> tuple[dict[str, str], dict[str, int]]:
+    """The family of each kernel that sequences need, and how often a step launches it.
+
+    One decoding sequence and one prompt have nearly all; some kinds decode otherwise beside prompts than alone.
+    """
+    families: dict[str, str] = {}
+    launches: dict[str, int] = {}
+    for batch in (np.array([1, 2]), np.array([1]), np.array([2])):
+        counts = Counter[str]()
+        for call in attention_calls(config, layout, batch, batch):
+            families.setdefault(call.name, call.op.family)
+            counts[call.name] += call.count
+        launches |= {name: count for name, count in counts.items() if count > launches.get(name, 0)}
+    return families, launches
 
 
 def _together(prompts: float, decodes: float, launches: int) -> float:

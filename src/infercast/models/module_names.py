@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 from infercast.models.families import Layer
 
-# Where a layer's modules sit in a checkpoint: plain, and inside two kinds of vision models.
-PREFIXES = ("model.", "language_model.model.", "model.language_model.")
+# Where a layer's modules sit in a checkpoint: plain, inside two kinds of vision models, and in Nemotron-H.
+PREFIXES = ("model.", "language_model.model.", "model.language_model.", "backbone.")
+ATTENTION_HOMES = ("self_attn.", "mixer.")
+"""What attention is called in a layer; Nemotron-H calls every half of a layer so."""
 # A regular expression comes from an untrusted file. With few repetitions, none of them around a group, matching a
 # module's short name cannot take long.
 LONGEST_EXPRESSION = 200
@@ -28,7 +30,10 @@ def part_modules(layers: Sequence[Layer]) -> dict[str, list[tuple[str, ...]]]:
     parts: dict[str, list[tuple[str, ...]]] = {"attention": [], "recurrent": [], "feed_forward": [], "experts": []}
     for index, layer in enumerate(layers):
         here = f"layers.{index}."
-        parts[layer.mixer.part] += [(here + name,) for name in layer.mixer.modules]
+        parts[layer.mixer.part] += [
+            tuple(here + name.replace(ATTENTION_HOMES[0], home) for home in ATTENTION_HOMES)
+            for name in layer.mixer.modules
+        ]
         for part, modules in layer.feed_forward.modules.items():
             parts[part] += [tuple(here + name for name in names) for names in modules]
     return parts

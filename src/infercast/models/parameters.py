@@ -77,8 +77,9 @@ def weight_bytes(config: ModelConfig) -> WeightBytes:
 
 
 def common_vectors(stack: Stack, hidden: int) -> int:
-    """Norms, routers, biases and sinks of a layer, which every GPU holds; those of experts are split with them."""
-    return stack.norms * hidden + stack.mixer.vectors(hidden) + stack.feed_forward.vectors(hidden)
+    """Norms, hyper-connections, routers, biases and sinks of a layer, on every GPU; not the experts'."""
+    between = (stack.norms + 2 * stack.mixing_values) * hidden
+    return between + stack.mixer.vectors(hidden) + stack.feed_forward.vectors(hidden)
 
 
 def _vectors(stack: Stack, hidden: int) -> int:

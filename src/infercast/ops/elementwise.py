@@ -136,6 +136,24 @@ def routing(rows: Size, experts: int, topk: int, dtype: str = "bf16") -> Element
     return Elementwise("moe", rows, experts * bytes_of(dtype), 8.0 * topk, 4.0 * experts, kind="routing")
 
 
-def moved(rows: Size, read: float, written: float) -> Elementwise:
-    """Plain copies that every row is worth so many bytes of: gathering keys from blocks, translating their places."""
-    return Elementwise("activation", rows, read, written)
+def copy(rows: Size, read: float, written: float | None = None) -> Elementwise:
+    """Move so many bytes of each row, or clear some of what is written."""
+    return Elementwise("activation", rows, read, read if written is None else written)
+
+
+def gated_norm(rows: Size, heads: int, width: int, dtype: str = "bf16") -> Elementwise:
+    """Norm of each head, times a gate that is as wide."""
+    size = heads * width * bytes_of(dtype)
+    return Elementwise("norm", rows, 2 * size, size, 9.0 * heads * width, kind="norm", reduced=width)
+
+
+def output_gate(rows: Size, width: int, gates: int, dtype: str = "bf16") -> Elementwise:
+    """``output * sigmoid(gate)``, with ``gates`` values for ``width``."""
+    value = bytes_of(dtype)
+    return Elementwise("activation", rows, (width + gates) * value, width * value, 6.0 * width)
+
+
+def scan_inputs(rows: Size, width: int, heads: int, dtype: str = "bf16") -> Elementwise:
+    """Split what a convolution wrote into heads, norm queries and keys, and work out two gates a head in fp32."""
+    value = bytes_of(dtype)
+    return Elementwise("activation", rows, (width + 2 * heads) * value, width * value + 8 * heads, 5.0 * width)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from infercast.models.families.compressed import read_compressed, windowed_head
 from infercast.models.families.experts import after_dense_layers, experts_everywhere, qwen2_experts, qwen_experts
 from infercast.models.families.fields import Fields
 from infercast.models.families.grouped import (
@@ -18,9 +19,11 @@ from infercast.models.families.grouped import (
     read_grouped,
     upper_layers,
 )
+from infercast.models.families.hybrid import last_attention, read_qwen_hybrid
 from infercast.models.families.layers import Layer, gather
 from infercast.models.families.minimax import DEFAULTS as MINIMAX_M3
 from infercast.models.families.minimax import read_minimax_m3
+from infercast.models.families.nemotron import nemotron_head, read_decilm, read_nemotron_h
 from infercast.models.families.prediction import HeadLayers, last_layer
 from infercast.models.families.sparse import indexed_head, read_indexed
 from infercast.models.families.special import mimo_v2_head, read_deepseek, read_gemma4, read_llama4, read_mimo_v2_flash
@@ -99,8 +102,14 @@ FAMILIES: dict[str, Family] = {
     "DeepseekV2ForCausalLM": Family(read_deepseek),
     "DeepseekV3ForCausalLM": Family(read_deepseek),
     "Glm4MoeLiteForCausalLM": Family(read_deepseek),
+    "DeepseekV4ForCausalLM": Family(read_compressed, head_layers=windowed_head),
     "DeepseekV32ForCausalLM": Family(read_indexed, head_layers=indexed_head),
     "GlmMoeDsaForCausalLM": Family(read_indexed, head_layers=indexed_head),
+    "Qwen3NextForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention, heads=1),
+    "Qwen3_5ForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention),
+    "Qwen3_5MoeForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention),
+    "NemotronHForCausalLM": Family(read_nemotron_h, head_layers=nemotron_head),
+    "DeciLMForCausalLM": Family(read_decilm),
 }  # fmt: skip
 
 # Where a file names no architecture, its model_type tells: the same name without capitals, in most cases.

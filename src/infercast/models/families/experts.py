@@ -18,6 +18,8 @@ def routed_experts(
     router_bias: Answer = False,
     expert_bias: bool = False,
     dense_inter: int = 0,
+    gated: bool = True,
+    latent: int = 0,
 ) -> ExpertFeedForward:
     """Experts whose number and width are under these keys, of which ``num_experts_per_tok`` serve a token."""
     experts, topk = fields.positive(count), fields.positive("num_experts_per_tok", "top_k_experts")
@@ -32,6 +34,8 @@ def routed_experts(
         router_bias=fields.answer(router_bias),
         expert_bias=expert_bias,
         dense_inter=dense_inter,
+        gated=gated,
+        latent=latent,
         grouped_choice=fields.count("n_group") > 0 or bool(fields.word("topk_method")),
     )
 

@@ -83,6 +83,17 @@ class Fields(NamedTuple):
         found = self._checked(key, None, "a list of whole numbers", lambda value: _is_list(value, int))
         return None if found is None else [int(item) for item in found]
 
+    def number(self, key: str) -> float:
+        """A number above zero."""
+        if self.raw(key) is None:
+            raise FileFormatError(self.where, f"the field {key} is missing; a number above zero is needed")
+        return float(self._checked(key, None, "a number above zero", lambda value: _is_number(value) and value > 0))
+
+    def sections(self, key: str) -> list[Fields]:
+        """A list of nested objects, each as fields of its own, empty when absent."""
+        found = self._checked(key, [], "a list of objects", lambda value: _is_list(value, dict))
+        return [Fields(values, f"{self.where}, {key}[{index}]") for index, values in enumerate(found)]
+
     def section(self, key: str) -> Fields:
         """A nested object as fields of its own, empty when absent."""
         values = self._checked(key, {}, "an object", lambda value: isinstance(value, dict))

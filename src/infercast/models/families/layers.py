@@ -19,6 +19,7 @@ class Layer(NamedTuple):
     mixer: Mixer
     feed_forward: FeedForward
     norms: int = 2
+    streams: int = 1
 
 
 def gather(layers: Sequence[Layer]) -> tuple[tuple[Stack, ...], tuple[int, ...]]:
@@ -27,7 +28,7 @@ def gather(layers: Sequence[Layer]) -> tuple[tuple[Stack, ...], tuple[int, ...]]
     The second is empty where stacks simply follow each other.
     """
     counts = Counter(layers)
-    stacks = tuple(Stack(count, layer.mixer, layer.feed_forward, norms=layer.norms) for layer, count in counts.items())
+    stacks = tuple(Stack(count, *layer) for layer, count in counts.items())
     numbers = {layer: number for number, layer in enumerate(counts)}
     order = tuple(numbers[layer] for layer in layers)
     return stacks, () if list(order) == sorted(order) else order

@@ -135,6 +135,8 @@ VISION = {
     "Qwen2_5_VLForConditionalGeneration": VisionFamily("Qwen2ForCausalLM", partial(_qwen2, gated=True)),
     "Qwen3VLForConditionalGeneration": VisionFamily("Qwen3ForCausalLM", _qwen3),
     "Qwen3VLMoeForConditionalGeneration": VisionFamily("Qwen3MoeForCausalLM", _qwen3),
+    "Qwen3_5ForConditionalGeneration": VisionFamily("Qwen3_5ForCausalLM", _qwen3),
+    "Qwen3_5MoeForConditionalGeneration": VisionFamily("Qwen3_5MoeForCausalLM", _qwen3),
 }
 
 

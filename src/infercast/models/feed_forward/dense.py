@@ -10,7 +10,7 @@ from infercast.ops import Call
 from infercast.ops.elementwise import gated_activation, plain_activation
 from infercast.ops.op import Size
 
-MODULES = ("mlp.up_proj", "mlp.gate_up_proj", "feed_forward.up_proj")
+MODULES = ("mlp.up_proj", "mlp.gate_up_proj", "feed_forward.up_proj", "mixer.up_proj")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ def hottest_load(tokens: Size, topk: int, layout: ParallelLayout) -> Size:
     return np.asarray(together * np.minimum(1 + above, gpus))
 
 
-def exchange_calls(shard: Shard, topk: int, tokens: Size, layers: int) -> list[Call]:
-    """Tokens of all copies to the GPUs of their experts, and results back.
+def exchange_calls(shard: Shard, topk: int, tokens: Size, layers: int, width: int) -> list[Call]:
+    """Tokens of all copies, ``width`` values each, to the GPUs of their experts, and results back.
 
     By default an engine gathers all tokens everywhere and scatters the sums. Otherwise each GPU sends its tokens to the
     GPUs that hold one of their ``topk`` experts, fewer than ``topk`` where several lie on the same.
@@ -36,7 +36,7 @@ def exchange_calls(shard: Shard, topk: int, tokens: Size, layers: int) -> list[C
     layout, weights = shard.layout, shard.weights
     # With spread experts all GPUs bring tokens together, a share of a copy's each; otherwise one GPU of every copy.
     gpus = layout.expert_gpus if layout.experts else layout.data
-    sent, returned = (int(shard.hidden * bytes_of(dtype)) for dtype in (weights.activation_experts, weights.base))
+    sent, returned = (int(width * bytes_of(dtype)) for dtype in (weights.activation_experts, weights.base))
     if layout.all_to_all:
         reached = gpus * (1 - (1 - 1 / gpus) ** topk)
         copies = np.asarray(tokens * reached / layout.tensor)  # GPUs of one copy send a share of its tokens each

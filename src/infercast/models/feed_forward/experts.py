@@ -9,11 +9,14 @@ from infercast.models.feed_forward.exchange import exchange_calls, hottest_load
 from infercast.models.feed_forward.feed_forward import UNPADDED, FeedForward, Multiples
 from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm, MoE
-from infercast.ops.elementwise import quantise, routing, weighted_sum
+from infercast.ops.elementwise import norm, quantise, routing, weighted_sum
 from infercast.ops.op import Size
 
-SHARED = ("mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert")
-ROUTED = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts")
+SHARED = (
+    "mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert", "block_sparse_moe.shared_experts",
+    "mixer.shared_experts", "ffn.shared_experts",
+)  # fmt: skip
+ROUTED = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts", "mixer.experts", "ffn.experts")
 BESIDE_DENSE = ("experts", "moe.experts")
 """Beside a dense feed-forward called mlp, the experts have a place of their own (Gemma 4)."""
 WHOLE_SHARED_EXPERTS = (
@@ -37,6 +40,13 @@ class ExpertFeedForward(FeedForward):
     expert_bias: bool = False
     dense_inter: int = 0
     """Width of a dense feed-forward that runs in parallel with the experts (Gemma 4); 0: none."""
+    gated: bool = True
+    """Whether experts, shared ones too, have a gate beside their first matrix (not in Nemotron 3)."""
+    latent: int = 0
+    """The width that tokens are projected down to before the routed experts, and up from after them; 0: they are not
+    (Nemotron 3 Super and Ultra, Kimi-K3)."""
+    latent_norm: bool = False
+    """What comes out of the experts is normed before it is projected up (Kimi-K3)."""
     grouped_choice: bool = False
     """Experts are chosen from groups (DeepSeek), by scores in the router's own format."""
     reached: int | None = None
@@ -48,7 +58,8 @@ class ExpertFeedForward(FeedForward):
     def description(self) -> str:
         """How many, how wide, and the width of shared ones."""
         shared = f" and {self.shared_inter:,} shared" if self.shared_inter else ""
-        return f"{self.topk} of {self.experts} experts of {self.inter:,}{shared}"
+        latent = f" behind {self.latent:,}" if self.latent else ""
+        return f"{self.topk} of {self.experts} experts of {self.inter:,}{latent}{shared}"
 
     @property
     def modules(self) -> dict[str, list[tuple[str, ...]]]:
@@ -64,41 +75,49 @@ class ExpertFeedForward(FeedForward):
         """What runs beside the routed experts: shared ones, and a dense network."""
         return self.shared_inter, self.dense_inter
 
+    @property
+    def _products(self) -> int:
+        """Matrices of an expert: gate, up and down, or the last two."""
+        return 3 if self.gated else 2
+
     def matrices(self, hidden: int) -> int:
-        """What runs beside the routed experts."""
-        return 3 * hidden * sum(self.dense_widths)
+        """What runs beside the routed experts, and before and after them."""
+        return hidden * (self._products * sum(self.dense_widths) + 2 * self.latent)
 
     def expert_values(self, hidden: int, *, active: bool = False) -> tuple[int, int]:
         """Gate, up and down of each, and biases where they have them."""
-        count = self.topk if active else self.experts
-        return count * 3 * hidden * self.inter, count * (2 * self.inter + hidden) if self.expert_bias else 0
+        count, width = self.topk if active else self.experts, self.latent or hidden
+        biases = count * ((self._products - 1) * self.inter + width) if self.expert_bias else 0
+        return count * self._products * width * self.inter, biases
 
     def vectors(self, hidden: int) -> int:
         """The router, its bias, and the gate of the shared experts."""
         router = self.experts * (hidden + (1 if self.router_bias else 0))
-        return router + (hidden if self.shared_gate else 0)
+        return router + (hidden if self.shared_gate else 0) + (self.latent if self.latent_norm else 0)
 
     def held_bytes(self, shard: Shard, multiples: Multiples = UNPADDED) -> float:
         """A share of the width of each expert or whole experts, as their kernels pad them."""
         weights, layout, hidden = shard.weights, shard.layout, shard.hidden
         whole = layout.experts and layout.data > 1 and shard.architecture in WHOLE_SHARED_EXPERTS
-        beside = 3 * hidden * (self.shared_inter / (1 if whole else layout.tensor) + self.dense_inter / layout.tensor)
-        padded, inter = _rounded(hidden, multiples[0]), _rounded(layout.share_expert_width(self.inter), multiples[1])
+        dense = self.shared_inter / (1 if whole else layout.tensor) + self.dense_inter / layout.tensor
+        beside = hidden * (self._products * dense + 2 * self.latent)
+        padded = _rounded(self.latent or hidden, multiples[0])
+        inter = _rounded(layout.share_expert_width(self.inter), multiples[1])
         local = self.experts / layout.expert_gpus
-        biases = (2 * inter + padded) * local if self.expert_bias else 0.0
+        biases = ((self._products - 1) * inter + padded) * local if self.expert_bias else 0.0
         return (
             beside * weights.stored_bytes(weights.feed_forward)
-            + 3 * padded * inter * local * weights.stored_bytes(weights.experts)
+            + self._products * padded * inter * local * weights.stored_bytes(weights.experts)
             + biases * weights.stored_bytes(weights.base)
         )
 
     def live_values(self, shard: Shard) -> float:
         """Those of the routed experts and of what runs beside them."""
-        layout, hidden = shard.layout, shard.hidden
+        layout, hidden = shard.layout, self.latent or shard.hidden
         inter = layout.share_expert_width(self.inter)
         # The fused experts keep one buffer for both products' outputs and one for the activation between them.
-        routed = self.topk * (max(2 * inter, hidden) + inter)
-        beside = 3 * layout.share(sum(self.dense_widths))
+        routed = self.topk * (max((self._products - 1) * inter, hidden) + inter)
+        beside = self._products * layout.share(sum(self.dense_widths))
         # Where copies share experts, every GPU sees the tokens of all copies.
         return (routed + hidden) * layout.data + beside
 
@@ -108,7 +127,7 @@ class ExpertFeedForward(FeedForward):
         beside = 0
         for prefix, inter in (("shared_", self.shared_inter), ("dense_", self.dense_inter)):
             if inter:
-                calls += dense_calls(shard, prefix, inter, True, tokens, layers)
+                calls += dense_calls(shard, prefix, inter, self.gated, tokens, layers)
                 beside += 1
         if beside:
             op = weighted_sum(tokens, shard.hidden, terms=1 + beside, dtype=shard.weights.base)
@@ -121,11 +140,14 @@ class ExpertFeedForward(FeedForward):
         router = Gemm(tokens, self.experts, shard.hidden, weights.base)
         calls = [Call("router", router, layers)]
         calls.append(Call("routing", routing(tokens, self.experts, self.topk, weights.base), layers))
+        width = self.latent or shard.hidden
+        if self.latent:
+            calls += shard.linear("latent_down", tokens, width, shard.hidden, weights.of_feed_forward, layers)
         if weights.activation_experts != weights.base:
-            op = quantise(tokens, shard.hidden, weights.base, weights.activation_experts)
+            op = quantise(tokens, width, weights.base, weights.activation_experts)
             calls.append(Call("experts_quantise", op, layers))
         chosen = self.reached or self.experts
-        hidden, inter = _padded(shard, layout.share_expert_width(self.inter))
+        hidden, inter = _padded(shard, width, layout.share_expert_width(self.inter))
         experts = MoE(
             hottest_load(tokens, self.topk, layout),
             hidden=hidden,
@@ -135,21 +157,27 @@ class ExpertFeedForward(FeedForward):
             local_experts=-(-chosen // layout.expert_gpus) if layout.experts else None,
             dtype=weights.activation_experts,
             weight_dtype=weights.experts,
+            gated=self.gated,
             kernel=weights.experts_kernel,
             routing=self.routing,
         )
         calls.append(Call("experts", experts, layers))
         if layout.data > 1:
-            calls += exchange_calls(shard, self.topk, tokens, layers)
+            calls += exchange_calls(shard, self.topk, tokens, layers, width)
+        if self.latent_norm:
+            normed = norm(tokens, width, residual=False, dtype=weights.base, out_dtype=weights.base)
+            calls.append(Call("latent_norm", normed, layers))
+        if self.latent:
+            calls += shard.linear("latent_up", tokens, shard.hidden, width, weights.of_feed_forward, layers)
         return calls
 
 
-def _padded(shard: Shard, inter: int) -> Multiples:
+def _padded(shard: Shard, hidden: int, inter: int) -> Multiples:
     """Hidden size and width as kernels for 4-bit experts need them: multiples of 256 and 128."""
     weights = shard.weights
     if weights.experts != "mxfp4" or (weights.experts_kernel != "marlin" and weights.activation_experts != "fp8"):
-        return shard.hidden, inter
-    return _rounded(shard.hidden, 256), _rounded(inter, 128)
+        return hidden, inter
+    return _rounded(hidden, 256), _rounded(inter, 128)
 
 
 def _rounded(size: int, multiple: int) -> int:

@@ -10,7 +10,7 @@ from infercast.models.shard import Shard
 from infercast.ops import Attention, Call, Collective
 from infercast.ops.attention import Lengths
 from infercast.ops.dtypes import bytes_of
-from infercast.ops.elementwise import head_norm, kv_write, rope
+from infercast.ops.elementwise import head_norm, kv_write, output_gate, rope
 from infercast.ops.op import Size
 
 SQUARES_BYTES = 2 * 4
@@ -40,6 +40,9 @@ class GroupedAttention(Mixer):
     """Values are the keys: one projection serves both (Gemma 4 global layers); the cache still holds both."""
     chunked: bool = False
     """``window`` is a chunk (Llama 4): a query sees its own chunk from its first token on, not the last tokens."""
+    gate_width: int = 0
+    """Gates that a head's output is multiplied with: as many as values, projected with the queries (Qwen3-Next and
+    Qwen3.5), or one, by a product of its own (Step-3.5); 0: none."""
 
     modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
     takes_quantised = True
@@ -63,7 +66,8 @@ class GroupedAttention(Mixer):
     def matrices(self, hidden: int) -> int:
         """Queries, keys, values and output."""
         values = 0 if self.shared_key_value else self.kv_heads * self.value_dim
-        return hidden * (self.heads * self._pair_dim + self.kv_heads * self.head_dim + values)
+        queries = self.heads * (self._pair_dim + self.gate_width)
+        return hidden * (queries + self.kv_heads * self.head_dim + values)
 
     def vectors(self, hidden: int) -> int:
         """Norms of the heads, biases and sinks."""
@@ -78,8 +82,9 @@ class GroupedAttention(Mixer):
         """Heads are split; with more GPUs than key-value heads, several hold the same one."""
         layout, weights = shard.layout, shard.weights
         # An engine keeps keys that serve as values twice, as if values had a projection of their own.
-        heads = self.heads / layout.tensor + layout.share_kv_heads(self.kv_heads)
-        return shard.hidden * heads * self._pair_dim * weights.stored_bytes(weights.attention)
+        heads = self.heads / layout.tensor
+        columns = heads * (self._pair_dim + self.gate_width) + layout.share_kv_heads(self.kv_heads) * self._pair_dim
+        return shard.hidden * columns * weights.stored_bytes(weights.attention)
 
     def divides(self, tensor: int) -> bool:
         """Query heads must; key-value heads may also be copied."""
@@ -96,6 +101,7 @@ class GroupedAttention(Mixer):
         heads, kv_heads = layout.share(self.heads), layout.share_kv_heads(self.kv_heads)
         key_width, value_width = kv_heads * self.head_dim, kv_heads * self.value_dim
         projected = heads * self.head_dim + key_width + (0 if self.shared_key_value else value_width)
+        projected += heads * self.gate_width if self.gate_width > 1 else 0
         # The norm before quantises what it writes: the engine's compiler fuses it into it.
         calls = shard.linear("qkv_proj", tokens, projected, shard.hidden, weights.of_attention, layers, quantised=True)
         if self.qk_norm:
@@ -109,8 +115,18 @@ class GroupedAttention(Mixer):
             calls.append(Call("rope", op, layers))
         written = kv_write(tokens, key_width + value_width, weights.base, shard.cache_dtype)
         calls.append(Call("kv_write", written, layers))
+        calls += self._gate_calls(shard, heads, tokens, layers)
         calls += shard.linear("o_proj", tokens, shard.hidden, heads * self.value_dim, weights.of_attention, layers)
         return calls
+
+    def _gate_calls(self, shard: Shard, heads: int, tokens: Size, layers: int) -> list[Call]:
+        """The gate of the output, and the product that gives it where there is one for each head."""
+        if not self.gate_width:
+            return []
+        formats, base = shard.weights.of_attention, shard.weights.base
+        calls = shard.linear("gate_proj", tokens, heads, shard.hidden, formats, layers) if self.gate_width == 1 else []
+        gated = output_gate(tokens, heads * self.value_dim, heads * self.gate_width, base)
+        return [*calls, Call("output_gate", gated, layers)]
 
     def sequence_calls(
         self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
