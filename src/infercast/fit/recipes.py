@@ -45,7 +45,7 @@ def measured_settings(family: str, engine: str, rows: int) -> Settings:
     return _FEW if family == "gemm" else Settings(learning_rate=0.1)
 
 
-_SPARSE = ("index_scores", "top_k", "sparse_attention", "hyper_connection")
+_SPARSE = ("index_scores", "top_k", "sparse_attention", "hyper_connection", "sparse_module")
 # Their archive is to stay small, and one estimate is one launch of a step.
 _SPARSE_MEASURED = Settings(trees=150, learning_rate=0.15)
 DEEP_ROWS, DEEP_ROWS_OF_SWEEP = 10_000, 8_000
@@ -95,4 +95,5 @@ _POOLED = {
     "top_k": Recipe(_SPARSE_POOLED, 0.7),
     "sparse_attention": Recipe(_SPARSE_POOLED, 0.7),
     "hyper_connection": Recipe(_SPARSE_POOLED, 0.5),
+    "sparse_module": Recipe(_SPARSE_POOLED, 0.7),
 }

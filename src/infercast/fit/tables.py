@@ -18,6 +18,7 @@ import pandas
 from infercast.fit.checks import in_microseconds, read_checked
 from infercast.fit.repeats import merge_repeats
 from infercast.fit.rows import Rows
+from infercast.fit.sparse_modules import MODULE_FILES, read_module
 from infercast.fit.sparse_tables import SPARSE_FILES, read_sparse
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.elementwise import quantise
@@ -53,6 +54,9 @@ def read_table(path: Path, family: str) -> Iterator[Rows]:
     """All rows of one file, operator by operator."""
     if family in SPARSE_FILES:
         yield from read_sparse(path, family)
+        return
+    if family in MODULE_FILES:
+        yield from read_module(path, family)
         return
     table = read_checked(path, COLUMNS[family], MOE_FORMATS if family == "moe" else ())
     if "kernel" not in table:
@@ -174,4 +178,5 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
     "quantise": _quantise,
     "collective": _collective,
 }
-FILES = {family: f"{'quantize' if family == 'quantise' else family}.parquet" for family in _READERS} | SPARSE_FILES
+FILES = {family: f"{'quantize' if family == 'quantise' else family}.parquet" for family in _READERS}
+FILES |= {**SPARSE_FILES, **MODULE_FILES}
