@@ -45,7 +45,12 @@ def measured_settings(family: str, engine: str, rows: int) -> Settings:
     return _FEW if family == "gemm" else Settings(learning_rate=0.1)
 
 
+<<<<<<< HEAD
 # Archives beside the main one are to stay small, and one estimate is one launch of a step.
+=======
+_SPARSE = ("index_scores", "top_k", "sparse_attention", "hyper_connection", "sparse_module")
+# Their archive is to stay small, and one estimate is one launch of a step.
+>>>>>>> spkern
 _SPARSE_MEASURED = Settings(trees=150, learning_rate=0.15)
 _RECURRENT_MEASURED = Settings(trees=80, depth=5, learning_rate=0.2, borders=48, most_features=12)
 _OWN = dict.fromkeys(("index_scores", "top_k", "sparse_attention", "hyper_connection"), _SPARSE_MEASURED)
@@ -101,4 +106,5 @@ _POOLED = {
     "top_k": Recipe(_SPARSE_POOLED, 0.7),
     "sparse_attention": Recipe(_SPARSE_POOLED, 0.7),
     "hyper_connection": Recipe(_SPARSE_POOLED, 0.5),
+    "sparse_module": Recipe(_SPARSE_POOLED, 0.7),
 }
