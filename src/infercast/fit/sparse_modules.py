@@ -24,11 +24,7 @@ from infercast.fit.sparse_tables import FOLDER, lengths_of, parts, read_latencie
 from infercast.hardware import Gpu, load_gpu
 from infercast.models.formats import WeightFormat
 from infercast.models.layout import ParallelLayout
-<<<<<<< HEAD
-from infercast.models.mixers import BlockSparseAttention, Mixer, SparseLatentAttention
-=======
 from infercast.models.mixers import BlockSparseAttention, CompressedAttention, Mixer, SparseLatentAttention
->>>>>>> spkern
 from infercast.models.read import read_model
 from infercast.models.shard import Shard
 from infercast.ops import Call, SparseAttention
@@ -79,14 +75,7 @@ def read_module(path: Path, name: str) -> Iterator[Rows]:
     """All rows of one file, layout by layout."""
     kind, phase, what = name.split("_")
     table = read_latencies(path)
-<<<<<<< HEAD
-    known = np.logical_or.reduce(
-        [table.engine.eq(engine) & table.engine_version.isin(each) for engine, each in VERSIONS.items()]
-    )
-    table = table[known & ~table.kernel_source.str.contains(DENSE)]
-=======
     table = table[table.engine_version == table.engine.map(VERSIONS)]
->>>>>>> spkern
     table = table[(table.isl > 1) == (phase == "prompt")]
     if kind in HEADS:
         table = table[table.num_heads.isin(HEADS[kind])]

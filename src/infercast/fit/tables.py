@@ -56,13 +56,11 @@ def read_table(path: Path, family: str) -> Iterator[Rows]:
     if family in SPARSE_FILES:
         yield from read_sparse(path, family)
         return
-<<<<<<< HEAD
     if family in RECURRENT_FILES:
         yield from read_recurrent(path, family)
-=======
+        return
     if family in MODULE_FILES:
         yield from read_module(path, family)
->>>>>>> spkern
         return
     table = read_checked(path, COLUMNS[family], MOE_FORMATS if family == "moe" else ())
     if "kernel" not in table:
@@ -184,10 +182,5 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
     "quantise": _quantise,
     "collective": _collective,
 }
-<<<<<<< HEAD
-FILES = {family: f"{'quantize' if family == 'quantise' else family}.parquet" for family in _READERS} | SPARSE_FILES
-FILES |= RECURRENT_FILES
-=======
 FILES = {family: f"{'quantize' if family == 'quantise' else family}.parquet" for family in _READERS}
-FILES |= {**SPARSE_FILES, **MODULE_FILES}
->>>>>>> spkern
+FILES |= {**SPARSE_FILES, **MODULE_FILES, **RECURRENT_FILES}
