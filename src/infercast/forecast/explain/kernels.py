@@ -82,7 +82,9 @@ def estimate_shape(deployment: Deployment, shape: StepShape, *, explain: bool = 
     estimated = tuple(_estimate_call(deployment, call, explain) for call in calls.all)
     kernels = _throttled(deployment, calls.by_tokens, estimated, is_decode=shape.is_decode)
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
-    gap, host_seconds = deployment.host_model.gap_seconds, deployment.host_cost(shape).total
+    gap, host = deployment.host_model.gap_seconds, deployment.host_cost(shape)
+    waited = 0.0 if shape.is_decode else deployment.host_model.waited_share * (float(gpu.seconds) + gap)
+    host_seconds = host.waiting(waited).total
     return StepCost(kernels, gpu, gap, host_seconds, calls.launch.value, shape.num_tokens, calls.padded_tokens)
 
 
