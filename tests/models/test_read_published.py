@@ -33,6 +33,8 @@ PUBLISHED = {
     "DeepSeek-R1": 671,
     "DeepSeek-V3": 671,
     "DeepSeek-V3.2": 671.9,
+    "DeepSeek-V4-Flash": 284,
+    "DeepSeek-V4-Pro": 1573,
     "GLM-5": 744,
     "gemma-4-26B": 25.2,
     "Gemma-4-26B": 25.2,

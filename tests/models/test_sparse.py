@@ -6,12 +6,14 @@ import pytest
 from infercast.engines.vllm.block_size import default_block_size
 from infercast.engines.vllm.kv import kv_layout
 from infercast.engines.vllm.settings import EngineSettings, resolve
-from infercast.engines.vllm.sparse import choose_sparse_kernels, sparse_memory
+from infercast.engines.vllm.sparse import choose_sparse_kernels
+from infercast.engines.vllm.sparse_memory import sparse_memory
 from infercast.errors import FileFormatError, InputError
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config
 from infercast.models.lower import attention_calls, mixer_layers, token_calls
+from infercast.models.mixers import Cache
 from infercast.models.parameters import parameter_count, prediction_parameter_count
 from infercast.models.rank import rank_weight_bytes
 from infercast.models.read import read_model
@@ -77,8 +79,8 @@ def test_what_the_engine_makes_room_for():
 def test_caches_are_a_latent_and_the_keys_of_the_indexer():
     config = read_model("glm-5.2")
     assert [(layers, mixer.caches(config.shard(ONE))) for mixer, layers in mixer_layers(config).items()] == [
-        (21, ((1152.0, 0, 0, False), (132, 0, 0, False))),
-        (57, ((1152.0, 0, 0, False),)),
+        (21, (Cache(1152), Cache(132))),
+        (57, (Cache(1152),)),
     ]
     assert default_block_size(config, HOPPER) == 64
     assert kv_layout(config, ONE, 64).block_bytes == 64 * (78 * 1152 + 21 * 132)

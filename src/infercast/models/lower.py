@@ -19,7 +19,7 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import Mixer
 from infercast.models.shard import Shard
 from infercast.models.spec import ModelConfig, Stack
-from infercast.ops import Call, Collective, Gemm
+from infercast.ops import Call, Collective, Gemm, HyperConnection
 from infercast.ops.attention import Lengths
 from infercast.ops.dtypes import bytes_of
 from infercast.ops.elementwise import embedding, norm, sampling
@@ -43,8 +43,13 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
             calls += [Call("all_reduce", reduce, halves * stack.layers)] if halves else []
     if layout.pipeline > 1:
         # Hidden states and residuals go to the next stage, each GPU of a stage sending its share.
-        sent = Collective("send_recv", 2 * message // layout.tensor, layout.replica_gpus)
+        carried = max(2, *[stack.streams for stack in config.stacks])
+        sent = Collective("send_recv", carried * message // layout.tensor, layout.replica_gpus)
         calls.append(Call("stage_send", sent, layout.pipeline - 1))
+    streams = max(stack.streams for stack in config.stacks)
+    if streams > 1:
+        joined = HyperConnection(tokens, hidden=config.hidden, streams=streams, half="pre")
+        calls.append(Call("hyper_head", joined))
     calls.append(Call("final_norm", norm(tokens, config.hidden, residual=True, dtype=base)))
     return merge(calls)
 
@@ -116,6 +121,8 @@ def merge(calls: list[Call]) -> list[Call]:
 def _norms(shard: Shard, stack: Stack, tokens: Size) -> list[Call]:
     """The norms over the hidden size; each swallows the residual addition before it and the quantising after it."""
     weights = shard.weights
+    if stack.streams > 1:
+        return _hyper_connections(shard, tokens, stack.streams, 2 * stack.layers)
     halves = ((stack.mixer, stack.mixer.part), (stack.feed_forward, "feed_forward"))
     formats = [
         getattr(weights, f"activation_{part}") if half.takes_quantised else weights.base
@@ -139,3 +146,11 @@ def _norms(shard: Shard, stack: Stack, tokens: Size) -> list[Call]:
         name = "norm" if written == weights.base else "norm_quantise"
         calls.append(Call(name, op, formats.count(written) * stack.layers))
     return calls
+
+
+def _hyper_connections(shard: Shard, tokens: Size, streams: int, count: int) -> list[Call]:
+    """Before a half, what the last one wrote goes into all streams, and their mix is normed for this one."""
+    return [
+        Call(f"hyper_{half}", HyperConnection(tokens, hidden=shard.hidden, streams=streams, half=half), count)
+        for half in ("post", "pre")
+    ]

@@ -77,10 +77,11 @@ def weight_bytes(config: ModelConfig) -> WeightBytes:
 
 
 def common_vectors(stack: Stack, hidden: int) -> int:
-    """Norms, routers, biases and sinks of a layer, which every GPU holds; those of experts are split with them."""
+    """Norms, hyper-connections, routers, biases and sinks of a layer, on every GPU; not the experts'."""
     # What weighs earlier sums is a norm and a row for each norm.
     norms = stack.norms * (3 if stack.residuals else 1)
-    return norms * hidden + stack.mixer.vectors(hidden) + stack.feed_forward.vectors(hidden)
+    between = (norms + 2 * stack.mixing_values) * hidden
+    return between + stack.mixer.vectors(hidden) + stack.feed_forward.vectors(hidden)
 
 
 def _vectors(stack: Stack, hidden: int) -> int:

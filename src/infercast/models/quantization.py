@@ -14,6 +14,7 @@ from infercast.models.schemes import AS_STORED, FAMILY_OF, Scheme, schemes
 
 BASE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16"}
 """A float32 checkpoint is served in bf16, as vLLM's ``auto`` does."""
+NO_NAMES = ModuleNames.parse(())
 HEAD_MODULES = ("mtp", "model.mtp", "re:.*mtp", "*mtp")
 """How names of modules begin that predict further tokens."""
 IGNORE_KEYS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
@@ -35,11 +36,14 @@ def read_format(fields: Fields, layers: Sequence[Layer]) -> tuple[WeightFormat, 
     if settings is None:
         return _assemble(base, {}, None), "auto"
     kv_dtype = "fp8" if _fp8_cache(settings) else "auto"
-    ignored = ModuleNames.parse(name for key in IGNORE_KEYS for name in _name_list(settings.raw(key)))
+    found, ignored = _schemes(settings), _ignored(settings)
+    if (own := _expert_scheme(fields, settings)) is not None:
+        # What is ignored is left out of the experts' own format alone.
+        found, ignored = [(own, None), (_named(settings, settings.word("quant_method").lower()), None)], NO_NAMES
     modules = part_modules(layers)
     parts: dict[str, Scheme] = {}
     head: Scheme | None = None
-    for scheme, names in _schemes(settings):
+    for scheme, names in found:
         for part, part_names in modules.items():
             wanted = not scheme.experts_only or part == "experts"
             covered = names is None or names.cover_part(part_names)
@@ -116,6 +120,18 @@ def _settings(fields: Fields) -> Fields | None:
             section = section.section("quantization") if section.raw("quantization") is not None else section
             return section if section.values else None
     return None
+
+
+def _ignored(settings: Fields) -> ModuleNames:
+    """Modules that stay as they are."""
+    return ModuleNames.parse(name for key in IGNORE_KEYS for name in _name_list(settings.raw(key)))
+
+
+def _expert_scheme(fields: Fields, settings: Fields) -> Scheme | None:
+    """The format of routed experts where it is named apart from all others (DeepSeek-V4)."""
+    if algorithm := settings.word("moe_quant_algo"):
+        return _modelopt(settings, algorithm)._replace(experts_only=True)
+    return schemes()["mxfp4"] if fields.word("expert_dtype") == "fp4" else None
 
 
 def _schemes(settings: Fields) -> list[tuple[Scheme, ModuleNames | None]]:

@@ -26,8 +26,15 @@ class Stack:
     feed_forward: FeedForward
     norms: int = 2
     """Norms over the hidden size in each layer: 2 before the halves; 4 where the halves' outputs are normed too."""
+    streams: int = 1
+    """Residual streams between the halves; hyper-connections join and mix several, and do the norms (DeepSeek-V4)."""
     residuals: int = 0
     """Sums of earlier layers that each norm weighs and adds up before it norms (attention residuals of Kimi-K3)."""
+
+    @property
+    def mixing_values(self) -> int:
+        """Weights of one hyper-connection for each value of the hidden size; 0 without any."""
+        return self.streams * self.streams * (2 + self.streams) if self.streams > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,9 +143,9 @@ def routing(rows: Size, experts: int, topk: int, dtype: str = "bf16") -> Element
     return Elementwise("moe", rows, experts * bytes_of(dtype), 8.0 * topk, 4.0 * experts, kind="routing")
 
 
-def moved(rows: Size, read: float, written: float) -> Elementwise:
-    """Plain copies that every row is worth so many bytes of: gathering keys from blocks, translating their places."""
-    return Elementwise("activation", rows, read, written)
+def copy(rows: Size, read: float, written: float | None = None) -> Elementwise:
+    """Move so many bytes of each row, or clear some of what is written."""
+    return Elementwise("activation", rows, read, read if written is None else written)
 
 
 def gated_norm(rows: Size, heads: int, width: int, dtype: str = "bf16") -> Elementwise:

@@ -76,6 +76,10 @@ MoeBackend = Annotated[
 LanguageModelOnly = Annotated[
     bool, of_engine("--language-model-only", metavar="", help="Leave the encoder of images out of memory.")
 ]
+HfOverrides = Annotated[
+    str | None,
+    of_engine("--hf-overrides", metavar="JSON", help='Fields of the config to replace: {"num_hidden_layers": 8}.'),
+]
 NetworkName = Annotated[
     str | None,
     typer.Option("--network", metavar="NAME", help="Between nodes: infiniband-ndr, roce-400, ...; none by default."),

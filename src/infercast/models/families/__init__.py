@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from infercast.models.families.compressed import read_compressed, windowed_head
 from infercast.models.families.convolutional import read_lfm2, read_lfm2_moe
 from infercast.models.families.experts import after_dense_layers, experts_everywhere, qwen2_experts, qwen_experts
 from infercast.models.families.fields import Fields
@@ -106,6 +107,7 @@ FAMILIES: dict[str, Family] = {
     "DeepseekV2ForCausalLM": Family(read_deepseek),
     "DeepseekV3ForCausalLM": Family(read_deepseek),
     "Glm4MoeLiteForCausalLM": Family(read_deepseek),
+    "DeepseekV4ForCausalLM": Family(read_compressed, head_layers=windowed_head),
     "DeepseekV32ForCausalLM": Family(read_indexed, head_layers=indexed_head),
     "GlmMoeDsaForCausalLM": Family(read_indexed, head_layers=indexed_head),
     "Qwen3NextForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention, heads=1),

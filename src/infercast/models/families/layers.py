@@ -19,6 +19,7 @@ class Layer(NamedTuple):
     mixer: Mixer
     feed_forward: FeedForward
     norms: int = 2
+    streams: int = 1
     residuals: int = 0
 
 

@@ -14,9 +14,9 @@ from infercast.ops.op import Size
 
 SHARED = (
     "mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert", "block_sparse_moe.shared_experts",
-    "mixer.shared_experts",
+    "mixer.shared_experts", "ffn.shared_experts",
 )  # fmt: skip
-ROUTED = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts", "mixer.experts")
+ROUTED = ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts", "mixer.experts", "ffn.experts")
 BESIDE_DENSE = ("experts", "moe.experts")
 """Beside a dense feed-forward called mlp, the experts have a place of their own (Gemma 4)."""
 WHOLE_SHARED_EXPERTS = (

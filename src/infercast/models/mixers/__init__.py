@@ -2,6 +2,8 @@
 
 from infercast.models.mixers.block_sparse import BlockSparseAttention
 from infercast.models.mixers.cache import Cache
+from infercast.models.mixers.compressed import CompressedAttention
+from infercast.models.mixers.compressor import Compressor
 from infercast.models.mixers.delta_net import GatedDeltaNet, KimiDeltaAttention
 from infercast.models.mixers.grouped import GroupedAttention
 from infercast.models.mixers.indexer import Indexer
@@ -17,6 +19,8 @@ from infercast.models.mixers.sparse_latent import SparseLatentAttention
 __all__ = [
     "BlockSparseAttention",
     "Cache",
+    "CompressedAttention",
+    "Compressor",
     "GatedConvolution",
     "GatedDeltaNet",
     "GroupedAttention",

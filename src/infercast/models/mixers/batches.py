@@ -24,10 +24,16 @@ class Form(NamedTuple):
         """As operators take it."""
         return self.queries, self.keys, self.sequences
 
-    @property
-    def num_keys(self) -> Size:
-        """Tokens of all sequences."""
-        total: Size = np.add.reduce(self.keys * self.sequences, axis=-1)
+    def num_entries(self, tokens: int = 1) -> Size:
+        """Entries of all sequences, one for so many tokens."""
+        return self._sum(self.keys // tokens)
+
+    def num_recent(self, window: int) -> Size:
+        """Tokens of all sequences that a new one sees in its window."""
+        return self._sum(np.minimum(self.keys, self.queries + window - 1))
+
+    def _sum(self, each: Lengths) -> Size:
+        total: Size = np.add.reduce(each * self.sequences, axis=-1)
         return total
 
     def name(self, kernel: str) -> str:

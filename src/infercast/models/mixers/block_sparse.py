@@ -1,8 +1,8 @@
 """Block-sparse grouped attention (MiniMax-M3): index heads choose the blocks of tokens that a group of heads looks at.
 
-Facts of vLLM 0.25 (``models/minimax_m3``): there is an index head for each key-value head, split and copied as these are,
-and one index key a token, which every GPU keeps in bf16. A block scores as its best token. The blocks at the start and
-the end that are always taken count among the chosen ones.
+Facts of vLLM 0.25 (``models/minimax_m3``): there is an index head for each key-value head, split and copied as these
+are, and one index key a token, which every GPU keeps in bf16. A block scores as its best token. The blocks at the start
+and the end that are always taken count among the chosen ones.
 """
 
 from __future__ import annotations

@@ -15,6 +15,10 @@ class Cache(NamedTuple):
     """Only the last ``window`` tokens are kept; 0: all of them."""
     chunked: bool = False
     """``window`` is a chunk: a token looks back to the first token of its own."""
+    compress: int = 1
+    """Tokens that share one entry (DeepSeek-V4); ``bytes_per_token`` is a token's share of it."""
+    block: int = 0
+    """Tokens in a block where kernels leave the engine no choice; 0: it has one."""
 
     def bytes_for(self, num_tokens: int) -> float:
         """What a sequence of so many tokens takes."""

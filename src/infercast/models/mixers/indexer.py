@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from infercast.models.mixers.batches import split_forms
 from infercast.models.mixers.cache import Cache
+from infercast.models.mixers.compressor import Compressor
 from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm
 from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import Elementwise, moved, norm, rope
+from infercast.ops.elementwise import Elementwise, copy, norm, rope
 from infercast.ops.op import Size
 from infercast.ops.sparse import IndexScores, TopK
 
@@ -31,6 +32,13 @@ class Indexer:
     query_rank: int
     """Width of the compressed query that the index queries are projected from."""
     topk: int
+    compressor: Compressor | None = None
+    """Index keys are of so many tokens together (DeepSeek-V4); None: each token has its own."""
+
+    @property
+    def _tokens(self) -> int:
+        """Tokens of an index key."""
+        return self.compressor.tokens if self.compressor else 1
 
     @property
     def entry_bytes(self) -> int:
@@ -44,7 +52,8 @@ class Indexer:
 
     def vectors(self, hidden: int) -> int:
         """Projections of key and weights, which stay in the base format, and the norm of the key with its bias."""
-        return hidden * (self.head_dim + self.heads) + 2 * self.head_dim
+        keys = self.compressor.vectors(hidden) if self.compressor else (hidden + 2) * self.head_dim
+        return hidden * self.heads + keys
 
     def held_bytes(self, shard: Shard) -> float:
         """The whole projection on every GPU."""
@@ -52,17 +61,28 @@ class Indexer:
 
     def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """Index queries, keys and weights, written as the scores need them."""
-        weights, width = shard.weights, self.heads * self.head_dim
-        calls = shard.linear("index_q_proj", tokens, width, self.query_rank, weights.of_attention, layers)
-        together = Gemm(tokens, self.head_dim + self.heads, shard.hidden, weights.base)
+        formats, width = shard.weights.of_attention, self.heads * self.head_dim
+        # A compiler quantises the compressed query once for both of its products; DeepSeek-V4 runs without one.
+        ready = self.compressor is None
         return [
-            *calls,
-            Call("index_k_proj", together, layers),
-            Call("index_k_norm", norm(tokens, self.head_dim, residual=False, dtype=weights.base), layers),
+            *shard.linear("index_q_proj", tokens, width, self.query_rank, formats, layers, quantised=ready),
             Call("index_q_rope", self._queries(tokens), layers),
-            Call("index_k_rope", rope(tokens, 1, self.rope_dim, weights.base), layers),
-            Call("index_write", Elementwise("kv_write", tokens, 2.0 * self.head_dim + 8, self.entry_bytes), layers),
-            Call("index_clear", moved(tokens, 0.0, 4.0 * self.topk), layers),
+            *self._key_calls(shard, tokens, layers),
+            Call("index_clear", copy(tokens, 0.0, 4.0 * self.topk), layers),
+        ]
+
+    def _key_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Keys and the weights of heads, from one product unless keys are compressed."""
+        base = shard.weights.base
+        if self.compressor:
+            weigh = Gemm(tokens, self.heads, shard.hidden, base)
+            return [Call("index_weights", weigh, layers), *self.compressor.token_calls(shard, tokens, layers, "index_")]
+        write = Elementwise("kv_write", tokens, 2.0 * self.head_dim + 8, self.entry_bytes)
+        return [
+            Call("index_k_proj", Gemm(tokens, self.head_dim + self.heads, shard.hidden, base), layers),
+            Call("index_k_norm", norm(tokens, self.head_dim, residual=False, dtype=base), layers),
+            Call("index_k_rope", rope(tokens, 1, self.rope_dim, base), layers),
+            Call("index_write", write, layers),
         ]
 
     def _queries(self, tokens: Size) -> Elementwise:
@@ -77,13 +97,21 @@ class Indexer:
         calls: list[Call] = []
         for form in split_forms(queries, keys, sequences):
             if form.is_prompt:
-                gather = moved(form.num_keys, self.entry_bytes, self.entry_bytes)
+                gather = copy(form.num_entries(self._tokens), self.entry_bytes, self.entry_bytes)
                 calls.append(Call("index_gather", gather, layers))
-            scores = IndexScores(*form.batch, heads=self.heads, head_dim=self.head_dim, entry_bytes=self.entry_bytes)
+            scores = IndexScores(
+                *form.batch,
+                heads=self.heads,
+                head_dim=self.head_dim,
+                compress=self._tokens,
+                entry_bytes=self.entry_bytes,
+            )
             calls.append(Call(form.name("index_scores"), scores, layers))
-            calls.append(Call(form.name("index_topk"), TopK(*form.batch, topk=self.topk), layers))
+            calls.append(
+                Call(form.name("index_topk"), TopK(*form.batch, topk=self.topk, compress=self._tokens), layers)
+            )
         return calls
 
-    def cache(self) -> Cache:
-        """The keys, whole on every GPU."""
-        return Cache(self.entry_bytes)
+    def caches(self) -> tuple[Cache, ...]:
+        """The keys, whole on every GPU, and the states that compressed ones are made of."""
+        return self.compressor.caches() if self.compressor else (Cache(self.entry_bytes),)

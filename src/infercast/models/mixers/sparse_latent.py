@@ -17,7 +17,7 @@ from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm
 from infercast.ops.attention import Lengths
 from infercast.ops.dtypes import PACKED_LATENT, bytes_of
-from infercast.ops.elementwise import moved
+from infercast.ops.elementwise import copy
 from infercast.ops.op import Size
 from infercast.ops.sparse import SparseAttention
 
@@ -75,11 +75,13 @@ class SparseLatentAttention(LatentAttention):
         absorb = Gemm(tokens, self.kv_lora_rank, self.nope_dim, dtype=base, batch=heads)
         expand = Gemm(tokens, self.value_dim, self.kv_lora_rank, dtype=base, batch=heads)
         # Places in a sequence become places in the cache.
-        places = moved(tokens, 8.0 * self.topk, 4.0 * self.topk + 4)
+        places = copy(tokens, 8.0 * self.topk, 4.0 * self.topk + 4)
         calls += [Call("q_absorb", absorb, layers), Call("index_places", places, layers)]
+        # How many places each query has, counted from zero; FlashAttention also asks where each query starts.
+        calls.append(Call("index_counts", copy(tokens, 0.0, 4.0), layers if self.joins_queries else 2 * layers))
         if self.joins_queries:
             width = bytes_of(base) * heads * self.latent_dim
-            calls.append(Call("q_join", moved(tokens, width, width), layers))
+            calls.append(Call("q_join", copy(tokens, width, width), layers))
         return [*calls, Call("v_expand", expand, layers)]
 
     def sequence_calls(
@@ -93,7 +95,7 @@ class SparseLatentAttention(LatentAttention):
         for form in split_forms(queries, keys, sequences):
             calls.append(self._attend(shard, layers, form.name("attention_sparse"), form.batch, heads, form.is_prompt))
             if form.is_prompt:
-                widen = moved(form.num_keys, self.entry_bytes(shard), 2.0 * self.latent_dim)
+                widen = copy(form.num_entries(), self.entry_bytes(shard), 2.0 * self.latent_dim)
                 calls.append(Call("latent_gather", widen, layers))
         return calls
 
@@ -126,4 +128,4 @@ class SparseLatentAttention(LatentAttention):
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """The latent, and where the layer has an indexer its keys: both whole on every GPU."""
         latent = Cache(self.entry_bytes(shard))
-        return (latent, self.indexer.cache()) if self.indexer else (latent,)
+        return (latent, *self.indexer.caches()) if self.indexer else (latent,)

@@ -58,8 +58,8 @@ class Constants(NamedTuple):
 KERNELS = {
     ("fp8", "prompt"): Constants(2.8e-6, 0.88, 0.55e-6, 0.8e-6, 0.49),
     ("fp8", "decode"): Constants(4.25e-6, 0.46, 0.0, 0.0),
-    ("bf16", "prompt"): Constants(6.0e-6, 0.30, 0.10e-6, 1.0e-6),
-    ("bf16", "decode"): Constants(6.0e-6, 0.20, 0.10e-6, 1.0e-6),
+    ("bf16", "prompt"): Constants(2.0e-6, 0.275, 0.0, 0.0),
+    ("bf16", "decode"): Constants(1.2e-6, 0.77, 0.0, 0.0, 0.92),
 }
 
 

@@ -66,9 +66,12 @@ class Constants(NamedTuple):
 LATENT = Constants()
 _COMPRESSED = Constants(launch=6.8e-6, start=5.8e-6, narrow_share=0.61, gather=100.0, combine=0.0)
 KERNELS = {
-    "msa": Constants(launch=6.0e-6, share=0.30, narrow_share=0.30, gather=30.0),
-    "csa": _COMPRESSED,
-    "hca": _COMPRESSED,
+    ("msa", "prompt"): Constants(launch=1.0e-6, start=0.0, share=1.0, narrow_share=1.0, gather=38.0),
+    ("msa", "decode"): Constants(launch=1.2e-6, start=2.7e-6, share=0.30, narrow_share=0.30, gather=50.0, combine=0.0),
+    ("csa", "prompt"): _COMPRESSED,
+    ("csa", "decode"): _COMPRESSED,
+    ("hca", "prompt"): _COMPRESSED,
+    ("hca", "decode"): _COMPRESSED,
 }
 
 
@@ -77,7 +80,7 @@ class Attending:
 
     def __init__(self, op: SparseAttention, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
-        self.kernel = kernel = KERNELS.get(op.kind, LATENT)
+        self.kernel = kernel = KERNELS.get((op.kind, self.phase), LATENT)
         self.narrow = bytes_of(op.kv_dtype) < bytes_of(op.dtype)
         group = op.heads / op.kv_heads
         self.rows = HEADS if op.kv_heads == 1 else max(16.0, group)

@@ -48,6 +48,10 @@ class Constants(NamedTuple):
 
 
 CONSTANTS = Constants()
+BLOCKS = Constants(launch=0.5e-6, row_clocks=1900.0, short_clocks=800.0, score_clocks=4.2, blocks_per_sm=8.0)
+"""The choice of a few blocks of tokens, of which there are few (Triton)."""
+FEW = 64
+"""Chosen ones that are few."""
 
 
 class Choosing:
@@ -55,12 +59,13 @@ class Choosing:
 
     def __init__(self, op: TopK, gpu: Gpu) -> None:
         self.op, self.gpu, self.phase = op, gpu, phase_of(op)
+        self.kernel = CONSTANTS if op.topk > FEW else BLOCKS
         self.sizes = Plain.log2(op.topk), float(op.compress)
 
     def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
         """One launch; scores were written just before, so that an ``engine`` finds as much of them in L2."""
         del engine
-        x, op, gpu, fitted = batch.x, self.op, self.gpu, CONSTANTS
+        x, op, gpu, fitted = batch.x, self.op, self.gpu, self.kernel
         rows, scores = batch.total(batch.queries), batch.total(pairs_of(batch, op.compress))
         # Only rows of more scores than are chosen are searched.
         last_short = op.compress * (op.topk + 1.0) - 1.0
