@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": BASE | {"hardware", "ops", "models", "predict", "serve"},
     "forecast": UNDER_FORECAST,
     "validate": UNDER_FORECAST | {"forecast"},
-    "fit": BASE | {"hardware", "ops", "predict"},
+    "fit": BASE | {"hardware", "ops", "models", "predict"},
     "measure": BASE | {"hardware", "ops.lengths"},
     "report": BASE | {"hardware", "models", "engines", "serve", "forecast", "validate"},
     "cli": BASE

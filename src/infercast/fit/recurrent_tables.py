@@ -4,8 +4,8 @@ A *group* is one layout of heads, or one width of a convolution: all its lengths
 
 Of several versions of an engine the latest is read, and of several engines vLLM's where it has the GPU. Left out are:
 convolutions over prompts of vLLM 0.22 and of its Kimi branch, which wait for the host (0.2 to 0.8 ms for one token);
-SGLang 0.5.14 on an H200, where another process shared the memory (twice the tokens take four times as long); SGLang 0.5.9
-and 0.5.10, all that there is of an A100, whose convolutions take the same time whatever the width, and whose updates move
+SGLang 0.5.14 on an H200, where another process shared the memory (twice the tokens take four times as long); SGLang
+0.5.9 and 0.5.10, all that there is of an A100: convolutions take the same time whatever the width, and updates move
 states in fp32 faster than the memory can; rows that verify drafts.
 """
 

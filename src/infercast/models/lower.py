@@ -11,7 +11,7 @@ Token counts may be arrays, so one call lowers every step size that a run can me
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -112,9 +112,9 @@ def merge(calls: list[Call]) -> list[Call]:
     merged: dict[tuple[object, ...], Call] = {}
     for call in calls:
         values = (getattr(call.op, field.name) for field in fields(call.op))  # type: ignore[arg-type]
-        key = (call.name, *(value for value in values if not isinstance(value, np.ndarray)))
+        key = (call.name, call.beside, *(value for value in values if not isinstance(value, np.ndarray)))
         seen = merged.get(key)
-        merged[key] = call if seen is None else Call(call.name, call.op, seen.count + call.count)
+        merged[key] = call if seen is None else replace(call, count=seen.count + call.count)
     return list(merged.values())
 
 

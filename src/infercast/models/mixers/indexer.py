@@ -76,7 +76,8 @@ class Indexer:
         base = shard.weights.base
         if self.compressor:
             weigh = Gemm(tokens, self.heads, shard.hidden, base)
-            return [Call("index_weights", weigh, layers), *self.compressor.token_calls(shard, tokens, layers, "index_")]
+            side = Call("index_weights", weigh, layers, beside=True)
+            return [side, *self.compressor.token_calls(shard, tokens, layers, "index_")]
         write = Elementwise("kv_write", tokens, 2.0 * self.head_dim + 8, self.entry_bytes)
         return [
             Call("index_k_proj", Gemm(tokens, self.head_dim + self.heads, shard.hidden, base), layers),
