@@ -61,6 +61,15 @@ def test_steps_gate_each_head():
     assert sum(stack.layers for stack in config.stacks if stack.feed_forward.experts) == 42
 
 
+def test_step_with_its_encoder_of_images():
+    text = bundled_config("step-3.7-flash")
+    vision = {"width": 1536, "layers": 47, "heads": 16, "mlp_ratio": 8960 / 1536, "image_size": 728, "patch_size": 14}
+    outer = {"architectures": ["Step3p7ForConditionalGeneration"], "text_config": text, "vision_config": vision}
+    config = read_model(outer)
+    assert config.stacks == read_model("step-3.7-flash").stacks
+    assert config.vision.parameters == pytest.approx(2.0e9, rel=0.1)  # the encoder is known as one of 1.9 B
+
+
 def test_windowed_layers_of_step_may_have_more_heads():
     other = {"num_attention_heads": 96, "num_attention_groups": 8, "head_dim": 128}
     values = changed("step-3.7-flash", attention_other_setting=other)
@@ -241,3 +250,22 @@ def test_wrong_files_are_refused_with_the_field(name, changes, message):
 )
 def test_published_names(name, meant):
     assert read_model(name).name == meant
+
+
+def parts(weights):
+    return weights.attention, weights.recurrent, weights.feed_forward, weights.experts
+
+
+def test_modules_of_nemotron_are_found_in_lists_of_what_is_quantised():
+    values = bundled_config("nemotron-3-nano-30b-a3b")
+    attention = [n for n, letter in enumerate(values["hybrid_override_pattern"]) if letter == "*"]
+    ignored = [f"backbone.layers.{n}.mixer.{name}_proj" for n in attention for name in "qkvo"]
+    settings = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head", *ignored]}
+    weights = read_model({**values, "quantization_config": settings}).weights
+    assert parts(weights) == ("bf16", "fp8", "fp8", "fp8")
+    home = "backbone.layers.{}.mixer.{}_proj"
+    named = {home.format(n, "experts.0.up"): {"quant_algo": "NVFP4"} for n in range(52)}
+    named |= {home.format(n, name): {"quant_algo": "FP8"} for n in range(52) for name in ("in", "out")}
+    mixed = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": named}
+    weights = read_model({**values, "quantization_config": mixed}).weights
+    assert parts(weights) == ("bf16", "fp8", "bf16", "nvfp4")
