@@ -21,8 +21,7 @@ LLAMA = bundled_config("llama-3.1-8b")
     ("architecture", "missing"),
     [
         ("JambaForCausalLM", "Mamba layers are not modelled yet"),
-        ("KimiK3ForConditionalGeneration", "Kimi delta attention"),
-        ("Step3p7FlashForCausalLM", "head-wise gated attention"),
+        ("FalconH1ForCausalLM", "attention and Mamba side by side"),
     ],
 )
 def test_refused_by_the_name_of_what_is_missing(architecture, missing):

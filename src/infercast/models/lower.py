@@ -134,7 +134,15 @@ def _norms(shard: Shard, stack: Stack, tokens: Size) -> list[Call]:
     calls = []
     for written in dict.fromkeys(formats):
         fused = shard.layout.fused_norms and shard.layout.tensor > 1
-        op = norm(tokens, shard.hidden, residual=True, dtype=weights.base, out_dtype=written, fused=fused)
+        op = norm(
+            tokens,
+            shard.hidden,
+            residual=True,
+            dtype=weights.base,
+            out_dtype=written,
+            fused=fused,
+            streams=stack.residuals,
+        )
         name = "norm" if written == weights.base else "norm_quantise"
         calls.append(Call(name, op, formats.count(written) * stack.layers))
     return calls

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from infercast.models.families.vision import read_vision
 from infercast.models.library import bundled_config, bundled_name, configs, model_names
 from infercast.models.nearest import nearest_shape
 from infercast.models.overrides import overridden
-from infercast.models.quantization import override_format, read_format
+from infercast.models.quantization import leaves_heads_alone, override_format, read_format
 from infercast.models.spec import ModelConfig
 from infercast.models.unknown_names import refused, stand_in, unknown_model
 
@@ -61,6 +62,8 @@ def read_model(
     vision = read_vision(architecture, Fields(found.values, found.where), hidden)
     notes = [SEEN if vision else UNSEEN] if architecture in VISION else []
     prediction = read_prediction(fields, layers, family.head_layers, family.heads, family.own_table)
+    if prediction and leaves_heads_alone(fields):
+        prediction = replace(prediction, quantised=False)
     notes += [PREDICTION] if prediction else []
     stacks, order = gather(layers)
     return ModelConfig(

@@ -159,6 +159,8 @@ def deployment_of(
         kv_cache_dtype=measured.kv_cache_dtype,
         hf_overrides=measured.hf_overrides,
         language_model_only=measured.language_model_only,
+        mamba_cache_dtype=measured.mamba_cache_dtype,
+        mamba_ssm_cache_dtype=measured.mamba_ssm_cache_dtype,
     )
 
     def start(settings: EngineSettings) -> Deployment:

@@ -74,6 +74,8 @@ class MeasuredFile:
     hf_overrides: Mapping[str, Any]
     """Fields of the model's config that the engine replaced: fewer layers, say."""
     language_model_only: bool
+    mamba_cache_dtype: str
+    mamba_ssm_cache_dtype: str
 
 
 def shipped_runs() -> list[Path]:
@@ -117,6 +119,8 @@ def read_measured(path: Path) -> MeasuredFile:
         num_stalled=num_stalled,
         hf_overrides=_object(path, arguments, "hf_overrides"),
         language_model_only=bool(arguments.get("language_model_only")),
+        mamba_cache_dtype=_word(path, arguments, "mamba_cache_dtype"),
+        mamba_ssm_cache_dtype=_word(path, arguments, "mamba_ssm_cache_dtype"),
     )
 
 
@@ -124,6 +128,11 @@ def _arguments(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """The engine's further arguments, the older place of one of them among it."""
     arguments = _object(path, config, "engine_args")
     return {"num_gpu_blocks_override": config.get("num_gpu_blocks_override"), **arguments}
+
+
+def _word(path: Path, arguments: dict[str, Any], name: str) -> str:
+    """The name of a format that may be missing."""
+    return str(_field(path, arguments, name, str, "config.engine_args")) if arguments.get(name) else "auto"
 
 
 def _object(path: Path, holder: dict[str, Any], name: str) -> dict[str, Any]:
