@@ -16,7 +16,7 @@ from infercast.models.mixers import (
     Mamba2,
     NoMixer,
 )
-from infercast.models.parameters import weight_bytes
+from infercast.models.parameters import parameter_count, weight_bytes
 from infercast.models.rank import rank_weight_bytes
 from infercast.models.read import read_model
 from infercast.models.spread import divides
@@ -150,6 +150,39 @@ def test_granite_has_no_positions_and_a_shared_expert():
     assert config.stacks[0].mixer == Mamba2(128, 64, 128, 1, 4, 256)
     assert config.stacks[1].mixer.rotary_dim == 0
     assert config.stacks[0].feed_forward == ExpertFeedForward(72, 10, 768, shared_inter=1536)
+
+
+FALCON = {
+    "architectures": ["FalconH1ForCausalLM"],
+    "hidden_size": 1024,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "mamba_n_heads": 24,
+    "mamba_d_head": 64,
+    "mamba_d_state": 128,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 128,
+    "vocab_size": 32784,
+    "max_position_embeddings": 16384,
+    "tie_word_embeddings": False,
+}
+
+
+def test_falcon_h1_attends_beside_mamba():
+    config = read_model(FALCON)
+    assert parameter_count(config) == 521_411_104  # what the files of the 0.5B model hold
+    names = {call.name: call.count for call in token_calls(config, ParallelLayout(2), 16)}
+    assert (names["qkv_proj"], names["in_proj"], names["gated_norm"], names["all_reduce"]) == (36, 36, 36, 108)
+    assert "gated_norm_reduce" not in names, "its gate is not normed"
+    attention, state = config.stacks[0].mixer.caches(config.shard(ParallelLayout()))
+    assert (attention.bytes_per_token, state.bytes_per_token) == (2 * 2 * 64 * 2, 0)
+    assert state.bytes_per_sequence > 0
+    calls = attention_calls(config, ParallelLayout(), np.array([1, 9]), np.array([50, 9]))
+    assert {"attention", "scan", "state_update"} <= {call.name for call in calls}
+    assert config.stacks[0].mixer.divides(2)
 
 
 def test_pruned_layers_have_neither_norm_nor_kernels():
