@@ -47,7 +47,7 @@ def measured_settings(family: str, engine: str, rows: int) -> Settings:
 
 _SPARSE = ("index_scores", "top_k", "sparse_attention", "hyper_connection", "sparse_module")
 # Their archive is to stay small, and one estimate is one launch of a step.
-_SPARSE_MEASURED = Settings(trees=150, learning_rate=0.15)
+_SPARSE_MEASURED = Settings(trees=60, depth=6, learning_rate=0.25, borders=64)
 DEEP_ROWS, DEEP_ROWS_OF_SWEEP = 10_000, 8_000
 # Products are estimated by the million: 300 trees would win 0.1 points on hidden ones and take twice as long.
 _FEW = Settings(trees=120, learning_rate=0.2, most_features=24, random_strength=0.0)
@@ -84,16 +84,16 @@ def pooled_recipe(family: str, variant: str) -> Recipe:
     return _POOLED[family]
 
 
-_SPARSE_POOLED = Settings(trees=150, depth=5, learning_rate=0.08)
+_SPARSE_POOLED = Settings(trees=60, depth=5, learning_rate=0.15, borders=64)
 _POOLED = {
     "attention_prefill": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5, SCHEDULE_FEATURES),
     "attention_decode": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5, SCHEDULE_FEATURES),
     "moe": Recipe(Settings(trees=200, depth=5, learning_rate=0.08), 0.9),
     "memory_bound": Recipe(Settings(trees=50, depth=4, learning_rate=0.08), 0.0),
     "collective": Recipe(Settings(trees=200, depth=4, learning_rate=0.08), 1.0, ("log_microseconds",)),
-    "index_scores": Recipe(_SPARSE_POOLED, 0.7),
-    "top_k": Recipe(_SPARSE_POOLED, 0.7),
-    "sparse_attention": Recipe(_SPARSE_POOLED, 0.7),
-    "hyper_connection": Recipe(_SPARSE_POOLED, 0.5),
-    "sparse_module": Recipe(_SPARSE_POOLED, 0.7),
+    "index_scores": Recipe(_SPARSE_POOLED, 1.0),
+    "top_k": Recipe(_SPARSE_POOLED, 1.0),
+    "sparse_attention": Recipe(_SPARSE_POOLED, 1.0),
+    "hyper_connection": Recipe(_SPARSE_POOLED, 1.0),
+    "sparse_module": Recipe(_SPARSE_POOLED, 1.0),
 }

@@ -17,6 +17,7 @@ import pandas
 
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.rows import Rows
+from infercast.fit.sparse_sweeps import read_sparse_sweep
 from infercast.ops import Attention, Elementwise, Gemm, MoE
 from infercast.ops.elementwise import gated_activation, norm, quantise, rope
 from infercast.ops.lengths import spread_lengths
@@ -24,8 +25,8 @@ from infercast.predict.identity import SWEEP
 
 Array = npt.NDArray[Any]
 
-PUBLISHED = {"elementwise": "quantise"}
-"""What published tables call the one kernel that they have of a family."""
+PUBLISHED = {"elementwise": ("quantise",), "sparse": ("index_scores", "top_k", "mla_attention", "msa_decode_attention")}
+"""What published tables call kernels that they have of a family."""
 LAYOUT = ("heads", "kv_heads", "head_dim", "value_dim", "latent", "window", "kv_dtype")
 
 
@@ -43,7 +44,7 @@ def read_families(folder: Path, families: Sequence[str] | None = None) -> list[s
         family
         for family in _READERS
         if (folder / f"{family}.parquet").exists()
-        and (families is None or not {family, PUBLISHED.get(family)}.isdisjoint(families))
+        and (families is None or not {family, *PUBLISHED.get(family, ())}.isdisjoint(families))
     ]
 
 
@@ -160,4 +161,5 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
     "attention_decode": _attention("attention_decode"),
     "moe": _experts,
     "elementwise": _memory_bound,
+    "sparse": read_sparse_sweep,
 }
