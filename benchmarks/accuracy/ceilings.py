@@ -20,12 +20,12 @@ from infercast.fit.boost import Settings, boost
 from infercast.fit.rows import Rows
 from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.tables import FILES, read_table
-from infercast.fit.train import HELD_OUT_SHARE, LEFT_OUT, group_hashes
+from infercast.fit.train import HELD_OUT_SHARE, group_hashes, is_left_out
 from infercast.hardware import Gpu, load_gpu
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.adjust.ceiling import CEILINGS, features_of, variant_of
-from infercast.predict.artifact.artifact import POOLED, Entry, save_artifact
-from infercast.predict.families import families_of, family_of
+from infercast.predict.artifact.artifact import POOLED, Entry, path_beside, save_artifact
+from infercast.predict.families import FAMILIES, families_of, family_of
 from infercast.predict.identity import SWEEP
 from infercast.predict.limits import limit_seconds, limits_of
 from infercast.predict.roofline import launch_floor
@@ -61,10 +61,12 @@ Key = tuple[str, str]
 """(family, variant)"""
 
 
-def read_measured(tables: Path, sweeps: Path) -> dict[Key, Measured]:
-    """All rows that can teach a ceiling, by family and format."""
+def read_measured(tables: Path, sweeps: Path, archive: str = "") -> dict[Key, Measured]:
+    """All rows of an archive's families that can teach a ceiling, by family and format."""
     by_source: dict[tuple[Key, str, str], list[Measured]] = defaultdict(list)
     for rows in all_rows(tables, sweeps):
+        if family_of(rows.op).archive != archive:
+            continue
         gpu = load_gpu(rows.gpu)
         dtype = rows.op.compute_dtype
         if families_of(rows.op)[0].has_weights and not gpu.supports(tensor_rate_of(dtype)):
@@ -98,7 +100,8 @@ def fit_ceilings(
         entry = Entry(family, POOLED, POOLED, variant, rows.excess.size, 0.0, 1.0, 0.0, 0.0, share)
         models.append((entry, boost(rows.features, rows.excess, SETTINGS, rows.weight)))
     groups = np.unique(np.concatenate([rows.group for rows in measured.values()]))[:0]
-    save_artifact(out, models, provenance, groups, inputs=CEILINGS, origin=origin)
+    archive = FAMILIES[models[0][0].family].archive
+    save_artifact(path_beside(out, archive), models, provenance, groups, inputs=CEILINGS.of(archive), origin=origin)
     return [entry for entry, _ in models]
 
 
@@ -117,7 +120,7 @@ def all_rows(tables: Path, sweeps: Path) -> Iterator[Rows]:
     """Rows of published tables, then of our own sweeps."""
     for family, name in FILES.items():
         if (tables / name).exists():
-            yield from (rows for rows in read_table(tables / name, family) if rows.engine not in LEFT_OUT)
+            yield from (rows for rows in read_table(tables / name, family) if not is_left_out(rows))
     for folder in sweep_folders(sweeps):
         yield from read_sweep(folder)
 

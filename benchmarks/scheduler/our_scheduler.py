@@ -8,7 +8,6 @@ from scheduling_cases import Case
 
 from infercast.engines.vllm.versions import engine_version
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.shape import KvShape
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.workload.request import Request, Segment
@@ -34,8 +33,8 @@ class Ours:
     def __init__(self, case: Case) -> None:
         version = engine_version(f"vllm@{case.version}")
         self.case = case
-        shape = KvShape(case.block_size, tuple(case.windows))
-        self.cache = KvCache(case.num_blocks - 1, shape, caching=case.caching, sparse_windows=version.sparse_windows)
+        sparse = version.sparse_windows
+        self.cache = KvCache(case.num_blocks - 1, case.shape, caching=case.caching, sparse_windows=sparse)
         limits = FirstCome(
             case.max_num_batched_tokens,
             case.max_num_seqs,

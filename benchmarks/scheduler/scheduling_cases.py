@@ -4,7 +4,7 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.shape import STATE_WINDOW, KvShape
 
 MODES = {
     "async": "asynchronous scheduling, prefix caching, chunked prefill",
@@ -17,16 +17,26 @@ MODES = {
     "windows": "windows of two lengths, with and without full attention",
     "sync-hybrid": "full attention and windows, one step after the other",
     "conversation": "prompts that continue earlier answers",
+    "states-off": "recurrent layers without prefix caching",
+    "states-all": "recurrent layers that write a state at the end of every block",
+    "states-align": "recurrent layers whose steps end with blocks",
+    "sync-states": "the same two, one step after the other",
+    "states-talk": "the same two, with prompts that continue earlier answers",
     "pipeline-v1": "a pipeline under the V1 model runner",
     "pipeline-v2": "a pipeline under the V2 model runner",
     "pipeline-sync": "a pipeline without asynchronous scheduling",
 }
 LONGEST = 2048
+STATE = -1
+"""In place of a window: recurrent layers."""
+
+
+OF_ONE_VERSION = ("pipeline-v1", "states-all", "states-align", "sync-states", "states-talk")
 
 
 def is_run(mode: str, version: str) -> bool:
-    """Whether a version has the mode: the V1 model runner with asynchronous pipelines is 0.25's."""
-    return mode != "pipeline-v1" or version == "0.25"
+    """Whether a version has the mode: the V1 model runner with asynchronous pipelines and these states are 0.25's."""
+    return mode not in OF_ONE_VERSION or version == "0.25"
 
 
 @dataclass
@@ -40,6 +50,8 @@ class Case:
     num_blocks: int
     block_size: int = 16
     windows: tuple[int, ...] = (0,)
+    states: str = ""
+    """``none``, ``align`` or ``all``: how recurrent layers, whose groups have a window of `STATE`, keep states."""
     caching: bool = True
     chunked: bool = True
     threshold: int = 0
@@ -55,6 +67,16 @@ class Case:
         if self.is_async and self.v2_runner:
             return self.pipeline + 1
         return 2 if self.is_async and self.pipeline == 1 else self.pipeline
+
+    @property
+    def shape(self) -> KvShape:
+        """The cache as our scheduler has it."""
+        if self.states == "none":
+            tokens = tuple(window for window in self.windows if window != STATE)
+            return KvShape(self.block_size, tokens, state_blocks=len(self.windows) - len(tokens))
+        windows = tuple(STATE_WINDOW if window == STATE else window for window in self.windows)
+        states = tuple(group for group, window in enumerate(self.windows) if window == STATE)
+        return KvShape(self.block_size, windows, states=states, aligned=self.states == "align")
 
     def as_dict(self) -> dict[str, Any]:
         """For a file."""
@@ -84,7 +106,14 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.is_async, case.v2_runner = mode != "pipeline-sync", mode == "pipeline-v2"
     if mode in ("hybrid", "sync-hybrid") or (mode.startswith("pipeline") and rng.random() < 0.3):
         case.windows = rng.choice([(0, window), (0, window, window), (window, window, window, 0)])
-    case.requests = _conversations(rng, size) if mode == "conversation" else _requests(rng, size)
+    if "states" in mode:
+        case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
+        case.states = {"states-off": "none", "states-all": "all", "states-align": "align"}.get(mode, "")
+        case.states = case.states or rng.choice(["all", "align"])
+        case.caching, case.is_async = mode != "states-off", mode != "sync-states"
+        case.max_num_batched_tokens = max(case.max_num_batched_tokens, size)
+    talks = mode in ("conversation", "states-talk")
+    case.requests = _conversations(rng, size) if talks else _requests(rng, size)
     most = max(_most_blocks(case, request["input"] + request["output"]) for request in case.requests)
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
     return case
@@ -93,7 +122,7 @@ def draw(version: str, mode: str, seed: int) -> Case:
 def _most_blocks(case: Case, tokens: int) -> int:
     """What the longest request needs at least, or it would never start."""
     factor = case.steps_under_way if case.version != "0.25" else 1
-    return KvShape(case.block_size, case.windows).most_blocks(tokens, factor * case.max_num_batched_tokens)
+    return case.shape.most_blocks(tokens, factor * case.max_num_batched_tokens)
 
 
 def _requests(rng: random.Random, size: int) -> list[dict[str, Any]]:

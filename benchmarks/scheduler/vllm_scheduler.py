@@ -6,13 +6,19 @@ from types import SimpleNamespace as Namespace
 from typing import Any
 
 import torch
-from scheduling_cases import LONGEST, Case
+from scheduling_cases import LONGEST, STATE, Case
 from vllm.config import CacheConfig, SchedulerConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
@@ -101,7 +107,8 @@ def _scheduler(case: Case) -> Scheduler:
         async_scheduling=case.is_async,
         is_encoder_decoder=False,
     )
-    caching = CacheConfig(block_size=case.block_size, enable_prefix_caching=case.caching)
+    mode = {"mamba_cache_mode": case.states} if case.states else {}
+    caching = CacheConfig(block_size=case.block_size, enable_prefix_caching=case.caching, **mode)
     caching.num_gpu_blocks = case.num_blocks
     groups = [KVCacheGroupSpec([f"layer{i}"], _spec(case, window)) for i, window in enumerate(case.windows)]
     blocks = KVCacheConfig(num_blocks=case.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
@@ -113,13 +120,16 @@ def _scheduler(case: Case) -> Scheduler:
         structured_output_manager=Namespace(
             should_advance=lambda request: False, grammar_init=lambda request: None, accept_tokens=lambda *_: True
         ),
-        block_size=case.block_size,
+        block_size=LONGEST if case.states == "none" else case.block_size,
         mm_registry=Namespace(supports_multimodal_inputs=lambda model: False),
         log_stats=False,
     )
 
 
-def _spec(case: Case, window: int) -> FullAttentionSpec | SlidingWindowSpec:
+def _spec(case: Case, window: int) -> FullAttentionSpec | SlidingWindowSpec | MambaSpec:
+    if window == STATE:
+        size = LONGEST if case.states == "none" else case.block_size
+        return MambaSpec(block_size=size, shapes=((size,),), dtypes=(torch.float32,), mamba_cache_mode=case.states)
     shape = {"block_size": case.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
     return SlidingWindowSpec(**shape, sliding_window=window) if window else FullAttentionSpec(**shape)
 

@@ -11,13 +11,19 @@ import pytest
 
 from infercast.measure import engines
 from infercast.measure.case import Case
-from infercast.measure.plan import FAMILIES, sweep_cases
+from infercast.measure.plan import NAMES, sweep_cases
 
 NEEDS_TORCH = ("kernels", "kernels.attention", "kernels.elementwise", "kernels.experts", "kernels.linear", "launch")
+NEEDS_TORCH += ("kernels.recurrent", "kernels.states")
 NEEDS_TORCH += ("trace", "workspace")
 VLLM = ("", "._custom_ops", ".vllm_flash_attn", ".model_executor", ".model_executor.layers", ".v1", ".v1.worker")
 VLLM += (".model_executor.layers.fused_moe", ".model_executor.layers.fused_moe.config", ".v1.worker.gpu")
-VLLM += (".v1.worker.gpu.sample", ".v1.worker.gpu.sample.gumbel")
+VLLM += (".v1.worker.gpu.sample", ".v1.worker.gpu.sample.gumbel", ".v1.attention", ".v1.attention.backends")
+FLA, MAMBA = ".model_executor.layers.fla.ops", ".model_executor.layers.mamba.ops"
+UTILS = ".v1.attention.backends.utils"
+VLLM += (".model_executor.layers.fla", FLA, f"{FLA}.fused_gdn_prefill_post_conv", f"{FLA}.index", f"{FLA}.kda")
+VLLM += (".model_executor.layers.mamba", MAMBA, f"{MAMBA}.ssd_combined", f"{MAMBA}.mamba_ssm", UTILS)
+VLLM += (f"{MAMBA}.causal_conv1d",)
 
 
 @pytest.fixture
@@ -40,6 +46,10 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[MagicMock]:
 def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VLLM:
         monkeypatch.setitem(sys.modules, f"vllm{name}", MagicMock(__spec__=SimpleNamespace(), __path__=[]))
+    prepare = sys.modules[f"vllm{FLA}.fused_gdn_prefill_post_conv"].fused_post_conv_prep
+    prepare.return_value = [MagicMock() for _ in range(5)]  # type: ignore[attr-defined]
+    cut = sys.modules[f"vllm{UTILS}"].compute_causal_conv1d_metadata
+    cut.return_value = [MagicMock() for _ in range(3)]  # type: ignore[attr-defined]
     monkeypatch.setenv("VLLM_LOGGING_STREAM", "")
 
 
@@ -54,11 +64,16 @@ def workspace() -> MagicMock:
     return space
 
 
+APART = ("dtype", "op", "kv_dtype", "latent", "sigma", "routing", "kind", "update")
+
+
 def one_of_each() -> list[Case]:
     """A case of every family, format and operation."""
     found: dict[tuple[Any, ...], Case] = {}
-    for case in sweep_cases():
-        kind = (case.shape.get(name) for name in ("dtype", "op", "kv_dtype", "latent", "sigma", "routing"))
+    for case in sweep_cases(NAMES):
+        kind = (
+            case.shape.get(name) for name in ("dtype", "op", "kv_dtype", "latent", "sigma", "routing", "kind", "update")
+        )
         found.setdefault((case.family, *kind), case)
     return list(found.values())
 
@@ -79,7 +94,7 @@ def engines_of(builders: ModuleType) -> dict[str, set[str]]:
 
 
 def test_every_family_has_a_builder(builders: ModuleType) -> None:
-    assert set(builders.BUILDERS) == {*FAMILIES, "tuning"}
+    assert set(builders.BUILDERS) == {*NAMES, "tuning"}
 
 
 @pytest.mark.usefixtures("vllm")
@@ -89,6 +104,7 @@ def test_with_vllm_its_kernels_are_taken(builders: ModuleType) -> None:
     for name in ("gemm fp8", "attention_decode bf16", "attention_prefill bf16", "attention_mixed bf16", "moe bf16"):
         assert found[name] == {"vllm"}, name
     assert found["kv_write"] == found["topk"] == found["sample"] == found["moe fp8"] == {"vllm"}
+    assert found["scan bf16"] == found["state_update bf16"] == found["convolution bf16"] == {"vllm"}
     assert found["gemm bf16"] == found["norm"] == found["rope"] == found["copy"] == {"torch"}
 
 
@@ -99,7 +115,7 @@ def test_engine_torch_leaves_vllm_out_even_where_it_is_installed(builders: Modul
     assert "vllm" not in set().union(*found.values())
     assert found["gemm fp8"] == found["sample"] == {"torch"}
     assert found["attention_decode bf16"] == {"torch", "PyTorch"}, "even batches run, uneven ones are refused"
-    for name in ("moe bf16", "moe fp8", "kv_write", "topk"):
+    for name in ("moe bf16", "moe fp8", "kv_write", "topk", "scan bf16", "convolution bf16"):
         assert found[name] == {"only"}, "only vLLM has this kernel"
 
 

@@ -76,7 +76,9 @@ class PlainCache:
         self.shape = shape
         self.caching = caching
         self.sparse_windows = sparse_windows
-        self._groups = tuple(KvShape(shape.block_size, (window,)) for window in shape.windows)
+        self.common_tokens = 0
+        self._groups = tuple(shape.group(number) for number in range(len(shape.windows)))
+        self._new_states: set[tuple[int, BlockKey]] = set()
         self._names = PrefixNames(shape.block_size)
         self._spare: list[int] = []
         self._num_fresh = num_blocks
@@ -124,6 +126,7 @@ class PlainCache:
         while hit and not all(self._has_window(group, keys, hit) for group in windowed):
             hit -= 1
         holding.junction = longest if longest > hit else 0
+        self.common_tokens = (longest - hit) * self.shape.block_size
         return hit * self.shape.block_size
 
     def admit(self, holding: Holding, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> bool:
@@ -131,11 +134,18 @@ class PlainCache:
 
         It starts only if all the blocks for its ``num_tokens``, computed at most ``chunk`` a step, were free now.
         """
+        count = num_cached // self.shape.block_size
+        if count and any((group, holding.keys[count - 1]) in self._new_states for group in self.shape.states):
+            return False
         found = self._found_blocks(holding, num_cached)
         held_by_none = sum(self._holders[block] == 0 for blocks in found for block in blocks if block != NO_BLOCK)
-        needed = sum(self.shape.blocks_for(num_cached + new_tokens) - len(blocks) for blocks in found)
+        after = self.shape.blocks_for(num_cached + new_tokens)
+        needed = sum(self._missing(group, len(blocks), after) for group, blocks in enumerate(found))
         # Group by group: a window's few blocks must not make up for what full attention still needs.
-        whole = (group.most_blocks(num_tokens, chunk) for group in self._groups)
+        whole = (
+            count + 1 if group.states and group.aligned else group.most_blocks(num_tokens, chunk)
+            for group in self._groups
+        )
         least = max(needed, sum(max(0, most - len(blocks)) for most, blocks in zip(whole, found, strict=True)))
         if self.shape.state_blocks + least + held_by_none > self.num_free:
             return False
@@ -153,20 +163,36 @@ class PlainCache:
         """Make room for ``new_tokens`` after ``computed`` ones, or take nothing and say no."""
         needed = self.shape.blocks_for(computed + new_tokens)
         missing = 0
-        for table in holding.tables:
-            missing += needed - len(table)
+        for group, table in enumerate(holding.tables):
+            missing += self._missing(group, len(table), needed)
         if missing > self.num_free:
             return False
-        for table in holding.tables:
+        for group, table in enumerate(holding.tables):
+            for _ in range(needed - len(table) - self._missing(group, len(table), needed)):
+                table.append(NO_BLOCK)
             while len(table) < needed:
                 table.append(self._take())
         holding.capacity = needed * self.shape.block_size
         return True
 
+    def _missing(self, group: int, before: int, after: int) -> int:
+        """Blocks that a group takes to grow; of aligned states it is the last one alone."""
+        return min(1, after - before) if self.shape.aligned and group in self.shape.states else after - before
+
+    def new_step(self) -> None:
+        """Another step is planned."""
+        self._new_states.clear()
+
     def slide(self, holding: Holding, computed: int) -> None:
         """Release the blocks that no token after ``computed`` ones looks at."""
         for group, table in enumerate(holding.tables):
-            self._drop_before(table, self.shape.first_in_window(group, computed))
+            first = self.shape.first_in_window(group, computed)
+            if group in self.shape.states:
+                for position in reversed(range(min(first, len(table)))):
+                    if table[position] != NO_BLOCK:
+                        self._release(table[position])
+                        table[position] = NO_BLOCK
+            self._drop_before(table, first)
 
     def name_full_blocks(self, holding: Holding, num_tokens: int) -> None:
         """Let others find the blocks that these tokens fill, already while they are being computed."""
@@ -180,6 +206,8 @@ class PlainCache:
                 if block != NO_BLOCK and self._keeps(holding, group, position):
                     key = self._key_of[block] = (group, keys[position])
                     self._found.setdefault(key, []).append(block)
+                    if group in self.shape.states:
+                        self._new_states.add(key)
         holding.num_named = full
 
     def _keeps(self, holding: Holding, group: int, position: int) -> bool:

@@ -96,6 +96,7 @@ class Scheduler:
         """Plan the next step, assuming that the steps under way end as planned; None if nothing can be computed."""
         plan = Plan()
         self._step += 1
+        self.cache.new_step()
         if self.limits.prompts_first:
             self.schedule_waiting(plan, self.limits.max_num_batched_tokens)
         if not plan.sequences:
@@ -153,6 +154,9 @@ class Scheduler:
             if self._deep and self._is_last_under_way(sequence):
                 continue
             new_tokens = missing if missing == 1 else self.chunk(missing, budget)
+            new_tokens = self.aligned(sequence, sequence.num_computed, new_tokens)
+            if not new_tokens:
+                continue
             if not self._make_room(sequence, new_tokens, plan):
                 break
             self.put(plan, sequence, new_tokens)
@@ -215,7 +219,9 @@ class Scheduler:
         # The threshold comes first: a prompt that it cuts small enough may start even without chunked prefill.
         if self.chunk(missing, missing) > budget and not self.limits.chunked_prefill:
             return 0
-        new_tokens = self.chunk(missing, budget)
+        new_tokens = self.aligned(sequence, num_cached, self.chunk(missing, budget), self.cache.common_tokens)
+        if not new_tokens:
+            return 0
         if not self.cache.admit(sequence.holding, num_cached, new_tokens, num_tokens, self._most_under_way):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
@@ -227,6 +233,19 @@ class Scheduler:
         if threshold and not (self.limits.spares_lone_prompts and len(self.running) + len(self.waiting) == 1):
             return min(missing, budget, threshold)
         return min(missing, budget)
+
+    def aligned(self, sequence: Sequence, computed: int, new_tokens: int, common: int = 0) -> int:
+        """As many tokens of a prompt as end with a block, where states are kept of such steps alone."""
+        num_input, size = sequence.request.num_input, self._block_size
+        known = num_input + sequence.num_produced
+        if not self.cache.shape.aligned or computed >= max(num_input, known - 1):
+            return new_tokens
+        last = known - known % size
+        if computed + new_tokens < last:
+            new_tokens -= new_tokens % size
+        elif computed < last:
+            new_tokens = min(new_tokens, last - computed)
+        return common - common % size if size <= common < new_tokens else new_tokens
 
     def put(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
         """Enter a sequence into the plan and count its tokens as computed; if it caught up, it samples a token."""

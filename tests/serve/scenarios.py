@@ -119,6 +119,23 @@ def pipeline(seed: object, **changes: Any) -> Scenario:
     return make(rng.random(), **kind, **changes)
 
 
+def states(seed: object, **changes: Any) -> Scenario:
+    """Recurrent layers whose states can be found again: at the end of every block, or of steps that end with one."""
+    rng = Random(f"states {seed}")
+    size, windows = rng.randint(1, 5), rng.choice([(0, 2), (2, 2, 0), (2, 0, 2), (2, 2, 2, 0)])
+    groups = tuple(group for group, window in enumerate(windows) if window)
+    kind: dict[str, Any] = {
+        "kv_shape": KvShape(size, windows, states=groups, aligned=rng.random() < 0.6),
+        "prefix_caching": True,
+        "chunked_prefill": True,
+        "settles": False,
+        "long_prefill_token_threshold": rng.choice([0, 0, size, 3 * size]),
+        "tokens": rng.randint(size, 24),
+    }
+    make = rng.choice([small, tree, tree, crowd])
+    return make(rng.random(), **kind, **changes)
+
+
 def _request(rng: Random) -> Request:
     prefix = tuple(Segment(rng.randint(0, 2), rng.randint(1, 9)) for _ in range(rng.randint(0, 3)))
     num_input = sum([segment.num_tokens for segment in prefix]) + rng.randint(not prefix, 12)
@@ -173,4 +190,4 @@ def _scenario(rng: Random, requests: Sequence[Request], changes: dict[str, Any])
     return replace(replica, **changes), Workload(tuple(requests), concurrency)
 
 
-KINDS = {"small": small, "crowd": crowd, "tree": tree, "pipeline": pipeline}
+KINDS = {"small": small, "crowd": crowd, "tree": tree, "pipeline": pipeline, "states": states}

@@ -47,7 +47,9 @@ def replica_of(timer: StepTimer, steps_under_way: int, **changes: Any) -> Replic
 both = pytest.mark.parametrize("steps_under_way", [1, 2])
 
 
-@pytest.mark.parametrize(("kind", "count"), [("small", 800), ("tree", 400), ("pipeline", 240), ("crowd", 120)])
+@pytest.mark.parametrize(
+    ("kind", "count"), [("small", 800), ("tree", 400), ("pipeline", 240), ("crowd", 120), ("states", 240)]
+)
 @pytest.mark.parametrize("part", range(4))
 def test_every_step_of_random_engines(scenario: Any, facts: Any, plain: Any, kind: str, count: int, part: int) -> None:
     preempting = finding = 0

@@ -175,8 +175,9 @@ class Auditor:
             blocks = shape.blocks_for(num_computed(scheduler, sequence))
             assert sequence.length == blocks or sequence.joined >= 0  # members of the cohort count theirs together
             for group, first in enumerate(sequence.first):
-                num_held += blocks - first
-                reached = first
+                earlier = sequence.earlier if group in shape.states else []
+                num_held += blocks - first + len(earlier)
+                reached = min([first, *earlier])
                 for span in sequence.spans[group] if sequence.spans is not None else ():
                     assert reached <= span.start < span.end <= blocks
                     reached = span.end
@@ -200,8 +201,11 @@ class Auditor:
         for sequence, new, before in self.rows(scheduler, plan):
             blocks = shape.blocks_for(before + new)
             for group, first in enumerate(sequence.first):
-                assert first <= shape.first_in_window(group, before)
+                earlier = sequence.earlier if group in shape.states else []
+                begins = before == 0 and shape.aligned and group in shape.states  # with no state at all
+                assert begins or min([first, *earlier]) <= shape.first_in_window(group, before)
             held = shape.state_blocks + sum(blocks - first for first in sequence.first)
+            held += len(sequence.earlier) * len(shape.states)
             assert held <= shape.most_blocks(before + new, chunk)
 
 
@@ -210,7 +214,7 @@ def num_computed(scheduler: Scheduler, sequence: Sequence) -> int:
     return sequence.num_computed + (scheduler.cohort.steps - sequence.joined if sequence.joined >= 0 else 0)
 
 
-@pytest.mark.parametrize("kind", ["small", "tree", "crowd", "pipeline"])
+@pytest.mark.parametrize("kind", ["small", "tree", "crowd", "pipeline", "states"])
 def test_nothing_is_lost_and_nothing_booked_twice(scenario: Any, kind: str) -> None:
     for seed in range(10 if kind == "crowd" else 50):
         audit_all_steps(*scenario(kind, 10_000 + seed))

@@ -20,6 +20,15 @@ def test_further_arguments_of_an_engine_are_its_settings(document: Any, write: A
     assert not deployment.settings.enable_prefix_caching
 
 
+def test_the_config_may_have_been_overridden(document: Any, write: Any) -> None:
+    document["config"]["engine_args"] = {"hf_overrides": {"num_hidden_layers": 4}, "cudagraph_capture_sizes": [1, 8]}
+    deployment = deployed(document, write)
+    assert (deployment.model.layers, deployment.settings.capture_sizes) == (4, (1, 8))
+    document["config"]["engine_args"] = {"hf_overrides": 4}
+    with pytest.raises(FileFormatError, match="hf_overrides"):
+        read_measured(write(document))
+
+
 def test_a_cache_far_smaller_than_what_fits_was_set(document: Any, write: Any) -> None:
     assert deployed(document, write).settings.num_gpu_blocks_override is None
     document["config"]["num_gpu_blocks"] = 7000

@@ -140,6 +140,8 @@ class Engine(Generic[Asked, Filled]):
 
     plan_memory: Callable[[ModelConfig, ParallelLayout, Gpu, Filled], Memory]
     """How it divides the memory of one GPU at its start; there may be no room for a single KV block."""
+    check_memory: Callable[[ModelConfig, Filled, Memory], None] = lambda *_: None
+    """Refuse a plan under which the engine would not start, though sequences fit."""
     tokens_under_way: Callable[[Filled, ParallelLayout], int]
     """Tokens of a sequence that its blocks have to have room for beside its window."""
 

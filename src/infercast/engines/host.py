@@ -7,7 +7,7 @@ own file has the form of the latter.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -21,7 +21,6 @@ LONGEST, FASTEST = 1e6, 1e3
 """No time of a host is longer than that, in ms or us, and no thread so many times as fast as the one measured."""
 UNITS = {"_ms": MILLI, "_us": MICRO}
 WORDS = ("title", "source", "cpu")
-OPTIONAL = ("server_path", "server_token")
 WANTED = "title, source, and times with _ms or _us behind them, all as in the bundled host.toml of the engine"
 
 
@@ -106,7 +105,8 @@ def _amiss(kind: type[HostCosts], values: dict[str, Any]) -> str:
     given = {name.removesuffix("_ms").removesuffix("_us") for name in values} - {"single_thread_speed", "cpu"}
     given |= {"title"} if "cpu" in values else set()
     needed = {field.name for field in fields(kind)}
-    missing, unknown = sorted(needed - given - {*OPTIONAL}), sorted(given - needed)
+    optional = {field.name for field in fields(kind) if field.default is not MISSING}
+    missing, unknown = sorted(needed - given - optional), sorted(given - needed)
     parts = [f"{', '.join(missing)} missing"] if missing else []
     parts += [f"{', '.join(unknown)} not known"] if unknown else []
     return " and ".join(parts) or "a time needs _ms or _us"

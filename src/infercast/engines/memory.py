@@ -18,6 +18,9 @@ from infercast.units import format_bytes
 MOST_GPUS = 1024
 """As many of a node are tried where a model does not fit on fewer."""
 
+UNBOUNDED = 1 << 40
+"""Tokens of a sequence whose cache does not grow."""
+
 
 class KvLayout(NamedTuple):
     """The cache's shape and what it costs on one GPU."""
@@ -70,7 +73,7 @@ class Memory(NamedTuple):
     def num_tokens(self) -> int:
         """Tokens that all blocks hold, of sequences that no window has cut anything off."""
         shape = self.kv.shape.even
-        return self.num_blocks * shape.block_size // len(shape.windows)
+        return self.num_blocks * shape.block_size // max(1, len(shape.windows))
 
     def most_sequences(self, num_tokens: int, chunk: int) -> int:
         """Sequences of that many tokens that fit at once."""
@@ -79,6 +82,8 @@ class Memory(NamedTuple):
     def longest_sequence(self, chunk: int) -> int:
         """Tokens of the longest sequence that fits alone."""
         shape, blocks = self.kv.shape, self.request_blocks
+        if not shape.windows:  # states alone, as large for one token as for a million
+            return UNBOUNDED if shape.state_blocks <= blocks else 0
         low, high = 0, blocks * max(shape.sizes) // shape.block_size
         while low < high:
             middle = (low + high + 1) // 2
@@ -92,6 +97,7 @@ def require_fit(engine: AnyEngine, config: ModelConfig, layout: ParallelLayout, 
     memory = engine.plan_memory(config, layout, gpu, settings)
     chunk = engine.tokens_under_way(settings, layout)
     if memory.most_sequences(settings.max_model_len, chunk):
+        engine.check_memory(config, settings, memory)
         return memory
     where = f"{layout.replica_gpus} x {gpu.name}"
     remedy = _remedy(engine, config, layout, gpu, settings)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from infercast.engines.surface import DecodeSurface, PromptSurface
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops import Call
+from infercast.predict.adjust.beside import felt_seconds
 from infercast.predict.adjust.mixed import ADDED_SHARE, SHARED_SECONDS, slowed_by
 from infercast.predict.adjust.power import (
     THROTTLED,
@@ -192,14 +193,14 @@ class KernelTimer:
         seconds = np.zeros((rows, len(self._attention_names)))
         for call in attention_calls(self._config, self._layout, queries, keys, sequences):
             column = self._attention_names[call.name]
-            seconds[:, column] += call.count * self._predictor.seconds(call.op, self._gpu)
+            seconds[:, column] += felt_seconds(call, self._predictor.seconds(call.op, self._gpu))
         return seconds
 
     def _time_table(self, calls: list[Call], sizes: Table, most: int) -> Table:
         """Seconds of each kernel (columns) for each size up to ``most`` (rows), every launch of the step together."""
         table = np.empty((most + 1, len(calls)))
         for column, call in enumerate(calls):
-            seconds = call.count * np.asarray(self._predictor.seconds(call.op, self._gpu))
+            seconds = np.asarray(felt_seconds(call, self._predictor.seconds(call.op, self._gpu)))
             table[:, column] = np.interp(np.arange(most + 1), sizes, seconds)
         return table
 

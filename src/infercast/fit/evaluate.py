@@ -16,11 +16,11 @@ from infercast.fit.rows import Rows
 from infercast.fit.tables import FILES, read_table
 from infercast.fit.train import (
     HELD_OUT_SHARE,
-    LEFT_OUT,
     Key,
     Sample,
     fit_measured,
     group_hashes,
+    is_left_out,
     key_of,
     sample_of,
 )
@@ -118,7 +118,7 @@ def _chosen_rows(folder: Path, families: Sequence[str], gpus: Sequence[str] | No
     for family in families:
         path = folder / FILES[family]
         if path.exists():
-            chosen = (rows for rows in read_table(path, family) if rows.engine not in LEFT_OUT)
+            chosen = (rows for rows in read_table(path, family) if not is_left_out(rows))
             yield from (rows for rows in chosen if gpus is None or rows.gpu in gpus)
 
 

@@ -37,7 +37,7 @@ def measured_settings(family: str, engine: str, rows: int) -> Settings:
     if engine == SWEEP and family.startswith("attention"):
         return _ATTENTION
     if family not in ("gemm", "attention_decode", "attention_prefill"):
-        return _SPARSE_MEASURED if family in _SPARSE else Settings()
+        return _OWN.get(family, Settings())
     if engine == SWEEP and rows >= DEEP_ROWS_OF_SWEEP:
         return _FEWER_DEEP
     if rows >= DEEP_ROWS:
@@ -45,9 +45,12 @@ def measured_settings(family: str, engine: str, rows: int) -> Settings:
     return _FEW if family == "gemm" else Settings(learning_rate=0.1)
 
 
+# Archives beside the main one are to stay small, and one estimate is one launch of a step.
 _SPARSE = ("index_scores", "top_k", "sparse_attention", "hyper_connection", "sparse_module")
-# Their archive is to stay small, and one estimate is one launch of a step.
 _SPARSE_MEASURED = Settings(trees=60, depth=6, learning_rate=0.25, borders=64)
+_RECURRENT_MEASURED = Settings(trees=80, depth=5, learning_rate=0.2, borders=48, most_features=12)
+_OWN = dict.fromkeys(_SPARSE, _SPARSE_MEASURED)
+_OWN |= dict.fromkeys(("scan", "state_update", "convolution"), _RECURRENT_MEASURED)
 DEEP_ROWS, DEEP_ROWS_OF_SWEEP = 10_000, 8_000
 # Products are estimated by the million: 300 trees would win 0.1 points on hidden ones and take twice as long.
 _FEW = Settings(trees=120, learning_rate=0.2, most_features=24, random_strength=0.0)
@@ -84,6 +87,7 @@ def pooled_recipe(family: str, variant: str) -> Recipe:
     return _POOLED[family]
 
 
+_RECURRENT_POOLED = Settings(trees=60, depth=4, learning_rate=0.1, borders=32, most_features=12)
 _SPARSE_POOLED = Settings(trees=60, depth=5, learning_rate=0.15, borders=64)
 _POOLED = {
     "attention_prefill": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5, SCHEDULE_FEATURES),
@@ -91,6 +95,9 @@ _POOLED = {
     "moe": Recipe(Settings(trees=200, depth=5, learning_rate=0.08), 0.9),
     "memory_bound": Recipe(Settings(trees=50, depth=4, learning_rate=0.08), 0.0),
     "collective": Recipe(Settings(trees=200, depth=4, learning_rate=0.08), 1.0, ("log_microseconds",)),
+    "scan": Recipe(_RECURRENT_POOLED, 0.9),
+    "state_update": Recipe(_RECURRENT_POOLED, 0.6),
+    "convolution": Recipe(_RECURRENT_POOLED, 0.9),
     "index_scores": Recipe(_SPARSE_POOLED, 1.0),
     "top_k": Recipe(_SPARSE_POOLED, 1.0),
     "sparse_attention": Recipe(_SPARSE_POOLED, 1.0),

@@ -18,15 +18,18 @@ import pandas
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.rows import Rows
 from infercast.fit.sparse_sweeps import read_sparse_sweep
-from infercast.ops import Attention, Elementwise, Gemm, MoE
+from infercast.ops import Attention, Elementwise, Gemm, MoE, Scan, ShortConvolution, StateUpdate
 from infercast.ops.elementwise import gated_activation, norm, quantise, rope
 from infercast.ops.lengths import spread_lengths
 from infercast.predict.identity import SWEEP
 
 Array = npt.NDArray[Any]
 
-PUBLISHED = {"elementwise": ("quantise",), "sparse": ("index_scores", "top_k", "mla_attention", "msa_decode_attention")}
-"""What published tables call kernels that they have of a family."""
+PUBLISHED: dict[str, tuple[str, ...]] = {"elementwise": ("quantise",)}
+"""What published tables call the one kernel that they have of a family, or the kinds of layers they have it of."""
+PUBLISHED |= dict.fromkeys(("scan", "state_update", "convolution"), ("gdn", "kda", "mamba2"))
+HEADS = ("heads", "key_heads", "key_dim", "value_dim")
+PUBLISHED["sparse"] = ("index_scores", "top_k", "mla_attention", "msa_decode_attention")
 LAYOUT = ("heads", "kv_heads", "head_dim", "value_dim", "latent", "window", "kv_dtype")
 
 
@@ -146,6 +149,42 @@ def _memory_bound(table: pandas.DataFrame) -> Iterator[Rows]:
             yield _rows(part, "memory_bound", op.kind, op, np.full(len(part), f"{width}|{heads}"), op.kind)
 
 
+def _scans(table: pandas.DataFrame) -> Iterator[Rows]:
+    for (kind, *sizes), part in table.groupby(["kind", *HEADS, "chunk", "state_dtype"]):
+        heads, key_heads, key_dim, value_dim, chunk, state_dtype = sizes
+        lengths, sequences = _lengths(part)
+        op = Scan(lengths, sequences, heads, key_heads, key_dim, value_dim, kind, chunk, "bf16", state_dtype, "triton")
+        group = np.full(len(part), "|".join(map(str, sizes[:4])))
+        yield _rows(part, "scan", f"{kind} triton", op, group, f"{kind}/triton")
+
+
+def _updates(table: pandas.DataFrame) -> Iterator[Rows]:
+    for (kind, *sizes), part in table.groupby(["kind", *HEADS, "state_dtype"]):
+        heads, key_heads, key_dim, value_dim, state_dtype = sizes
+        rows = part.rows.to_numpy()
+        op = StateUpdate(rows, heads, key_heads, key_dim, value_dim, kind, "bf16", state_dtype)
+        yield _rows(part, "state_update", kind, op, np.full(len(part), "|".join(map(str, sizes[:4]))), kind)
+
+
+def _convolutions(table: pandas.DataFrame) -> Iterator[Rows]:
+    for (update, channels, taps), part in table.groupby(["update", "channels", "taps"]):
+        lengths, sequences = _lengths(part)
+        op = ShortConvolution(
+            (lengths * sequences).sum(axis=-1), part.batch.to_numpy(), int(channels), int(taps), bool(update)
+        )
+        kernel = f"{'update' if update else 'prompts'}/triton"
+        yield _rows(part, "convolution", kernel.replace("/", " "), op, np.full(len(part), f"{channels}"), kernel)
+
+
+def _lengths(part: pandas.DataFrame) -> tuple[Array, Array]:
+    """Prompts of uneven length, one row a batch; batches shorter than the longest end in rows of no sequences."""
+    widest = int(part.batch.max())
+    lengths, sequences = np.ones((len(part), widest), dtype=np.int64), np.zeros((len(part), widest), dtype=np.int64)
+    for row, (batch, mean, sigma) in enumerate(zip(part.batch, part.q_len, part.sigma, strict=True)):
+        lengths[row, :batch], sequences[row, :batch] = spread_lengths(batch, mean, sigma), 1
+    return lengths, sequences
+
+
 _COMPILED: dict[str, Callable[[Array, int, int], Elementwise]] = {
     "norm": lambda rows, width, _: norm(rows, width, residual=False),
     "add_norm": lambda rows, width, _: norm(rows, width, residual=True),
@@ -161,5 +200,8 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
     "attention_decode": _attention("attention_decode"),
     "moe": _experts,
     "elementwise": _memory_bound,
+    "scan": _scans,
+    "state_update": _updates,
+    "convolution": _convolutions,
     "sparse": read_sparse_sweep,
 }

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas
 
 from infercast.fit.checks import in_microseconds, read_checked
+from infercast.fit.recurrent_tables import RECURRENT_FILES, read_recurrent
 from infercast.fit.repeats import merge_repeats
 from infercast.fit.rows import Rows
 from infercast.fit.sparse_modules import MODULE_FILES, read_module
@@ -54,6 +55,9 @@ def read_table(path: Path, family: str) -> Iterator[Rows]:
     """All rows of one file, operator by operator."""
     if family in SPARSE_FILES:
         yield from read_sparse(path, family)
+        return
+    if family in RECURRENT_FILES:
+        yield from read_recurrent(path, family)
         return
     if family in MODULE_FILES:
         yield from read_module(path, family)
@@ -179,4 +183,4 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
     "collective": _collective,
 }
 FILES = {family: f"{'quantize' if family == 'quantise' else family}.parquet" for family in _READERS}
-FILES |= {**SPARSE_FILES, **MODULE_FILES}
+FILES |= {**SPARSE_FILES, **MODULE_FILES, **RECURRENT_FILES}

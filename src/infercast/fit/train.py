@@ -36,7 +36,9 @@ Array = npt.NDArray[Any]
 
 FAMILY_OF_TABLE = {"quantise": "memory_bound", **SPARSE_FAMILIES, **MODULE_FAMILIES}
 LEFT_OUT = ("trtllm",)
-"""Engines whose kernels nobody here estimates."""
+"""Engines whose kernels nobody here estimates ..."""
+ALL_ENGINES = ("scan", "convolution")
+"""... but for families of which nobody else has any: their readers choose."""
 HELD_OUT_SHARE = 5
 """One group in so many is held out to learn the interval."""
 KNOWN_SHARE = 0.3
@@ -80,7 +82,7 @@ def read_samples(folder: Path, families: Sequence[str], gpus: Sequence[str] | No
         if not path.exists():
             raise FileFormatError(path, f"is missing: {family} needs it")
         for rows in read_table(path, family):
-            if rows.engine not in LEFT_OUT and (gpus is None or rows.gpu in gpus):
+            if not is_left_out(rows) and (gpus is None or rows.gpu in gpus):
                 parts[key_of(rows)].append(sample_of(rows))
     if not parts:
         raise InputError(f"{folder} has no rows of the chosen GPUs and families")
@@ -113,6 +115,11 @@ def key_of(rows: Rows) -> Key:
     if FAMILIES[FAMILY_OF_TABLE.get(rows.family, rows.family)].archive:
         variant = rows.kernel
     return FAMILY_OF_TABLE.get(rows.family, rows.family), rows.gpu, rows.engine, variant
+
+
+def is_left_out(rows: Rows) -> bool:
+    """Whether nobody here estimates such kernels."""
+    return rows.engine in LEFT_OUT and rows.family not in ALL_ENGINES
 
 
 def sample_of(rows: Rows) -> Sample:

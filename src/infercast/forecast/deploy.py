@@ -17,8 +17,10 @@ from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology
 from infercast.models.formats import with_base
 from infercast.models.layout import ParallelLayout
+from infercast.models.overrides import read_overrides
 from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig
+from infercast.models.state_formats import with_states
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 
@@ -38,6 +40,9 @@ class ModelOptions(TypedDict, total=False):
     moe_backend: str
     expert_routing: str
     language_model_only: bool
+    hf_overrides: Mapping[str, Any] | str | None
+    mamba_cache_dtype: str
+    mamba_ssm_cache_dtype: str
 
 
 def load_model(
@@ -49,16 +54,26 @@ def load_model(
     moe_backend: str = "auto",
     expert_routing: str = ROUTINGS[0],
     language_model_only: bool = False,
+    hf_overrides: Mapping[str, Any] | str | None = None,
+    mamba_cache_dtype: str = "auto",
+    mamba_ssm_cache_dtype: str = "auto",
     engine: AnyEngine | None = None,
 ) -> ModelConfig:
     """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict.
 
-    Formats and kernels go by the names of the ``engine``, of the default one where none is given.
+    Formats and kernels go by the names of the ``engine``, of the default one where none is given. ``hf_overrides``
+    (fields, or the same as JSON) stand in place of what the config says. The last two are formats of the states of
+    recurrent layers: of all of a state, and of its matrices, whichever the config says nothing of.
     """
     names = (engine or engine_named()).names
+    changes = read_overrides(hf_overrides) if isinstance(hf_overrides, str) else hf_overrides
     if isinstance(source, ModelConfig) and quantization not in (None, "none"):
         raise InputError(f"quantization {quantization!r} needs a config to read; give it when {source.name} is loaded")
-    model = source if isinstance(source, ModelConfig) else read_model(source, quantization=quantization)
+    if isinstance(source, ModelConfig) and changes:
+        raise InputError(f"hf_overrides need a config to read; give them when {source.name} is loaded")
+    model = (
+        source if isinstance(source, ModelConfig) else read_model(source, quantization=quantization, overrides=changes)
+    )
     if language_model_only:
         model = replace(model, vision=None)
     if dtype not in names.dtypes:
@@ -69,6 +84,7 @@ def load_model(
         raise InputError(f"unknown kv_cache_dtype {kv_cache_dtype!r}; known: {', '.join(names.kv_cache_dtypes)}")
     if kv_cache_dtype != "auto":
         model = replace(model, kv_dtype=names.kv_cache_dtypes[kv_cache_dtype])
+    model = with_states(model, mamba_cache_dtype, mamba_ssm_cache_dtype)
     if moe_backend not in names.moe_backends:
         raise InputError(f"unknown moe_backend {moe_backend!r}; known: {', '.join(names.moe_backends)}")
     if moe_backend != "auto":

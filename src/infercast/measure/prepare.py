@@ -23,6 +23,13 @@ LEAST_SECONDS = 45.0
 """Starting the processes takes half of that."""
 POOL_SHARE = 0.035
 """Of the GPU's memory for one process's operands."""
+RECURRENT = {
+    "scan": ("kind", "heads", "key_heads", "key_dim", "value_dim", "chunk"),
+    "state_update": ("kind", "heads", "key_heads", "key_dim", "value_dim", "state_dtype"),
+    "convolution": ("update", "channels"),
+    "gating": ("op", "heads", "key_heads"),
+}
+"""What kernels of recurrent layers are compiled for."""
 LARGEST_TOKENS = 2048
 """Kernels for more tokens are the same, and their operands larger."""
 
@@ -36,7 +43,16 @@ def compiled_cases(cases: Sequence[Case]) -> list[Case]:
             first[(case.key,)] = case
         elif case.family == "elementwise":
             first.setdefault((shape["op"], shape["width"], shape["heads"]), case)
-    return list(first.values())
+        elif case.family in RECURRENT:
+            key = (case.family, *(shape[name] for name in RECURRENT[case.family]))
+            first[key] = min(first.get(key, case), case, key=_tokens)
+    # A scan is half a dozen kernels in a hundred configurations: each is the first of another process.
+    return sorted(first.values(), key=lambda case: case.family != "scan")
+
+
+def _tokens(case: Case) -> int:
+    """New tokens of a batch."""
+    return int(case.shape.get("rows", 0) or case.shape["batch"] * case.shape["q_len"])
 
 
 def prepare(cases: Sequence[Case], engine: str, deadline: float) -> None:

@@ -20,7 +20,8 @@ class Workspace:
 
     def __init__(self, device: str = "cuda", share: float = POOL_SHARE) -> None:
         free, _ = torch.cuda.mem_get_info()
-        self._sizes = {"wide": int(free * share), "fp8": int(free * share / 4), "fp16": 2**31, "fp32": 2**32}
+        narrow = int(free * share / 4)
+        self._sizes = {"wide": int(free * share), "fp8": narrow, "fp16": 2**31, "fp32": min(2**32, narrow)}
         self._pools: dict[str, Any] = {}
         self._next: dict[str, int] = {}
         self._flush = torch.zeros(2 * l2_bytes() // 4, dtype=torch.float32, device=device)

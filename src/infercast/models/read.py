@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +13,12 @@ from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.families import FAMILIES, VISION, Fields, architecture_of, gather
 from infercast.models.families.prediction import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
-from infercast.models.library import bundled_config, bundled_name, model_names
-from infercast.models.quantization import override_format, read_format
+from infercast.models.library import bundled_config, bundled_name, configs, model_names
+from infercast.models.nearest import nearest_shape
+from infercast.models.overrides import overridden
+from infercast.models.quantization import leaves_heads_alone, override_format, read_format
 from infercast.models.spec import ModelConfig
-from infercast.models.unknown_names import refused, unknown_model
+from infercast.models.unknown_names import refused, stand_in, unknown_model
 
 TEXT_KEYS = ("text_config", "llm_config", "language_config")
 LARGEST_FILE = 64 * 2**20
@@ -32,16 +35,22 @@ class Source(NamedTuple):
 
 
 def read_model(
-    source: str | os.PathLike[str] | Mapping[str, Any], *, quantization: str | None = None, name: str | None = None
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    quantization: str | None = None,
+    name: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> ModelConfig:
     """Read a model.
 
     ``source`` is the name of a bundled model or an alias of it, a path to a config.json, a folder that holds one, or
     the content of one. ``quantization`` quantises an unquantised checkpoint while loading, as vLLM's option of that
     name does (``fp8``, ``int8``, ``int4``, ``awq``, ``gptq``, ``mxfp4``, ``nvfp4``, ``fp8_block``); None and ``none``
-    keep what the checkpoint says. ``name`` replaces the model's name.
+    keep what the checkpoint says. ``name`` replaces the model's name, ``overrides`` fields of its config.
     """
     found = _find(source)
+    if overrides:
+        found = found._replace(values=overridden(found.values, overrides))
     architecture = _architecture(found)
     family = FAMILIES[VISION[architecture].text if architecture in VISION else architecture]
     fields = _text_fields(found, architecture in VISION, family.defaults)
@@ -53,6 +62,8 @@ def read_model(
     vision = read_vision(architecture, Fields(found.values, found.where), hidden)
     notes = [SEEN if vision else UNSEEN] if architecture in VISION else []
     prediction = read_prediction(fields, layers, family.head_layers, family.heads, family.own_table)
+    if prediction and leaves_heads_alone(fields):
+        prediction = replace(prediction, quantised=False)
     notes += [PREDICTION] if prediction else []
     stacks, order = gather(layers)
     return ModelConfig(
@@ -88,7 +99,7 @@ def _find(source: str | os.PathLike[str] | Mapping[str, Any]) -> Source:
         return Source(bundled_config(alias), alias, f"bundled model {alias}")
     if not isinstance(source, str) or path.suffix == ".json":
         raise FileFormatError(path, "there is no such file")
-    raise unknown_model(text, model_names())
+    raise unknown_model(text, configs())
 
 
 def _from_folder(folder: Path) -> Source:
@@ -134,12 +145,13 @@ def _architecture(found: Source) -> str:
     if not named and not kind:
         raise FileFormatError(found.where, "neither architectures nor model_type says what kind of model this is")
     architecture = named[0] if named else architecture_of(kind)
-    if reason := refused().get(architecture):
-        raise UnsupportedModelError(f"{architecture} is not supported: {reason}")
     known = sorted({*FAMILIES, *VISION})
-    if architecture not in known:
-        raise UnsupportedModelError(f"{found.where}: {architecture} is not known; known: {', '.join(known)}")
-    return architecture
+    if architecture in known:
+        return architecture
+    instead = stand_in(nearest_shape(found.values, configs()))
+    if reason := refused().get(architecture):
+        raise UnsupportedModelError(f"{architecture} is not supported: {reason}{instead}")
+    raise UnsupportedModelError(f"{found.where}: {architecture} is not known; known: {', '.join(known)}{instead}")
 
 
 def _text_fields(found: Source, is_seeing: bool, defaults: Mapping[str, Any]) -> Fields:

@@ -153,7 +153,15 @@ def deployment_of(
     source: str | Path = measured.model
     if model_config is not None and (model_config / f"{measured.model}.json").is_file():
         source = model_config / f"{measured.model}.json"
-    model = load_model(source, quantization=measured.quantization, kv_cache_dtype=measured.kv_cache_dtype)
+    model = load_model(
+        source,
+        quantization=measured.quantization,
+        kv_cache_dtype=measured.kv_cache_dtype,
+        hf_overrides=measured.hf_overrides,
+        language_model_only=measured.language_model_only,
+        mamba_cache_dtype=measured.mamba_cache_dtype,
+        mamba_ssm_cache_dtype=measured.mamba_ssm_cache_dtype,
+    )
 
     def start(settings: EngineSettings) -> Deployment:
         return deploy(

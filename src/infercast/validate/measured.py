@@ -4,7 +4,7 @@ A file is one JSON object (gzip is recognised) with ``config`` (the engine's set
 driver name) and ``runs``, each with ``kind``, ``requests`` (arrival in seconds, n_in, n_out, ttft_ms, tpot_ms, e2e_ms
 and, where it is known, itl_p50_ms, the median time between two tokens) and, for runs with shared prefixes,
 ``prefix_len`` and ``groups``. Runs marked ``one_off_stall`` are left out. ``config.engine_args`` may hold further
-arguments that the engine was started with, under vLLM's names.
+arguments that the engine was started with, under vLLM's names: settings, ``hf_overrides``, ``language_model_only``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,11 @@ class MeasuredFile:
     num_gpu_blocks: int
     runs: tuple[MeasuredRun, ...]
     num_stalled: int
+    hf_overrides: Mapping[str, Any]
+    """Fields of the model's config that the engine replaced: fewer layers, say."""
+    language_model_only: bool
+    mamba_cache_dtype: str
+    mamba_ssm_cache_dtype: str
 
 
 def shipped_runs() -> list[Path]:
@@ -96,6 +101,7 @@ def read_measured(path: Path) -> MeasuredFile:
     def setting(name: str, kind: type) -> Any:
         return _field(path, config, name, kind, "config")
 
+    arguments = _arguments(path, config)
     return MeasuredFile(
         path=path,
         model=setting("name", str).split("__")[0],
@@ -105,24 +111,45 @@ def read_measured(path: Path) -> MeasuredFile:
         tensor_parallel_size=setting("tensor_parallel_size", int) if config.get("tensor_parallel_size") else 1,
         settings=EngineSettings(
             **{name: setting(name, kind) for name, kind in STATED.items()}
-            | {"async_scheduling": bool(config.get("async_scheduling", True))}
-            | _further_settings(path, config)
+            | {"async_scheduling": bool(config.get("async_scheduling", True)), "enable_prefix_caching": True}
+            | _further_settings(path, arguments)
         ),
         num_gpu_blocks=_at_least(path, setting("num_gpu_blocks", int), 1, "config.num_gpu_blocks"),
         runs=tuple(measured),
         num_stalled=num_stalled,
+        hf_overrides=_object(path, arguments, "hf_overrides"),
+        language_model_only=bool(arguments.get("language_model_only")),
+        mamba_cache_dtype=_word(path, arguments, "mamba_cache_dtype"),
+        mamba_ssm_cache_dtype=_word(path, arguments, "mamba_ssm_cache_dtype"),
     )
 
 
-def _further_settings(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+def _arguments(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The engine's further arguments, the older place of one of them among it."""
+    arguments = _object(path, config, "engine_args")
+    return {"num_gpu_blocks_override": config.get("num_gpu_blocks_override"), **arguments}
+
+
+def _word(path: Path, arguments: dict[str, Any], name: str) -> str:
+    """The name of a format that may be missing."""
+    return str(_field(path, arguments, name, str, "config.engine_args")) if arguments.get(name) else "auto"
+
+
+def _object(path: Path, holder: dict[str, Any], name: str) -> dict[str, Any]:
+    """An object that may be missing."""
+    return _field(path, holder, name, dict, "config") if holder.get(name) is not None else {}
+
+
+def _further_settings(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
     """Fields of `EngineSettings` among the engine's further arguments; the rest changes nothing that is simulated."""
-    arguments = {"num_gpu_blocks_override": config.get("num_gpu_blocks_override"), **(config.get("engine_args") or {})}
     kinds = {"bool": bool, "int": int, "float": float, "str": str}
     settings = {}
     for each in fields(EngineSettings):
         if arguments.get(each.name) is not None:
-            kind = kinds[str(each.type).split(" ", maxsplit=1)[0]]
+            kind = kinds.get(str(each.type).split(" ", maxsplit=1)[0], list)
             settings[each.name] = _field(path, arguments, each.name, kind, "config.engine_args")
+    if "cudagraph_capture_sizes" in settings:
+        settings["cudagraph_capture_sizes"] = tuple(settings["cudagraph_capture_sizes"])
     return settings
 
 

@@ -68,6 +68,20 @@ def test_what_a_model_takes_to_launch(model, latent, experts, shared):
     assert 8 * work.layers < work.kernels < 30 * work.layers
 
 
+@pytest.mark.parametrize(
+    ("model", "latent", "recurrent", "sparse"),
+    [
+        ("qwen3.5-35b-a3b", 0, 30, 0),
+        ("nemotron-3-nano-30b-a3b", 0, 23, 0),
+        ("deepseek-v3.2", 0, 0, 61),
+        ("deepseek-v4-flash", 2, 0, 41),
+    ],
+)
+def test_layers_that_are_made_of_small_operations(model, latent, recurrent, sparse):
+    work = launch_work(read_model(model), ParallelLayout(1), H200)
+    assert (work.latent_layers, work.recurrent_layers, work.sparse_layers) == (latent, recurrent, sparse)
+
+
 def test_quantising_is_fused_and_launched_with_its_neighbour():
     plain, quantised = (read_model("llama-3.1-8b", quantization=name) for name in (None, "fp8"))
     assert launch_work(plain, ParallelLayout(1), H200) == launch_work(quantised, ParallelLayout(1), H200)

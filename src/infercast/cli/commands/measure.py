@@ -19,7 +19,7 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.measure.device import gpu_name, require_gpu
 from infercast.measure.engines import ENGINES
 from infercast.measure.host import measure_host
-from infercast.measure.plan import FAMILIES
+from infercast.measure.plan import NAMES
 from infercast.measure.sweep import Progress, Sweep, run_sweep
 from infercast.report.files import write_in_folder
 from infercast.report.layout import facts, grid, section, show
@@ -33,7 +33,7 @@ def command(
         float, typer.Option("--minutes", metavar="N", help="Time limit in minutes; the most useful shapes come first.")
     ] = 10.0,
     families: Annotated[
-        str | None, typer.Option("--families", metavar="A,B", help=f"Only these of {', '.join(FAMILIES)}.")
+        str | None, typer.Option("--families", metavar="A,B", help=f"Only these of {', '.join(NAMES)}.")
     ] = None,
     engine: Annotated[
         str | None,
@@ -85,9 +85,9 @@ def command(
 def _families(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
-    names = options.known_names("kernel family", text, FAMILIES)
+    names = options.known_names("kernel family", text, NAMES)
     if not names:
-        raise InputError(f"--families names none of {', '.join(FAMILIES)}")
+        raise InputError(f"--families names none of {', '.join(NAMES)}")
     return names
 
 

@@ -16,7 +16,7 @@ from infercast.report.memory import fit_dict, render_fit
 
 OF_MEMORY = (
     "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "moe_backend", "language_model_only",
-    "network",
+    "hf_overrides", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "network",
 )  # fmt: skip
 """Options that `fit_memory` takes as they are."""
 

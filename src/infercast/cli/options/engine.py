@@ -21,7 +21,11 @@ Dtype = Annotated[
     str, of_engine("--dtype", metavar="T", help="Of weights that are not quantised: auto, bfloat16 or float16.")
 ]
 PrefixCaching = Annotated[
-    bool, of_switch("--enable-prefix-caching/--no-enable-prefix-caching", help="Prefix caching; on by default.")
+    bool | None,
+    of_switch(
+        "--enable-prefix-caching/--no-enable-prefix-caching",
+        help="Prefix caching; default: on, unless the engine leaves it off for a model with recurrent layers.",
+    ),
 ]
 AsyncScheduling = Annotated[
     bool, of_switch("--async-scheduling/--no-async-scheduling", help="Plan a step ahead; on by default.")

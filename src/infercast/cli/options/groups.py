@@ -24,7 +24,8 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 OF_DEPLOY = (
     "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "all2all_backend", "moe_backend",
-    "language_model_only", "expert_routing", "network", "pcie_topology", "api_server",
+    "language_model_only", "hf_overrides", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "expert_routing", "network",
+    "pcie_topology", "api_server",
 )  # fmt: skip
 """Options that `deploy` takes as they are."""
 
@@ -56,6 +57,9 @@ class Started:
     enable_expert_parallel: options.ExpertParallel = False
     moe_backend: options.MoeBackend = "auto"
     language_model_only: options.LanguageModelOnly = False
+    hf_overrides: options.HfOverrides = None
+    mamba_cache_dtype: options.StateDtype = "auto"
+    mamba_ssm_cache_dtype: options.StateMatrixDtype = "auto"
     network: options.NetworkName = None
     engine: options.EngineName = DEFAULT_ENGINE
     max_num_batched_tokens: options.MaxBatchedTokens = None
@@ -63,7 +67,7 @@ class Started:
     max_model_len: options.MaxModelLen = None
     gpu_memory_utilization: options.MemoryUtilization = 0.92
     block_size: options.BlockSize = None
-    enable_prefix_caching: engine_options.PrefixCaching = True
+    enable_prefix_caching: engine_options.PrefixCaching = None
     async_scheduling: engine_options.AsyncScheduling = True
     enable_chunked_prefill: engine_options.ChunkedPrefill = True
     long_prefill_token_threshold: engine_options.LongPrefill = 0

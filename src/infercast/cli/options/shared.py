@@ -76,6 +76,17 @@ MoeBackend = Annotated[
 LanguageModelOnly = Annotated[
     bool, of_engine("--language-model-only", metavar="", help="Leave the encoder of images out of memory.")
 ]
+HfOverrides = Annotated[
+    str | None,
+    of_engine("--hf-overrides", metavar="JSON", help='Fields of the config to replace: {"num_hidden_layers": 8}.'),
+]
+StateDtype = Annotated[
+    str, of_engine("--mamba-cache-dtype", metavar="T", help="Of states of recurrent layers: auto, float32, float16 ...")
+]
+StateMatrixDtype = Annotated[
+    str,
+    of_engine("--mamba-ssm-cache-dtype", metavar="T", help="Of their matrices alone; default: the model's."),
+]
 NetworkName = Annotated[
     str | None,
     typer.Option("--network", metavar="NAME", help="Between nodes: infiniband-ndr, roce-400, ...; none by default."),

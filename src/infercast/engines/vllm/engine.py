@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from infercast.bundled import read_data
 from infercast.engines.engine import Engine, Names
 from infercast.engines.vllm.block_size import default_block_size
@@ -10,12 +12,14 @@ from infercast.engines.vllm.expert_padding import expert_multiples
 from infercast.engines.vllm.flags import FLAGS, settings_of
 from infercast.engines.vllm.graphs import Graphs
 from infercast.engines.vllm.host import VllmHost, VllmHostModel
+from infercast.engines.vllm.kv import hybrid_block_size
 from infercast.engines.vllm.launches import launch_work
-from infercast.engines.vllm.memory import plan_memory
+from infercast.engines.vllm.memory import check_state_blocks, plan_memory
 from infercast.engines.vllm.replica import vllm_replica
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.sharing import shared_seconds
 from infercast.engines.vllm.sparse import choose_sparse_kernels
+from infercast.engines.vllm.states import ALIGN, States, check_aligned
 from infercast.engines.vllm.versions import ENGINES, MEASURED
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -46,9 +50,20 @@ def _describe(settings: ResolvedSettings) -> str:
     )
 
 
-def _resolve(settings: EngineSettings, model: ModelConfig, _: ParallelLayout, gpu: Gpu) -> ResolvedSettings:
-    block_size = default_block_size(model, gpu)
-    return resolve(settings, gpu, model.max_positions, model.architecture, block_size=block_size)
+def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSettings:
+    resolved = resolve(
+        settings,
+        gpu,
+        model.max_positions,
+        model.architecture,
+        block_size=default_block_size(model, gpu),
+        states=States.of(model),
+    )
+    size = hybrid_block_size(model, layout, resolved.block_size, resolved.state_blocks)
+    if resolved.mamba_cache_mode == ALIGN and resolved.version.needs_whole_blocks:
+        tokens, threshold = resolved.max_num_batched_tokens, resolved.long_prefill_token_threshold
+        check_aligned(size, tokens, threshold, chunked_prefill=resolved.enable_chunked_prefill)
+    return replace(resolved, block_size=size)
 
 
 def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
@@ -72,6 +87,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         expert_launches=EXPERT_LAUNCHES,
         graphs=lambda settings: Graphs(settings.capture_sizes, settings.max_num_seqs, settings.cudagraph_mode),
         plan_memory=plan_memory,
+        check_memory=check_state_blocks,
         tokens_under_way=lambda settings, layout: settings.most_under_way(layout.pipeline),
         host_type=VllmHost,
         host_model=lambda host, *what: VllmHostModel(host, launch_work(*what)),

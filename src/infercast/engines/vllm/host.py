@@ -11,10 +11,12 @@ from infercast.serve.step import HostCost
 
 SEEN_IN_ONE = {
     "latent_layer": "deepseek-v2-lite",
+    "recurrent_layer": "",
+    "sparse_layer": "",
     "shared_expert_layer": "deepseek-v2-lite",
     "packed_expert_layer": "gpt-oss-20b",
 }
-"""Host times of layers that were seen in one model only, and the model."""
+"""Host times of layers that were seen in one model only, and the model; in none, those of the nearest layers stand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,8 @@ class VllmHost(HostCosts):
     eager_step: float
     eager_kernel: float
     latent_layer: float
+    recurrent_layer: float = 0.35e-3
+    sparse_layer: float = 0.50e-3
     expert_layer: float
     shared_expert_layer: float
     packed_expert_layer: float
@@ -44,7 +48,12 @@ class VllmHost(HostCosts):
         """From a step's first kernel to its last one before sampling; what every step costs, each stage pays."""
         if launch is Launch.FULL_GRAPH:
             return self.graph_launch * work.stages
-        by_hand = self.prompt_step * work.stages + self.latent_layer * work.latent_layers
+        by_hand = (
+            self.prompt_step * work.stages
+            + self.latent_layer * work.latent_layers
+            + self.recurrent_layer * work.recurrent_layers
+            + self.sparse_layer * work.sparse_layers
+        )
         if launch is Launch.PIECEWISE_GRAPHS:
             return by_hand + self.piece_layer * work.layers
         return (

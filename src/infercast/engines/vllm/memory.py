@@ -9,6 +9,8 @@ from infercast.engines.vllm.expert_padding import expert_multiples
 from infercast.engines.vllm.kv import kv_layout
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.engines.vllm.sparse_memory import sparse_memory
+from infercast.engines.vllm.states import States
+from infercast.errors import DoesNotFitError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import step_calls
@@ -35,7 +37,7 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
     plans = []
     for stage in range(layout.pipeline):
         weights = stage_weight_bytes(config, layout, stage, multiples)
-        kv = kv_layout(config, layout, settings.block_size, stage)
+        kv = kv_layout(config, layout, settings.block_size, stage, settings.state_blocks)
         left = usable - weights - activations - graphs - LIBRARY_BYTES
         plans.append(
             Memory(
@@ -52,6 +54,16 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
         )
     plan = min(plans, key=lambda memory: (memory.num_blocks, -memory.weights))
     return plan._replace(num_blocks=settings.num_gpu_blocks_override or plan.num_blocks)
+
+
+def check_state_blocks(config: ModelConfig, settings: ResolvedSettings, memory: Memory) -> None:
+    """Refuse more sequences than blocks where each needs a state: full graphs of so many could not be recorded."""
+    records_full = settings.capture_sizes and settings.cudagraph_mode != "piecewise"
+    if States.of(config).kept and records_full and settings.max_num_seqs > memory.num_blocks:
+        raise DoesNotFitError(
+            f"max_num_seqs {settings.max_num_seqs} is above the {memory.num_blocks} KV blocks of {config.name}, whose "
+            f"recurrent layers need one for the state of every sequence; lower max_num_seqs to {memory.num_blocks}"
+        )
 
 
 def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedSettings) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.vllm.settings import ResolvedSettings
+from infercast.engines.vllm.states import States
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import FirstCome, Replica
 from infercast.serve.conditions import LAUNCH_SPREAD
@@ -14,7 +15,8 @@ from infercast.serve.step import StepTimer
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
     """One replica of a deployment."""
     host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
-    is_v2 = version.runs_v2(deployment.model.architecture, has_experts=deployment.model.has_experts)
+    model = deployment.model
+    is_v2 = version.runs_v2(model.architecture, has_experts=model.has_experts, has_states=States.of(model).kept)
     first_uses = None
     if not warmed_up:
         largest_graph = max(settings.capture_sizes, default=0)

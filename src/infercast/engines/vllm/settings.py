@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 from infercast.engines.vllm.block_size import DATACENTER_BLACKWELL, UNIT, check_block_size
 from infercast.engines.vllm.graphs import MODES, capture_sizes
+from infercast.engines.vllm.states import NONE, StateBlocks, States
 from infercast.engines.vllm.versions import MEASURED, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
@@ -23,7 +24,7 @@ LARGEST_CAPTURE = 1_000_000
 
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
-    "max_cudagraph_capture_size",
+    "max_cudagraph_capture_size", "mamba_block_size",
 )  # fmt: skip
 
 
@@ -36,7 +37,7 @@ class EngineSettings:
     max_model_len: int | None = None
     gpu_memory_utilization: float = 0.92
     block_size: int | None = None
-    enable_prefix_caching: bool = True
+    enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     async_scheduling: bool = True
@@ -45,6 +46,10 @@ class EngineSettings:
     max_cudagraph_capture_size: int | None = None
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     cudagraph_mode: str = MODES[0]
+    mamba_cache_mode: str = NONE
+    """How states of recurrent layers are cached, ``align`` or ``all``; ``none`` leaves it to the engine."""
+    mamba_block_size: int | None = None
+    """Tokens whose multiples a block has where a state is written at the end of each."""
     prompts_first: bool = False
     """Steps of prompts alone before any decoding, as vLLM did before its V1 engine."""
     engine: str = MEASURED
@@ -59,6 +64,7 @@ class ResolvedSettings(EngineSettings):
     max_num_seqs: int
     max_model_len: int
     block_size: int
+    enable_prefix_caching: bool
     most_graph_tokens: int = 512
     """The largest graph where none is asked for."""
 
@@ -66,6 +72,11 @@ class ResolvedSettings(EngineSettings):
     def version(self) -> EngineVersion:
         """The rules of the engine."""
         return engine_version(self.engine)
+
+    @property
+    def state_blocks(self) -> StateBlocks:
+        """How states of recurrent layers are cached."""
+        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0)
 
     @property
     def capture_sizes(self) -> tuple[int, ...]:
@@ -93,11 +104,17 @@ class ResolvedSettings(EngineSettings):
 
 
 def resolve(
-    settings: EngineSettings, gpu: Gpu, max_positions: int, architecture: str = "", *, block_size: int = UNIT
+    settings: EngineSettings,
+    gpu: Gpu,
+    max_positions: int,
+    architecture: str = "",
+    *,
+    block_size: int = UNIT,
+    states: States | None = None,
 ) -> ResolvedSettings:
     """Fill in what vLLM would choose on this GPU for this model, and refuse what it would refuse.
 
-    ``block_size`` is the engine's choice where the settings name none.
+    ``block_size`` is the engine's choice where the settings name none, ``states`` what recurrent layers keep.
     """
     _check(settings, max_positions)
     version = engine_version(settings.engine)
@@ -123,6 +140,8 @@ def resolve(
             "needs at least one token a step"
         )
     sizes = settings.cudagraph_capture_sizes
+    states = states or States()
+    caching = states.caches_prefixes(settings.enable_prefix_caching, version)
     filled_in = {
         "max_num_batched_tokens": tokens,
         "max_num_seqs": max_num_seqs,
@@ -131,6 +150,8 @@ def resolve(
         "max_cudagraph_capture_size": settings.max_cudagraph_capture_size or LARGEST_GRAPHS.get(architecture),
         "most_graph_tokens": 1024 if version.large_graphs and gpu.architecture in DATACENTER_BLACKWELL else 512,
         "cudagraph_capture_sizes": None if sizes is None else tuple(sorted(set(sizes))),
+        "enable_prefix_caching": caching,
+        "mamba_cache_mode": states.mode(settings.mamba_cache_mode, caching, version),
     }
     return ResolvedSettings(**{**asdict(settings), **filled_in})
 

@@ -30,12 +30,18 @@ class EngineVersion(NamedTuple):
     """Graphs go up to 1,024 tokens on datacentre Blackwell, not 512."""
     largest_step: int
     """Default tokens a step of a server on GPUs of 160 GiB and more."""
+    caches_states: bool
+    """Prefixes are cached by default where layers keep states, too."""
+    writes_every_state: bool
+    """Some models' kernels write a state at the end of every block (``mamba_cache_mode`` of ``all``)."""
+    needs_whole_blocks: bool
+    """Where states are kept at the end of steps that end with a block, a step has to have room for one."""
     v2_for_all: bool
     """Every model runs the V2 model runner, whose pipelines plan before results are known."""
 
-    def runs_v2(self, architecture: str, *, has_experts: bool) -> bool:
+    def runs_v2(self, architecture: str, *, has_experts: bool, has_states: bool = False) -> bool:
         """Whether a model runs the V2 model runner."""
-        return self.v2_for_all or not has_experts or architecture in V2_EXPERTS
+        return self.v2_for_all or (not has_states and (not has_experts or architecture in V2_EXPERTS))
 
 
 MEASURED = "vllm@0.25"

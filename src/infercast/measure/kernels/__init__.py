@@ -12,7 +12,9 @@ from infercast.measure.kernels.attention import build_attention
 from infercast.measure.kernels.elementwise import build_elementwise
 from infercast.measure.kernels.experts import build_experts, launch_configuration, trial_details
 from infercast.measure.kernels.linear import build_gemm, heater
+from infercast.measure.kernels.recurrent import build_scan
 from infercast.measure.kernels.sparse import build_sparse
+from infercast.measure.kernels.states import build_convolution, build_gating, build_update
 from infercast.measure.sections import Timing
 from infercast.measure.trace import repeat_for, time_launches, time_sustained
 from infercast.measure.workspace import POOL_SHARE, Workspace
@@ -25,6 +27,10 @@ BUILDERS = {
     "moe": build_experts,
     "tuning": build_experts,
     "elementwise": build_elementwise,
+    "scan": build_scan,
+    "state_update": build_update,
+    "convolution": build_convolution,
+    "gating": build_gating,
     "sparse": build_sparse,
 }
 

@@ -21,9 +21,9 @@ def _limits(op: StateUpdate, gpu: Gpu) -> dict[str, Array]:
 
 
 def _work(op: StateUpdate, rows: Any) -> tuple[Quantity, Quantity]:
-    """States, which lie in memory; nothing for the tensor cores."""
+    """States, which are read from memory and go back to it; nothing for the tensor cores."""
     one = StateUpdate(1, op.heads, op.key_heads, op.key_dim, op.value_dim, op.kind, op.dtype, op.state_dtype)
-    return 0.0 * rows, one.state_bytes * rows
+    return 0.0 * rows, 2.0 * one.state_bytes * rows
 
 
 def _shape(kind: str, value_dim: int) -> Shape:

@@ -69,7 +69,8 @@ class Convolving:
     """Convolutions of one width on one GPU."""
 
     def __init__(self, op: ShortConvolution, gpu: Gpu) -> None:
-        self.op, self.gpu, self.kernel = op, gpu, KERNELS[op.kernel or TRITON, op.update]
+        kernel = op.kernel if (op.kernel, op.update) in KERNELS else TRITON
+        self.op, self.gpu, self.kernel = op, gpu, KERNELS[kernel, op.update]
 
     def physics(self, size: tuple[Number, Number], *, engine: bool = False) -> Physics:
         """So many tokens of so many sequences; in an ``engine`` they take as long as in a table."""

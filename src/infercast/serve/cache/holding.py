@@ -75,7 +75,7 @@ class Holding:
     """What one sequence holds of the cache."""
 
     __slots__ = (
-        "first", "index", "left_behind", "length", "named", "num_input", "path", "shared", "spans", "tails"
+        "earlier", "first", "index", "left_behind", "length", "named", "num_input", "path", "shared", "spans", "tails"
     )  # fmt: skip
 
     def __init__(self, index: int, path: Path, num_input: int, num_groups: int) -> None:
@@ -89,6 +89,8 @@ class Holding:
         """Blocks of each group up to here are held ..."""
         self.first = [0] * num_groups
         """... but for those that have fallen out of a group's window."""
+        self.earlier: list[int] = []
+        """Blocks before these that groups of aligned states hold: those that the last step began with."""
         self.named = 0
         """Leading blocks that are full and known."""
         self.spans: list[list[Span]] | None = None

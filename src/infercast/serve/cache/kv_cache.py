@@ -10,7 +10,8 @@ behind before it is done. What a request that is done has computed on its own is
 wait to be handed out as one *run* without a name.
 
 A model whose layers look at different spans of the past (sliding windows) has one block table a kind of layer, called
-a group; blocks of all groups come from the same pool.
+a group; blocks of all groups come from the same pool. Recurrent layers whose states can be found again are groups too:
+a block of theirs is the state where it ends, and the next token looks at the last one alone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from infercast.serve.cache.lookup import Lookup
 from infercast.serve.cache.paths import Path, PrefixPaths
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request
+
+Pieces = tuple[tuple[int, int], ...]
+"""Blocks from one position to another, in order."""
 
 
 class KvCache:
@@ -35,13 +39,18 @@ class KvCache:
         self.num_blocks = num_blocks
         self.num_held = 0
         """Blocks that somebody holds."""
+        self.common_tokens = 0
+        """Tokens that some layers found beyond those of the last `longest_prefix`, and others have forgotten."""
         self.shape = shape
         self.caching = caching
         self.sparse_windows = sparse_windows
         self.num_groups = len(shape.windows)
         self._block_size = shape.block_size
-        self._groups = tuple(KvShape(shape.block_size, (window,)) for window in shape.windows)
+        self._groups = tuple(map(shape.group, range(self.num_groups)))
         self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
+        self._is_aligned = shape.aligned and bool(shape.states)
+        self._new_states: set[tuple[int, int]] = set()
+        """Edges and positions of states that become findable by the step that is being planned."""
         self._paths = PrefixPaths(shape.block_size)
         self._num_blank = num_blocks
         # What was given back together, and runs (whole numbers) with as many blocks as they have.
@@ -66,6 +75,7 @@ class KvCache:
         if not holding.left_behind:
             most = min(most, holding.shared)
         hit, longest = self._lookup(holding, most) if most else (0, 0)
+        self.common_tokens = (longest - hit) * self._block_size
         if self.sparse_windows:
             for group in self._windowed:
                 holding.tails[group] = self._lookup.tails(group, holding, longest if longest > hit else 0)
@@ -82,6 +92,8 @@ class KvCache:
             return False
         count = num_cached // self._block_size
         if count:
+            if self._new_states and self._is_new(holding, count - 1):
+                return False
             found = [[*self._lookup.found(holding, group, count)] for group in range(self.num_groups)]
             for parts in found:
                 for line, start, end in parts:
@@ -109,19 +121,51 @@ class KvCache:
         if not self._windowed:
             return (max(needed, -(-num_tokens // size)) - count) * self.num_groups
         # Group by group: a window's few blocks must not make up for what full attention still needs.
-        whole = sum([max(0, group.most_blocks(num_tokens, chunk) - count) for group in self._groups])
-        return max((needed - count) * self.num_groups, whole)
+        whole = sum([self._most_to_start(group, count, num_tokens, chunk) for group in self._groups])
+        return max(self._missing(count, needed), whole)
+
+    def _most_to_start(self, group: KvShape, count: int, num_tokens: int, chunk: int) -> int:
+        """Blocks of one group beyond ``count`` cached ones for all the tokens of a sequence."""
+        if group.states and group.aligned:
+            return 1
+        return max(0, group.most_blocks(num_tokens, chunk) - count)
+
+    def _missing(self, before: int, after: int) -> int:
+        """Blocks that all groups together take to grow from so many blocks each to more."""
+        if not self._is_aligned:
+            return (after - before) * self.num_groups
+        states = len(self.shape.states)
+        return (after - before) * (self.num_groups - states) + states * min(1, after - before)
 
     def grow(self, holding: Holding, num_tokens: int) -> bool:
         """Make room for so many tokens, or take nothing and say no."""
         needed = -(-num_tokens // self._block_size)
-        missing = (needed - holding.length) * self.num_groups
+        missing = self._missing(holding.length, needed)
         if self.num_held + missing > self.num_blocks:
             return False
         if missing > 0:
             self.take(missing)
+            if self._is_aligned:
+                self._skip_states(holding, needed)
             holding.length = needed
         return True
+
+    def _skip_states(self, holding: Holding, needed: int) -> None:
+        """A step that fills several blocks leaves a state in the last one alone; it begins with the one before."""
+        length, first = holding.length, holding.first[self.shape.states[0]]
+        if needed > length + 1:
+            holding.earlier += range(first, length)
+            for group in self.shape.states:
+                holding.first[group] = needed - 1
+
+    def new_step(self) -> None:
+        """Another step is planned: what the last one computes can be relied on."""
+        self._new_states.clear()
+
+    def _is_new(self, holding: Holding, position: int) -> bool:
+        """Whether a state is computed in the step that is being planned, so that no other one can begin with it yet."""
+        edge = next((edge for edge, first, end in holding.pieces() if first <= position < end), 0)
+        return (edge, position) in self._new_states
 
     def take(self, count: int) -> None:
         """Hand out free blocks: blank ones first, then those whose content was used least recently."""
@@ -163,6 +207,8 @@ class KvCache:
             for group in range(self.num_groups) if start < stop else ():
                 for part in holding.kept(group, max(start, holding.first[group]), stop):
                     self._add(holding, self._lookup.line(edge, group), *part)
+                    if group in self.shape.states:
+                        self._new_states |= {(edge, position) for position in range(*part)}
 
     def _add(self, holding: Holding, line: Line, start: int, end: int) -> None:
         """A sequence has filled these blocks."""
@@ -181,6 +227,8 @@ class KvCache:
 
     def slide(self, holding: Holding, computed: int) -> None:
         """Release the blocks that no token after ``computed`` ones looks at; the last of them is forgotten first."""
+        if holding.earlier:
+            self._release_earlier(holding, self.shape.first_in_window(self.shape.states[0], computed))
         window = end = -1
         for group in self._windowed:
             if self.shape.windows[group] != window:  # groups with the same window stand side by side
@@ -189,7 +237,15 @@ class KvCache:
             start = holding.first[group]
             if end > start:
                 holding.first[group] = end
-                self._release(holding, group, start, end, named=True)
+                self._release(holding, group, ((start, end),), named=True)
+
+    def _release_earlier(self, holding: Holding, end: int) -> None:
+        """Give back the states that steps before the last one began with."""
+        released = tuple((position, position + 1) for position in holding.earlier if position < end)
+        if released:
+            del holding.earlier[: len(released)]
+            for group in self.shape.states:
+                self._release(holding, group, released, named=True)
 
     def free(self, holding: Holding, *, done: bool = True) -> None:
         """Give everything back; the last block of a sequence is the first to be forgotten.
@@ -201,17 +257,22 @@ class KvCache:
             self._num_blank += self.shape.state_blocks
         for group, first in enumerate(holding.first):
             if holding.length > first:
-                self._release(holding, group, first, holding.length, named=not done)
+                pieces: Pieces = ((first, holding.length),)
+                if holding.earlier and group in self.shape.states:
+                    pieces = (*((position, position + 1) for position in holding.earlier), *pieces)
+                self._release(holding, group, pieces, named=not done)
             holding.first[group] = 0
         holding.left_behind |= not done
         holding.named = holding.length = 0
+        holding.earlier.clear()
         holding.spans = None
 
-    def _release(self, holding: Holding, group: int, start: int, end: int, *, named: bool) -> None:
+    def _release(self, holding: Holding, group: int, pieces: Pieces, *, named: bool) -> None:
         """A sequence lets go of blocks of a group, from the last to the first; ``named``: it may look for its own."""
         spans = [] if holding.spans is None else holding.spans[group]
         released: list[Span] = []
-        freed = end - start
+        start, end = pieces[0][0], pieces[-1][1]
+        freed = end - start if len(pieces) == 1 else sum([stop - begin for begin, stop in pieces])
         while spans and spans[0].start < end:
             span = spans[0]
             if span.end > end:
@@ -225,7 +286,10 @@ class KvCache:
         self.num_held -= freed
         # Its own blocks come after what it shares; those that it found again have a name already.
         own = max(start, holding.shared, released[-1].end if released and released[-1].line.edge < 0 else 0)
-        parts = holding.kept(group, own, min(end, holding.named)) if self.caching and holding.named > own else []
+        parts: list[tuple[int, int]] = []
+        if self.caching and holding.named > own:
+            for begin, stop in pieces:
+                parts += holding.kept(group, max(own, begin), min(stop, holding.named))
         if named:
             for part in parts:
                 span = Span(self._lookup.line(holding.own_edge, group), *part)

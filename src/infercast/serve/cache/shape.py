@@ -5,6 +5,9 @@ from __future__ import annotations
 from math import lcm
 from typing import NamedTuple
 
+STATE_WINDOW = 2
+"""A state stands for all tokens before it: the next token looks at the block that ends, or is under way, before it."""
+
 
 class KvShape(NamedTuple):
     """Blocks of ``block_size`` tokens; ``windows`` has one entry a group of layers, 0 for full attention."""
@@ -17,7 +20,11 @@ class KvShape(NamedTuple):
     chunked: bool = False
     """Windows are chunks (Llama 4): a token looks back to the start of its own, and no further."""
     state_blocks: int = 0
-    """Blocks that every sequence holds whatever its length: states of recurrent layers."""
+    """Blocks that every sequence holds whatever its length: states of recurrent layers that cannot be found again."""
+    states: tuple[int, ...] = ()
+    """Groups whose blocks are states, each as it is where the block ends; their window is `STATE_WINDOW`."""
+    aligned: bool = False
+    """A step leaves one state, which can be found again if it ends with a block; or each of its blocks has one."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -36,16 +43,34 @@ class KvShape(NamedTuple):
 
     @property
     def even(self) -> KvShape:
-        """The same cache with blocks of one size: a group whose blocks hold half as many tokens counts as two."""
+        """The same cache with blocks of one size: a group whose blocks hold half as many tokens counts as two.
+
+        A window shorter than such a block (those of DeepSeek-V4) is as many blocks as a decoding sequence has of it.
+        """
         if not self.block_sizes:
             return self
         size = self.common_size
-        windows = (window for window, own in zip(self.windows, self.sizes, strict=True) for _ in range(size // own))
-        return KvShape(size, tuple(windows), chunked=self.chunked, state_blocks=self.state_blocks)
+        short = [number for number, window in enumerate(self.windows) if 0 < window < size > self.sizes[number]]
+        kept = [number for number in range(len(self.windows)) if number not in short or number in self.states]
+        groups = [number for number in kept for _ in range(size // self.sizes[number])]
+        return self._replace(
+            block_size=size,
+            windows=tuple(self.windows[number] for number in groups),
+            block_sizes=(),
+            states=tuple(place for place, number in enumerate(groups) if number in self.states),
+            state_blocks=self.state_blocks + sum(self._most(number, size, 1) for number in short if number not in kept),
+        )
 
     def group(self, number: int) -> KvShape:
         """One group alone."""
-        return KvShape(self.sizes[number], (self.windows[number],), chunked=self.chunked)
+        states = (0,) if number in self.states else ()
+        return KvShape(
+            self.sizes[number], (self.windows[number],), chunked=self.chunked, states=states, aligned=self.aligned
+        )
+
+    def grown(self, group: int, before: int, after: int) -> int:
+        """Blocks that a group takes where a sequence grows from so many blocks to more."""
+        return min(1, after - before) if self.aligned and group in self.states else after - before
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks of the least size for that many tokens."""
@@ -66,6 +91,8 @@ class KvShape(NamedTuple):
     def _most(self, group: int, num_tokens: int, chunk: int) -> int:
         window, size = self.windows[group], self.sizes[group]
         whole = -(-num_tokens // size)
+        if group in self.states:
+            return min(whole, 2) if self.aligned else whole
         if not window:
             return whole
         if self.chunked:

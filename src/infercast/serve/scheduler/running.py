@@ -27,6 +27,7 @@ class Running:
         self.waiting: deque[Sequence] = deque()
         self._block_size, self._num_groups = cache.shape.block_size, cache.num_groups
         self._is_windowed = any(cache.shape.windows)
+        self._has_states, self._is_aligned = bool(cache.shape.states), cache.shape.aligned
         # One step under way never sees the difference, two only in windows.
         self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
         self._deep = steps_under_way > 2

@@ -35,6 +35,8 @@ class Scheduler(Running):
         """Plan the next step, assuming that the steps under way end as planned; None if nothing can be computed."""
         plan = Plan()
         self._step += 1
+        if self._has_states:
+            self.cache.new_step()
         self._budget = self.policy.max_num_batched_tokens
         if self.policy.prompts_first:
             self._plan_waiting(plan)
@@ -70,6 +72,10 @@ class Scheduler(Running):
                 continue
             if missing > 1:
                 missing = self.policy.chunk(missing, self._budget, alone=self._is_alone())
+                if self._is_aligned:
+                    missing = self._aligned(sequence, sequence.num_computed, missing)
+                    if not missing:
+                        continue
             elif sequence.num_promised:
                 missing = min(self.policy.decode_tokens[0], self._budget)
             if not self._make_room(sequence, missing, plan):
@@ -159,7 +165,8 @@ class Scheduler(Running):
                 continue
             new_tokens = self._start(sequence)
             if not new_tokens:
-                self._is_blocked = True
+                # The next step may have room for a whole block, and states of this one can be relied on then.
+                self._is_blocked = not self._has_states
                 return
             del waiting[position]
             self._num_started += 1
@@ -178,10 +185,28 @@ class Scheduler(Running):
             return 0
         num_cached = cache.longest_prefix(sequence, num_tokens)
         new_tokens = self.policy.first_chunk(num_tokens - num_cached, self._budget, alone=self._is_alone())
+        if self._is_aligned:
+            new_tokens = self._aligned(sequence, num_cached, new_tokens, cache.common_tokens)
         if not new_tokens or not cache.admit(sequence, num_cached, new_tokens, promised, self._most_under_way):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens
+
+    def _aligned(self, sequence: Sequence, computed: int, new_tokens: int, common: int = 0) -> int:
+        """Fewer tokens of a prompt, so that a step ends where a block ends and its state can be found again.
+
+        It ends with the last whole block of the prompt, and where it parts from a prompt whose tokens are cached and
+        whose states are not: ``common`` tokens further on.
+        """
+        known, size = sequence.num_input + sequence.num_produced, self._block_size
+        if computed >= max(sequence.num_input, known - 1):
+            return new_tokens
+        last, reached = known // size * size, computed + new_tokens
+        if reached < last:
+            new_tokens = new_tokens // size * size
+        elif computed < last < reached:
+            new_tokens = last - computed
+        return common // size * size if size <= common < new_tokens else new_tokens
 
     def _put(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
         """Enter a sequence into the plan and count its tokens as computed; if it caught up, it samples a token."""

@@ -1,0 +1,34 @@
+"""Fields of a config that a user replaces."""
+
+import pytest
+
+from infercast import load_model
+from infercast.errors import InputError
+from infercast.models.library import bundled_config
+from infercast.models.overrides import overridden
+
+
+def test_fewer_layers_take_their_items_of_lists_with_them() -> None:
+    config = {"num_hidden_layers": 4, "layer_types": ["a", "b", "a", "b"], "pattern": "MEM*", "act": "gelu", "n": 3}
+    cut = overridden(config, {"num_hidden_layers": 2})
+    assert cut == {"num_hidden_layers": 2, "layer_types": ["a", "b"], "pattern": "ME", "act": "gelu", "n": 3}
+
+
+def test_objects_are_merged_and_lists_may_count_drafts() -> None:
+    inner = {"num_hidden_layers": 3, "num_nextn_predict_layers": 1, "ratios": [0, 4, 128, 4]}
+    cut = overridden({"text_config": inner, "model_type": "x"}, {"text_config": {"num_hidden_layers": 2}})
+    assert cut == {"text_config": {**inner, "num_hidden_layers": 2, "ratios": [0, 4]}, "model_type": "x"}
+
+
+def test_a_model_is_read_with_them() -> None:
+    assert load_model("gpt-oss-20b", hf_overrides='{"num_hidden_layers": 6}').layers == 6
+    deep = bundled_config("deepseek-v3")
+    model = load_model(deep, hf_overrides={"num_hidden_layers": 5})
+    assert [stack.layers for stack in model.stacks] == [3, 2]
+
+
+def test_they_must_be_an_object_and_come_with_the_config() -> None:
+    with pytest.raises(InputError, match="JSON object"):
+        load_model("llama-3.1-8b", hf_overrides="[1]")
+    with pytest.raises(InputError, match="hf_overrides"):
+        load_model(load_model("llama-3.1-8b"), hf_overrides={"num_hidden_layers": 2})
