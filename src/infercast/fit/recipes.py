@@ -47,7 +47,7 @@ def measured_settings(family: str, engine: str, rows: int) -> Settings:
 
 # Archives beside the main one are to stay small, and one estimate is one launch of a step.
 _SPARSE = ("index_scores", "top_k", "sparse_attention", "hyper_connection", "sparse_module")
-_SPARSE_MEASURED = Settings(trees=150, learning_rate=0.15)
+_SPARSE_MEASURED = Settings(trees=60, depth=6, learning_rate=0.25, borders=64)
 _RECURRENT_MEASURED = Settings(trees=80, depth=5, learning_rate=0.2, borders=48, most_features=12)
 _OWN = dict.fromkeys(_SPARSE, _SPARSE_MEASURED)
 _OWN |= dict.fromkeys(("scan", "state_update", "convolution"), _RECURRENT_MEASURED)
@@ -88,7 +88,7 @@ def pooled_recipe(family: str, variant: str) -> Recipe:
 
 
 _RECURRENT_POOLED = Settings(trees=60, depth=4, learning_rate=0.1, borders=32, most_features=12)
-_SPARSE_POOLED = Settings(trees=150, depth=5, learning_rate=0.08)
+_SPARSE_POOLED = Settings(trees=60, depth=5, learning_rate=0.15, borders=64)
 _POOLED = {
     "attention_prefill": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5, SCHEDULE_FEATURES),
     "attention_decode": Recipe(Settings(trees=150, depth=5, learning_rate=0.1), 0.5, SCHEDULE_FEATURES),
@@ -98,9 +98,9 @@ _POOLED = {
     "scan": Recipe(_RECURRENT_POOLED, 0.9),
     "state_update": Recipe(_RECURRENT_POOLED, 0.6),
     "convolution": Recipe(_RECURRENT_POOLED, 0.9),
-    "index_scores": Recipe(_SPARSE_POOLED, 0.7),
-    "top_k": Recipe(_SPARSE_POOLED, 0.7),
-    "sparse_attention": Recipe(_SPARSE_POOLED, 0.7),
-    "hyper_connection": Recipe(_SPARSE_POOLED, 0.5),
-    "sparse_module": Recipe(_SPARSE_POOLED, 0.7),
+    "index_scores": Recipe(_SPARSE_POOLED, 1.0),
+    "top_k": Recipe(_SPARSE_POOLED, 1.0),
+    "sparse_attention": Recipe(_SPARSE_POOLED, 1.0),
+    "hyper_connection": Recipe(_SPARSE_POOLED, 1.0),
+    "sparse_module": Recipe(_SPARSE_POOLED, 1.0),
 }

@@ -22,16 +22,21 @@ import pandas
 from infercast.fit.rows import Rows
 from infercast.fit.sparse_tables import FOLDER, lengths_of, parts, read_latencies, rows_of
 from infercast.hardware import Gpu, load_gpu
+from infercast.hardware.kernels import facts_of
 from infercast.models.formats import WeightFormat
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import BlockSparseAttention, CompressedAttention, Mixer, SparseLatentAttention
 from infercast.models.read import read_model
 from infercast.models.shard import Shard
-from infercast.ops import Call, SparseAttention
+from infercast.ops import Call, Gemm, SparseAttention
 from infercast.ops.dtypes import PACKED_LATENT, bytes_of
-from infercast.predict.default import make_predictor
+from infercast.ops.sparse import Batch
+from infercast.predict.default import default_artifact
 from infercast.predict.families import family_of
 from infercast.predict.families.sparse_module import PARTS, SparseModule, part_of
+from infercast.predict.learned import Learned
+from infercast.predict.physics.terms import miss_share
+from infercast.predict.profile import kernel_profile
 from infercast.predict.roofline import Predictor
 
 Array = npt.NDArray[Any]
@@ -71,6 +76,10 @@ HOST_BOUND = 1.3
 kind say how fast a host is."""
 
 
+HALVED, ALONE, SHARPNESS = 0.55, 0.9, 4.0
+"""Share of L2 that holds weights: where it is two halves that may hold a line each, and where not."""
+
+
 def read_module(path: Path, name: str) -> Iterator[Rows]:
     """All rows of one file, layout by layout."""
     kind, phase, what = name.split("_")
@@ -86,7 +95,8 @@ def read_module(path: Path, name: str) -> Iterator[Rows]:
         first = part.iloc[0]
         gpu = load_gpu(first.gpu)
         calls = module_calls(kind, first, gpu, lengths_of(part))
-        seconds = {call.name: np.broadcast_to(_seconds(call, gpu), len(part)) for call in calls}
+        hit = _kept(calls, gpu)
+        seconds = {call.name: np.broadcast_to(_seconds(call, gpu, hit), len(part)) for call in calls}
         yield (_whole if what == WHOLE else _left)(part, name, calls, seconds)
 
 
@@ -185,10 +195,23 @@ _BUILD: dict[str, Callable[[Any, Gpu], tuple[Mixer, int, str]]] = {
 
 
 @lru_cache
-def _predictor() -> Predictor:
-    """Estimates of the other kernels, as an engine runs them one after the other."""
-    return make_predictor()
+def _predictor(*, as_tabled: bool) -> Predictor:
+    """Estimates of kernels as an engine runs them one after the other, or as a table that repeats them."""
+    return Learned(default_artifact(), kernel_profile(), as_tabled=as_tabled)
 
 
-def _seconds(call: Call, gpu: Gpu) -> Any:
-    return call.count * _predictor().seconds(call.op, gpu)
+def _kept(calls: list[Call], gpu: Gpu) -> float:
+    """Share of the weights that a table, which repeats one module, finds in L2; an engine comes from other layers."""
+    weights = sum(float(np.max(call.op.weight_bytes)) for call in calls if isinstance(call.op, Gemm))
+    room = gpu.l2_bytes * (HALVED if facts_of(gpu).l2_partitions > 1 else ALONE)
+    return 1.0 - float(miss_share(np.array(weights), room, SHARPNESS))
+
+
+def _seconds(call: Call, gpu: Gpu, hit: float) -> Any:
+    """As an engine runs it, but for weights and keys that a table finds in L2."""
+    looks_back = isinstance(call.op, Batch)
+    seconds = call.count * _predictor(as_tabled=looks_back).seconds(call.op, gpu)
+    if not isinstance(call.op, Gemm):
+        return seconds
+    saved = call.op.weight_bytes * (1.0 / (0.85 * gpu.dram_bandwidth) - 1.0 / (0.5 * gpu.l2_bandwidth))
+    return np.maximum(seconds - hit * np.maximum(saved, 0.0), 0.4 * seconds)

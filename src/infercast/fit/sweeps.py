@@ -17,6 +17,7 @@ import pandas
 
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.rows import Rows
+from infercast.fit.sparse_sweeps import read_sparse_sweep
 from infercast.ops import Attention, Elementwise, Gemm, MoE, Scan, ShortConvolution, StateUpdate
 from infercast.ops.elementwise import gated_activation, norm, quantise, rope
 from infercast.ops.lengths import spread_lengths
@@ -28,6 +29,7 @@ PUBLISHED: dict[str, tuple[str, ...]] = {"elementwise": ("quantise",)}
 """What published tables call the one kernel that they have of a family, or the kinds of layers they have it of."""
 PUBLISHED |= dict.fromkeys(("scan", "state_update", "convolution"), ("gdn", "kda", "mamba2"))
 HEADS = ("heads", "key_heads", "key_dim", "value_dim")
+PUBLISHED["sparse"] = ("index_scores", "top_k", "mla_attention", "msa_decode_attention")
 LAYOUT = ("heads", "kv_heads", "head_dim", "value_dim", "latent", "window", "kv_dtype")
 
 
@@ -201,4 +203,5 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
     "scan": _scans,
     "state_update": _updates,
     "convolution": _convolutions,
+    "sparse": read_sparse_sweep,
 }

@@ -19,6 +19,10 @@ from infercast.serve.step import StepShape
 MOST_SEQUENCES = 2**20
 
 
+HIDDEN_SHARE = 1e-9
+"""What is left of a kernel that others hide."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelCost:
     """All launches of one kernel in a step."""
@@ -179,5 +183,6 @@ def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelC
         achieved, limit, unit = family.moved(op) / seconds, family.bandwidth(op, gpu), "B/s"
     terms = deployment.predictor.explain(op, gpu) if explain else {}
     if call.beside:
-        estimate = estimate.scaled(float(felt_seconds(call, seconds)) / (call.count * seconds))
+        # Hidden whole, its interval is still as wide as it is.
+        estimate = estimate.scaled(max(float(felt_seconds(call, seconds)) / (call.count * seconds), HIDDEN_SHARE))
     return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms)

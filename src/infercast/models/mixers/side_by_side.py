@@ -74,9 +74,7 @@ class SideBySide(Mixer):
         self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1
     ) -> list[Call]:
         """Those of both."""
-        return [
-            call for mixer in self._both for call in mixer.sequence_calls(shard, layers, queries, keys, sequences)
-        ]
+        return [call for mixer in self._both for call in mixer.sequence_calls(shard, layers, queries, keys, sequences)]
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """Keys and values of the one, the state of the other."""

@@ -19,6 +19,8 @@ from infercast.predict.physics.attention_batch import Lengths, batch_of, single_
 from infercast.predict.physics.sparse_batch import entries_of, pairs_of, phase_of
 
 ARCHIVE = "sparse"
+BLOCK_CHOICE = "blocks"
+"""The choice of a few blocks, which is another kernel than that of many keys."""
 
 
 def _split(op: Any) -> tuple[Op, Op | None]:
@@ -122,14 +124,14 @@ TOP_K = Family(
     split=_split,
     sizes=batch_of,
     size_of_one=single_of,
-    kind=lambda op: (phase_of(op),),
+    kind=lambda op: (op.topk <= top_k.FEW, phase_of(op)),
     core=top_k.Choosing,
     core_key=lambda op: (op.topk, op.compress, phase_of(op)),
     features={"top_k": top_k.FEATURES},
     shares=("blocks", "dram", "launch"),
     pipes=lambda op, gpu: {"dram": dram_seconds(op, gpu)},
     limits=lambda op, gpu: {"dram": np.ravel(4.0 * op.topk * op.num_queries / gpu.dram_bandwidth)},
-    variants=lambda op, *_: (phase_of(op),),
+    variants=lambda op, *_: (f"{BLOCK_CHOICE} {phase_of(op)}" if op.topk <= top_k.FEW else phase_of(op),),
     interval=(-0.5, 0.6),
     spread={"top_k": 20.0},
     typical=lambda _: ("top_k",),
