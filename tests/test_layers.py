@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": BASE | {"hardware", "ops", "models", "predict", "serve"},
     "forecast": UNDER_FORECAST,
     "validate": UNDER_FORECAST | {"forecast"},
-    "fit": BASE | {"hardware", "ops", "predict"},
+    "fit": BASE | {"hardware", "ops", "models", "predict"},
     "measure": BASE | {"hardware", "ops.lengths"},
     "report": BASE | {"hardware", "models", "engines", "serve", "forecast", "validate"},
     "cli": BASE
@@ -46,6 +46,7 @@ LIBRARIES = {
     "pyarrow": {"measure"},
     "matplotlib": {"report"},
     "torch": {"measure"},
+    "triton": {"measure"},
     "vllm": {"measure"},
     "catboost": {"fit"},
     "rich": {"report", "cli"},
@@ -181,6 +182,7 @@ READS_AN_ENGINE = ("measure/", "validate/", "cli/commands/measure.py")
 NAMES_AN_ENGINE = {
     "__init__.py": "the public name of the default engine's settings",
     "engines/registry.py": "the registry itself",
+    "fit/recurrent_tables.py": "published tables say whose kernels they hold",
     "fit/tables.py": "published tables say whose kernels they hold",
     "ops/collective.py": "whose kernels an all-reduce runs",
     "predict/adjust/ordering.py": "the default folder of an engine's data",

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from infercast.hardware import load_gpu
-from infercast.ops import Attention, Collective, Gemm, MoE
+from infercast.ops import Attention, Collective, Gemm, MoE, Scan, ShortConvolution, StateUpdate
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, quantise, rope, routing, sampling
 from infercast.predict.default import make_predictor
@@ -56,6 +56,17 @@ def operators():
         "sampling": [sampling(many, 128256) for many in (1, 8, 64, 512)],
         "embedding": [embedding(many, 4096) for many in rows],
         "routing": [routing(many, 128, 8) for many in rows],
+        "scan": [
+            Scan(np.array([length]), batch, heads=heads, key_heads=16)
+            for length in (128, 512, 2048, 8192)
+            for batch in (1, 4, 16)
+            for heads in (16, 32, 64)
+        ],
+        "state_update": [StateUpdate(many, heads=heads, key_heads=16) for many in batches for heads in (16, 32, 64)],
+        "convolution": [
+            *(ShortConvolution(many, max(1, many // 2048), channels=8192) for many in rows),
+            *(ShortConvolution(many, many, channels=8192, update=True) for many in batches),
+        ],
         "collective": [
             Collective(kind, 1 << size, gpus)
             for kind in ("all_reduce", "all_gather", "all_to_all")

@@ -22,7 +22,7 @@ from typing import Any
 from infercast.engines.vllm.kv import SMALLEST_BLOCK, kv_layout
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
-from infercast.models.mixers import LatentAttention
+from infercast.models.mixers import GroupedAttention, LatentAttention, NoMixer
 from infercast.models.read import read_model
 from infercast.models.spec import ModelConfig, Stack
 from infercast.models.spread import divides
@@ -31,6 +31,7 @@ from infercast.models.stages import stage_range
 AVAILABLE = 40 * 2**30
 TOKENS, CHUNK, BLOCK_SIZE = 32_768, 8_192, 16
 TENSORS, PIPELINES = (1, 2, 4, 8), (1, 4)
+PLAIN = {GroupedAttention, LatentAttention, NoMixer}
 COLUMNS = ("model", "tensor", "pipeline", "windows", "block_sizes", "blocks", "sequences")
 """``blocks``: of 40 GiB a GPU; ``sequences``: of 32,768 tokens that fit, computed 8,192 a step."""
 
@@ -61,9 +62,14 @@ def main() -> int:
 
 
 def deployments() -> Iterator[tuple[str, ModelConfig, ParallelLayout]]:
-    """Every bundled model in every layout that divides it; pipelines where a model has several kinds of layers."""
+    """Every bundled model in every layout that divides it; pipelines where a model has several kinds of layers.
+
+    Models with states of recurrent layers or keys of indexers have other blocks beside these, and are left out.
+    """
     for name in model_names():
         config = read_model(name)
+        if not {type(stack.mixer) for stack in config.stacks} <= PLAIN:
+            continue
         windows = kv_layout(config, ParallelLayout(), BLOCK_SIZE).shape.windows
         pipelines = PIPELINES if len(set(windows)) > 1 else PIPELINES[:1]
         for tensor in TENSORS:
@@ -89,9 +95,10 @@ def _theirs(config: ModelConfig, layout: ParallelLayout) -> list[Any]:
         kv_transfer_config=None,
         speculative_config=None,
     )
-    specs = [_spec(config, config.stacks[number], layout) for number in config.layer_stacks]
-    ranges = [stage_range(len(specs), layout.pipeline, stage) for stage in range(layout.pipeline)]
-    workers = [{f"layers.{position}": specs[position] for position in held} for held in ranges]
+    stacks = [config.stacks[number] for number in config.layer_stacks]
+    specs = {at: _spec(config, stack, layout) for at, stack in enumerate(stacks) if not stack.mixer.is_empty}
+    ranges = [stage_range(len(stacks), layout.pipeline, stage) for stage in range(layout.pipeline)]
+    workers = [{f"layers.{position}": specs[position] for position in held if position in specs} for held in ranges]
     plans = get_kv_cache_configs(settings, workers, [AVAILABLE] * layout.pipeline)
     groups = [group.kv_cache_spec for group in plans[0].kv_cache_groups]
     windows = [_window(group) for group in groups]

@@ -9,7 +9,7 @@ from infercast.fit.recurrent_tables import RECURRENT_FILES, SOURCES
 from infercast.fit.sweeps import read_sweep
 from infercast.fit.tables import read_table
 from infercast.fit.train import is_left_out, key_of, read_samples, sample_of, sweep_samples
-from infercast.measure.plan import sweep_cases
+from infercast.measure.plan import ON_REQUEST, sweep_cases
 from infercast.measure.plan.recurrent import LAYOUTS
 from infercast.ops import Scan, ShortConvolution
 
@@ -106,11 +106,11 @@ def test_a_sweep_of_them_is_read(swept):
 
 
 def test_the_plan_has_few_layouts_and_many_lengths():
-    cases = sweep_cases(("scan", "state_update", "convolution"))
+    cases = sweep_cases(("scan", "state_update", "convolution", "gating"))
     assert 800 < len(cases) < 1200
     scans = [case.shape for case in cases if case.family == "scan"]
     assert len({(shape["kind"], shape["heads"], shape["key_heads"]) for shape in scans}) == len(LAYOUTS)
     lengths = [shape["q_len"] for shape in scans]
     assert min(lengths) < 16 < 16_384 < max(lengths)
     assert {shape["sigma"] for shape in scans} == {0.0, 0.5, 1.0}
-    assert not any(case.family in ("scan", "state_update", "convolution") for case in sweep_cases()), "on request"
+    assert not any(case.family in ON_REQUEST for case in sweep_cases()), "on request"

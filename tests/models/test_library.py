@@ -10,7 +10,7 @@ from infercast.errors import UnknownNameError, UnsupportedModelError
 from infercast.models.library import bundled_config, bundled_name, model_names
 from infercast.models.parameters import active_parameter_count, parameter_count, weight_bytes
 from infercast.models.read import read_model
-from infercast.models.unknown_names import refused, refused_names
+from infercast.models.unknown_names import refused, refused_names, relatives
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 
@@ -73,6 +73,7 @@ def test_unknown_names_come_with_suggestions():
     ("name", "reason"),
     [
         ("MiniMaxAI/MiniMax-M1-80k", "(MiniMaxM1ForCausalLM) is not supported: lightning"),
+        ("zai-org/GLM-5.3-Flash", "(Glm5NextForConditionalGeneration) is not supported: sparse attention over pooled"),
     ],
 )
 def test_a_published_model_that_is_refused_says_why(name, reason):
@@ -81,8 +82,24 @@ def test_a_published_model_that_is_refused_says_why(name, reason):
     assert str(caught.value).startswith(f"{name} {reason}")
 
 
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("MiniMaxAI/MiniMax-M1-80k", "the nearest bundled model is minimax-m2.5"),
+        ("tiiuae/Falcon-H1-34B-Instruct", "the nearest bundled model is yi-34b"),
+        ("someone/Something-405B-Chat", "lists the .* bundled names; the nearest in size is llama-3.1-405b"),
+        ("someone/Something-0b", "bundled names$"),
+    ],
+)
+def test_what_comes_nearest_is_named(name, nearest):
+    with pytest.raises((UnknownNameError, UnsupportedModelError), match=nearest):
+        read_model(name)
+
+
 def test_refused_names_name_refused_architectures():
     assert set(refused_names().values()) <= set(refused())
+    assert set(relatives()) <= set(refused())
+    assert set(relatives().values()) <= set(model_names())
     assert not any(name.startswith(tuple(refused_names())) for name in model_names())
 
 

@@ -3,13 +3,20 @@
 import pytest
 
 from infercast.models.layout import ParallelLayout
+from infercast.models.library import bundled_config
 from infercast.models.parameters import parameter_count, prediction_parameter_count, weight_bytes
 from infercast.models.rank import prediction_bytes, rank_weight_bytes
 from infercast.models.read import read_model
 
 # Heads, copies of the model's tables that the files hold for them (engines do not load these), and all that the
 # safetensors files hold; DeepSeek's count the scales of blocks too.
+# Those of Qwen3.5 hold the encoder of images too.
 FILES = {
+    "qwen3.5-27b": (1, 0, 27_781_427_952),
+    "qwen3.5-35b-a3b": (1, 0, 35_951_822_704),
+    "qwen3.5-122b-a10b": (1, 0, 125_086_497_008),
+    "qwen3.5-397b-a17b": (1, 0, 403_397_928_944),
+    "qwen3-next-80b-a3b": (1, 0, 81_324_862_720),
     "deepseek-v3": (1, 2, 684_531_386_000),
     "glm-4.5": (1, 2, 358_337_791_296),
     "mimo-7b": (1, 0, 7_833_409_536),
@@ -22,7 +29,7 @@ def test_model_and_heads_are_what_the_files_hold(name):
     heads, tables, total = FILES[name]
     config = read_model(name)
     assert config.prediction.heads == heads
-    copied = tables * config.vocabulary * config.hidden
+    copied = tables * config.vocabulary * config.hidden + (config.vision.parameters if config.vision else 0)
     assert parameter_count(config) + prediction_parameter_count(config) + copied == pytest.approx(total, rel=1e-4)
 
 
@@ -34,6 +41,34 @@ def test_heads_take_memory_only_when_they_are_asked_for():
     assert prediction_bytes(config, one) > experts
     assert experts / 8 < prediction_bytes(config, eight) < prediction_bytes(config, one) / 4
     assert prediction_bytes(read_model("llama-3.1-8b"), one) == 0
+
+
+def test_attention_and_experts_predict_in_nemotron_3():
+    part = read_model("nemotron-3-super-120b-a12b").prediction
+    assert [(stack.mixer.is_empty, stack.feed_forward.is_empty, stack.norms) for stack in part.stacks] == [
+        (False, True, 1),
+        (True, False, 1),
+    ]
+    assert read_model("nemotron-3-nano-30b-a3b").prediction is None
+
+
+def test_heads_of_step_have_a_table_of_their_own():
+    config = read_model("step-3.7-flash")
+    (stack,) = config.prediction.stacks
+    assert (config.prediction.heads, stack.mixer.window, stack.feed_forward.inter) == (3, 512, 11264)
+    assert prediction_parameter_count(config) > 3 * config.vocabulary * config.hidden
+
+
+def test_checkpoints_may_leave_heads_unquantised():
+    values = bundled_config("qwen3.5-35b-a3b")
+    settings = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["mtp*"]}
+    leaving = read_model({**values, "quantization_config": settings})
+    taking = read_model({**values, "quantization_config": {**settings, "ignore": []}})
+    assert (leaving.prediction.quantised, taking.prediction.quantised) == (False, True)
+    assert prediction_bytes(leaving, ParallelLayout()) == pytest.approx(
+        2 * prediction_parameter_count(leaving), rel=1e-3
+    )
+    assert prediction_bytes(taking, ParallelLayout()) < prediction_bytes(leaving, ParallelLayout()) / 2
 
 
 def test_windowed_attention_and_a_dense_network_predict_in_mimo_v2_flash():

@@ -49,6 +49,22 @@ PUBLISHED = {
     "Kimi-K2": 1026,
     "gpt-oss-120b": 116.8,
     "gpt-oss-20b": 20.9,
+    # Files of the checkpoints hold exactly what is counted with encoder and prediction heads: test_prediction.py.
+    "Qwen3.5-27B": 26.9,
+    "Qwen3.6-27B": 26.9,
+    "Qwen3.5-35B": 34.66,
+    "Qwen3.6-35B": 34.66,
+    "Qwen3.5-122B": 122.1,
+    "Qwen3.5-397B": 396.3,
+    "Nemotron-3-Nano-30B": 31.58,
+    "Nemotron-3.5-Lightning-30B": 31.58,
+    "Llama-3_3-Nemotron-Super-49B": 49.87,
+    # By their names, or cards that round.
+    "Nemotron-3-Super-120B": 120.6,
+    "Nemotron-3-Ultra-550B": 550,
+    "Nemotron-H-56B": 56.3,
+    "Step-3.7-Flash": 196,
+    "Kimi-K3": 2779,
 }
 
 

@@ -21,8 +21,7 @@ LLAMA = bundled_config("llama-3.1-8b")
     ("architecture", "missing"),
     [
         ("JambaForCausalLM", "Mamba layers are not modelled yet"),
-        ("KimiK3ForConditionalGeneration", "Kimi delta attention"),
-        ("Step3p7FlashForCausalLM", "head-wise gated attention"),
+        ("FalconH1ForCausalLM", "attention and Mamba side by side"),
     ],
 )
 def test_refused_by_the_name_of_what_is_missing(architecture, missing):
@@ -35,6 +34,17 @@ def test_unknown_kinds_are_never_guessed(values):
     sizes = {key: value for key, value in LLAMA.items() if key not in ("architectures", "model_type")}
     with pytest.raises(UnsupportedModelError, match=r"is not known; known: .*LlamaForCausalLM.*Qwen3ForCausalLM"):
         read_model({**sizes, **values})
+
+
+@pytest.mark.parametrize(
+    ("like", "architecture"), [("mixtral-8x7b", "JambaForCausalLM"), ("gemma-3-12b", "BrandNewForCausalLM")]
+)
+def test_a_file_is_refused_with_the_model_of_the_nearest_shape(like, architecture):
+    with pytest.raises(UnsupportedModelError, match=f"; the nearest bundled model is {like}$"):
+        read_model({**bundled_config(like), "architectures": [architecture]})
+    with pytest.raises(UnsupportedModelError) as caught:
+        read_model({"architectures": [architecture], "hidden_size": "large"})
+    assert "nearest" not in str(caught.value)
 
 
 def test_registries_agree():

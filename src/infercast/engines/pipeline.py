@@ -10,6 +10,7 @@ from infercast.models.lower import head_calls, step_calls
 from infercast.models.spec import ModelConfig
 from infercast.models.stages import stage_layers
 from infercast.ops import Call
+from infercast.predict.adjust.beside import felt_seconds
 from infercast.predict.roofline import Predictor
 
 TYPICAL_BATCH, TYPICAL_CONTEXT = 32, 1024
@@ -22,7 +23,7 @@ def stage_shares(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, predictor
     keys = ones * TYPICAL_CONTEXT
 
     def seconds(calls: list[Call]) -> float:
-        return sum(call.count * float(np.ravel(predictor.seconds(call.op, gpu))[0]) for call in calls)
+        return sum(float(np.ravel(felt_seconds(call, predictor.seconds(call.op, gpu)))[0]) for call in calls)
 
     whole = seconds(step_calls(model, layout, ones, keys, sampled=TYPICAL_BATCH))
     head = seconds(head_calls(model, layout, TYPICAL_BATCH)) / whole

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from infercast.engines.surface import DecodeSurface, PromptSurface
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops import Call
+from infercast.predict.adjust.beside import felt_seconds
 from infercast.predict.adjust.mixed import ADDED_SHARE, SHARED_SECONDS, slowed_by
 from infercast.predict.adjust.power import (
     THROTTLED,
@@ -135,13 +136,15 @@ class KernelTimer:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
             beside = [column[0] for column in time_decoding(num_decodes, computed + num_decodes)]
             attention = [*map(_together, attention, beside, self._attention_launches)]
-        return self._put_together(tokens, len(prompts) + num_decodes, sampled, attention)
+        return self._put_together(tokens, len(prompts) + num_decodes, len(prompts), sampled, attention)
 
-    def _put_together(self, tokens: int, sequences: int, sampled: int, attention: list[float]) -> StepEstimate:
+    def _put_together(
+        self, tokens: int, sequences: int, prompts: int, sampled: int, attention: list[float]
+    ) -> StepEstimate:
         """A step with prompts, whose attention kernels are timed."""
         launch, padded = self._prompting(tokens)
         seconds = self._token_seconds[padded] + self._row_seconds[sampled] + sum(attention)
-        host = self._host.cost(launch, sequences, tokens)
+        host = self._host.cost(launch, sequences, tokens, prompts)
         target = share = 0.0
         throttled = self._throttled_seconds[padded] + sum(attention)
         if seconds < self._limited_below[padded]:
@@ -151,6 +154,7 @@ class KernelTimer:
             attention = [(1.0 + share) * each for each in attention]
             seconds += share * throttled
         kernels = [[each] for each in attention]
+        host = host.waiting(self._host.waited_share * seconds)
         return StepEstimate([seconds], kernels, host, (padded, sampled), share, target, throttled)
 
     def kernel_seconds(
@@ -172,14 +176,15 @@ class KernelTimer:
         """What steps of so many decoding sequences have in common: row of tokens, host, and seconds by the tables."""
         launch, padded = self._graphs.launch(tokens, is_decode=True)
         row = self._decoding_row + padded
-        return row, self._host.cost(launch, tokens, tokens), self._token_seconds[row] + self._row_seconds[sampled]
+        return row, self._host.cost(launch, tokens, tokens, 0), self._token_seconds[row] + self._row_seconds[sampled]
 
     def _time_each(self, shape: StepShape, steps: int) -> StepEstimate:
         """Steps whose attention is timed for the length of each sequence."""
         queries, keys = np.array(shape.new_tokens), np.array(shape.new_tokens) + shape.computed
         if shape.prompts:
             (attention,) = self._time_sequences(queries, keys).tolist()
-            return self._put_together(shape.num_tokens, shape.num_sequences, shape.num_sampled, attention)
+            prompts = len(shape.prompts)
+            return self._put_together(shape.num_tokens, shape.num_sequences, prompts, shape.num_sampled, attention)
         keys = keys + np.arange(min(steps, MOST_BATCHES))[:, None]
         times = self._time_sequences(queries[None, :], keys)
         row, host, dense = self._decoding(shape.num_tokens, shape.num_sampled)
@@ -192,14 +197,14 @@ class KernelTimer:
         seconds = np.zeros((rows, len(self._attention_names)))
         for call in attention_calls(self._config, self._layout, queries, keys, sequences):
             column = self._attention_names[call.name]
-            seconds[:, column] += call.count * self._predictor.seconds(call.op, self._gpu)
+            seconds[:, column] += felt_seconds(call, self._predictor.seconds(call.op, self._gpu))
         return seconds
 
     def _time_table(self, calls: list[Call], sizes: Table, most: int) -> Table:
         """Seconds of each kernel (columns) for each size up to ``most`` (rows), every launch of the step together."""
         table = np.empty((most + 1, len(calls)))
         for column, call in enumerate(calls):
-            seconds = call.count * np.asarray(self._predictor.seconds(call.op, self._gpu))
+            seconds = np.asarray(felt_seconds(call, self._predictor.seconds(call.op, self._gpu)))
             table[:, column] = np.interp(np.arange(most + 1), sizes, seconds)
         return table
 

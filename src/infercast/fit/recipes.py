@@ -46,9 +46,10 @@ def measured_settings(family: str, engine: str, rows: int) -> Settings:
 
 
 # Archives beside the main one are to stay small, and one estimate is one launch of a step.
+_SPARSE = ("index_scores", "top_k", "sparse_attention", "hyper_connection", "sparse_module")
 _SPARSE_MEASURED = Settings(trees=150, learning_rate=0.15)
 _RECURRENT_MEASURED = Settings(trees=80, depth=5, learning_rate=0.2, borders=48, most_features=12)
-_OWN = dict.fromkeys(("index_scores", "top_k", "sparse_attention", "hyper_connection"), _SPARSE_MEASURED)
+_OWN = dict.fromkeys(_SPARSE, _SPARSE_MEASURED)
 _OWN |= dict.fromkeys(("scan", "state_update", "convolution"), _RECURRENT_MEASURED)
 DEEP_ROWS, DEEP_ROWS_OF_SWEEP = 10_000, 8_000
 # Products are estimated by the million: 300 trees would win 0.1 points on hidden ones and take twice as long.
@@ -101,4 +102,5 @@ _POOLED = {
     "top_k": Recipe(_SPARSE_POOLED, 0.7),
     "sparse_attention": Recipe(_SPARSE_POOLED, 0.7),
     "hyper_connection": Recipe(_SPARSE_POOLED, 0.5),
+    "sparse_module": Recipe(_SPARSE_POOLED, 0.7),
 }

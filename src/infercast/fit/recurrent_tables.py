@@ -2,11 +2,11 @@
 
 A *group* is one layout of heads, or one width of a convolution: all its lengths and batches are hidden together.
 
-Of several versions of an engine the latest is read, and of several engines vLLM's where it has the GPU. What is left
-out, and why: convolutions over prompts of vLLM 0.22 and of its Kimi branch, which wait for the host (0.2 to 0.8 ms of
-one token); SGLang's rows of an H200, where another process shared the memory (a convolution of 256 tokens more takes
-four times as long); updates of SGLang 0.5, which would move states in fp32 faster than the memory can, in whichever format
-they were; rows that verify drafts.
+Of several versions of an engine the latest is read, and of several engines vLLM's where it has the GPU. Left out are:
+convolutions over prompts of vLLM 0.22 and of its Kimi branch, which wait for the host (0.2 to 0.8 ms for one token);
+SGLang 0.5.14 on an H200, where another process shared the memory (twice the tokens take four times as long); SGLang
+0.5.9 and 0.5.10, all that there is of an A100: convolutions take the same time whatever the width, and updates move
+states in fp32 faster than the memory can; rows that verify drafts.
 """
 
 from __future__ import annotations
@@ -54,8 +54,6 @@ SOURCES: dict[str, tuple[Source, ...]] = {
         Source("fused_recurrent_gated_delta_rule_packed_decode", "vllm", "0.24.0", "state_update", ""),
         Source("causal_conv1d_fn", "vllm", "0.24.0", "convolution", "triton"),
         Source("causal_conv1d_update", "vllm", "0.24.0", "convolution", "triton"),
-        Source("causal_conv1d_fn", "sglang", "0.5.10", "convolution", "cuda", ("a100-sxm",)),
-        Source("causal_conv1d_update", "sglang", "0.5.10", "convolution", "cuda", ("a100-sxm",)),
     ),
     KIMI_DELTA: (
         Source("flashkda_fwd", "vllm", KIMI, "scan", "flashkda"),

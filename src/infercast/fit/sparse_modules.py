@@ -1,9 +1,10 @@
 """Published tables of whole attention modules: what they leave for attention itself, once all else is estimated.
 
 A row times a module with its projections. Its kernels are those that a step of a model with this module runs
-(``models.mixers``); attention over the chosen keys is learned from what the estimates of all others leave of a row, so
-that a module comes out right as the sum of its kernels, in a table as in an engine's step. A group is one model at one
-number of heads a GPU: all its batches are hidden together.
+(``models.mixers``). Attention over the chosen keys is learned from what the estimates of all others leave of a row, so
+that a module comes out right as the sum of its kernels, in a table as in an engine's step; and what the sum still
+misses is learned of the module as a whole. A group is one model at one number of heads a GPU: all its batches are
+hidden together.
 """
 
 from __future__ import annotations
@@ -19,48 +20,48 @@ import numpy.typing as npt
 import pandas
 
 from infercast.fit.rows import Rows
-from infercast.fit.sparse_tables import FOLDER, lengths_of, parts, read_latencies
+from infercast.fit.sparse_tables import FOLDER, lengths_of, parts, read_latencies, rows_of
 from infercast.hardware import Gpu, load_gpu
 from infercast.models.formats import WeightFormat
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import BlockSparseAttention, Mixer, SparseLatentAttention
+from infercast.models.mixers import BlockSparseAttention, CompressedAttention, Mixer, SparseLatentAttention
 from infercast.models.read import read_model
 from infercast.models.shard import Shard
 from infercast.ops import Call, SparseAttention
-from infercast.ops.dtypes import PACKED_LATENT
+from infercast.ops.dtypes import PACKED_LATENT, bytes_of
 from infercast.predict.default import make_predictor
-from infercast.predict.learned import Learned
+from infercast.predict.families import family_of
+from infercast.predict.families.sparse_module import PARTS, SparseModule, part_of
+from infercast.predict.roofline import Predictor
 
 Array = npt.NDArray[Any]
 
-KINDS = {"dsa": "dsa", "msa": "msa"}
+KINDS = {"dsa": "dsa", "csa": "dsv4_csa", "hca": "dsv4_hca", "msa": "msa"}
 """Of each kind of module, what its files are called."""
 PHASES = {"prompt": "context", "decode": "generation"}
+WHOLE, LEFT = "module", "attention"
+"""What is learned of a module: what the sum of all its kernels misses, or attention from what the others leave."""
 MODULE_FILES = {
-    f"{kind}_{phase}_module": f"{FOLDER}/{file}_{part}_module.parquet"
+    f"{kind}_{phase}_{what}": f"{FOLDER}/{file}_{part}_module.parquet"
+    for what in (LEFT, WHOLE)
     for kind, file in KINDS.items()
     for phase, part in PHASES.items()
 }
-MODULE_FAMILIES = dict.fromkeys(MODULE_FILES, "sparse_attention")
+MODULE_FAMILIES = {name: "sparse_module" if name.endswith(WHOLE) else "sparse_attention" for name in MODULE_FILES}
 
-VERSIONS = {"vllm": ("0.24.0",), "sglang": ("0.5.14", "0.5.16")}
-"""Only the last release of an engine that was measured."""
+VERSIONS = {"vllm": "0.24.0"}
+"""Of each engine, the last release that was measured."""
 FORMATS = {"bfloat16": "bf16", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
-DENSE = "dense_mha"
-"""Short prompts that SGLang runs without choosing anything."""
-SKIPPING = "skip_indexer"
-"""Layers that take the choice of a layer before."""
 FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
-UNPADDED = ("FLASHINFER", "trtllm", "fa3")
-"""Kernels that take heads as they are."""
+UNPADDED = "FLASHINFER"
+"""Whose kernels take heads as they are."""
 MODELS = {
     "deepseek-ai/DeepSeek-V3.2": "deepseek-v3.2",
     "zai-org/GLM-5": "glm-5",
-    "zai-org/GLM-5-FP8": "glm-5",
-    "nvidia/GLM-5-NVFP4": "glm-5",
-    "zai-org/GLM-5.2": "glm-5",
-    "zai-org/GLM-5.2-FP8": "glm-5",
-    "nvidia/GLM-5.2-NVFP4": "glm-5",
+    "deepseek-ai/DeepSeek-V4-Flash": "deepseek-v4-flash",
+    "sgl-project/DeepSeek-V4-Flash-FP8": "deepseek-v4-flash",
+    "deepseek-ai/DeepSeek-V4-Pro": "deepseek-v4-pro",
+    "sgl-project/DeepSeek-V4-Pro-FP8": "deepseek-v4-pro",
     "MiniMaxAI/MiniMax-M3": "minimax-m3",
 }
 HEADS = {"msa": (4, 8, 16, 32, 64)}
@@ -72,12 +73,9 @@ kind say how fast a host is."""
 
 def read_module(path: Path, name: str) -> Iterator[Rows]:
     """All rows of one file, layout by layout."""
-    kind, phase, _ = name.split("_")
+    kind, phase, what = name.split("_")
     table = read_latencies(path)
-    known = np.logical_or.reduce(
-        [table.engine.eq(engine) & table.engine_version.isin(each) for engine, each in VERSIONS.items()]
-    )
-    table = table[known & ~table.kernel_source.str.contains(DENSE)]
+    table = table[table.engine_version == table.engine.map(VERSIONS)]
     table = table[(table.isl > 1) == (phase == "prompt")]
     if kind in HEADS:
         table = table[table.num_heads.isin(HEADS[kind])]
@@ -85,28 +83,49 @@ def read_module(path: Path, name: str) -> Iterator[Rows]:
         shortest = table.groupby(["gpu", "engine", "kernel_source"]).latency_ms.transform("min")
         table = table[table.latency_ms > HOST_BOUND * shortest]
     for part in parts(table, "model", "num_heads", "kv_cache_dtype", "gemm_type", "mla_dtype", "kernel_source"):
-        yield _rows(part, kind, phase, name)
+        first = part.iloc[0]
+        gpu = load_gpu(first.gpu)
+        calls = module_calls(kind, first, gpu, lengths_of(part))
+        seconds = {call.name: np.broadcast_to(_seconds(call, gpu), len(part)) for call in calls}
+        yield (_whole if what == WHOLE else _left)(part, name, calls, seconds)
 
 
-def _rows(part: pandas.DataFrame, kind: str, phase: str, name: str) -> Rows:
+def _whole(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[str, Array]) -> Rows:
+    """The module as one operator."""
+    kind, phase, _ = name.split("_")
     first = part.iloc[0]
-    gpu = load_gpu(first.gpu)
-    calls = module_calls(kind, first, gpu, lengths_of(part))
-    attention = next(call.op for call in calls if isinstance(call.op, SparseAttention))
-    beside = sum(_seconds(call, gpu) for call in calls if call.op is not attention)
-    variant = f"{attention.kind} {attention.kv_dtype} {phase}" + (" module" if kind == "dsa" else "")
-    return Rows(
-        family=name,
-        gpu=first.gpu,
-        engine=first.engine,
-        dtype=FORMATS[first.gemm_type],
-        kernel=variant,
-        group=np.full(len(part), f"{first.model}|{first.num_heads}"),
-        op=attention,
-        seconds=part.latency_ms.to_numpy() * 1e-3,
-        index=part["index"].to_numpy(),
-        beside=np.broadcast_to(beside, len(part)),
+    sums: dict[str, Any] = {each: np.zeros(len(part)) for each in PARTS}
+    for call in calls:
+        sums[part_of(family_of(call.op).name)] += seconds[call.name]
+    op = SparseModule(
+        *lengths_of(part),
+        kind=kind,
+        heads=int(first.num_heads),
+        weight_bytes=bytes_of(FORMATS[first.gemm_type]),
+        narrow=first.kv_cache_dtype != "bfloat16",
+        **sums,
     )
+    return rows_of(part, name, FORMATS[first.gemm_type], op, _groups(part), f"{kind} {phase}")
+
+
+def _left(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[str, Array]) -> Rows:
+    """Attention, with what all other kernels take beside it."""
+    first = part.iloc[0]
+    attention = next(call for call in calls if isinstance(call.op, SparseAttention))
+    beside = np.sum([seconds[call.name] for call in calls if call is not attention], axis=0)
+    rows = rows_of(part, name, FORMATS[first.gemm_type], attention.op, _groups(part), _variant(name, attention.op))
+    return replace(rows, beside=beside)
+
+
+def _variant(name: str, op: Any) -> str:
+    """Kernels of latents have tables of their own; what modules leave of them holds small kernels that engines fuse."""
+    kind, phase, _ = name.split("_")
+    return f"{op.kind} {phase}" if kind != "dsa" else f"mla {op.kv_dtype} {phase} module"
+
+
+def _groups(part: pandas.DataFrame) -> Array:
+    """One model at one number of heads."""
+    return np.full(len(part), f"{part.model.iloc[0]}|{part.num_heads.iloc[0]}")
 
 
 def module_calls(kind: str, row: Any, gpu: Gpu, lengths: tuple[Array, Array, Array]) -> list[Call]:
@@ -127,11 +146,10 @@ def _latent(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
     config = read_model(MODELS[row.model])
     mixer = next(stack.mixer for stack in config.stacks if isinstance(stack.mixer, SparseLatentAttention))
     narrow = row.kv_cache_dtype == "fp8"
-    is_padded = not any(name in row.kernel_source for name in UNPADDED)
+    is_padded = UNPADDED not in row.kernel_source
     mixer = replace(
         mixer,
         heads=int(row.num_heads),
-        indexer=None if SKIPPING in row.kernel_source else mixer.indexer,
         head_multiple=FLASHMLA_HEADS[gpu.kernels] if is_padded else 1,
         joins_queries=True,
     )
@@ -148,11 +166,26 @@ def _blocks(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
     return mixer, config.hidden, "fp8" if row.kv_cache_dtype == "fp8" else "bf16"
 
 
-_BUILD: dict[str, Callable[[Any, Gpu], tuple[Mixer, int, str]]] = {"dsa": _latent, "msa": _blocks}
+def _compressed(row: Any, gpu: Gpu) -> tuple[Mixer, int, str]:
+    """Compressed attention at so many heads a GPU; groups of heads are split as heads are."""
+    config = read_model(MODELS[row.model])
+    mixers = [stack.mixer for stack in config.stacks if isinstance(stack.mixer, CompressedAttention)]
+    mixer = next(each for each in mixers if each.compressor and each.compressor.tokens == row.compress_ratio)
+    heads, padding = int(row.num_heads), FLASHMLA_HEADS[gpu.kernels]
+    groups = max(1, mixer.o_groups * heads // mixer.heads)
+    return replace(mixer, heads=heads, o_groups=groups, head_multiple=padding), config.hidden, PACKED_LATENT
+
+
+_BUILD: dict[str, Callable[[Any, Gpu], tuple[Mixer, int, str]]] = {
+    "dsa": _latent,
+    "csa": _compressed,
+    "hca": _compressed,
+    "msa": _blocks,
+}
 
 
 @lru_cache
-def _predictor() -> Learned:
+def _predictor() -> Predictor:
     """Estimates of the other kernels, as an engine runs them one after the other."""
     return make_predictor()
 

@@ -19,6 +19,7 @@ from infercast.fit.checks import in_microseconds, read_checked
 from infercast.fit.recurrent_tables import RECURRENT_FILES, read_recurrent
 from infercast.fit.repeats import merge_repeats
 from infercast.fit.rows import Rows
+from infercast.fit.sparse_modules import MODULE_FILES, read_module
 from infercast.fit.sparse_tables import SPARSE_FILES, read_sparse
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.elementwise import quantise
@@ -57,6 +58,9 @@ def read_table(path: Path, family: str) -> Iterator[Rows]:
         return
     if family in RECURRENT_FILES:
         yield from read_recurrent(path, family)
+        return
+    if family in MODULE_FILES:
+        yield from read_module(path, family)
         return
     table = read_checked(path, COLUMNS[family], MOE_FORMATS if family == "moe" else ())
     if "kernel" not in table:
@@ -178,5 +182,5 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
     "quantise": _quantise,
     "collective": _collective,
 }
-FILES = {family: f"{'quantize' if family == 'quantise' else family}.parquet" for family in _READERS} | SPARSE_FILES
-FILES |= RECURRENT_FILES
+FILES = {family: f"{'quantize' if family == 'quantise' else family}.parquet" for family in _READERS}
+FILES |= {**SPARSE_FILES, **MODULE_FILES, **RECURRENT_FILES}

@@ -18,6 +18,7 @@ from infercast.errors import FileFormatError, InputError
 from infercast.fit.boost import Settings, boost
 from infercast.fit.recipes import Recipe, measured_settings, pooled_recipe
 from infercast.fit.rows import Rows
+from infercast.fit.sparse_modules import MODULE_FAMILIES
 from infercast.fit.sparse_tables import SPARSE_FAMILIES
 from infercast.fit.spread import pooled_interval
 from infercast.fit.sweeps import read_sweep, sweep_folders
@@ -33,7 +34,7 @@ from infercast.predict.physics.moe import kernel_family
 
 Array = npt.NDArray[Any]
 
-FAMILY_OF_TABLE = {"quantise": "memory_bound", **SPARSE_FAMILIES}
+FAMILY_OF_TABLE = {"quantise": "memory_bound", **SPARSE_FAMILIES, **MODULE_FAMILIES}
 LEFT_OUT = ("trtllm",)
 """Engines whose kernels nobody here estimates ..."""
 ALL_ENGINES = ("scan", "convolution")
@@ -198,7 +199,8 @@ def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
         if 0 < np.count_nonzero(held_out) < held_out.size:
             trial = _boost(sample.part(~held_out), settings.lighter)
             # Where it is a small part of what was timed, nobody knows how wrong an estimate is.
-            held_out &= sample.weight >= KNOWN_SHARE
+            known = held_out & (sample.weight >= KNOWN_SHARE)
+            held_out = known if known.any() else held_out
             found.append(sample.residual[held_out] - trial.predict(sample.features[held_out]))
     misses = np.concatenate(found) if found else sample.residual - np.median(sample.residual)
     forest = _boost(sample, settings)

@@ -27,6 +27,7 @@ RECURRENT = {
     "scan": ("kind", "heads", "key_heads", "key_dim", "value_dim", "chunk"),
     "state_update": ("kind", "heads", "key_heads", "key_dim", "value_dim", "state_dtype"),
     "convolution": ("update", "channels"),
+    "gating": ("op", "heads", "key_heads"),
 }
 """What kernels of recurrent layers are compiled for."""
 LARGEST_TOKENS = 2048

@@ -56,6 +56,11 @@ class WeightFormat:
         return 0.5 + self.int4_scale_bytes if dtype == "int4" else bytes_of(dtype)
 
 
+def unquantised(base: str) -> WeightFormat:
+    """Everything in one format."""
+    return WeightFormat(*(base,) * 10, name=base)
+
+
 def with_base(weights: WeightFormat, base: str) -> WeightFormat:
     """The same format with another dtype for all that is not quantised."""
     changed: dict[str, Any] = {name: base for name in weights.__match_args__ if getattr(weights, name) == weights.base}

@@ -28,13 +28,18 @@ def bundled_config(name: str) -> dict[str, Any]:
     """The file of a bundled model: the keys of its config.json, and ``infercast`` with its sources."""
     found = bundled_name(name)
     if found is None:
-        raise unknown_model(name, model_names())
+        raise unknown_model(name, configs())
     return _load(found)
 
 
 def _load(name: str) -> dict[str, Any]:
     text = FOLDER.joinpath(f"{name}.json").read_text(encoding="utf-8")
     return cast(dict[str, Any], json.loads(text))
+
+
+def configs() -> dict[str, dict[str, Any]]:
+    """The files of all bundled models, for whoever compares one with them."""
+    return {name: _load(name) for name in model_names()}
 
 
 @cache

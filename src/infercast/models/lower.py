@@ -11,7 +11,7 @@ Token counts may be arrays, so one call lowers every step size that a run can me
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -112,9 +112,9 @@ def merge(calls: list[Call]) -> list[Call]:
     merged: dict[tuple[object, ...], Call] = {}
     for call in calls:
         values = (getattr(call.op, field.name) for field in fields(call.op))  # type: ignore[arg-type]
-        key = (call.name, *(value for value in values if not isinstance(value, np.ndarray)))
+        key = (call.name, call.beside, *(value for value in values if not isinstance(value, np.ndarray)))
         seen = merged.get(key)
-        merged[key] = call if seen is None else Call(call.name, call.op, seen.count + call.count)
+        merged[key] = call if seen is None else replace(call, count=seen.count + call.count)
     return list(merged.values())
 
 
@@ -134,7 +134,15 @@ def _norms(shard: Shard, stack: Stack, tokens: Size) -> list[Call]:
     calls = []
     for written in dict.fromkeys(formats):
         fused = shard.layout.fused_norms and shard.layout.tensor > 1
-        op = norm(tokens, shard.hidden, residual=True, dtype=weights.base, out_dtype=written, fused=fused)
+        op = norm(
+            tokens,
+            shard.hidden,
+            residual=True,
+            dtype=weights.base,
+            out_dtype=written,
+            fused=fused,
+            streams=stack.residuals,
+        )
         name = "norm" if written == weights.base else "norm_quantise"
         calls.append(Call(name, op, formats.count(written) * stack.layers))
     return calls

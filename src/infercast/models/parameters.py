@@ -78,7 +78,9 @@ def weight_bytes(config: ModelConfig) -> WeightBytes:
 
 def common_vectors(stack: Stack, hidden: int) -> int:
     """Norms, hyper-connections, routers, biases and sinks of a layer, on every GPU; not the experts'."""
-    between = (stack.norms + 2 * stack.mixing_values) * hidden
+    # What weighs earlier sums is a norm and a row for each norm.
+    norms = stack.norms * (3 if stack.residuals else 1)
+    between = (norms + 2 * stack.mixing_values) * hidden
     return between + stack.mixer.vectors(hidden) + stack.feed_forward.vectors(hidden)
 
 

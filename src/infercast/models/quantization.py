@@ -8,13 +8,15 @@ from typing import Any
 
 from infercast.errors import UnknownNameError, UnsupportedModelError
 from infercast.models.families import Fields, Layer
-from infercast.models.formats import WeightFormat
+from infercast.models.formats import WeightFormat, unquantised
 from infercast.models.module_names import ModuleNames, part_modules
 from infercast.models.schemes import AS_STORED, FAMILY_OF, Scheme, schemes
 
 BASE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16"}
 """A float32 checkpoint is served in bf16, as vLLM's ``auto`` does."""
 NO_NAMES = ModuleNames.parse(())
+HEAD_MODULES = ("mtp", "model.mtp", "re:.*mtp", "*mtp")
+"""How names of modules begin that predict further tokens."""
 IGNORE_KEYS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
 
 
@@ -52,6 +54,17 @@ def read_format(fields: Fields, layers: Sequence[Layer]) -> tuple[WeightFormat, 
     return _assemble(base, parts, head), kv_dtype
 
 
+def leaves_heads_alone(fields: Fields) -> bool:
+    """Whether a quantised checkpoint keeps the heads that predict further tokens in the base format."""
+    settings = _settings(fields)
+    if settings is None:
+        return False
+    ignored = [name for key in IGNORE_KEYS for name in _name_list(settings.raw(key))]
+    listed = settings.section("quantized_layers").values
+    named = any(name.startswith(HEAD_MODULES) for name in listed)
+    return any(name.startswith(HEAD_MODULES) for name in ignored) or (bool(listed) and not named)
+
+
 def override_format(name: str, weights: WeightFormat, layers: Sequence[Layer]) -> WeightFormat:
     """``weights`` quantised while loading: every linear layer but router and head (mxfp4: experts alone)."""
     if name in AS_STORED:
@@ -86,7 +99,7 @@ def _uniform(base: str, layers: Sequence[Layer], scheme: Scheme) -> WeightFormat
 
 
 def _assemble(base: str, parts: dict[str, Scheme], head: Scheme | None) -> WeightFormat:
-    plain = WeightFormat(*(base,) * 10, name=base)
+    plain = unquantised(base)
     if not parts:
         return plain
     stored = {part: scheme.weights for part, scheme in parts.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infercast.models.feed_forward import UNPADDED, Multiples
+from infercast.models.formats import unquantised
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import common_vectors
 from infercast.models.shard import Shard
@@ -45,9 +46,11 @@ def prediction_bytes(config: ModelConfig, layout: ParallelLayout, multiples: Mul
 
     Layers are split as the model's are; the product that joins their two inputs is on every GPU, in the base format.
     """
-    part, shard = config.prediction, config.shard(layout)
+    part = config.prediction
     if part is None:
         return 0.0
+    weights = config.weights if part.quantised else unquantised(config.weights.base)
+    shard = config.shard(layout)._replace(weights=weights)
     whole = config.hidden * (2 * config.hidden + part.norms)
     table = config.vocabulary * config.hidden / layout.tensor if part.own_table else 0.0
     layers = sum(stack.layers * _layer_bytes(shard, stack, multiples) for stack in part.stacks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +13,12 @@ from infercast.errors import FileFormatError, UnsupportedModelError
 from infercast.models.families import FAMILIES, VISION, Fields, architecture_of, gather
 from infercast.models.families.prediction import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
-from infercast.models.library import bundled_config, bundled_name, model_names
+from infercast.models.library import bundled_config, bundled_name, configs, model_names
+from infercast.models.nearest import nearest_shape
 from infercast.models.overrides import overridden
-from infercast.models.quantization import override_format, read_format
+from infercast.models.quantization import leaves_heads_alone, override_format, read_format
 from infercast.models.spec import ModelConfig
-from infercast.models.unknown_names import refused, unknown_model
+from infercast.models.unknown_names import refused, stand_in, unknown_model
 
 TEXT_KEYS = ("text_config", "llm_config", "language_config")
 LARGEST_FILE = 64 * 2**20
@@ -60,6 +62,8 @@ def read_model(
     vision = read_vision(architecture, Fields(found.values, found.where), hidden)
     notes = [SEEN if vision else UNSEEN] if architecture in VISION else []
     prediction = read_prediction(fields, layers, family.head_layers, family.heads, family.own_table)
+    if prediction and leaves_heads_alone(fields):
+        prediction = replace(prediction, quantised=False)
     notes += [PREDICTION] if prediction else []
     stacks, order = gather(layers)
     return ModelConfig(
@@ -95,7 +99,7 @@ def _find(source: str | os.PathLike[str] | Mapping[str, Any]) -> Source:
         return Source(bundled_config(alias), alias, f"bundled model {alias}")
     if not isinstance(source, str) or path.suffix == ".json":
         raise FileFormatError(path, "there is no such file")
-    raise unknown_model(text, model_names())
+    raise unknown_model(text, configs())
 
 
 def _from_folder(folder: Path) -> Source:
@@ -141,12 +145,13 @@ def _architecture(found: Source) -> str:
     if not named and not kind:
         raise FileFormatError(found.where, "neither architectures nor model_type says what kind of model this is")
     architecture = named[0] if named else architecture_of(kind)
-    if reason := refused().get(architecture):
-        raise UnsupportedModelError(f"{architecture} is not supported: {reason}")
     known = sorted({*FAMILIES, *VISION})
-    if architecture not in known:
-        raise UnsupportedModelError(f"{found.where}: {architecture} is not known; known: {', '.join(known)}")
-    return architecture
+    if architecture in known:
+        return architecture
+    instead = stand_in(nearest_shape(found.values, configs()))
+    if reason := refused().get(architecture):
+        raise UnsupportedModelError(f"{architecture} is not supported: {reason}{instead}")
+    raise UnsupportedModelError(f"{found.where}: {architecture} is not known; known: {', '.join(known)}{instead}")
 
 
 def _text_fields(found: Source, is_seeing: bool, defaults: Mapping[str, Any]) -> Fields:

@@ -28,6 +28,8 @@ class Stack:
     """Norms over the hidden size in each layer: 2 before the halves; 4 where the halves' outputs are normed too."""
     streams: int = 1
     """Residual streams between the halves; hyper-connections join and mix several, and do the norms (DeepSeek-V4)."""
+    residuals: int = 0
+    """Sums of earlier layers that each norm weighs and adds up before it norms (attention residuals of Kimi-K3)."""
 
     @property
     def mixing_values(self) -> int:
@@ -66,6 +68,8 @@ class PredictionPart:
     """Norms over the hidden size beside those of its layers: of both inputs, and of its output."""
     own_table: bool = False
     """Whether each head has a table of the vocabulary to itself (Step-3.5) and does not ask the model's."""
+    quantised: bool = True
+    """Whether its layers have the model's weight formats; else all of it is in the base format."""
 
 
 @dataclass(frozen=True, slots=True)

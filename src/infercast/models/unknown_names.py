@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
+from typing import Any
 
 from infercast.bundled import read_data
 from infercast.errors import InputError, UnknownNameError, UnsupportedModelError, near_names
+from infercast.models.nearest import nearest_size
 
 MOST_SUGGESTED = 3
 
@@ -24,15 +26,30 @@ def refused_names() -> dict[str, str]:
     return dict(read_data("refused_models.toml")["names"])
 
 
-def unknown_model(name: str, known: Iterable[str]) -> InputError:
-    """One sentence about a model that is not among the ``known``."""
+@cache
+def relatives() -> dict[str, str]:
+    """For such architectures the bundled model of the same makers or the same size that is most alike."""
+    return dict(read_data("refused_models.toml")["nearest"])
+
+
+def stand_in(name: str | None) -> str:
+    """The end of a sentence that names a model to forecast with instead."""
+    return f"; the nearest bundled model is {name}" if name else ""
+
+
+def unknown_model(name: str, bundled: Mapping[str, Mapping[str, Any]]) -> InputError:
+    """One sentence about a model that is not among those ``bundled``, of which the files are given."""
     plain = _plain(name)
+    sizes = {each: int(values["infercast"]["parameters"]) for each, values in bundled.items()}
     architecture = next((value for begin, value in refused_names().items() if plain.startswith(begin)), "")
     if reason := refused().get(architecture):
-        return UnsupportedModelError(f"{name} ({architecture}) is not supported: {reason}")
-    names = tuple(known)
-    hint = f"a path to its config.json works too, and `infercast models` lists the {len(names)} bundled names"
-    return UnknownNameError("model", name, names, hint, near=_near(plain, names), listed=False)
+        instead = stand_in(relatives().get(architecture) or nearest_size(plain, sizes))
+        return UnsupportedModelError(f"{name} ({architecture}) is not supported: {reason}{instead}")
+    near = _near(plain, bundled)
+    size = None if near else nearest_size(plain, sizes)
+    hint = f"a path to its config.json works too, and `infercast models` lists the {len(bundled)} bundled names"
+    hint += f"; the nearest in size is {size}" if size else ""
+    return UnknownNameError("model", name, bundled, hint, near=near, listed=False)
 
 
 def _plain(name: str) -> str:

@@ -47,14 +47,21 @@ class Elementwise:
 
 
 def norm(
-    rows: Size, width: int, *, residual: bool, dtype: str = "bf16", out_dtype: str = "bf16", fused: bool = False
+    rows: Size,
+    width: int,
+    *,
+    residual: bool,
+    dtype: str = "bf16",
+    out_dtype: str = "bf16",
+    fused: bool = False,
+    streams: int = 0,
 ) -> Elementwise:
     """RMS or layer norm over ``width`` values; with ``residual``, fused with the addition before it.
 
-    A ``fused`` one is part of the all-reduce before it: no launch of its own.
+    A ``fused`` one is part of the all-reduce before it: no launch of its own. ``streams`` more rows are added up.
     """
     value = bytes_of(dtype)
-    read = width * value * (2 if residual else 1)
+    read = width * value * ((2 if residual else 1) + streams)
     written = width * bytes_of(out_dtype) + (width * value if residual else 0)
     kind = ("add_norm" if residual else "norm") + ("" if out_dtype == dtype else "_quantise")
     kind = FUSED_NORM if fused else kind
@@ -139,6 +146,11 @@ def routing(rows: Size, experts: int, topk: int, dtype: str = "bf16") -> Element
 def copy(rows: Size, read: float, written: float | None = None) -> Elementwise:
     """Move so many bytes of each row, or clear some of what is written."""
     return Elementwise("activation", rows, read, read if written is None else written)
+
+
+def moved(rows: Size, read: float, written: float) -> Elementwise:
+    """Plain copies that every row is worth so many bytes of: gathering keys from blocks, translating their places."""
+    return Elementwise("activation", rows, read, written)
 
 
 def gated_norm(rows: Size, heads: int, width: int, dtype: str = "bf16") -> Elementwise:

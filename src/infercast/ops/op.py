@@ -49,3 +49,5 @@ class Call:
     name: str
     op: Op
     count: int = 1
+    beside: bool = False
+    """Runs on a stream of its own beside the kernels around it."""

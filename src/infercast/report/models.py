@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def render_models(models: Iterable[ModelConfig]) -> list[RenderableType]:
     """One line per model."""
-    columns = ("name", "architecture", "parameters", "active", "layers", "heads", "weights")
+    columns = ("name", "architecture", "total", "active", "layers", "heads", "weights")
     rows = [
         (
             model.name,
@@ -30,7 +30,7 @@ def render_models(models: Iterable[ModelConfig]) -> list[RenderableType]:
         )
         for model in models
     ]
-    legend = "active: parameters that one token uses. heads: query/key-value x width; MLA has one latent for all."
+    legend = "active: parameters one token uses. heads: query/key-value x width; of a latent (MLA); of a state."
     return [grid(columns, rows, text_columns=2, notes_at=(5, 6)), styled(legend, style="dim")]
 
 

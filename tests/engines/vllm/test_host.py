@@ -15,7 +15,7 @@ from infercast.models.read import read_model
 
 H200 = load_gpu("h200-sxm")
 WORDS = ("title", "source")
-DENSE = LaunchWork(layers=32, kernels=322, latent_layers=0, expert_layers=0, shared_expert_layers=0)
+DENSE = LaunchWork(layers=32, kernels=322, latent_layers=0, expert_layers=0, grouped_choice_layers=0)
 
 
 def test_the_bundled_host_is_complete_and_in_seconds():
@@ -37,7 +37,7 @@ def test_launching_by_hand_takes_longer_than_graphs():
 
 def test_a_full_graph_hides_the_layers():
     host = bundled_host(VllmHost, "vllm")
-    more = LaunchWork(layers=80, kernels=900, latent_layers=80, expert_layers=80, shared_expert_layers=80)
+    more = LaunchWork(layers=80, kernels=900, latent_layers=80, expert_layers=80, grouped_choice_layers=80)
     assert host.launching(Launch.FULL_GRAPH, more) == host.launching(Launch.FULL_GRAPH, DENSE)
     assert host.launching(Launch.PIECEWISE_GRAPHS, more) > 2 * host.launching(Launch.PIECEWISE_GRAPHS, DENSE)
 
@@ -64,7 +64,7 @@ def test_what_a_model_takes_to_launch(model, latent, experts, shared):
     config = read_model(model)
     work = launch_work(config, ParallelLayout(1), H200)
     assert work.layers == config.layers
-    assert (work.latent_layers, work.expert_layers, work.shared_expert_layers) == (latent, experts, shared)
+    assert (work.latent_layers, work.expert_layers, work.grouped_choice_layers) == (latent, experts, shared)
     assert 8 * work.layers < work.kernels < 30 * work.layers
 
 

@@ -13,7 +13,7 @@ import pytest
 from infercast.engines.vllm.kv import kv_layout
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import model_names
-from infercast.models.mixers import GroupedAttention, LatentAttention
+from infercast.models.mixers import GroupedAttention, LatentAttention, NoMixer
 from infercast.models.read import read_model
 
 with Path(__file__).with_name("kv_groups.csv").open(encoding="utf-8", newline="") as file:
@@ -39,4 +39,5 @@ def test_blocks_are_grouped_as_the_engine_groups_them(model):
 
 def test_no_bundled_model_of_plain_attention_is_missing():
     kinds = {name: {type(stack.mixer) for stack in read_model(name).stacks} for name in model_names()}
-    assert set(TABLE) == {name for name, found in kinds.items() if found <= {GroupedAttention, LatentAttention}}
+    plain = {GroupedAttention, LatentAttention, NoMixer}
+    assert set(TABLE) == {name for name, found in kinds.items() if found <= plain}

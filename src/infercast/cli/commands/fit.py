@@ -17,11 +17,14 @@ from infercast.hardware import load_gpu
 from infercast.report.validation.evaluation import render_evaluation
 
 SPARSE = ("index_scores", "paged_scores", "top_k", "compressed_top_k", "mla_attention", "hca_attention")
+MODULES = ("dsa", "csa", "hca", "msa")
 FAMILIES = (
     *("gemm", "attention_prefill", "attention_decode", "moe", "quantise", "collective"),
     *SPARSE,
     "hyper_connection",
     *("gdn", "kda", "mamba2"),
+    *(f"{kind}_{phase}_attention" for kind in MODULES for phase in ("prompt", "decode")),
+    *(f"{kind}_{phase}_module" for kind in MODULES for phase in ("prompt", "decode")),
 )
 TIERS = ("measured", "few-shot", "sibling", "unseen")
 

@@ -10,6 +10,7 @@ from infercast.errors import InputError
 from infercast.forecast.explain.step_calls import step_calls
 from infercast.ops import Call
 from infercast.ops.dtypes import tensor_rate_of
+from infercast.predict.adjust.beside import felt_seconds
 from infercast.predict.adjust.power import THROTTLED, throttle, throttle_decoding, weight_of
 from infercast.predict.estimate import Estimate, kind_of, total
 from infercast.predict.families import families_of
@@ -81,7 +82,9 @@ def estimate_shape(deployment: Deployment, shape: StepShape, *, explain: bool = 
     estimated = tuple(_estimate_call(deployment, call, explain) for call in calls.all)
     kernels = _throttled(deployment, calls.by_tokens, estimated, is_decode=shape.is_decode)
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
-    gap, host_seconds = deployment.host_model.gap_seconds, deployment.host_cost(shape).total
+    gap, host = deployment.host_model.gap_seconds, deployment.host_cost(shape)
+    waited = 0.0 if shape.is_decode else deployment.host_model.waited_share * (float(gpu.seconds) + gap)
+    host_seconds = host.waiting(waited).total
     return StepCost(kernels, gpu, gap, host_seconds, calls.launch.value, shape.num_tokens, calls.padded_tokens)
 
 
@@ -175,4 +178,6 @@ def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelC
         family = families_of(op)[0]
         achieved, limit, unit = family.moved(op) / seconds, family.bandwidth(op, gpu), "B/s"
     terms = deployment.predictor.explain(op, gpu) if explain else {}
+    if call.beside:
+        estimate = estimate.scaled(float(felt_seconds(call, seconds)) / (call.count * seconds))
     return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms)

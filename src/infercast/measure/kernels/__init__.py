@@ -14,7 +14,7 @@ from infercast.measure.kernels.experts import build_experts, launch_configuratio
 from infercast.measure.kernels.linear import build_gemm, heater
 from infercast.measure.kernels.recurrent import build_scan
 from infercast.measure.kernels.sparse import build_sparse
-from infercast.measure.kernels.states import build_convolution, build_update
+from infercast.measure.kernels.states import build_convolution, build_gating, build_update
 from infercast.measure.sections import Timing
 from infercast.measure.trace import repeat_for, time_launches, time_sustained
 from infercast.measure.workspace import POOL_SHARE, Workspace
@@ -30,6 +30,7 @@ BUILDERS = {
     "scan": build_scan,
     "state_update": build_update,
     "convolution": build_convolution,
+    "gating": build_gating,
     "sparse": build_sparse,
 }
 

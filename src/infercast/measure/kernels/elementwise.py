@@ -79,6 +79,13 @@ def _added_then_quantised(x: Any, residual: Any, weight: Any) -> tuple[Any, Any,
     return *_quantise(normed), kept
 
 
+def _gated_rms(x: Any, gate: Any, weight: Any) -> Any:
+    """Of recurrent layers: the norm of each head, times an activated gate."""
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(dim=-1, keepdim=True) + EPSILON) * weight.float()
+    return (normed * silu(gate.float())).to(x.dtype)
+
+
 def _activated_then_quantised(x: Any) -> tuple[Any, Any]:
     return _quantise(_gated(silu, x))
 
@@ -86,6 +93,7 @@ def _activated_then_quantised(x: Any) -> tuple[Any, Any]:
 EXPRESSIONS: dict[str, Callable[..., Any]] = {
     "norm": _rms,
     "head_norm": _rms,
+    "gated_norm": _gated_rms,
     "add_norm": _add_rms,
     "norm_quant": _normed_then_quantised,
     "add_norm_quant": _added_then_quantised,
@@ -148,6 +156,10 @@ def _operands(op: str, rows: int, shape: Shape, workspace: Workspace) -> tuple[t
         # A slice of the fused projection's output: rows lie apart.
         x = workspace.take(rows, heads + 2, width)
         return (x[:, :heads], workspace.take(width)), (x,)
+    if op == "gated_norm":
+        # The gate is a slice of the projection's output, one of two halves.
+        x, both = workspace.take(rows, heads, width), workspace.take(rows, 2 * heads, width)
+        return (x, both[:, heads:], workspace.take(width)), (x, both)
     if op == "rope":
         x = workspace.take(rows, heads * width)
         positions = torch.randint(0, 16_384, (rows,), device=workspace.device)

@@ -14,6 +14,7 @@ import torch
 
 from infercast.measure.case import Shape
 from infercast.measure.engines import need_vllm
+from infercast.measure.kernels.elementwise import build_elementwise
 from infercast.measure.kernels.recurrent import integers, parts_of, starts_of
 from infercast.measure.launch import SimpleLaunch
 from infercast.measure.workspace import Workspace
@@ -22,6 +23,7 @@ from infercast.ops.lengths import spread_lengths
 LINES = 513
 """Blocks of convolutions: the kernels are compiled for their number, which an engine fixes once."""
 BLACKWELL = 10
+SCAN_INPUTS = "scan_inputs"
 
 
 def build_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
@@ -127,6 +129,36 @@ _UPDATES: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
     "kda": _kimi_delta,
     "mamba2": _state_space,
 }
+
+
+def build_gating(shape: Shape, workspace: Workspace) -> SimpleLaunch:
+    """What lies between convolution, scan and output: heads split and gates worked out, or the gated norm."""
+    if shape["op"] != SCAN_INPUTS:
+        return build_elementwise(shape, workspace)
+    need_vllm()
+    from vllm.model_executor.layers.fla.ops.fused_gdn_prefill_post_conv import fused_post_conv_prep  # noqa: PLC0415
+
+    rows, heads, key_heads, width = (shape[name] for name in ("rows", "heads", "key_heads", "width"))
+    mixed = workspace.take(rows, (2 * key_heads + heads) * width)
+    gates = workspace.take(rows, heads), workspace.take(rows, heads)
+    decay = torch.zeros(heads, device=workspace.device)
+    bias = torch.ones(heads, dtype=torch.bfloat16, device=workspace.device)
+
+    def launch() -> None:
+        fused_post_conv_prep(
+            conv_output=mixed,
+            a=gates[0],
+            b=gates[1],
+            A_log=decay,
+            dt_bias=bias,
+            num_k_heads=key_heads,
+            head_k_dim=width,
+            head_v_dim=width,
+            apply_l2norm=True,
+            output_g_exp=False,
+        )
+
+    return SimpleLaunch("vllm", launch, (mixed, *gates))
 
 
 def build_convolution(shape: Shape, workspace: Workspace) -> SimpleLaunch:

@@ -27,7 +27,7 @@ SHARES = {
 }
 FAMILIES = tuple(SHARES)
 # Measured where they are named only: each layout of heads is tuned for longer than all its shapes are measured.
-ON_REQUEST = {"scan": 0.4, "state_update": 0.3, "convolution": 0.3}
+ON_REQUEST = {"scan": 0.4, "state_update": 0.25, "convolution": 0.25, "gating": 0.1}
 NAMES = (*FAMILIES, *ON_REQUEST)
 SOURCES: dict[tuple[str, ...], Callable[[], Iterator[Case]]] = {
     ("gemm",): gemm_cases,

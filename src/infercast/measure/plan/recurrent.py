@@ -60,12 +60,13 @@ SIGMAS = (0.0, 0.0, 0.5, 1.0)
 MOST_TOKENS, MOST_VALUES = 65_536, 2**28
 """Of a batch: tokens, and values of all heads."""
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+TOKENS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16_384)
 MOST_STATES = 2**30
 """Values of the states of a batch."""
 
 
 def recurrent_cases() -> Iterator[Case]:
-    """Scans over prompts, updates of states by one token, and convolutions."""
+    """Scans over prompts, updates of states by one token, convolutions, and what lies between them."""
     generator = np.random.default_rng(3)
     widths: set[int] = set()
     for layout in LAYOUTS:
@@ -73,6 +74,8 @@ def recurrent_cases() -> Iterator[Case]:
             prompts = _prompts(generator, layout.heads * layout.value_dim)
             yield Case("scan", {**prompts, **layout.columns, "chunk": layout.chunk, "state_dtype": "fp32"})
         yield from _updates(layout)
+        if layout.kind == "gdn":
+            yield from _gating(layout)
         if layout.channels not in widths:
             widths.add(layout.channels)
             yield from _convolutions(generator, layout.channels)
@@ -96,6 +99,13 @@ def _updates(layout: Layout) -> Iterator[Case]:
         for dtype in ("fp32", "bf16") if narrow else ("fp32",):
             if rows * state <= MOST_STATES:
                 yield Case("state_update", {"rows": rows, **layout.columns, "state_dtype": dtype})
+
+
+def _gating(layout: Layout) -> Iterator[Case]:
+    """Memory-bound kernels that no other layer has."""
+    for op, rows in ((op, rows) for op in ("scan_inputs", "gated_norm") for rows in TOKENS):
+        sizes = {"width": layout.value_dim, "heads": layout.heads, "key_heads": layout.key_heads}
+        yield Case("gating", {"dtype": "bf16", "op": op, "rows": rows, **sizes})
 
 
 def _convolutions(generator: Generator, channels: int) -> Iterator[Case]:

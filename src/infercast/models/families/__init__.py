@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from infercast.models.families.compressed import read_compressed, windowed_head
+from infercast.models.families.convolutional import read_lfm2, read_lfm2_moe
 from infercast.models.families.experts import after_dense_layers, experts_everywhere, qwen2_experts, qwen_experts
 from infercast.models.families.fields import Fields
+from infercast.models.families.granite import read_bamba, read_granite_hybrid
 from infercast.models.families.grouped import (
     every_layer,
     every_other_layer,
@@ -20,6 +22,7 @@ from infercast.models.families.grouped import (
     upper_layers,
 )
 from infercast.models.families.hybrid import last_attention, read_qwen_hybrid
+from infercast.models.families.kimi import read_kimi_linear
 from infercast.models.families.layers import Layer, gather
 from infercast.models.families.minimax import DEFAULTS as MINIMAX_M3
 from infercast.models.families.minimax import read_minimax_m3
@@ -27,6 +30,7 @@ from infercast.models.families.nemotron import nemotron_head, read_decilm, read_
 from infercast.models.families.prediction import HeadLayers, last_layer
 from infercast.models.families.sparse import indexed_head, read_indexed
 from infercast.models.families.special import mimo_v2_head, read_deepseek, read_gemma4, read_llama4, read_mimo_v2_flash
+from infercast.models.families.step import read_step, step_head
 from infercast.models.families.vision import VISION
 
 __all__ = ["FAMILIES", "VISION", "Family", "Fields", "Layer", "architecture_of", "gather"]
@@ -57,6 +61,7 @@ _qwen3 = partial(_biased, windows=upper_layers, qk_norm=True)
 _olmo = partial(_biased, windows=listed_layers, qk_norm=True)
 _minimax = partial(experts_everywhere, shared="shared_intermediate_size", router_bias="use_routing_bias")
 _gpt_oss = partial(experts_everywhere, router_bias=True, expert_bias=True)
+_STEP = Family(read_step, head_layers=step_head, own_table=True, defaults={"use_head_wise_attn_gate": True})
 
 FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": Family(_llama),
@@ -108,8 +113,15 @@ FAMILIES: dict[str, Family] = {
     "Qwen3NextForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention, heads=1),
     "Qwen3_5ForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention),
     "Qwen3_5MoeForCausalLM": Family(read_qwen_hybrid, head_layers=last_attention),
+    "KimiLinearForCausalLM": Family(read_kimi_linear),
     "NemotronHForCausalLM": Family(read_nemotron_h, head_layers=nemotron_head),
     "DeciLMForCausalLM": Family(read_decilm),
+    "GraniteMoeHybridForCausalLM": Family(read_granite_hybrid, tied=True),
+    "BambaForCausalLM": Family(read_bamba),
+    "Lfm2ForCausalLM": Family(read_lfm2, tied=True),
+    "Lfm2MoeForCausalLM": Family(read_lfm2_moe, tied=True),
+    "Step3p5ForCausalLM": _STEP,
+    "Step3p7FlashForCausalLM": _STEP,
 }  # fmt: skip
 
 # Where a file names no architecture, its model_type tells: the same name without capitals, in most cases.

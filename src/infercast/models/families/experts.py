@@ -7,6 +7,8 @@ from infercast.models.families.fields import Answer, Fields
 from infercast.models.families.layers import dense_feed_forward
 from infercast.models.feed_forward import ExpertFeedForward, FeedForward
 
+CHOSEN_KEYS = ("num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k")
+
 
 def routed_experts(
     fields: Fields,
@@ -22,7 +24,7 @@ def routed_experts(
     latent: int = 0,
 ) -> ExpertFeedForward:
     """Experts whose number and width are under these keys, of which ``num_experts_per_tok`` serve a token."""
-    experts, topk = fields.positive(count), fields.positive("num_experts_per_tok", "top_k_experts")
+    experts, topk = fields.positive(count), fields.positive(*CHOSEN_KEYS)
     if topk > experts:
         raise FileFormatError(fields.where, f"num_experts_per_tok is {topk}, more than the {experts} experts there are")
     return ExpertFeedForward(

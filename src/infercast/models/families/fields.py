@@ -83,11 +83,11 @@ class Fields(NamedTuple):
         found = self._checked(key, None, "a list of whole numbers", lambda value: _is_list(value, int))
         return None if found is None else [int(item) for item in found]
 
-    def number(self, key: str) -> float:
-        """A number above zero."""
-        if self.raw(key) is None:
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number above zero, required unless a default is given."""
+        if self.raw(key) is None and default is None:
             raise FileFormatError(self.where, f"the field {key} is missing; a number above zero is needed")
-        return float(self._checked(key, None, "a number above zero", lambda value: _is_number(value) and value > 0))
+        return float(self._checked(key, default, "a number above zero", lambda value: _is_number(value) and value > 0))
 
     def sections(self, key: str) -> list[Fields]:
         """A list of nested objects, each as fields of its own, empty when absent."""

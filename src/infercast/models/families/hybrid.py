@@ -56,7 +56,7 @@ def recurrent_layers(fields: Fields, interval: int) -> list[bool]:
     names = fields.words("layer_types")
     if not names:
         return [(index + 1) % interval != 0 for index in range(fields.layers)]
-    fields.a_layer("layer_types", names)
+    names = fields.a_layer("layer_types", names)
     unknown = sorted({*names} - {RECURRENT, FULL})
     if unknown:
         raise UnsupportedModelError(f"{fields.where}: {unknown[0]} layers are not modelled; known: {RECURRENT}, {FULL}")

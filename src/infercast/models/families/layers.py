@@ -20,6 +20,7 @@ class Layer(NamedTuple):
     feed_forward: FeedForward
     norms: int = 2
     streams: int = 1
+    residuals: int = 0
 
 
 def gather(layers: Sequence[Layer]) -> tuple[tuple[Stack, ...], tuple[int, ...]]:

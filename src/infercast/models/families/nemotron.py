@@ -22,7 +22,7 @@ def read_nemotron_h(fields: Fields) -> list[Layer]:
     if not kinds:
         raise FileFormatError(fields.where, "neither hybrid_override_pattern nor layers_block_type lists the layers")
     if fields.raw("num_hidden_layers") is not None:
-        fields.a_layer("hybrid_override_pattern", kinds)
+        kinds = fields.a_layer("hybrid_override_pattern", kinds)
     if len(kinds) > MOST_LAYERS:
         raise FileFormatError(fields.where, f"{len(kinds)} layers are more than {MOST_LAYERS}")
     return _half_layers(fields, kinds)
@@ -97,8 +97,7 @@ def _experts(fields: Fields) -> ExpertFeedForward:
 
 def read_decilm(fields: Fields) -> list[Layer]:
     """Nemotron Super and Ultra of 2025: Llama with layers that lost their attention or a part of their feed-forward."""
-    blocks = fields.sections("block_configs")
-    fields.a_layer("block_configs", blocks)
+    blocks = fields.a_layer("block_configs", fields.sections("block_configs"))
     return [_block(fields, block) for block in blocks]
 
 

@@ -106,6 +106,16 @@ def _moonvit(fields: Fields, text_hidden: int) -> VisionPart:
     return _encoder(count, hidden, fields.positive("vt_intermediate_size"), whole=whole)
 
 
+def _moonvit3(fields: Fields, text_hidden: int) -> VisionPart:
+    """Kimi-K3: MoonViT without biases, its heads wider than the hidden size together."""
+    hidden, count = fields.positive("vt_hidden_size"), fields.positive("vt_num_hidden_layers")
+    heads, inter = fields.positive("qkv_hidden_size", default=hidden), fields.positive("vt_intermediate_size")
+    positions = fields.positive("init_pos_emb_height") * fields.positive("init_pos_emb_width")
+    merged = 4 * hidden
+    whole = hidden * (_patch(fields) + positions + 2 * count + 1) + merged * (merged + text_hidden) + text_hidden
+    return VisionPart(count * 2 * hidden * (2 * heads + inter), whole)
+
+
 def _minimax(fields: Fields, text_hidden: int) -> VisionPart:
     """MiniMax-M3: two matrices to the language model, then two more for every four patches."""
     hidden, count = fields.positive("hidden_size"), fields.positive("num_hidden_layers")
@@ -128,6 +138,7 @@ VISION = {
     "Gemma3ForConditionalGeneration": VisionFamily("Gemma3ForCausalLM", _siglip),
     "Gemma4ForConditionalGeneration": VisionFamily("Gemma4ForCausalLM", _gemma4),
     "KimiK25ForConditionalGeneration": VisionFamily("DeepseekV3ForCausalLM", _moonvit),
+    "KimiK3ForConditionalGeneration": VisionFamily("KimiLinearForCausalLM", _moonvit3),
     "Llama4ForConditionalGeneration": VisionFamily("Llama4ForCausalLM", _llama4),
     "MiniMaxM3SparseForConditionalGeneration": VisionFamily("MiniMaxM3SparseForCausalLM", _minimax),
     "Mistral3ForConditionalGeneration": VisionFamily("MistralForCausalLM", _pixtral),

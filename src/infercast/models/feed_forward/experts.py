@@ -55,6 +55,11 @@ class ExpertFeedForward(FeedForward):
     """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
 
     @property
+    def has_plain_groups(self) -> bool:
+        """Whether the choice is from groups by plain scores (DeepSeek-V2), not by corrected ones."""
+        return self.grouped_choice and not self.router_bias
+
+    @property
     def description(self) -> str:
         """How many, how wide, and the width of shared ones."""
         shared = f" and {self.shared_inter:,} shared" if self.shared_inter else ""

@@ -7,6 +7,7 @@ from infercast.models.mixers.compressor import Compressor
 from infercast.models.mixers.delta_net import GatedDeltaNet, KimiDeltaAttention
 from infercast.models.mixers.grouped import GroupedAttention
 from infercast.models.mixers.indexer import Indexer
+from infercast.models.mixers.kimi_latent import KimiLatentAttention
 from infercast.models.mixers.latent import LatentAttention
 from infercast.models.mixers.mamba2 import Mamba2
 from infercast.models.mixers.mixer import Mixer
@@ -25,6 +26,7 @@ __all__ = [
     "GroupedAttention",
     "Indexer",
     "KimiDeltaAttention",
+    "KimiLatentAttention",
     "LatentAttention",
     "Mamba2",
     "Mixer",

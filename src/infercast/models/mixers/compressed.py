@@ -8,7 +8,7 @@ output goes through a product for each group of heads before the last one. Promp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from infercast.models.mixers.batches import Form, split_forms
 from infercast.models.mixers.cache import Cache
@@ -117,11 +117,16 @@ class CompressedAttention(Mixer):
             kind="normed_rope",
         )
         joined = self.q_lora_rank + self.head_dim
+        queries = [
+            *shard.linear("q_b_proj", tokens, width, self.q_lora_rank, formats, layers),
+            Call("q_norm_rope_write", insert, layers),
+        ]
+        # An indexer takes longer than queries do, so that they are what runs beside it.
+        queries = [replace(call, beside=True) for call in queries] if self.indexer else queries
         calls = [
             *shard.linear("qkv_a_proj", tokens, joined, shard.hidden, formats, layers),
             Call("qkv_a_norm", norm(tokens, joined, residual=False, dtype=weights.base), layers),
-            *shard.linear("q_b_proj", tokens, width, self.q_lora_rank, formats, layers),
-            Call("q_norm_rope_write", insert, layers),
+            *queries,
         ]
         if self.compressor:
             calls += self.compressor.token_calls(shard, tokens, layers, "")

@@ -44,13 +44,13 @@ class Compressor:
         return hidden * self._width + self.tokens * self.spans * self.head_dim + self.head_dim
 
     def token_calls(self, shard: Shard, tokens: Size, layers: int, prefix: str) -> list[Call]:
-        """What tokens bring, its way into the cache of states, and entries out of it."""
+        """What tokens bring, its way into the cache of states, and entries out of it: all beside queries and keys."""
         project = Gemm(tokens, self._width, shard.hidden, shard.weights.base, out_dtype="fp32")
         state, entry = 4.0 * self._width, self.entry_bytes / self.tokens
         return [
-            Call(f"{prefix}compress_proj", project, layers),
-            Call(f"{prefix}compress_save", copy(tokens, state, state), layers),
-            Call(f"{prefix}compress", copy(tokens, state, entry), layers),
+            Call(f"{prefix}compress_proj", project, layers, beside=True),
+            Call(f"{prefix}compress_save", copy(tokens, state, state), layers, beside=True),
+            Call(f"{prefix}compress", copy(tokens, state, entry), layers, beside=True),
         ]
 
     def caches(self) -> tuple[Cache, ...]:

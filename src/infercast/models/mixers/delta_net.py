@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from infercast.models.mixers.recurrent import RecurrentMixer, State
 from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm
-from infercast.ops.elementwise import copy, gated_norm, scan_inputs
+from infercast.ops.elementwise import gated_norm, moved, scan_inputs
 from infercast.ops.op import Size
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA
 
@@ -35,8 +35,8 @@ class GatedDeltaNet(RecurrentMixer):
 
     @property
     def label(self) -> str:
-        """Heads of values and of keys, and their width."""
-        return f"GDN {self.heads}/{self.key_heads} x {self.value_dim}"
+        """Heads of values and their width."""
+        return f"GDN {self.heads} x {self.value_dim}"
 
     @property
     def description(self) -> str:
@@ -91,7 +91,7 @@ class GatedDeltaNet(RecurrentMixer):
             *shard.linear("qkvz_proj", tokens, state.channels + width, shard.hidden, weights.of_recurrent, layers),
             Call("gates_proj", Gemm(tokens, gates, shard.hidden, value), layers),
             # What the recurrence writes to is cleared before.
-            Call("state_inputs", copy(tokens, 2 * gates, written=2 * (gates + width)), layers),
+            Call("state_inputs", moved(tokens, 2 * gates, 2 * (gates + width)), layers),
             Call("gated_norm", gated_norm(tokens, state.heads, self.value_dim, value), layers),
             *shard.linear("out_proj", tokens, shard.hidden, width, weights.of_recurrent, layers),
         ]
@@ -100,7 +100,8 @@ class GatedDeltaNet(RecurrentMixer):
         """Queries and keys are normed, gates worked out; the scan's output is copied to where it belongs."""
         state = self.state(shard)
         inputs = scan_inputs(tokens, state.channels, state.heads, shard.weights.base)
-        written = copy(tokens, 2 * state.heads * self.value_dim)
+        size = 2 * state.heads * self.value_dim
+        written = moved(tokens, size, size)
         return [Call("scan_inputs", inputs, layers), Call("scan_output", written, layers)]
 
 
@@ -131,6 +132,11 @@ class KimiDeltaAttention(RecurrentMixer):
     @property
     def _width(self) -> int:
         return self.heads * self.head_dim
+
+    @property
+    def update_convolutions(self) -> int:
+        """Kimi-K3's engines update queries, keys and values together."""
+        return 1 if self.full_rank_gate else self.convolutions
 
     def state(self, shard: Shard) -> State:
         """Heads are split; the matrices are fp32 whatever the model's format is."""
@@ -175,18 +181,23 @@ class KimiDeltaAttention(RecurrentMixer):
         weights, hidden = shard.weights, shard.hidden
         heads = shard.layout.share(self.heads)
         width, formats = heads * self.head_dim, shard.weights.of_recurrent
-        gates = 1 if self.full_rank_gate else 2
-        calls = [
-            *shard.linear("qkv_proj", tokens, width, hidden, formats, 3 * layers),
-            Call("update_proj", Gemm(tokens, heads, hidden, weights.base), layers),
-            *shard.linear("gate_down", tokens, self.head_dim, hidden, formats, gates * layers),
-            *shard.linear("gate_up", tokens, width, self.head_dim, formats, gates * layers),
-        ]
         if self.full_rank_gate:
-            calls += shard.linear("gate_proj", tokens, width, hidden, formats, layers)
+            # Its engines join all that comes from the hidden state.
+            joined = 4 * width + self.head_dim + heads
+            calls = [
+                *shard.linear("in_proj", tokens, joined, hidden, formats, layers),
+                *shard.linear("gate_up", tokens, width, self.head_dim, formats, layers),
+            ]
+        else:
+            calls = [
+                *shard.linear("qkv_proj", tokens, width, hidden, formats, 3 * layers),
+                Call("update_proj", Gemm(tokens, heads, hidden, weights.base), layers),
+                *shard.linear("gate_down", tokens, self.head_dim, hidden, formats, 2 * layers),
+                *shard.linear("gate_up", tokens, width, self.head_dim, formats, 2 * layers),
+            ]
         return [
             *calls,
-            Call("state_inputs", copy(tokens, 2 * heads, written=4 * heads + 2 * width), layers),
+            Call("state_inputs", moved(tokens, 2 * heads, 4 * heads + 2 * width), layers),
             Call("gated_norm", gated_norm(tokens, heads, self.head_dim, weights.base), layers),
             *shard.linear("o_proj", tokens, hidden, width, formats, layers),
         ]
@@ -194,4 +205,5 @@ class KimiDeltaAttention(RecurrentMixer):
     def prompt_calls(self, shard: Shard, layers: int, tokens: Size) -> list[Call]:
         """Queries and keys are normed; the scan's output is copied to where it belongs."""
         width = 2 * shard.layout.share(self.heads) * self.head_dim
-        return [Call("scan_inputs", copy(tokens, 2 * width), layers), Call("scan_output", copy(tokens, width), layers)]
+        inputs, output = moved(tokens, 2 * width, 2 * width), moved(tokens, width, width)
+        return [Call("scan_inputs", inputs, layers), Call("scan_output", output, layers)]

@@ -61,9 +61,11 @@ class Indexer:
 
     def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """Index queries, keys and weights, written as the scores need them."""
-        weights, width = shard.weights, self.heads * self.head_dim
+        formats, width = shard.weights.of_attention, self.heads * self.head_dim
+        # A compiler quantises the compressed query once for both of its products; DeepSeek-V4 runs without one.
+        ready = self.compressor is None
         return [
-            *shard.linear("index_q_proj", tokens, width, self.query_rank, weights.of_attention, layers),
+            *shard.linear("index_q_proj", tokens, width, self.query_rank, formats, layers, quantised=ready),
             Call("index_q_rope", self._queries(tokens), layers),
             *self._key_calls(shard, tokens, layers),
             Call("index_clear", copy(tokens, 0.0, 4.0 * self.topk), layers),
@@ -74,7 +76,8 @@ class Indexer:
         base = shard.weights.base
         if self.compressor:
             weigh = Gemm(tokens, self.heads, shard.hidden, base)
-            return [Call("index_weights", weigh, layers), *self.compressor.token_calls(shard, tokens, layers, "index_")]
+            side = Call("index_weights", weigh, layers, beside=True)
+            return [side, *self.compressor.token_calls(shard, tokens, layers, "index_")]
         write = Elementwise("kv_write", tokens, 2.0 * self.head_dim + 8, self.entry_bytes)
         return [
             Call("index_k_proj", Gemm(tokens, self.head_dim + self.heads, shard.hidden, base), layers),

@@ -46,7 +46,7 @@ class Mamba2(RecurrentMixer):
     @property
     def label(self) -> str:
         """Heads and their width."""
-        return f"Mamba2 {self.heads} x {self.head_dim}"
+        return f"SSM {self.heads} x {self.head_dim}"
 
     @property
     def description(self) -> str:

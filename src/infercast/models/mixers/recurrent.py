@@ -18,7 +18,7 @@ from infercast.models.shard import Shard
 from infercast.ops import Call, Scan, ShortConvolution, StateUpdate
 from infercast.ops.attention import Lengths
 from infercast.ops.dtypes import bytes_of
-from infercast.ops.elementwise import copy
+from infercast.ops.elementwise import moved
 from infercast.ops.op import Size
 
 
@@ -66,6 +66,11 @@ class RecurrentMixer(Mixer):
     copies: ClassVar[int] = 2
     """Copies of a prompt's state, out of the cache and back."""
 
+    @property
+    def update_convolutions(self) -> int:
+        """Those that convolve one new token of each sequence."""
+        return self.convolutions
+
     @abstractmethod
     def state(self, shard: Shard) -> State:
         """The state of a sequence on one GPU."""
@@ -107,7 +112,7 @@ class RecurrentMixer(Mixer):
         state = self.state(shard)
         scan = Scan(queries, sequences, chunk=self.chunk, dtype=shard.weights.base, **state.shape)
         size = state.values * bytes_of(state.dtype)
-        copied = Call("state_copy", copy(_count(queries, sequences), size), self.copies * layers)
+        copied = Call("state_copy", moved(_count(queries, sequences), size, size), self.copies * layers)
         return [*self.prompt_calls(shard, layers, _tokens(queries, sequences)), Call("scan", scan, layers), copied]
 
     def _update(self, shard: Shard, layers: int, queries: Lengths, sequences: Lengths | int) -> list[Call]:
@@ -134,16 +139,16 @@ class RecurrentMixer(Mixer):
         sequences: Lengths | int,
         update: bool = False,
     ) -> list[Call]:
-        state = self.state(shard)
+        state, kernels = self.state(shard), self.update_convolutions if update else self.convolutions
         op = ShortConvolution(
             tokens,
             _count(queries, sequences),
-            channels=state.channels // self.convolutions,
+            channels=state.channels // kernels,
             taps=state.taps,
             update=update,
             dtype=shard.weights.base,
         )
-        return [Call(name, op, self.convolutions * layers)]
+        return [Call(name, op, kernels * layers)]
 
 
 def _some(sequences: Lengths | int, chosen: Lengths) -> Lengths | int:

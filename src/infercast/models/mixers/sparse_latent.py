@@ -77,6 +77,8 @@ class SparseLatentAttention(LatentAttention):
         # Places in a sequence become places in the cache.
         places = copy(tokens, 8.0 * self.topk, 4.0 * self.topk + 4)
         calls += [Call("q_absorb", absorb, layers), Call("index_places", places, layers)]
+        # How many places each query has, counted from zero; FlashAttention also asks where each query starts.
+        calls.append(Call("index_counts", copy(tokens, 0.0, 4.0), layers if self.joins_queries else 2 * layers))
         if self.joins_queries:
             width = bytes_of(base) * heads * self.latent_dim
             calls.append(Call("q_join", copy(tokens, width, width), layers))

@@ -28,9 +28,8 @@ def scan_kernel(op: Scan, gpu: Gpu, profile: KernelProfile) -> str:
 
 
 def _variants(op: Scan, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
-    """Where a kernel is named, nothing measured of another stands for it."""
-    found = f"{op.kind}/{scan_kernel(op, gpu, profile)}"
-    return (found,) if op.kernel else tuple(dict.fromkeys((found, f"{op.kind}/{TRITON}")))
+    """Nothing measured of another library stands for it: they take a batch apart in different ways."""
+    return (f"{op.kind}/{scan_kernel(op, gpu, profile)}",)
 
 
 def _pipes(op: Scan, gpu: Gpu) -> Pipes:
