@@ -82,6 +82,11 @@ def _composed_layers(config: ModelConfig, layout: ParallelLayout) -> Counter[str
     return counts
 
 
+def compiles_kernels(config: ModelConfig, layout: ParallelLayout) -> bool:
+    """Whether layers have scans or indexers, whose kernels are compiled and tuned as the engine starts."""
+    return any(_composed_layers(config, layout)[kind] for kind in ("delta", "mamba", "sparse"))
+
+
 @lru_cache
 def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> LaunchWork:
     """Count what a step of the model takes to launch."""
