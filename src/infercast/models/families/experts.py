@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from infercast.errors import FileFormatError
 from infercast.models.families.fields import Answer, Fields
 from infercast.models.families.layers import dense_feed_forward
@@ -62,7 +64,10 @@ def deepseek_experts(fields: Fields) -> ExpertFeedForward:
     shared = fields.positive("moe_intermediate_size") * fields.count("n_shared_experts")
     # The bias that balances the experts without an auxiliary loss (DeepSeek-V3 report, 2.1.2).
     bias = fields.word("topk_method") == "noaux_tc"
-    return routed_experts(fields, "n_routed_experts", "moe_intermediate_size", shared_inter=shared, router_bias=bias)
+    experts = routed_experts(fields, "n_routed_experts", "moe_intermediate_size", shared_inter=shared, router_bias=bias)
+    # vLLM knows that GLM-5 routes in fp32, whose first configs do not say so.
+    wide = fields.word("moe_router_dtype") == "float32" or fields.word("model_type") == "glm_moe_dsa"
+    return replace(experts, router_dtype="fp32" if wide else "")
 
 
 def after_dense_layers(fields: Fields) -> list[FeedForward]:

@@ -48,6 +48,8 @@ class ExpertFeedForward(FeedForward):
     (Nemotron 3 Super and Ultra, Kimi-K3)."""
     latent_norm: bool = False
     """What comes out of the experts is normed before it is projected up (Kimi-K3)."""
+    router_dtype: str = ""
+    """The format that the router multiplies in; empty: the model's own (GLM-5: fp32, off the tensor cores)."""
     grouped_choice: bool = False
     """Experts are chosen from groups (DeepSeek), by scores in the router's own format."""
     reached: int | None = None
@@ -143,7 +145,7 @@ class ExpertFeedForward(FeedForward):
     def _routed_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """Router and fused experts: each expert's width split over the GPUs, or whole experts spread over them."""
         weights, layout = shard.weights, shard.layout
-        router = Gemm(tokens, self.experts, shard.hidden, weights.base)
+        router = Gemm(tokens, self.experts, shard.hidden, self.router_dtype or weights.base)
         calls = [Call("router", router, layers)]
         calls.append(Call("routing", routing(tokens, self.experts, self.topk, weights.base), layers))
         width = self.latent or shard.hidden

@@ -22,6 +22,9 @@ from infercast.ops.elementwise import copy
 from infercast.ops.op import Size
 from infercast.ops.recurrent import GATED_DELTA
 
+NORM_KERNELS = 2
+"""A norm with a gate is two kernels of the compiler: the squares, then what they scale. Both move about as much."""
+
 
 class State(NamedTuple):
     """What one GPU keeps of each sequence in one layer, and computes with."""
