@@ -22,8 +22,8 @@ SEEN_IN_ONE = {
 
 
 RECURRENT_WAIT = 0.7
-"""Of a step with prompts, the share of the GPU's time that the host waits for where every layer is recurrent: prompts of
-2,048 and 8,192 tokens of Nemotron 3 Nano, whose layers ask the GPU for sizes, and of Qwen3.5-35B-A3B."""
+"""Of a step with prompts, the share of the GPU's time that the host waits for where every layer is recurrent. Prompts
+of 2,048 and 8,192 tokens of Nemotron 3 Nano, whose layers ask the GPU for sizes, and of Qwen3.5-35B-A3B tell it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
