@@ -8,9 +8,9 @@ from infercast.ops import Call
 from infercast.ops.op import Quantity
 
 HIDDEN_SECONDS = 8e-6
-"""What others hide of such a kernel: about one product of few rows. With it published modules of DeepSeek-V4 that choose
-entries come out of their kernels within 5 % on an H200, for one sequence and 64 or 8 heads; one after the other, these
-kernels take 39 % and 46 % longer than the modules."""
+"""What others hide of such a kernel: about one product of few rows. With it published modules of DeepSeek-V4 that
+choose entries come out of their kernels within 5 % on an H200, for one sequence and 64 or 8 heads; one after the other,
+these kernels take 39 % and 46 % longer than the modules."""
 
 
 def felt_seconds(call: Call, each: Quantity) -> Quantity:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from infercast.predict.families.pipes import Array, Pipes, dram_seconds, product
 from infercast.predict.physics import index_scores, sparse_attention, top_k
 from infercast.predict.physics.attention_batch import Lengths, batch_of, single_of
 from infercast.predict.physics.sparse_batch import entries_of, pairs_of, phase_of
+
+if TYPE_CHECKING:
+    from infercast.predict.profile import KernelProfile
 
 ARCHIVE = "sparse"
 BLOCK_CHOICE = "blocks"
@@ -61,6 +64,13 @@ def _attention_work(op: SparseAttention, batch: Lengths) -> tuple[Quantity, Quan
         keys = keys + batch.x.smaller(batch.keys, float(op.window))
     both = op.head_dim + op.value_dim
     return 2.0 * op.heads * both * batch.total(pairs), op.bytes_per_key * batch.total(keys)
+
+
+def _attention_variants(op: SparseAttention, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
+    """Latents of one width are cached in two formats; others have one kernel on an architecture."""
+    kernel = profile.sparse.get(gpu.kernels, {}).get(f"{op.kind} {op.kv_dtype}", "")
+    ending = f"{phase_of(op)} {kernel}" if kernel else phase_of(op)
+    return f"{op.kind} {op.kv_dtype} {ending}", f"{op.kind} {ending}"
 
 
 def _ceiling_shape(op: Any, gpu: Gpu) -> list[Any]:
@@ -171,7 +181,7 @@ SPARSE_ATTENTION = Family(
     pipes=_products,
     limits=lambda op, gpu: product_limits(op, gpu, op.kv_bytes),
     work=_attention_work,
-    variants=lambda op, *_: (f"{op.kind} {op.kv_dtype} {phase_of(op)}", f"{op.kind} {phase_of(op)}"),
+    variants=_attention_variants,
     interval=(-0.35, 0.45),
     spread={"sparse_attention": 10.0},
     typical=lambda _: ("sparse_attention",),
