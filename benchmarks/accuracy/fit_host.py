@@ -34,7 +34,7 @@ from infercast.validate.measured import WARM_UP, MeasuredRun, read_measured
 
 NAMES = (
     "wake", "prompt_step", "piece_layer", "eager_step", "eager_kernel",
-    "latent_layer", "recurrent_layer", "sparse_layer", "expert_layer", "shared_expert_layer",
+    "latent_layer", "recurrent_layer", "sparse_layer", "expert_layer", "grouped_choice_layer",
 )  # fmt: skip
 ROUNDS, FIRST_STEP = 6, 1.25
 DUMMIES = "dummy models"
@@ -130,8 +130,8 @@ def _without_the_unknown(host: VllmHost, engines: list[Engine]) -> VllmHost:
         "latent_layer": any(each.latent_layers for each in work),
         "recurrent_layer": any(each.recurrent_layers for each in work),
         "sparse_layer": any(each.sparse_layers for each in work),
-        "shared_expert_layer": any(each.shared_expert_layers for each in work),
-        "expert_layer": any(each.expert_layers > each.shared_expert_layers for each in work),
+        "grouped_choice_layer": any(each.grouped_choice_layers for each in work),
+        "expert_layer": any(each.expert_layers > each.grouped_choice_layers for each in work),
     }
     return replace(host, **{name: 0.0 for name, is_known in known.items() if not is_known})
 

@@ -44,6 +44,7 @@ class Ours:
             steps_between_tokens=case.pipeline if case.is_async and case.v2_runner else 1,
             spares_lone_prompts=version.spares_lone_prompts,
             settles=version.settles,
+            opens_blocks=not version.needs_whole_blocks,
         )
         self.scheduler = Scheduler(limits, self.cache, case.steps_under_way, decode_together=case.pipeline == 1)
 

@@ -31,12 +31,9 @@ STATE = -1
 """In place of a window: recurrent layers."""
 
 
-OF_ONE_VERSION = ("pipeline-v1", "states-all", "states-align", "sync-states", "states-talk")
-
-
 def is_run(mode: str, version: str) -> bool:
-    """Whether a version has the mode: the V1 model runner with asynchronous pipelines and these states are 0.25's."""
-    return mode not in OF_ONE_VERSION or version == "0.25"
+    """Whether a version has the mode: the V1 model runner with asynchronous pipelines and all states are 0.25's."""
+    return mode not in ("pipeline-v1", "states-all") or version == "0.25"
 
 
 @dataclass
@@ -109,7 +106,7 @@ def draw(version: str, mode: str, seed: int) -> Case:
     if "states" in mode:
         case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
         case.states = {"states-off": "none", "states-all": "all", "states-align": "align"}.get(mode, "")
-        case.states = case.states or rng.choice(["all", "align"])
+        case.states = case.states or rng.choice(["all", "align"] if version == "0.25" else ["align"])
         case.caching, case.is_async = mode != "states-off", mode != "sync-states"
         case.max_num_batched_tokens = max(case.max_num_batched_tokens, size)
     talks = mode in ("conversation", "states-talk")

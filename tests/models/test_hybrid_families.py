@@ -16,7 +16,7 @@ from infercast.models.mixers import (
     Mamba2,
     NoMixer,
 )
-from infercast.models.parameters import weight_bytes
+from infercast.models.parameters import parameter_count, weight_bytes
 from infercast.models.rank import rank_weight_bytes
 from infercast.models.read import read_model
 from infercast.models.spread import divides
@@ -59,6 +59,15 @@ def test_steps_gate_each_head():
     assert calls["output_gate"][0].read_per_row == 2 * (32 * 128 + 32)
     assert sum(stack.layers for stack in config.stacks if stack.mixer.window == 512) == 33
     assert sum(stack.layers for stack in config.stacks if stack.feed_forward.experts) == 42
+
+
+def test_step_with_its_encoder_of_images():
+    text = bundled_config("step-3.7-flash")
+    vision = {"width": 1536, "layers": 47, "heads": 16, "mlp_ratio": 8960 / 1536, "image_size": 728, "patch_size": 14}
+    outer = {"architectures": ["Step3p7ForConditionalGeneration"], "text_config": text, "vision_config": vision}
+    config = read_model(outer)
+    assert config.stacks == read_model("step-3.7-flash").stacks
+    assert config.vision.parameters == pytest.approx(2.0e9, rel=0.1)  # the encoder is known as one of 1.9 B
 
 
 def test_windowed_layers_of_step_may_have_more_heads():
@@ -152,6 +161,39 @@ def test_granite_has_no_positions_and_a_shared_expert():
     assert config.stacks[0].feed_forward == ExpertFeedForward(72, 10, 768, shared_inter=1536)
 
 
+FALCON = {
+    "architectures": ["FalconH1ForCausalLM"],
+    "hidden_size": 1024,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "mamba_n_heads": 24,
+    "mamba_d_head": 64,
+    "mamba_d_state": 128,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 128,
+    "vocab_size": 32784,
+    "max_position_embeddings": 16384,
+    "tie_word_embeddings": False,
+}
+
+
+def test_falcon_h1_attends_beside_mamba():
+    config = read_model(FALCON)
+    assert parameter_count(config) == 521_411_104  # what the files of the 0.5B model hold
+    names = {call.name: call.count for call in token_calls(config, ParallelLayout(2), 16)}
+    assert (names["qkv_proj"], names["in_proj"], names["gated_norm"], names["all_reduce"]) == (36, 36, 36, 108)
+    assert "gated_norm_reduce" not in names, "its gate is not normed"
+    attention, state = config.stacks[0].mixer.caches(config.shard(ParallelLayout()))
+    assert (attention.bytes_per_token, state.bytes_per_token) == (2 * 2 * 64 * 2, 0)
+    assert state.bytes_per_sequence > 0
+    calls = attention_calls(config, ParallelLayout(), np.array([1, 9]), np.array([50, 9]))
+    assert {"attention", "scan", "state_update"} <= {call.name for call in calls}
+    assert config.stacks[0].mixer.divides(2)
+
+
 def test_pruned_layers_have_neither_norm_nor_kernels():
     config = read_model("llama-3.3-nemotron-super-49b")
     assert config.layers == 80
@@ -208,3 +250,22 @@ def test_wrong_files_are_refused_with_the_field(name, changes, message):
 )
 def test_published_names(name, meant):
     assert read_model(name).name == meant
+
+
+def parts(weights):
+    return weights.attention, weights.recurrent, weights.feed_forward, weights.experts
+
+
+def test_modules_of_nemotron_are_found_in_lists_of_what_is_quantised():
+    values = bundled_config("nemotron-3-nano-30b-a3b")
+    attention = [n for n, letter in enumerate(values["hybrid_override_pattern"]) if letter == "*"]
+    ignored = [f"backbone.layers.{n}.mixer.{name}_proj" for n in attention for name in "qkvo"]
+    settings = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head", *ignored]}
+    weights = read_model({**values, "quantization_config": settings}).weights
+    assert parts(weights) == ("bf16", "fp8", "fp8", "fp8")
+    home = "backbone.layers.{}.mixer.{}_proj"
+    named = {home.format(n, "experts.0.up"): {"quant_algo": "NVFP4"} for n in range(52)}
+    named |= {home.format(n, name): {"quant_algo": "FP8"} for n in range(52) for name in ("in", "out")}
+    mixed = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": named}
+    weights = read_model({**values, "quantization_config": mixed}).weights
+    assert parts(weights) == ("bf16", "fp8", "bf16", "nvfp4")

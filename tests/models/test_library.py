@@ -86,7 +86,6 @@ def test_a_published_model_that_is_refused_says_why(name, reason):
     ("name", "nearest"),
     [
         ("MiniMaxAI/MiniMax-M1-80k", "the nearest bundled model is minimax-m2.5"),
-        ("tiiuae/Falcon-H1-34B-Instruct", "the nearest bundled model is yi-34b"),
         ("someone/Something-405B-Chat", "lists the .* bundled names; the nearest in size is llama-3.1-405b"),
         ("someone/Something-0b", "bundled names$"),
     ],

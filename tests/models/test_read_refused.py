@@ -21,7 +21,7 @@ LLAMA = bundled_config("llama-3.1-8b")
     ("architecture", "missing"),
     [
         ("JambaForCausalLM", "Mamba layers are not modelled yet"),
-        ("FalconH1ForCausalLM", "attention and Mamba side by side"),
+        ("CohereForCausalLM", "attention and feed-forward side by side"),
     ],
 )
 def test_refused_by_the_name_of_what_is_missing(architecture, missing):

@@ -34,4 +34,5 @@ def test_a_step_and_its_kernels_agree():
     told = estimate_step(deployment, shape)
     assert float(told.gpu.seconds) + told.gap_seconds == pytest.approx(estimate.gpu_seconds[0], rel=0.01)
     hidden = [kernel for kernel in told.kernels if kernel.name == "index_compress_save"]
-    assert [kernel.seconds for kernel in hidden] == [0.0]
+    assert [kernel.seconds for kernel in hidden] == [pytest.approx(0.0, abs=1e-12)]
+    assert told.gpu.low < told.gpu.seconds < told.gpu.high

@@ -76,7 +76,6 @@ class PlainCache:
         self.shape = shape
         self.caching = caching
         self.sparse_windows = sparse_windows
-        self.common_tokens = 0
         self._groups = tuple(shape.group(number) for number in range(len(shape.windows)))
         self._new_states: set[tuple[int, BlockKey]] = set()
         self._names = PrefixNames(shape.block_size)
@@ -126,7 +125,6 @@ class PlainCache:
         while hit and not all(self._has_window(group, keys, hit) for group in windowed):
             hit -= 1
         holding.junction = longest if longest > hit else 0
-        self.common_tokens = (longest - hit) * self.shape.block_size
         return hit * self.shape.block_size
 
     def admit(self, holding: Holding, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> bool:
@@ -178,6 +176,19 @@ class PlainCache:
     def _missing(self, group: int, before: int, after: int) -> int:
         """Blocks that a group takes to grow; of aligned states it is the last one alone."""
         return min(1, after - before) if self.shape.aligned and group in self.shape.states else after - before
+
+    def renew(self, holding: Holding, num_tokens: int) -> None:
+        """The last state of a prompt counts as new as long as its sequence holds it, where windows are sparse."""
+        last = num_tokens // self.shape.block_size
+        if not (self.sparse_windows and self.shape.aligned and self.caching):
+            return
+        if not last or last != (holding.num_input - 1) // self.shape.block_size:
+            return
+        keys = holding.keys_up_to(last)
+        for group in self.shape.states:
+            table = holding.tables[group]
+            if last <= len(table) and table[last - 1] != NO_BLOCK:
+                self._new_states.add((group, keys[last - 1]))
 
     def new_step(self) -> None:
         """Another step is planned."""

@@ -219,7 +219,7 @@ class Scheduler:
         # The threshold comes first: a prompt that it cuts small enough may start even without chunked prefill.
         if self.chunk(missing, missing) > budget and not self.limits.chunked_prefill:
             return 0
-        new_tokens = self.aligned(sequence, num_cached, self.chunk(missing, budget), self.cache.common_tokens)
+        new_tokens = self.aligned(sequence, num_cached, self.chunk(missing, budget), starts=True)
         if not new_tokens:
             return 0
         if not self.cache.admit(sequence.holding, num_cached, new_tokens, num_tokens, self._most_under_way):
@@ -234,18 +234,32 @@ class Scheduler:
             return min(missing, budget, threshold)
         return min(missing, budget)
 
-    def aligned(self, sequence: Sequence, computed: int, new_tokens: int, common: int = 0) -> int:
+    def aligned(self, sequence: Sequence, computed: int, new_tokens: int, starts: bool = False) -> int:
         """As many tokens of a prompt as end with a block, where states are kept of such steps alone."""
         num_input, size = sequence.request.num_input, self._block_size
         known = num_input + sequence.num_produced
         if not self.cache.shape.aligned or computed >= max(num_input, known - 1):
             return new_tokens
+        end, parts_at = computed + new_tokens, sequence.holding.junction * size
+        if self.limits.opens_blocks:
+            return self.opened(computed, end, max(num_input, known - 1), known, parts_at)
         last = known - known % size
-        if computed + new_tokens < last:
+        if end < last:
             new_tokens -= new_tokens % size
         elif computed < last:
             new_tokens = min(new_tokens, last - computed)
+        common = parts_at - computed if starts else 0
         return common - common % size if size <= common < new_tokens else new_tokens
+
+    def opened(self, start: int, end: int, prompt_end: int, known: int, parts_at: int) -> int:
+        """The same where a step may end inside a block that is too large for it."""
+        size, limits = self._block_size, self.limits
+        most = min(limits.max_num_batched_tokens, limits.long_prefill_token_threshold or limits.max_num_batched_tokens)
+        if end < prompt_end and (end - end % size > start or size <= most):
+            end -= end % size
+        next_block = start - start % size + size if start % size else 0
+        stops = [known - 1 - (known - 1) % size, next_block, parts_at]
+        return max(0, min([stop for stop in stops if start < stop < end], default=end) - start)
 
     def put(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
         """Enter a sequence into the plan and count its tokens as computed; if it caught up, it samples a token."""
@@ -260,6 +274,7 @@ class Scheduler:
         known = reached if reached < known else known
         if known // self._block_size > sequence.holding.num_named:
             self.cache.name_full_blocks(sequence.holding, known)
+        self.cache.renew(sequence.holding, known)
         if self.settles:
             sequence.num_under_way += new_tokens
         if reached == sequence.num_tokens:

@@ -124,11 +124,13 @@ def states(seed: object, **changes: Any) -> Scenario:
     rng = Random(f"states {seed}")
     size, windows = rng.randint(1, 5), rng.choice([(0, 2), (2, 2, 0), (2, 0, 2), (2, 2, 2, 0)])
     groups = tuple(group for group, window in enumerate(windows) if window)
+    is_new = rng.random() < 0.4
     kind: dict[str, Any] = {
-        "kv_shape": KvShape(size, windows, states=groups, aligned=rng.random() < 0.6),
+        "kv_shape": KvShape(size, windows, states=groups, aligned=is_new or rng.random() < 0.6),
         "prefix_caching": True,
         "chunked_prefill": True,
-        "settles": False,
+        "settles": is_new,
+        "opens_blocks": is_new,
         "long_prefill_token_threshold": rng.choice([0, 0, size, 3 * size]),
         "tokens": rng.randint(size, 24),
     }

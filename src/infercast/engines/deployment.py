@@ -73,7 +73,7 @@ class Deployment:
     def host_cost(self, shape: StepShape) -> HostCost:
         """The host's part of a step."""
         launch, _ = self.graphs.launch(shape.num_tokens, shape.is_decode)
-        return self.host_model.cost(launch, len(shape.new_tokens), shape.num_tokens)
+        return self.host_model.cost(launch, len(shape.new_tokens), shape.num_tokens, len(shape.prompts))
 
     def timer(self) -> KernelTimer:
         """A step timer with every step size estimated; it may be called for any batch within the settings."""

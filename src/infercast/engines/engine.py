@@ -56,8 +56,12 @@ class HostModel(Protocol):
     def gap_seconds(self) -> float:
         """What the GPU idles between the kernels of one step."""
 
-    def cost(self, launch: Launch, num_sequences: int, num_tokens: int) -> HostCost:
-        """The host's part of a step."""
+    @property
+    def waited_share(self) -> float:
+        """The share of the GPU's time of a step with prompts that the host waits for while it launches."""
+
+    def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
+        """The host's part of a step, without such waits."""
 
     def borrowed_share(self, model: str) -> float:
         """The share of what launching a prompt costs that was seen in one other model only."""

@@ -136,13 +136,15 @@ class KernelTimer:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
             beside = [column[0] for column in time_decoding(num_decodes, computed + num_decodes)]
             attention = [*map(_together, attention, beside, self._attention_launches)]
-        return self._put_together(tokens, len(prompts) + num_decodes, sampled, attention)
+        return self._put_together(tokens, len(prompts) + num_decodes, len(prompts), sampled, attention)
 
-    def _put_together(self, tokens: int, sequences: int, sampled: int, attention: list[float]) -> StepEstimate:
+    def _put_together(
+        self, tokens: int, sequences: int, prompts: int, sampled: int, attention: list[float]
+    ) -> StepEstimate:
         """A step with prompts, whose attention kernels are timed."""
         launch, padded = self._prompting(tokens)
         seconds = self._token_seconds[padded] + self._row_seconds[sampled] + sum(attention)
-        host = self._host.cost(launch, sequences, tokens)
+        host = self._host.cost(launch, sequences, tokens, prompts)
         target = share = 0.0
         throttled = self._throttled_seconds[padded] + sum(attention)
         if seconds < self._limited_below[padded]:
@@ -152,6 +154,7 @@ class KernelTimer:
             attention = [(1.0 + share) * each for each in attention]
             seconds += share * throttled
         kernels = [[each] for each in attention]
+        host = host.waiting(self._host.waited_share * seconds)
         return StepEstimate([seconds], kernels, host, (padded, sampled), share, target, throttled)
 
     def kernel_seconds(
@@ -173,14 +176,15 @@ class KernelTimer:
         """What steps of so many decoding sequences have in common: row of tokens, host, and seconds by the tables."""
         launch, padded = self._graphs.launch(tokens, is_decode=True)
         row = self._decoding_row + padded
-        return row, self._host.cost(launch, tokens, tokens), self._token_seconds[row] + self._row_seconds[sampled]
+        return row, self._host.cost(launch, tokens, tokens, 0), self._token_seconds[row] + self._row_seconds[sampled]
 
     def _time_each(self, shape: StepShape, steps: int) -> StepEstimate:
         """Steps whose attention is timed for the length of each sequence."""
         queries, keys = np.array(shape.new_tokens), np.array(shape.new_tokens) + shape.computed
         if shape.prompts:
             (attention,) = self._time_sequences(queries, keys).tolist()
-            return self._put_together(shape.num_tokens, shape.num_sequences, shape.num_sampled, attention)
+            prompts = len(shape.prompts)
+            return self._put_together(shape.num_tokens, shape.num_sequences, prompts, shape.num_sampled, attention)
         keys = keys + np.arange(min(steps, MOST_BATCHES))[:, None]
         times = self._time_sequences(queries[None, :], keys)
         row, host, dense = self._decoding(shape.num_tokens, shape.num_sampled)

@@ -148,11 +148,6 @@ def copy(rows: Size, read: float, written: float | None = None) -> Elementwise:
     return Elementwise("activation", rows, read, read if written is None else written)
 
 
-def moved(rows: Size, read: float, written: float) -> Elementwise:
-    """Plain copies that every row is worth so many bytes of: gathering keys from blocks, translating their places."""
-    return Elementwise("activation", rows, read, written)
-
-
 def gated_norm(rows: Size, heads: int, width: int, dtype: str = "bf16") -> Elementwise:
     """Norm of each head, times a gate that is as wide."""
     size = heads * width * bytes_of(dtype)

@@ -6,7 +6,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from infercast.models.parameters import active_parameter_count, parameter_count, weight_bytes
+from infercast.models.parameters import (
+    active_parameter_count,
+    parameter_count,
+    prediction_parameter_count,
+    weight_bytes,
+)
 from infercast.models.spec import ModelConfig
 from infercast.report.layout import facts, grid, section, styled
 from infercast.units import format_bytes, format_count
@@ -52,16 +57,35 @@ def render_model(model: ModelConfig) -> list[RenderableType]:
             (f"{stack.layers} layers", f"{stack.mixer.description}; {stack.feed_forward.description}")
             for stack in model.stacks
         ),
+        *_prediction_rows(model),
         *(("note", note) for note in model.notes),
     ]
     return [section(model.name, facts(rows))]
+
+
+def _prediction_rows(model: ModelConfig) -> list[tuple[str, str]]:
+    """Heads that predict further tokens, where there are any."""
+    part = model.prediction
+    if part is None:
+        return []
+    halves = [half for stack in part.stacks for half in (stack.mixer, stack.feed_forward) if not half.is_empty]
+    counted = format_count(prediction_parameter_count(model))
+    words = "; ".join(half.description for half in halves)
+    return [("prediction", f"{part.heads} head{'s' if part.heads > 1 else ''}, {counted} parameters: {words}")]
 
 
 def model_dict(model: ModelConfig) -> dict[str, Any]:
     """One model as plain data."""
     counts = {"parameters": parameter_count(model), "active_parameters": active_parameter_count(model)}
     values = asdict(model)
-    # Whatever mixes tokens has always been called attention here.
+    values["stacks"] = _named_stacks(values["stacks"])
+    if values["prediction"]:
+        values["prediction"]["stacks"] = _named_stacks(values["prediction"]["stacks"])
+        counts["prediction_parameters"] = prediction_parameter_count(model)
+    return {**values, **counts, "weight_bytes": weight_bytes(model).total}
+
+
+def _named_stacks(stacks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Whatever mixes tokens has always been called attention here."""
     names = {"mixer": "attention"}
-    stacks = [{names.get(name, name): value for name, value in stack.items()} for stack in values["stacks"]]
-    return {**values, "stacks": stacks, **counts, "weight_bytes": weight_bytes(model).total}
+    return [{names.get(name, name): value for name, value in stack.items()} for stack in stacks]

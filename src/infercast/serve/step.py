@@ -101,6 +101,10 @@ class HostCost(NamedTuple):
     wake: float = 0.0
     """What launching takes longer in the first step after the engine had nothing to do: a CPU that slept is slow."""
 
+    def waiting(self, seconds: float) -> HostCost:
+        """The same where launching waits so long for the GPU."""
+        return self._replace(launch=self.launch + seconds) if seconds else self
+
     @property
     def total(self) -> float:
         """What the thread is busy for: no step can follow the one before it faster."""

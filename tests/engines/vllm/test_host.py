@@ -15,7 +15,7 @@ from infercast.models.read import read_model
 
 H200 = load_gpu("h200-sxm")
 WORDS = ("title", "source")
-DENSE = LaunchWork(layers=32, kernels=322, latent_layers=0, expert_layers=0, shared_expert_layers=0)
+DENSE = LaunchWork(layers=32, kernels=322, latent_layers=0, expert_layers=0, grouped_choice_layers=0)
 
 
 def test_the_bundled_host_is_complete_and_in_seconds():
@@ -37,22 +37,22 @@ def test_launching_by_hand_takes_longer_than_graphs():
 
 def test_a_full_graph_hides_the_layers():
     host = bundled_host(VllmHost, "vllm")
-    more = LaunchWork(layers=80, kernels=900, latent_layers=80, expert_layers=80, shared_expert_layers=80)
+    more = LaunchWork(layers=80, kernels=900, latent_layers=80, expert_layers=80, grouped_choice_layers=80)
     assert host.launching(Launch.FULL_GRAPH, more) == host.launching(Launch.FULL_GRAPH, DENSE)
     assert host.launching(Launch.PIECEWISE_GRAPHS, more) > 2 * host.launching(Launch.PIECEWISE_GRAPHS, DENSE)
 
 
 def test_sequences_and_prompt_tokens_cost_planning():
     model = VllmHostModel(bundled_host(VllmHost, "vllm"), DENSE)
-    one, many = (model.cost(Launch.FULL_GRAPH, count, count) for count in (1, 200))
+    one, many = (model.cost(Launch.FULL_GRAPH, count, count, 0) for count in (1, 200))
     assert many.plan > one.plan
     assert many.process > one.process
     assert (many.prepare, many.launch, many.wake) == (one.prepare, one.launch, one.wake)
-    assert model.cost(Launch.EAGER, 1, 8000).plan > model.cost(Launch.EAGER, 1, 600).plan
+    assert model.cost(Launch.EAGER, 1, 8000, 1).plan > model.cost(Launch.EAGER, 1, 600, 1).plan
 
 
 def test_the_total_is_what_the_thread_is_busy_for():
-    cost = VllmHostModel(bundled_host(VllmHost, "vllm"), DENSE).cost(Launch.FULL_GRAPH, 1, 1)
+    cost = VllmHostModel(bundled_host(VllmHost, "vllm"), DENSE).cost(Launch.FULL_GRAPH, 1, 1, 0)
     assert cost.total == pytest.approx(cost.plan + cost.prepare + cost.launch + cost.process)
 
 
@@ -64,22 +64,23 @@ def test_what_a_model_takes_to_launch(model, latent, experts, shared):
     config = read_model(model)
     work = launch_work(config, ParallelLayout(1), H200)
     assert work.layers == config.layers
-    assert (work.latent_layers, work.expert_layers, work.shared_expert_layers) == (latent, experts, shared)
+    assert (work.latent_layers, work.expert_layers, work.grouped_choice_layers) == (latent, experts, shared)
     assert 8 * work.layers < work.kernels < 30 * work.layers
 
 
 @pytest.mark.parametrize(
-    ("model", "latent", "recurrent", "sparse"),
+    ("model", "latent", "delta", "mamba", "sparse"),
     [
-        ("qwen3.5-35b-a3b", 0, 30, 0),
-        ("nemotron-3-nano-30b-a3b", 0, 23, 0),
-        ("deepseek-v3.2", 0, 0, 61),
-        ("deepseek-v4-flash", 2, 0, 41),
+        ("qwen3.5-35b-a3b", 0, 30, 0, 0),
+        ("nemotron-3-nano-30b-a3b", 0, 0, 23, 0),
+        ("deepseek-v3.2", 0, 0, 0, 61),
+        ("deepseek-v4-flash", 2, 0, 0, 41),
     ],
 )
-def test_layers_that_are_made_of_small_operations(model, latent, recurrent, sparse):
+def test_layers_that_are_made_of_small_operations(model, latent, delta, mamba, sparse):
     work = launch_work(read_model(model), ParallelLayout(1), H200)
-    assert (work.latent_layers, work.recurrent_layers, work.sparse_layers) == (latent, recurrent, sparse)
+    assert (work.latent_layers, work.recurrent_layers) == (latent, 0)
+    assert (work.delta_layers, work.mamba_layers, work.sparse_layers) == (delta, mamba, sparse)
 
 
 def test_quantising_is_fused_and_launched_with_its_neighbour():
@@ -145,6 +146,6 @@ def test_packed_experts_are_set_up_in_python_on_hopper_alone():
 def test_every_group_of_layers_has_inputs_of_its_own():
     work = launch_work(read_model("gemma-3-1b"), ParallelLayout(1), H200)
     host = bundled_host(VllmHost, "vllm")
-    prepare = VllmHostModel(host, work).cost(Launch.FULL_GRAPH, 1, 1).prepare
+    prepare = VllmHostModel(host, work).cost(Launch.FULL_GRAPH, 1, 1, 0).prepare
     assert work.kv_groups == 7
     assert prepare == pytest.approx(host.prepare + 6 * host.kv_group)

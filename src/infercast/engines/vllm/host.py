@@ -12,11 +12,18 @@ from infercast.serve.step import HostCost
 SEEN_IN_ONE = {
     "latent_layer": "deepseek-v2-lite",
     "recurrent_layer": "",
-    "sparse_layer": "",
-    "shared_expert_layer": "deepseek-v2-lite",
+    "delta_layer": "qwen3.5-35b-a3b",
+    "mamba_layer": "nemotron-3-nano-30b-a3b",
+    "sparse_layer": "glm-5",
+    "grouped_choice_layer": "deepseek-v2-lite",
     "packed_expert_layer": "gpt-oss-20b",
 }
 """Host times of layers that were seen in one model only, and the model; in none, those of the nearest layers stand."""
+
+
+RECURRENT_WAIT = 0.7
+"""Of a step with prompts, the share of the GPU's time that the host waits for where every layer is recurrent: prompts of
+2,048 and 8,192 tokens of Nemotron 3 Nano, whose layers ask the GPU for sizes, and of Qwen3.5-35B-A3B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +43,14 @@ class VllmHost(HostCosts):
     eager_kernel: float
     latent_layer: float
     recurrent_layer: float = 0.35e-3
+    delta_layer: float = 1.55e-3
+    mamba_layer: float = 1.0e-3
+    mamba_piece: float = 0.5e-3
+    mamba_prompt: float = 0.045e-3
+    mixed_layer: float = 0.4e-3
     sparse_layer: float = 0.50e-3
     expert_layer: float
-    shared_expert_layer: float
+    grouped_choice_layer: float
     packed_expert_layer: float
     process: float
     process_sequence: float
@@ -52,16 +64,18 @@ class VllmHost(HostCosts):
             self.prompt_step * work.stages
             + self.latent_layer * work.latent_layers
             + self.recurrent_layer * work.recurrent_layers
+            + self.delta_layer * work.delta_layers
+            + self.mamba_layer * work.mamba_layers
             + self.sparse_layer * work.sparse_layers
         )
         if launch is Launch.PIECEWISE_GRAPHS:
-            return by_hand + self.piece_layer * work.layers
+            return by_hand + self.piece_layer * work.layers + self.mamba_piece * work.mamba_layers
         return (
             by_hand
             + self.eager_step * work.stages
             + self.eager_kernel * work.kernels
             + self.expert_layer * work.expert_layers
-            + self.shared_expert_layer * work.shared_expert_layers
+            + self.grouped_choice_layer * work.grouped_choice_layers
             + self.packed_expert_layer * work.packed_expert_layers
         )
 
@@ -79,12 +93,23 @@ class VllmHostModel:
         """What the GPU idles between the kernels of one step."""
         return self._work.gap_seconds
 
-    def cost(self, launch: Launch, num_sequences: int, num_tokens: int) -> HostCost:
+    @property
+    def waited_share(self) -> float:
+        """Each recurrent layer waits for the GPU to come to it, so that the two work by turns in part."""
+        return RECURRENT_WAIT * (self._work.delta_layers + self._work.mamba_layers) / self._work.layers
+
+    def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
         """The host's part of a step."""
-        host = self._host
+        host, work = self._host, self._work
+        launching = self._launching[launch]
+        if num_prompts and (work.delta_layers or work.mamba_layers):
+            # Mamba2 asks for each prompt how many states to keep; sequences that decode run kernels of their own.
+            launching += host.mamba_prompt * work.mamba_layers * num_prompts
+            if num_prompts < num_sequences:
+                launching += host.mixed_layer * (work.delta_layers + work.mamba_layers)
         plan = host.plan + host.plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences)
         process = host.process + host.process_sequence * num_sequences
-        return HostCost(plan, self._prepare, self._launching[launch], process, host.wake)
+        return HostCost(plan, self._prepare, launching, process, host.wake)
 
     def borrowed_share(self, model: str) -> float:
         """The share of what launching a prompt costs that was seen in one other model only."""

@@ -14,13 +14,18 @@ from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.spec import ModelConfig
-from infercast.ops import Call
+from infercast.ops import Call, Scan
 from infercast.ops.elementwise import FUSED_NORM
 
 EXPERT_KERNELS, HEAD_KERNELS = 7, 8
 """Kernels that a layer of routed experts has beside the one it is counted as, and those of head and sampling."""
 PACKED_EXPERTS = ("GptOssForCausalLM",)
 """Architectures whose 4-bit experts run OpenAI's Triton kernels on Hopper; those of others run Marlin's."""
+RECURRENT = ("scan", "state_update", "convolution")
+"""Kernels that the host's time for a recurrent layer holds."""
+SCANS = {"gdn": "delta", "kda": "delta", "mamba2": "mamba"}
+"""What the host pays for a layer with a scan goes by its kind."""
+PROMPT = np.array([2])
 GAP_SECONDS = 0.15e-6
 """What a GPU idles between two kernels of a step beyond what their estimates hold, from decode steps on an H200."""
 
@@ -35,14 +40,18 @@ class LaunchWork(NamedTuple):
     """Layers with latent attention, which is made of many small operations in Python."""
     expert_layers: int
     """Layers with routed experts, whose kernels are launched from Python one after the other."""
-    shared_expert_layers: int
-    """Those with shared experts beside them."""
+    grouped_choice_layers: int
+    """Those whose experts are chosen from groups by plain scores, for which vLLM has no kernel: many operations."""
     kv_groups: int = 1
     """Groups of layers that have a block table of their own."""
     stages: int = 1
     """Processes that launch a part of the layers each."""
     recurrent_layers: int = 0
-    """Layers with a state, whose convolutions, scans and updates Python launches one after the other."""
+    """Layers with a state and no scan: short convolutions."""
+    delta_layers: int = 0
+    """Gated delta nets and Kimi's, whose convolutions, scans and copies of states Python launches one by one."""
+    mamba_layers: int = 0
+    """Mamba2, the same."""
     sparse_layers: int = 0
     """Layers that choose what they look at: the indexer and attention run apart, each by hand."""
     packed_expert_layers: int = 0
@@ -60,21 +69,28 @@ def _is_fused(call: Call) -> bool:
 
 
 def _composed_layers(config: ModelConfig, layout: ParallelLayout) -> Counter[str]:
-    """Layers whose token mixer is made of many operations, by what these are: a state, a choice or neither."""
+    """Layers whose token mixer is made of many operations, by what these are: a scan, a state, a choice or neither."""
     shard, counts = config.shard(layout), Counter[str]()
     for stack in config.stacks:
         if stack.mixer.is_composed:
+            calls = stack.mixer.sequence_calls(shard, 1, PROMPT, PROMPT)
+            scans = [call.op.kind for call in calls if isinstance(call.op, Scan)]
             caches = stack.mixer.caches(shard)
             kind = "sparse" if len(caches) > 1 else "latent"
-            counts["recurrent" if any(cache.bytes_per_sequence for cache in caches) else kind] += stack.layers
+            kind = "recurrent" if any(cache.bytes_per_sequence for cache in caches) else kind
+            counts[SCANS[scans[0]] if scans else kind] += stack.layers
     return counts
+
+
+def compiles_kernels(config: ModelConfig, layout: ParallelLayout) -> bool:
+    """Whether layers have scans or indexers, whose kernels are compiled and tuned as the engine starts."""
+    return any(_composed_layers(config, layout)[kind] for kind in ("delta", "mamba", "sparse"))
 
 
 @lru_cache
 def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> LaunchWork:
     """Count what a step of the model takes to launch."""
-    prompt = np.array([2])
-    calls = [*token_calls(config, layout, 2), *attention_calls(config, layout, prompt, prompt)]
+    calls = [*token_calls(config, layout, 2), *attention_calls(config, layout, PROMPT, PROMPT)]
     composed = _composed_layers(config, layout)
     experts = [stack for stack in config.stacks if stack.feed_forward.experts]
     weights = config.weights
@@ -85,17 +101,19 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> Launch
         and not weights.experts_kernel
         and gpu.kernels == "hopper"
     )
-    shared = (stack.layers for stack in experts if stack.feed_forward.shared_inter)
+    grouped = (stack.layers for stack in experts if stack.feed_forward.has_plain_groups)
     # The compiler makes one kernel of the norm after one half of a layer and the norm before the next.
     joined = sum((stack.norms - 2) * stack.layers for stack in config.stacks if stack.norms > 2)
     return LaunchWork(
         layers=sum(stack.layers for stack in config.stacks if not stack.mixer.is_empty),
-        kernels=sum(call.count for call in calls if not _is_fused(call)) - joined,
+        kernels=sum(call.count for call in calls if not _is_fused(call) and call.op.family not in RECURRENT) - joined,
         latent_layers=composed["latent"],
         recurrent_layers=composed["recurrent"],
+        delta_layers=composed["delta"],
+        mamba_layers=composed["mamba"],
         sparse_layers=composed["sparse"],
         expert_layers=sum(stack.layers for stack in experts),
-        shared_expert_layers=sum(shared),
+        grouped_choice_layers=sum(grouped),
         stages=layout.pipeline,
         kv_groups=kv_layout(config, layout, default_block_size(config, gpu)).shape.num_tables,
         packed_expert_layers=sum(stack.layers for stack in experts) if is_packed else 0,

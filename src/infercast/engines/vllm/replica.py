@@ -32,6 +32,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         steps_between_tokens=stages if settings.async_scheduling and is_v2 else 1,
         spares_lone_prompts=version.spares_lone_prompts,
         settles=version.settles,
+        opens_blocks=not version.needs_whole_blocks,
     )
     return Replica(
         timer=timer,

@@ -19,6 +19,10 @@ from infercast.serve.step import StepShape
 MOST_SEQUENCES = 2**20
 
 
+HIDDEN_SHARE = 1e-9
+"""What is left of a kernel that others hide."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelCost:
     """All launches of one kernel in a step."""
@@ -82,7 +86,9 @@ def estimate_shape(deployment: Deployment, shape: StepShape, *, explain: bool = 
     estimated = tuple(_estimate_call(deployment, call, explain) for call in calls.all)
     kernels = _throttled(deployment, calls.by_tokens, estimated, is_decode=shape.is_decode)
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
-    gap, host_seconds = deployment.host_model.gap_seconds, deployment.host_cost(shape).total
+    gap, host = deployment.host_model.gap_seconds, deployment.host_cost(shape)
+    waited = 0.0 if shape.is_decode else deployment.host_model.waited_share * (float(gpu.seconds) + gap)
+    host_seconds = host.waiting(waited).total
     return StepCost(kernels, gpu, gap, host_seconds, calls.launch.value, shape.num_tokens, calls.padded_tokens)
 
 
@@ -177,5 +183,6 @@ def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelC
         achieved, limit, unit = family.moved(op) / seconds, family.bandwidth(op, gpu), "B/s"
     terms = deployment.predictor.explain(op, gpu) if explain else {}
     if call.beside:
-        estimate = estimate.scaled(float(felt_seconds(call, seconds)) / (call.count * seconds))
+        # Hidden whole, its interval is still as wide as it is.
+        estimate = estimate.scaled(max(float(felt_seconds(call, seconds)) / (call.count * seconds), HIDDEN_SHARE))
     return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms)

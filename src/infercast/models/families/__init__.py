@@ -11,7 +11,7 @@ from infercast.models.families.compressed import read_compressed, windowed_head
 from infercast.models.families.convolutional import read_lfm2, read_lfm2_moe
 from infercast.models.families.experts import after_dense_layers, experts_everywhere, qwen2_experts, qwen_experts
 from infercast.models.families.fields import Fields
-from infercast.models.families.granite import read_bamba, read_granite_hybrid
+from infercast.models.families.granite import read_bamba, read_falcon_h1, read_granite_hybrid
 from infercast.models.families.grouped import (
     every_layer,
     every_other_layer,
@@ -118,6 +118,7 @@ FAMILIES: dict[str, Family] = {
     "DeciLMForCausalLM": Family(read_decilm),
     "GraniteMoeHybridForCausalLM": Family(read_granite_hybrid, tied=True),
     "BambaForCausalLM": Family(read_bamba),
+    "FalconH1ForCausalLM": Family(read_falcon_h1),
     "Lfm2ForCausalLM": Family(read_lfm2, tied=True),
     "Lfm2MoeForCausalLM": Family(read_lfm2_moe, tied=True),
     "Step3p5ForCausalLM": _STEP,

@@ -1,4 +1,4 @@
-"""Granite 4 and Bamba: Mamba2 with attention in some layers, and a feed-forward or experts in every one."""
+"""Granite 4 and Bamba: Mamba2, with attention in some layers; Falcon-H1: both in each layer, side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infercast.models.families.grouped import plain_networks
 from infercast.models.families.hybrid import state_dtype
 from infercast.models.families.layers import Layer, grouped_attention
 from infercast.models.feed_forward import DenseFeedForward, FeedForward
-from infercast.models.mixers import Mamba2
+from infercast.models.mixers import Mamba2, SideBySide
 
 KINDS = ("mamba", "attention")
 
@@ -36,6 +36,13 @@ def read_bamba(fields: Fields) -> list[Layer]:
     listed = set(fields.numbers("attn_layer_indices") or [])
     attending = [index in listed for index in range(fields.layers)]
     return _layers(fields, attending, plain_networks(fields), rotated=True)
+
+
+def read_falcon_h1(fields: Fields) -> list[Layer]:
+    """Falcon-H1: attention beside Mamba2 in every layer, whose gate most models do not norm."""
+    mamba = replace(_mamba(fields), normed=fields.flag("mamba_rms_norm"))
+    mixer = SideBySide(grouped_attention(fields), mamba)
+    return [Layer(mixer, network) for network in plain_networks(fields)]
 
 
 def _layers(fields: Fields, attending: list[bool], networks: Sequence[FeedForward], rotated: bool) -> list[Layer]:

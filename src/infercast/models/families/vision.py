@@ -127,6 +127,16 @@ def _minimax(fields: Fields, text_hidden: int) -> VisionPart:
     return _encoder(count, hidden, fields.positive("intermediate_size"), split=split, whole=whole)
 
 
+def _perception(fields: Fields, text_hidden: int) -> VisionPart:
+    """Step-3.7: a perception encoder, two convolutions that merge sixteen patches, one matrix to the language model."""
+    hidden, count = fields.positive("width"), fields.positive("layers")
+    inter = int(hidden * fields.number("mlp_ratio", default=4.0))
+    positions = (fields.positive("image_size") // fields.positive("patch_size")) ** 2
+    merging = 9 * hidden * 2 * hidden + 9 * 2 * hidden * 4 * hidden + 6 * hidden
+    whole = hidden * (_patch(fields) + positions + 2 * count + 4) + merging
+    return _encoder(count, hidden, inter, whole=whole, split=4 * hidden * text_hidden)
+
+
 class VisionFamily(NamedTuple):
     """An architecture with an encoder: the family that reads its text part, and what the encoder holds."""
 
@@ -148,6 +158,7 @@ VISION = {
     "Qwen3VLMoeForConditionalGeneration": VisionFamily("Qwen3MoeForCausalLM", _qwen3),
     "Qwen3_5ForConditionalGeneration": VisionFamily("Qwen3_5ForCausalLM", _qwen3),
     "Qwen3_5MoeForConditionalGeneration": VisionFamily("Qwen3_5MoeForCausalLM", _qwen3),
+    "Step3p7ForConditionalGeneration": VisionFamily("Step3p5ForCausalLM", _perception),
 }
 
 

@@ -21,7 +21,8 @@ BESIDE_DENSE = ("experts", "moe.experts")
 """Beside a dense feed-forward called mlp, the experts have a place of their own (Gemma 4)."""
 WHOLE_SHARED_EXPERTS = (
     "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration", "Llama4ForCausalLM",
-    "Llama4ForConditionalGeneration",
+    "Llama4ForConditionalGeneration", "NemotronHForCausalLM", "Qwen3NextForCausalLM", "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
 )  # fmt: skip
 """Where GPUs compute shared experts whole, for a share of the tokens each, once experts are spread over copies."""
 
@@ -53,6 +54,11 @@ class ExpertFeedForward(FeedForward):
     """How many experts tokens go to at all, where a router without training leaves most of them out."""
     routing: str = "uniform"
     """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
+
+    @property
+    def has_plain_groups(self) -> bool:
+        """Whether the choice is from groups by plain scores (DeepSeek-V2), not by corrected ones."""
+        return self.grouped_choice and not self.router_bias
 
     @property
     def description(self) -> str:

@@ -32,6 +32,11 @@ class FeedForward(ABC):
     """Whether the norm before it also quantises what it writes, where activations are quantised."""
 
     @property
+    def has_plain_groups(self) -> bool:
+        """Whether routed experts are chosen from groups by plain scores, for which engines have no kernel."""
+        return False
+
+    @property
     @abstractmethod
     def description(self) -> str:
         """A few words for the page of one model."""

@@ -14,6 +14,7 @@ from infercast.models.mixers.mixer import Mixer
 from infercast.models.mixers.none import NoMixer
 from infercast.models.mixers.recurrent import RecurrentMixer
 from infercast.models.mixers.short_convolution import GatedConvolution
+from infercast.models.mixers.side_by_side import SideBySide
 from infercast.models.mixers.sparse_latent import SparseLatentAttention
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "Mixer",
     "NoMixer",
     "RecurrentMixer",
+    "SideBySide",
     "SparseLatentAttention",
 ]

@@ -25,8 +25,8 @@ class Form(NamedTuple):
         return self.queries, self.keys, self.sequences
 
     def num_entries(self, tokens: int = 1) -> Size:
-        """Entries of all sequences, one for so many tokens."""
-        return self._sum(self.keys // tokens)
+        """Entries of all sequences, one for so many tokens; one that has begun counts."""
+        return self._sum(-(-self.keys // tokens))
 
     def num_recent(self, window: int) -> Size:
         """Tokens of all sequences that a new one sees in its window."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from infercast.models.mixers.recurrent import RecurrentMixer, State
 from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm
-from infercast.ops.elementwise import gated_norm, moved, scan_inputs
+from infercast.ops.elementwise import copy, gated_norm, scan_inputs
 from infercast.ops.op import Size
 from infercast.ops.recurrent import GATED_DELTA, KIMI_DELTA
 
@@ -91,7 +91,7 @@ class GatedDeltaNet(RecurrentMixer):
             *shard.linear("qkvz_proj", tokens, state.channels + width, shard.hidden, weights.of_recurrent, layers),
             Call("gates_proj", Gemm(tokens, gates, shard.hidden, value), layers),
             # What the recurrence writes to is cleared before.
-            Call("state_inputs", moved(tokens, 2 * gates, 2 * (gates + width)), layers),
+            Call("state_inputs", copy(tokens, 2 * gates, 2 * (gates + width)), layers),
             Call("gated_norm", gated_norm(tokens, state.heads, self.value_dim, value), layers),
             *shard.linear("out_proj", tokens, shard.hidden, width, weights.of_recurrent, layers),
         ]
@@ -101,7 +101,7 @@ class GatedDeltaNet(RecurrentMixer):
         state = self.state(shard)
         inputs = scan_inputs(tokens, state.channels, state.heads, shard.weights.base)
         size = 2 * state.heads * self.value_dim
-        written = moved(tokens, size, size)
+        written = copy(tokens, size)
         return [Call("scan_inputs", inputs, layers), Call("scan_output", written, layers)]
 
 
@@ -197,7 +197,7 @@ class KimiDeltaAttention(RecurrentMixer):
             ]
         return [
             *calls,
-            Call("state_inputs", moved(tokens, 2 * heads, 4 * heads + 2 * width), layers),
+            Call("state_inputs", copy(tokens, 2 * heads, 4 * heads + 2 * width), layers),
             Call("gated_norm", gated_norm(tokens, heads, self.head_dim, weights.base), layers),
             *shard.linear("o_proj", tokens, hidden, width, formats, layers),
         ]
@@ -205,5 +205,5 @@ class KimiDeltaAttention(RecurrentMixer):
     def prompt_calls(self, shard: Shard, layers: int, tokens: Size) -> list[Call]:
         """Queries and keys are normed; the scan's output is copied to where it belongs."""
         width = 2 * shard.layout.share(self.heads) * self.head_dim
-        inputs, output = moved(tokens, 2 * width, 2 * width), moved(tokens, width, width)
+        inputs, output = copy(tokens, 2 * width), copy(tokens, width)
         return [Call("scan_inputs", inputs, layers), Call("scan_output", output, layers)]

@@ -18,7 +18,7 @@ from infercast.models.shard import Shard
 from infercast.ops import Call, Scan, ShortConvolution, StateUpdate
 from infercast.ops.attention import Lengths
 from infercast.ops.dtypes import bytes_of
-from infercast.ops.elementwise import moved
+from infercast.ops.elementwise import copy
 from infercast.ops.op import Size
 
 
@@ -112,7 +112,7 @@ class RecurrentMixer(Mixer):
         state = self.state(shard)
         scan = Scan(queries, sequences, chunk=self.chunk, dtype=shard.weights.base, **state.shape)
         size = state.values * bytes_of(state.dtype)
-        copied = Call("state_copy", moved(_count(queries, sequences), size, size), self.copies * layers)
+        copied = Call("state_copy", copy(_count(queries, sequences), size), self.copies * layers)
         return [*self.prompt_calls(shard, layers, _tokens(queries, sequences)), Call("scan", scan, layers), copied]
 
     def _update(self, shard: Shard, layers: int, queries: Lengths, sequences: Lengths | int) -> list[Call]:

@@ -28,12 +28,13 @@ UPDATE_FEATURES = (
     "log_microseconds",
 )
 OVERLAP = 4.0
-UNIT = 128.0 * 128.0
+WIDTH = 128.0
+UNIT = WIDTH * WIDTH
 """Values of the states that cycles were fitted on."""
 
 
 class _Kernel(NamedTuple):
-    """Fitted to tables of A100, L40S, H100 and H200 together."""
+    """Fitted to tables of L40S, H100 and H200 together, that of a state space to our own of an H200."""
 
     launch: float
     """Cycles of a launch with one state."""
@@ -46,13 +47,15 @@ class _Kernel(NamedTuple):
     l2: float
     """Share of L2's bandwidth."""
     block: float
-    """Cycles of a multiprocessor with one state."""
+    """Cycles of a multiprocessor with one state ..."""
+    wide: float = 0.0
+    """... and the power of its width that they grow by beside its size: rows of a state are held in registers."""
 
 
 KERNELS = {
-    GATED_DELTA: _Kernel(7800.0, 0.91, 0.73, 20.0, 0.53, 3200.0),
-    KIMI_DELTA: _Kernel(7700.0, 0.82, 0.72, 5.5, 0.50, 1000.0),
-    MAMBA2: _Kernel(7800.0, 0.85, 0.73, 10.0, 0.53, 3200.0),
+    GATED_DELTA: _Kernel(7800.0, 0.91, 0.73, 20.0, 0.53, 2200.0),
+    KIMI_DELTA: _Kernel(6500.0, 0.88, 0.72, 5.5, 0.53, 1000.0),
+    MAMBA2: _Kernel(3800.0, 0.88, 0.73, 10.0, 0.60, 2600.0, 2.0),
 }
 
 
@@ -67,7 +70,7 @@ class Updating:
         op, gpu, kernel, x = self.op, self.gpu, self.kernel, kit_of(rows)
         one = StateUpdate(1, op.heads, op.key_heads, op.key_dim, op.value_dim, op.kind, op.dtype, op.state_dtype)
         states, moved = rows * one.state_bytes, rows * (one.bytes_read + one.bytes_written)
-        blocks = rows * (op.heads * op.key_dim * op.value_dim / UNIT)
+        blocks = rows * (op.heads * op.key_dim * op.value_dim / UNIT * (op.key_dim / WIDTH) ** kernel.wide)
         launch = x.like(moved, kernel.launch / gpu.boost_clock)
         missed = x.miss_share(states, gpu.l2_bytes * kernel.cache, kernel.cliff)
 

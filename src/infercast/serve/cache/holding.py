@@ -75,7 +75,8 @@ class Holding:
     """What one sequence holds of the cache."""
 
     __slots__ = (
-        "earlier", "first", "index", "left_behind", "length", "named", "num_input", "path", "shared", "spans", "tails"
+        "earlier", "first", "index", "junction", "left_behind", "length", "named", "num_input", "path", "shared",
+        "spans", "tails",
     )  # fmt: skip
 
     def __init__(self, index: int, path: Path, num_input: int, num_groups: int) -> None:
@@ -97,6 +98,8 @@ class Holding:
         """Of each group, what it holds that others can find, in order; None: nothing."""
         self.left_behind = False
         """Whether some of its own blocks may still be findable from before it was preempted."""
+        self.junction = 0
+        """Blocks up to where some layers found it, and others have forgotten it; 0: nothing beyond what all have."""
         self.tails: dict[int, SequenceOf[range]] = {}
         """For some groups, which blocks become findable when they are full; otherwise all do."""
 

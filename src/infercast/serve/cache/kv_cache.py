@@ -1,13 +1,6 @@
 """The paged KV cache: blocks that sequences hold, and full blocks that later requests may find again.
 
-Whoever asks for memory receives it or is told no. Blocks have no numbers, for nobody can tell one from another: what
-counts is how many are held and what can still be found. A free block is, in the order in which it is handed out,
-*blank* (nothing can be found in it) or *unused* (complete and findable, least recently used first; handing it out
-forgets its content).
-
-Only content that somebody may look for is kept by name: the shared beginnings of prompts, and what a sequence leaves
-behind before it is done. What a request that is done has computed on its own is never asked for again, so its blocks
-wait to be handed out as one *run* without a name.
+Whoever asks for memory receives it or is told no.
 
 A model whose layers look at different spans of the past (sliding windows) has one block table a kind of layer, called
 a group; blocks of all groups come from the same pool. Recurrent layers whose states can be found again are groups too:
@@ -16,19 +9,14 @@ a block of theirs is the state where it ends, and the next token looks at the la
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
-from infercast.serve.cache.holding import Bundle, Holding, Line, Span
-from infercast.serve.cache.lookup import Lookup
+from infercast.serve.cache.holding import Holding
 from infercast.serve.cache.paths import Path, PrefixPaths
+from infercast.serve.cache.pool import BlockPool, Pieces
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.workload.request import Request
 
-Pieces = tuple[tuple[int, int], ...]
-"""Blocks from one position to another, in order."""
 
-
-class KvCache:
+class KvCache(BlockPool):
     """``num_blocks`` blocks that all groups of layers share.
 
     With ``sparse_windows``, a group with a window keeps only those blocks findable from which the same prompt, or one
@@ -36,32 +24,17 @@ class KvCache:
     """
 
     def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True, sparse_windows: bool = False) -> None:
-        self.num_blocks = num_blocks
-        self.num_held = 0
-        """Blocks that somebody holds."""
-        self.common_tokens = 0
-        """Tokens that some layers found beyond those of the last `longest_prefix`, and others have forgotten."""
+        super().__init__(num_blocks, shape, caching=caching)
         self.shape = shape
-        self.caching = caching
         self.sparse_windows = sparse_windows
-        self.num_groups = len(shape.windows)
         self._block_size = shape.block_size
         self._groups = tuple(map(shape.group, range(self.num_groups)))
         self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
         self._is_aligned = shape.aligned and bool(shape.states)
+        self.renews = self._is_aligned and sparse_windows
         self._new_states: set[tuple[int, int]] = set()
         """Edges and positions of states that become findable by the step that is being planned."""
         self._paths = PrefixPaths(shape.block_size)
-        self._num_blank = num_blocks
-        # What was given back together, and runs (whole numbers) with as many blocks as they have.
-        self._unused: OrderedDict[Bundle | int, int] = OrderedDict()
-        self._num_runs = 0
-        self._lookup = Lookup(shape)
-
-    @property
-    def num_free(self) -> int:
-        """Blocks that nobody holds, findable ones among them."""
-        return self.num_blocks - self.num_held
 
     def path(self, request: Request) -> Path:
         """The blocks that a request may have in common with others."""
@@ -75,10 +48,10 @@ class KvCache:
         if not holding.left_behind:
             most = min(most, holding.shared)
         hit, longest = self._lookup(holding, most) if most else (0, 0)
-        self.common_tokens = (longest - hit) * self._block_size
+        holding.junction = longest if longest > hit else 0
         if self.sparse_windows:
             for group in self._windowed:
-                holding.tails[group] = self._lookup.tails(group, holding, longest if longest > hit else 0)
+                holding.tails[group] = self._lookup.tails(group, holding, holding.junction)
         return hit * self._block_size
 
     def admit(self, holding: Holding, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> bool:
@@ -162,35 +135,21 @@ class KvCache:
         """Another step is planned: what the last one computes can be relied on."""
         self._new_states.clear()
 
+    def renew(self, holding: Holding, num_tokens: int) -> None:
+        """Where windows are sparse, the last state of a prompt counts as new as long as its sequence holds it."""
+        last = num_tokens // self._block_size
+        if last and last == (holding.num_input - 1) // self._block_size and last <= holding.shared:
+            held = holding.first[self.shape.states[0]] <= last - 1 < holding.length or last - 1 in holding.earlier
+            if held:
+                self._new_states.add((self._edge(holding, last - 1), last - 1))
+
     def _is_new(self, holding: Holding, position: int) -> bool:
         """Whether a state is computed in the step that is being planned, so that no other one can begin with it yet."""
-        edge = next((edge for edge, first, end in holding.pieces() if first <= position < end), 0)
-        return (edge, position) in self._new_states
+        return (self._edge(holding, position), position) in self._new_states
 
-    def take(self, count: int) -> None:
-        """Hand out free blocks: blank ones first, then those whose content was used least recently."""
-        self.num_held += count
-        self._num_blank -= count
-        if self._num_blank < 0:
-            self._forget()
-
-    def _forget(self) -> None:
-        """Make blank what was used least recently; the rest of a run is as good as blank then."""
-        unused = self._unused
-        while self._num_blank < 0:
-            entry = next(iter(unused))
-            if isinstance(entry, int):
-                self._num_blank += unused.pop(entry)
-                continue
-            span = entry.spans[-1]
-            count = min(-self._num_blank, span.end - span.start)
-            self._num_blank += count
-            span.end -= count
-            if span.start == span.end:
-                self._lookup.forget(span)
-                entry.spans.pop()
-                if not entry.spans:
-                    del unused[entry]
+    def _edge(self, holding: Holding, position: int) -> int:
+        """Where a block of a sequence lies."""
+        return next((edge for edge, first, end in holding.pieces() if first <= position < end), 0)
 
     def name(self, holding: Holding, num_tokens: int) -> None:
         """Let others find the blocks that these tokens fill, already while they are being computed."""
@@ -210,42 +169,28 @@ class KvCache:
                     if group in self.shape.states:
                         self._new_states |= {(edge, position) for position in range(*part)}
 
-    def _add(self, holding: Holding, line: Line, start: int, end: int) -> None:
-        """A sequence has filled these blocks."""
-        if holding.spans is None:
-            holding.spans = [[] for _ in range(self.num_groups)]
-        own = holding.spans[line.group]
-        last = own[-1] if own else None
-        # Its last span becomes longer, if nobody else has it and no other copy has come since.
-        if last is not None and line.spans and last is line.spans[-1] and last.end == start and len(last.holders) == 1:
-            last.end = end
-            return
-        span = Span(line, start, end)
-        span.holders.add(holding)
-        line.spans.append(span)
-        own.append(span)
-
     def slide(self, holding: Holding, computed: int) -> None:
         """Release the blocks that no token after ``computed`` ones looks at; the last of them is forgotten first."""
-        if holding.earlier:
-            self._release_earlier(holding, self.shape.first_in_window(self.shape.states[0], computed))
         window = end = -1
+        earlier = self._earlier(holding, computed) if holding.earlier else ()
         for group in self._windowed:
             if self.shape.windows[group] != window:  # groups with the same window stand side by side
                 window, end = self.shape.windows[group], self.shape.first_in_window(group, computed)
                 end = end if end < holding.length else holding.length
             start = holding.first[group]
-            if end > start:
-                holding.first[group] = end
-                self._release(holding, group, ((start, end),), named=True)
+            pieces: Pieces = ((start, end),) if end > start else ()
+            if earlier and group in self.shape.states:
+                pieces = (*earlier, *pieces)
+            if pieces:
+                holding.first[group] = max(start, end)
+                self._release(holding, group, pieces, named=True)
 
-    def _release_earlier(self, holding: Holding, end: int) -> None:
-        """Give back the states that steps before the last one began with."""
-        released = tuple((position, position + 1) for position in holding.earlier if position < end)
-        if released:
-            del holding.earlier[: len(released)]
-            for group in self.shape.states:
-                self._release(holding, group, released, named=True)
+    def _earlier(self, holding: Holding, computed: int) -> Pieces:
+        """States that steps before the last one began with, which the sequence gives back."""
+        end = self.shape.first_in_window(self.shape.states[0], computed)
+        given = [position for position in holding.earlier if position < end]
+        del holding.earlier[: len(given)]
+        return tuple((position, position + 1) for position in given)
 
     def free(self, holding: Holding, *, done: bool = True) -> None:
         """Give everything back; the last block of a sequence is the first to be forgotten.
@@ -266,57 +211,3 @@ class KvCache:
         holding.named = holding.length = 0
         holding.earlier.clear()
         holding.spans = None
-
-    def _release(self, holding: Holding, group: int, pieces: Pieces, *, named: bool) -> None:
-        """A sequence lets go of blocks of a group, from the last to the first; ``named``: it may look for its own."""
-        spans = [] if holding.spans is None else holding.spans[group]
-        released: list[Span] = []
-        start, end = pieces[0][0], pieces[-1][1]
-        freed = end - start if len(pieces) == 1 else sum([stop - begin for begin, stop in pieces])
-        while spans and spans[0].start < end:
-            span = spans[0]
-            if span.end > end:
-                span.cut(end)
-            del spans[0]
-            span.holders.discard(holding)
-            if span.holders:
-                freed -= span.end - span.start
-            else:
-                released.append(span)
-        self.num_held -= freed
-        # Its own blocks come after what it shares; those that it found again have a name already.
-        own = max(start, holding.shared, released[-1].end if released and released[-1].line.edge < 0 else 0)
-        parts: list[tuple[int, int]] = []
-        if self.caching and holding.named > own:
-            for begin, stop in pieces:
-                parts += holding.kept(group, max(own, begin), min(stop, holding.named))
-        if named:
-            for part in parts:
-                span = Span(self._lookup.line(holding.own_edge, group), *part)
-                span.line.spans.append(span)
-                released.append(span)
-        elif parts:
-            self._num_runs += 1
-            run = self._unused[self._num_runs] = sum([stop - begin for begin, stop in parts])
-            freed -= run
-        if released:
-            self._unused[Bundle(released)] = 0
-            freed -= sum([span.end - span.start for span in released])
-        self._num_blank += freed
-
-    def _hold(self, holding: Holding, line: Line, start: int, end: int) -> Span:
-        """One holder more of blocks that lie in one span."""
-        span = line.at(start)
-        assert span is not None
-        if span.start < start:
-            span = span.cut(start)
-        if span.end > end:
-            span.cut(end)
-        if span.bundle is not None:
-            span.bundle.spans.remove(span)
-            if not span.bundle.spans:
-                del self._unused[span.bundle]
-            span.bundle = None
-            self.num_held += end - start
-        span.holders.add(holding)
-        return span

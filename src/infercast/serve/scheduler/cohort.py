@@ -181,6 +181,8 @@ class Cohort:
         self._cache.name(member, computed - self._unknown)
         behind = member.num_under_way + (self._behind if member.joined < step - 1 else 0)
         self._cache.slide(member, computed - behind)
+        if self._cache.renews:
+            self._cache.renew(member, computed + 1 - self._unknown)
 
     def _leaving_phases(self, sequence: Sequence) -> set[int]:
         """Numbers of steps, modulo the block size, in which a block of the member falls out of a window."""

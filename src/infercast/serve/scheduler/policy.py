@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.alignment import Prompt, opened_blocks, whole_blocks
 from infercast.serve.scheduler.sequence import Sequence
 
 WHOLE_PROMPT = 1 << 40
@@ -59,6 +60,9 @@ class Policy(Protocol):
     def first_chunk(self, missing: int, budget: int, *, alone: bool) -> int:
         """The same for one that starts; 0: it has to wait."""
 
+    def align(self, prompt: Prompt, new_tokens: int, block_size: int, *, starts: bool) -> int:
+        """As many of these tokens as end where the state of recurrent layers can be found again; 0: none now."""
+
     def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:
         """Tokens for which there must be room when a sequence starts with ``num_tokens`` to compute."""
 
@@ -88,6 +92,8 @@ class FirstCome:
     """The threshold does not hold for a request that is alone in the engine."""
     settles: bool = False
     decode_tokens: tuple[int, int] = (1, 1)
+    opens_blocks: bool = False
+    """Where steps of prompts end with blocks: one that no step has room for is computed in several."""
 
     def chunk(self, missing: int, budget: int, *, alone: bool) -> int:
         """As much as there is, fits the budget and the threshold allows."""
@@ -102,6 +108,13 @@ class FirstCome:
         if not self.chunked_prefill and self.chunk(missing, missing, alone=alone) > budget:
             return 0
         return self.chunk(missing, budget, alone=alone)
+
+    def align(self, prompt: Prompt, new_tokens: int, block_size: int, *, starts: bool) -> int:
+        """By one of two rules; the first one looks for where prompts part when one ``starts``, and no more after."""
+        if self.opens_blocks:
+            threshold = self.long_prefill_token_threshold or self.max_num_batched_tokens
+            return opened_blocks(prompt, new_tokens, block_size, min(threshold, self.max_num_batched_tokens))
+        return whole_blocks(prompt if starts else prompt._replace(parts_at=0), new_tokens, block_size)
 
     def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:
         """The prompt and what was produced before; nothing for tokens to come."""

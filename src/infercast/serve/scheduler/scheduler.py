@@ -9,6 +9,7 @@ step, is planned by itself.
 from __future__ import annotations
 
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.alignment import Prompt
 from infercast.serve.scheduler.policy import Policy
 from infercast.serve.scheduler.running import Running
 from infercast.serve.scheduler.sequence import Plan, Sequence
@@ -186,27 +187,17 @@ class Scheduler(Running):
         num_cached = cache.longest_prefix(sequence, num_tokens)
         new_tokens = self.policy.first_chunk(num_tokens - num_cached, self._budget, alone=self._is_alone())
         if self._is_aligned:
-            new_tokens = self._aligned(sequence, num_cached, new_tokens, cache.common_tokens)
+            new_tokens = self._aligned(sequence, num_cached, new_tokens)
         if not new_tokens or not cache.admit(sequence, num_cached, new_tokens, promised, self._most_under_way):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens
 
-    def _aligned(self, sequence: Sequence, computed: int, new_tokens: int, common: int = 0) -> int:
-        """Fewer tokens of a prompt, so that a step ends where a block ends and its state can be found again.
-
-        It ends with the last whole block of the prompt, and where it parts from a prompt whose tokens are cached and
-        whose states are not: ``common`` tokens further on.
-        """
-        known, size = sequence.num_input + sequence.num_produced, self._block_size
-        if computed >= max(sequence.num_input, known - 1):
-            return new_tokens
-        last, reached = known // size * size, computed + new_tokens
-        if reached < last:
-            new_tokens = new_tokens // size * size
-        elif computed < last < reached:
-            new_tokens = last - computed
-        return common // size * size if size <= common < new_tokens else new_tokens
+    def _aligned(self, sequence: Sequence, computed: int, new_tokens: int) -> int:
+        """Fewer tokens of a prompt, so that the step ends where its state can be found again."""
+        known = sequence.num_input + sequence.num_produced
+        prompt = Prompt(computed, sequence.num_input, known, sequence.junction * self._block_size)
+        return self.policy.align(prompt, new_tokens, self._block_size, starts=sequence not in self.running)
 
     def _put(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
         """Enter a sequence into the plan and count its tokens as computed; if it caught up, it samples a token."""
@@ -227,7 +218,10 @@ class Scheduler(Running):
         self._is_blocked = False  # its window may have moved on, and it may fill what another one looks for
         # Others may find a full block already while it is computed, but not before its last token is known.
         known = sequence.num_input + sequence.num_produced
-        self.cache.name(sequence, reached if reached < known else known)
+        known = reached if reached < known else known
+        self.cache.name(sequence, known)
+        if self.cache.renews:
+            self.cache.renew(sequence, known)
         if self._settles:
             sequence.num_under_way += new_tokens
         if samples:
