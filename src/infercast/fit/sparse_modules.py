@@ -34,6 +34,7 @@ from infercast.ops.sparse import Batch
 from infercast.predict.adjust.beside import felt_seconds
 from infercast.predict.default import default_artifact
 from infercast.predict.families import family_of
+from infercast.predict.families.sparse import SPARSE_ATTENTION
 from infercast.predict.families.sparse_module import PARTS, SparseModule, part_of
 from infercast.predict.learned import Learned
 from infercast.predict.physics.terms import miss_share
@@ -219,6 +220,9 @@ def _kept(calls: list[Call], gpu: Gpu) -> float:
 
 def _seconds(call: Call, gpu: Gpu, hit: float) -> Any:
     """As an engine runs it, but for weights and keys that a table finds in L2."""
+    if isinstance(call.op, SparseAttention):
+        # By its physics alone: what was learned of it may come from the very rows that are hidden.
+        return SPARSE_ATTENTION.physics(call.op, gpu).seconds
     looks_back = isinstance(call.op, Batch)
     seconds = _predictor(as_tabled=looks_back).seconds(call.op, gpu)
     if isinstance(call.op, Gemm):
