@@ -1,4 +1,4 @@
-"""What one decoding sequence costs the token mixers of a model as its context grows, from 1k to 1M tokens, as a picture.
+"""What decoding costs the token mixers of a model as contexts grow from 1k to 1M tokens, as a picture.
 
     pip install matplotlib && python benchmarks/accuracy/long_contexts.py docs/images/long_contexts.svg
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+from matplotlib.ticker import FuncFormatter
 
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
@@ -23,7 +24,7 @@ MODELS = {
     "qwen3-235b-a22b": "grouped attention",
     "deepseek-v3.1": "latent attention",
     "glm-5": "latent, every layer chooses 2,048 tokens",
-    "glm-5.2": "the same, one layer in four chooses",
+    "glm-5.2": "as glm-5, one layer in four chooses",
     "minimax-m3": "grouped, chooses 16 blocks of 128",
     "deepseek-v4-flash": "compressed and chosen",
     "qwen3.5-397b-a17b": "gated delta net in 3 of 4 layers",
@@ -34,7 +35,7 @@ MODELS = {
 def milliseconds(name: str) -> dict[str, np.ndarray]:
     """By kernel, for each context."""
     model, gpu, predictor = read_model(name), load_gpu(GPU), make_predictor()
-    model = _engine().choose_kernels(model, gpu)
+    model = engine_named().choose_kernels(model, gpu)
     queries = np.ones((len(CONTEXTS), 1), dtype=np.int64)
     counts = np.full_like(queries, SEQUENCES)
     calls = attention_calls(model, ParallelLayout(GPUS), queries, CONTEXTS[:, None], counts)
@@ -45,19 +46,7 @@ def milliseconds(name: str) -> dict[str, np.ndarray]:
     return times
 
 
-def _engine():
-    from infercast.engines.registry import engine_named
-
-    return engine_named()
-
-
 def main(path: str) -> None:
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    import matplotlib.pyplot as plt
-    from matplotlib.ticker import FuncFormatter
-
     plt.rcParams |= {"svg.hashsalt": "infercast", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     figure, panel = plt.subplots(figsize=(8.6, 5.0), layout="constrained")
     colours = ("#6b6b6b", "#1f6fb4", "#d1603d", "#e8a48f", "#b08a1e", "#8457a6", "#3a8f5c", "#4fa3a5")
