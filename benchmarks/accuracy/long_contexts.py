@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import sys
 
+import matplotlib as mpl
 import numpy as np
+
+mpl.use("svg")
+import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter
 
+from infercast.engines.registry import engine_named
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls
