@@ -24,8 +24,8 @@ from infercast.forecast.plan.workers import Executor
 SHORT = 200
 """Requests of a short simulation."""
 PROMISING = 0.9
-"""A headroom in a short simulation from which on the whole workload is simulated. Short runs are mostly too good: of those
-in 120 whole ones that kept their SLO, the lowest had 1.02."""
+"""A headroom in a short simulation from which on the whole workload is simulated. Short runs are mostly too good: of
+120 candidates, the lowest of those that then kept their SLO had 1.02."""
 AT_ONCE = 4
 """Candidates of a portion."""
 PAIR = 2
