@@ -177,7 +177,7 @@ INDEX_SCORES = Family(
     interval=(-0.35, 0.45),
     spread={"index_scores": 6.0},
     typical=lambda op: ("index_scores",),
-    ceiling=_CEILING,
+    ceiling=replace(_CEILING, is_known=lambda op: op.dtype == "fp8"),
 )
 TOP_K = Family(
     name="top_k",
@@ -206,7 +206,7 @@ TOP_K = Family(
     interval=(-0.5, 0.6),
     spread={"top_k": 20.0},
     typical=lambda _: ("top_k",),
-    ceiling=_CEILING,
+    ceiling=replace(_CEILING, is_known=lambda op: op.topk > top_k.FEW),
 )
 SPARSE_ATTENTION = Family(
     name="sparse_attention",
@@ -237,5 +237,5 @@ SPARSE_ATTENTION = Family(
     interval=(-0.35, 0.45),
     spread={"sparse_attention": 10.0},
     typical=lambda _: ("sparse_attention",),
-    ceiling=replace(_CEILING, read_again=lambda op: np.ravel(op.kv_bytes)),
+    ceiling=replace(_CEILING, is_known=lambda op: op.kind != "msa", read_again=lambda op: np.ravel(op.kv_bytes)),
 )
