@@ -21,7 +21,6 @@ def test_how_many_of_each_family() -> None:
         "attention_mixed": 1_804,
         "moe": 726,
         "elementwise": 1_942,
-        "sparse": 1_246,
     }
 
 
@@ -102,3 +101,15 @@ def test_weight_shapes_are_spread_and_any_number_of_them_begins_the_same() -> No
     # Half of the layers' pairs on either side of the middle of log(n).
     layers = [n for n, k in pairs if 512 < n < 32_000]
     assert 0.35 < sum(n < 5_000 for n in layers) / len(layers) < 0.65
+
+
+def test_sparse_kernels_are_measured_where_they_are_named() -> None:
+    assert not any(case.family == "sparse" for case in CASES)
+    cases = sweep_cases(["sparse"])
+    kernels = Counter(case.shape["op"] for case in cases)
+    assert sum(kernels.values()) == 1_246
+    assert min(kernels.values()) >= 48
+    assert {case.shape["op"] for case in cases[:60]} == set(kernels), "any beginning has all of them"
+    for shape in (case.shape for case in cases):
+        decodes = shape["op"].endswith(("_decode", "decode_choice"))
+        assert (shape["q_len"] == 1) if decodes else shape["q_len"] >= 1

@@ -167,3 +167,20 @@ def test_every_gpu_runs_and_holds_the_whole_indexer():
     assert (one["q_absorb"].batch, eight["q_absorb"].batch) == (64, 8)
     whole, split = (rank_weight_bytes(config, ParallelLayout(n)) for n in (1, 8))
     assert split > whole / 8 + 78 * 2 * (2048 * 32 * 128 + 6144 * 160) * 7 / 8
+
+
+def test_glm_routes_in_fp32():
+    names = {call.name: call.op for call in token_calls(read_model("glm-5"), ONE, 100)}
+    assert (names["router_widen"].rows, names["router"].dtype) == (100, "fp32")
+    assert "router_widen" not in {call.name for call in token_calls(read_model("deepseek-v3.2"), ONE, 100)}
+
+
+def test_kernels_of_a_decoding_layer_are_those_of_a_profile():
+    """Six layers of GLM-5 in fp8 under vLLM 0.25 on an H200: launches of each small kernel of attention in a step."""
+    config = choose_sparse_kernels(read_model({**bundled_config("glm-5-fp8"), "num_hidden_layers": 6}), HOPPER)
+    counts = {call.name: call.count for call in token_calls(config, ONE, 32)}
+    once = ["latent_norm", "rope", "kv_write", "index_k_norm", "index_k_rope", "index_q_rope", "index_write"]
+    assert {counts[name] for name in [*once, "index_clear", "index_places", "q_absorb", "v_expand"]} == {6}
+    assert counts["index_counts"] == 12
+    quantised = [f"{name}_quantise" for name in ("qkv_a_proj", "q_b_proj", "index_q_proj", "o_proj")]
+    assert [counts[name] for name in quantised] == [6, 6, 6, 6]

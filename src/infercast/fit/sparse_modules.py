@@ -31,8 +31,10 @@ from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm, SparseAttention
 from infercast.ops.dtypes import PACKED_LATENT, bytes_of
 from infercast.ops.sparse import Batch
+from infercast.predict.adjust.beside import felt_seconds
 from infercast.predict.default import default_artifact
 from infercast.predict.families import family_of
+from infercast.predict.families.sparse import SPARSE_ATTENTION
 from infercast.predict.families.sparse_module import PARTS, SparseModule, part_of
 from infercast.predict.learned import Learned
 from infercast.predict.physics.terms import miss_share
@@ -58,6 +60,8 @@ VERSIONS = {"vllm": "0.24.0"}
 """Of each engine, the last release that was measured."""
 FORMATS = {"bfloat16": "bf16", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
+KERNELS = {"FLASHINFER": "flashinfer", "MSAImpl": "fmha"}
+"""Kernels that are learned apart, by what tables call them."""
 UNPADDED = "FLASHINFER"
 """Whose kernels take heads as they are."""
 MODELS = {
@@ -115,7 +119,7 @@ def _whole(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[s
         narrow=first.kv_cache_dtype != "bfloat16",
         **sums,
     )
-    return rows_of(part, name, FORMATS[first.gemm_type], op, _groups(part), f"{kind} {phase}")
+    return rows_of(part, name, FORMATS[first.gemm_type], op, _groups(part), f"{kind} {phase}{_kernel(part)}")
 
 
 def _left(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[str, Array]) -> Rows:
@@ -123,7 +127,9 @@ def _left(part: pandas.DataFrame, name: str, calls: list[Call], seconds: dict[st
     first = part.iloc[0]
     attention = next(call for call in calls if isinstance(call.op, SparseAttention))
     beside = np.sum([seconds[call.name] for call in calls if call is not attention], axis=0)
-    rows = rows_of(part, name, FORMATS[first.gemm_type], attention.op, _groups(part), _variant(name, attention.op))
+    rows = rows_of(
+        part, name, FORMATS[first.gemm_type], attention.op, _groups(part), _variant(name, attention.op) + _kernel(part)
+    )
     return replace(rows, beside=beside)
 
 
@@ -131,6 +137,11 @@ def _variant(name: str, op: Any) -> str:
     """Kernels of latents have tables of their own; what modules leave of them holds small kernels that engines fuse."""
     kind, phase, _ = name.split("_")
     return f"{op.kind} {phase}" if kind != "dsa" else f"mla {op.kv_dtype} {phase} module"
+
+
+def _kernel(part: pandas.DataFrame) -> str:
+    """Whose kernel it is, where it is not the usual one."""
+    return next((f" {name}" for word, name in KERNELS.items() if word in part.kernel_source.iloc[0]), "")
 
 
 def _groups(part: pandas.DataFrame) -> Array:
@@ -209,9 +220,12 @@ def _kept(calls: list[Call], gpu: Gpu) -> float:
 
 def _seconds(call: Call, gpu: Gpu, hit: float) -> Any:
     """As an engine runs it, but for weights and keys that a table finds in L2."""
+    if isinstance(call.op, SparseAttention):
+        # By its physics alone: what was learned of it may come from the very rows that are hidden.
+        return SPARSE_ATTENTION.physics(call.op, gpu).seconds
     looks_back = isinstance(call.op, Batch)
-    seconds = call.count * _predictor(as_tabled=looks_back).seconds(call.op, gpu)
-    if not isinstance(call.op, Gemm):
-        return seconds
-    saved = call.op.weight_bytes * (1.0 / (0.85 * gpu.dram_bandwidth) - 1.0 / (0.5 * gpu.l2_bandwidth))
-    return np.maximum(seconds - hit * np.maximum(saved, 0.0), 0.4 * seconds)
+    seconds = _predictor(as_tabled=looks_back).seconds(call.op, gpu)
+    if isinstance(call.op, Gemm):
+        saved = call.op.weight_bytes * (1.0 / (0.85 * gpu.dram_bandwidth) - 1.0 / (0.5 * gpu.l2_bandwidth))
+        seconds = np.maximum(seconds - hit * np.maximum(saved, 0.0), 0.4 * seconds)
+    return felt_seconds(call, seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -43,6 +43,7 @@ class ModelOptions(TypedDict, total=False):
     hf_overrides: Mapping[str, Any] | str | None
     mamba_cache_dtype: str
     mamba_ssm_cache_dtype: str
+    gdn_prefill_backend: str
 
 
 def load_model(
@@ -57,13 +58,15 @@ def load_model(
     hf_overrides: Mapping[str, Any] | str | None = None,
     mamba_cache_dtype: str = "auto",
     mamba_ssm_cache_dtype: str = "auto",
+    gdn_prefill_backend: str = "auto",
     engine: AnyEngine | None = None,
 ) -> ModelConfig:
     """A model by bundled name, Hugging Face id, path to a config.json, or the config itself as a dict.
 
     Formats and kernels go by the names of the ``engine``, of the default one where none is given. ``hf_overrides``
-    (fields, or the same as JSON) stand in place of what the config says. The last two are formats of the states of
-    recurrent layers: of all of a state, and of its matrices, whichever the config says nothing of.
+    (fields, or the same as JSON) stand in place of what the config says. The next two are formats of the states of
+    recurrent layers: of all of a state, and of its matrices, whichever the config says nothing of; the last says whose
+    kernels scan prompts of gated delta nets.
     """
     names = (engine or engine_named()).names
     changes = read_overrides(hf_overrides) if isinstance(hf_overrides, str) else hf_overrides
@@ -80,20 +83,25 @@ def load_model(
         raise InputError(f"dtype {dtype!r} is not modelled; known: {', '.join(names.dtypes)}")
     if dtype != "auto":
         model = replace(model, weights=with_base(model.weights, names.dtypes[dtype]))
-    if kv_cache_dtype not in names.kv_cache_dtypes:
-        raise InputError(f"unknown kv_cache_dtype {kv_cache_dtype!r}; known: {', '.join(names.kv_cache_dtypes)}")
+    _check_known("kv_cache_dtype", kv_cache_dtype, names.kv_cache_dtypes)
     if kv_cache_dtype != "auto":
         model = replace(model, kv_dtype=names.kv_cache_dtypes[kv_cache_dtype])
     model = with_states(model, mamba_cache_dtype, mamba_ssm_cache_dtype)
-    if moe_backend not in names.moe_backends:
-        raise InputError(f"unknown moe_backend {moe_backend!r}; known: {', '.join(names.moe_backends)}")
+    _check_known("moe_backend", moe_backend, names.moe_backends)
     if moe_backend != "auto":
         model = replace(model, weights=replace(model.weights, experts_kernel=moe_backend))
-    if expert_routing not in ROUTINGS:
-        raise InputError(f"unknown expert_routing {expert_routing!r}; known: {', '.join(ROUTINGS)}")
+    _check_known("gdn_prefill_backend", gdn_prefill_backend, names.scan_backends)
+    if gdn_prefill_backend != "auto":
+        model = replace(model, weights=replace(model.weights, scans_kernel=gdn_prefill_backend))
+    _check_known("expert_routing", expert_routing, ROUTINGS)
     if expert_routing == ROUTINGS[0]:
         return model
     return model.with_experts(lambda experts: replace(experts, routing=expert_routing))
+
+
+def _check_known(option: str, value: str, known: Iterable[str]) -> None:
+    if value not in known:
+        raise InputError(f"unknown {option} {value!r}; known: {', '.join(known)}")
 
 
 def load_device(source: GpuSource, network: str | None) -> Gpu:

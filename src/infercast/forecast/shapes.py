@@ -61,5 +61,5 @@ def _check_together(values: Values) -> None:
     """Raise InputError where two sizes cannot be those of one kernel."""
     if "kv_heads" in values and int(values["heads"]) % int(values["kv_heads"]):
         raise InputError(f"heads {values['heads']} must be a multiple of kv_heads {values['kv_heads']}")
-    if "topk" in values and int(values["topk"]) > int(values["experts"]):
+    if "experts" in values and int(values["topk"]) > int(values["experts"]):
         raise InputError(f"topk {values['topk']} must be at most experts {values['experts']}")

@@ -31,6 +31,8 @@ class WeightFormat:
     activation_recurrent: str = "bf16"
     experts_kernel: str = ""
     """Whose kernels multiply the experts, where it is not the engine's own choice: ``marlin``, ``triton``, ..."""
+    scans_kernel: str = ""
+    """Whose kernels scan prompts of gated delta nets, where it is not the engine's own choice."""
     name: str = "bf16"
     """What people call it: ``bf16``, ``fp8``, ``int4``, ``nvfp4``, ..."""
     int4_scale_bytes: float = 2 / 128

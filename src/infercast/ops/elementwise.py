@@ -148,6 +148,11 @@ def copy(rows: Size, read: float, written: float | None = None) -> Elementwise:
     return Elementwise("activation", rows, read, read if written is None else written)
 
 
+def small_blocks(rows: Size, read: float, written: float) -> Elementwise:
+    """The same by a thread block of one warp or a few for each small row, as simple Triton kernels do it."""
+    return Elementwise("activation", rows, read, written, kind="small_blocks")
+
+
 def gated_norm(rows: Size, heads: int, width: int, dtype: str = "bf16") -> Elementwise:
     """Norm of each head, times a gate that is as wide."""
     size = heads * width * bytes_of(dtype)

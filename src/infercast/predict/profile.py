@@ -26,6 +26,8 @@ class KernelProfile(NamedTuple):
     """The same of experts that are spread over GPUs, where it is another."""
     scans: Mapping[str, dict[str, str]] = {}
     """For each architecture and kind of recurrence, whose kernel scans prompts, where it is not Triton's."""
+    sparse: Mapping[str, dict[str, str]] = {}
+    """For each architecture, kind of sparse attention and format of its cache, whose kernel it is if not the usual."""
     all_reduce: str = ""
     """What tables call its own all-reduce."""
     everywhere: tuple[str, ...] = ()

@@ -161,6 +161,7 @@ def deployment_of(
         language_model_only=measured.language_model_only,
         mamba_cache_dtype=measured.mamba_cache_dtype,
         mamba_ssm_cache_dtype=measured.mamba_ssm_cache_dtype,
+        gdn_prefill_backend=measured.gdn_prefill_backend,
     )
 
     def start(settings: EngineSettings) -> Deployment:

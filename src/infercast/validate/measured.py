@@ -76,6 +76,7 @@ class MeasuredFile:
     language_model_only: bool
     mamba_cache_dtype: str
     mamba_ssm_cache_dtype: str
+    gdn_prefill_backend: str
 
 
 def shipped_runs() -> list[Path]:
@@ -121,6 +122,7 @@ def read_measured(path: Path) -> MeasuredFile:
         language_model_only=bool(arguments.get("language_model_only")),
         mamba_cache_dtype=_word(path, arguments, "mamba_cache_dtype"),
         mamba_ssm_cache_dtype=_word(path, arguments, "mamba_ssm_cache_dtype"),
+        gdn_prefill_backend=_word(path, arguments, "gdn_prefill_backend"),
     )
 
 

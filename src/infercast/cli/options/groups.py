@@ -24,8 +24,8 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 OF_DEPLOY = (
     "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "all2all_backend", "moe_backend",
-    "language_model_only", "hf_overrides", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "expert_routing", "network",
-    "pcie_topology", "api_server",
+    "language_model_only", "hf_overrides", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend",
+    "expert_routing", "network", "pcie_topology", "api_server",
 )  # fmt: skip
 """Options that `deploy` takes as they are."""
 
@@ -60,6 +60,7 @@ class Started:
     hf_overrides: options.HfOverrides = None
     mamba_cache_dtype: options.StateDtype = "auto"
     mamba_ssm_cache_dtype: options.StateMatrixDtype = "auto"
+    gdn_prefill_backend: options.ScanBackend = "auto"
     network: options.NetworkName = None
     engine: options.EngineName = DEFAULT_ENGINE
     max_num_batched_tokens: options.MaxBatchedTokens = None

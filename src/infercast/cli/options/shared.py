@@ -87,6 +87,10 @@ StateMatrixDtype = Annotated[
     str,
     of_engine("--mamba-ssm-cache-dtype", metavar="T", help="Of their matrices alone; default: the model's."),
 ]
+ScanBackend = Annotated[
+    str,
+    of_engine("--gdn-prefill-backend", metavar="NAME", help="Scans of gated delta nets: triton, flashinfer; by GPU."),
+]
 NetworkName = Annotated[
     str | None,
     typer.Option("--network", metavar="NAME", help="Between nodes: infiniband-ndr, roce-400, ...; none by default."),

@@ -22,8 +22,8 @@ SEEN_IN_ONE = {
 
 
 RECURRENT_WAIT = 0.7
-"""Of a step with prompts, the share of the GPU's time that the host waits for where every layer is recurrent: prompts of
-2,048 and 8,192 tokens of Nemotron 3 Nano, whose layers ask the GPU for sizes, and of Qwen3.5-35B-A3B."""
+"""Of a step with prompts, the share of the GPU's time that the host waits for where every layer is recurrent. Prompts
+of 2,048 and 8,192 tokens of Nemotron 3 Nano, whose layers ask the GPU for sizes, and of Qwen3.5-35B-A3B tell it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,8 @@ class VllmHost(HostCosts):
     mamba_piece: float = 0.5e-3
     mamba_prompt: float = 0.045e-3
     mixed_layer: float = 0.4e-3
-    sparse_layer: float = 0.50e-3
+    sparse_layer: float = 0.20e-3
+    sparse_step: float = 1.1e-3
     expert_layer: float
     grouped_choice_layer: float
     packed_expert_layer: float
@@ -109,7 +110,8 @@ class VllmHostModel:
                 launching += host.mixed_layer * (work.delta_layers + work.mamba_layers)
         plan = host.plan + host.plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences)
         process = host.process + host.process_sequence * num_sequences
-        return HostCost(plan, self._prepare, launching, process, host.wake)
+        prepare = self._prepare + (host.sparse_step if work.sparse_layers and num_sequences > 1 else 0.0)
+        return HostCost(plan, prepare, launching, process, host.wake)
 
     def borrowed_share(self, model: str) -> float:
         """The share of what launching a prompt costs that was seen in one other model only."""

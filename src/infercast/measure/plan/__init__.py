@@ -23,18 +23,18 @@ SHARES = {
     "attention_mixed": 0.04,
     "moe": 0.10,
     "elementwise": 0.14,
-    "sparse": 0.04,
 }
 FAMILIES = tuple(SHARES)
-# Measured where they are named only: each layout of heads is tuned for longer than all its shapes are measured.
-ON_REQUEST = {"scan": 0.4, "state_update": 0.25, "convolution": 0.25, "gating": 0.1}
+# Measured where they are named only: they are compiled or tuned for longer than all their shapes are measured.
+RECURRENT = {"scan": 0.4, "state_update": 0.25, "convolution": 0.25, "gating": 0.1}
+ON_REQUEST = {**RECURRENT, "sparse": 0.4}
 NAMES = (*FAMILIES, *ON_REQUEST)
 SOURCES: dict[tuple[str, ...], Callable[[], Iterator[Case]]] = {
     ("gemm",): gemm_cases,
     ("attention_decode", "attention_prefill", "attention_mixed"): attention_cases,
     ("moe",): expert_cases,
     ("elementwise",): elementwise_cases,
-    tuple(ON_REQUEST): recurrent_cases,
+    tuple(RECURRENT): recurrent_cases,
     ("sparse",): sparse_cases,
 }
 

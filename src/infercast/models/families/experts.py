@@ -20,6 +20,7 @@ def routed_experts(
     router_bias: Answer = False,
     expert_bias: bool = False,
     dense_inter: int = 0,
+    wide_router: bool = False,
     gated: bool = True,
     latent: int = 0,
 ) -> ExpertFeedForward:
@@ -36,6 +37,7 @@ def routed_experts(
         router_bias=fields.answer(router_bias),
         expert_bias=expert_bias,
         dense_inter=dense_inter,
+        wide_router=wide_router,
         gated=gated,
         latent=latent,
         grouped_choice=fields.count("n_group") > 0 or bool(fields.word("topk_method")),
@@ -62,7 +64,10 @@ def deepseek_experts(fields: Fields) -> ExpertFeedForward:
     shared = fields.positive("moe_intermediate_size") * fields.count("n_shared_experts")
     # The bias that balances the experts without an auxiliary loss (DeepSeek-V3 report, 2.1.2).
     bias = fields.word("topk_method") == "noaux_tc"
-    return routed_experts(fields, "n_routed_experts", "moe_intermediate_size", shared_inter=shared, router_bias=bias)
+    # GLM-5 routes in fp32 whether its file says so or not (vLLM 0.25, models/deepseek_v2.py).
+    wide = fields.word("moe_router_dtype") == "float32" or fields.word("model_type") == "glm_moe_dsa"
+    keys = ("n_routed_experts", "moe_intermediate_size")
+    return routed_experts(fields, *keys, shared_inter=shared, router_bias=bias, wide_router=wide)
 
 
 def after_dense_layers(fields: Fields) -> list[FeedForward]:

@@ -72,4 +72,5 @@ def dense_calls(shard: Shard, prefix: str, inter: int, gated: bool, tokens: Size
     up = shard.linear(up_name, tokens, up_width, shard.hidden, formats, layers, quantised=True)
     down = shard.linear(f"{prefix}down_proj", tokens, shard.hidden, width, formats, layers, quantised=True)
     written = activation(tokens, width, weights.base, weights.activation_feed_forward)
-    return [*up, Call(f"{prefix}activation", written, layers), *down]
+    # Without a gate it is a squared ReLU, for which vLLM has no kernel: one cuts, one squares.
+    return [*up, Call(f"{prefix}activation", written, layers if gated else 2 * layers), *down]

@@ -9,7 +9,8 @@ from infercast.models.feed_forward.exchange import exchange_calls, hottest_load
 from infercast.models.feed_forward.feed_forward import UNPADDED, FeedForward, Multiples
 from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm, MoE
-from infercast.ops.elementwise import norm, quantise, routing, weighted_sum
+from infercast.ops.dtypes import bytes_of
+from infercast.ops.elementwise import copy, norm, quantise, routing, weighted_sum
 from infercast.ops.op import Size
 
 SHARED = (
@@ -54,6 +55,8 @@ class ExpertFeedForward(FeedForward):
     """How many experts tokens go to at all, where a router without training leaves most of them out."""
     routing: str = "uniform"
     """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
+    wide_router: bool = False
+    """The router multiplies in fp32 (GLM-5)."""
 
     @property
     def has_plain_groups(self) -> bool:
@@ -140,11 +143,19 @@ class ExpertFeedForward(FeedForward):
             calls.append(Call("expert_sum", op, layers))
         return calls
 
+    def _router_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """The scores of all experts, in the base format or in fp32."""
+        base, hidden = shard.weights.base, shard.hidden
+        if not self.wide_router:
+            return [Call("router", Gemm(tokens, self.experts, hidden, base), layers)]
+        widen = copy(tokens, bytes_of(base) * hidden, 4.0 * hidden)
+        wide = Gemm(tokens, self.experts, hidden, "fp32", out_dtype="fp32")
+        return [Call("router_widen", widen, layers), Call("router", wide, layers)]
+
     def _routed_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """Router and fused experts: each expert's width split over the GPUs, or whole experts spread over them."""
         weights, layout = shard.weights, shard.layout
-        router = Gemm(tokens, self.experts, shard.hidden, weights.base)
-        calls = [Call("router", router, layers)]
+        calls = self._router_calls(shard, tokens, layers)
         calls.append(Call("routing", routing(tokens, self.experts, self.topk, weights.base), layers))
         width = self.latent or shard.hidden
         if self.latent:

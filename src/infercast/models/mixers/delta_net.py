@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infercast.models.mixers.recurrent import RecurrentMixer, State
+from infercast.models.mixers.recurrent import NORM_KERNELS, RecurrentMixer, State
 from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm
 from infercast.ops.elementwise import copy, gated_norm, scan_inputs
@@ -92,7 +92,7 @@ class GatedDeltaNet(RecurrentMixer):
             Call("gates_proj", Gemm(tokens, gates, shard.hidden, value), layers),
             # What the recurrence writes to is cleared before.
             Call("state_inputs", copy(tokens, 2 * gates, 2 * (gates + width)), layers),
-            Call("gated_norm", gated_norm(tokens, state.heads, self.value_dim, value), layers),
+            Call("gated_norm", gated_norm(tokens, state.heads, self.value_dim, value), NORM_KERNELS * layers),
             *shard.linear("out_proj", tokens, shard.hidden, width, weights.of_recurrent, layers),
         ]
 
@@ -198,7 +198,7 @@ class KimiDeltaAttention(RecurrentMixer):
         return [
             *calls,
             Call("state_inputs", copy(tokens, 2 * heads, 4 * heads + 2 * width), layers),
-            Call("gated_norm", gated_norm(tokens, heads, self.head_dim, weights.base), layers),
+            Call("gated_norm", gated_norm(tokens, heads, self.head_dim, weights.base), NORM_KERNELS * layers),
             *shard.linear("o_proj", tokens, hidden, width, formats, layers),
         ]
 

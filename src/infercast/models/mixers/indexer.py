@@ -14,7 +14,7 @@ from infercast.models.mixers.compressor import Compressor
 from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm
 from infercast.ops.attention import Lengths
-from infercast.ops.elementwise import Elementwise, copy, norm, rope
+from infercast.ops.elementwise import Elementwise, copy, norm, rope, small_blocks
 from infercast.ops.op import Size
 from infercast.ops.sparse import IndexScores, TopK
 
@@ -62,10 +62,8 @@ class Indexer:
     def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """Index queries, keys and weights, written as the scores need them."""
         formats, width = shard.weights.of_attention, self.heads * self.head_dim
-        # A compiler quantises the compressed query once for both of its products; DeepSeek-V4 runs without one.
-        ready = self.compressor is None
         return [
-            *shard.linear("index_q_proj", tokens, width, self.query_rank, formats, layers, quantised=ready),
+            *shard.linear("index_q_proj", tokens, width, self.query_rank, formats, layers),
             Call("index_q_rope", self._queries(tokens), layers),
             *self._key_calls(shard, tokens, layers),
             Call("index_clear", copy(tokens, 0.0, 4.0 * self.topk), layers),
@@ -87,9 +85,8 @@ class Indexer:
         ]
 
     def _queries(self, tokens: Size) -> Elementwise:
-        """One kernel rotates and quantises index queries, and scales the weights of the heads."""
-        read, written = self.heads * (2.0 * self.head_dim + 2), self.heads * (self.head_dim + SCALE_BYTES)
-        return Elementwise("rope", tokens, read, written, 7.0 * self.heads * self.head_dim)
+        """One kernel rotates and quantises index queries and scales the weights of heads: a thread block a head."""
+        return small_blocks(tokens * self.heads, 2.0 * self.head_dim + 2, self.head_dim + SCALE_BYTES)
 
     def sequence_calls(
         self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1

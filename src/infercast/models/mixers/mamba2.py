@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infercast.models.mixers.recurrent import RecurrentMixer, State
+from infercast.models.mixers.recurrent import NORM_KERNELS, RecurrentMixer, State
 from infercast.models.shard import Shard
 from infercast.ops import Call, Collective
 from infercast.ops.elementwise import gated_norm
@@ -101,7 +101,7 @@ class Mamba2(RecurrentMixer):
         projected = width + state.channels + state.heads
         calls = shard.linear("in_proj", tokens, projected, shard.hidden, weights.of_recurrent, layers, quantised=True)
         normed = gated_norm(tokens, state.key_heads, width // state.key_heads, weights.base)
-        calls.append(Call("gated_norm", normed, layers))
+        calls.append(Call("gated_norm", normed, NORM_KERNELS * layers))
         if self.normed and self.groups == 1 and layout.tensor > 1:
             squares = Collective("all_reduce", tokens * SQUARE_BYTES, layout.tensor, layout.library)
             calls.append(Call("gated_norm_reduce", squares, layers))

@@ -20,6 +20,10 @@ from infercast.ops.attention import Lengths
 from infercast.ops.dtypes import bytes_of
 from infercast.ops.elementwise import copy
 from infercast.ops.op import Size
+from infercast.ops.recurrent import GATED_DELTA
+
+NORM_KERNELS = 2
+"""A norm with a gate is two kernels of the compiler: the squares, then what they scale. Both move about as much."""
 
 
 class State(NamedTuple):
@@ -110,7 +114,8 @@ class RecurrentMixer(Mixer):
 
     def _scan(self, shard: Shard, layers: int, queries: Lengths, sequences: Lengths | int) -> list[Call]:
         state = self.state(shard)
-        scan = Scan(queries, sequences, chunk=self.chunk, dtype=shard.weights.base, **state.shape)
+        kernel = shard.weights.scans_kernel if state.kind == GATED_DELTA else ""
+        scan = Scan(queries, sequences, chunk=self.chunk, dtype=shard.weights.base, kernel=kernel, **state.shape)
         size = state.values * bytes_of(state.dtype)
         copied = Call("state_copy", copy(_count(queries, sequences), size), self.copies * layers)
         return [*self.prompt_calls(shard, layers, _tokens(queries, sequences)), Call("scan", scan, layers), copied]

@@ -17,10 +17,13 @@ from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm
 from infercast.ops.attention import Lengths
 from infercast.ops.dtypes import PACKED_LATENT, bytes_of
-from infercast.ops.elementwise import copy
+from infercast.ops.elementwise import copy, norm, small_blocks
 from infercast.ops.op import Size
 from infercast.ops.sparse import SparseAttention
 
+NORMS = ("q_a_norm", "kv_a_norm")
+PLACES = 128
+"""Places in a sequence that one thread block translates to places in the cache."""
 LEAST_HEADS_GATHERED = 32
 """From so many heads on a GPU, prompts read a packed cache through a bf16 copy of it."""
 
@@ -69,13 +72,16 @@ class SparseLatentAttention(LatentAttention):
     def token_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """Those of latent attention, the indexer's, and the folding of the expansion into every query."""
         base, heads = shard.weights.base, shard.layout.share(self.heads)
-        calls = LatentAttention.token_calls(self, shard, tokens, layers)
+        calls = [call for call in LatentAttention.token_calls(self, shard, tokens, layers) if call.name not in NORMS]
+        # The compiler norms both latents in one kernel.
+        both = norm(tokens, self.q_lora_rank + self.kv_lora_rank, residual=False, dtype=base)
+        calls.append(Call("latent_norm", both, layers))
         if self.indexer:
             calls += self.indexer.token_calls(shard, tokens, layers)
         absorb = Gemm(tokens, self.kv_lora_rank, self.nope_dim, dtype=base, batch=heads)
         expand = Gemm(tokens, self.value_dim, self.kv_lora_rank, dtype=base, batch=heads)
         # Places in a sequence become places in the cache.
-        places = copy(tokens, 8.0 * self.topk, 4.0 * self.topk + 4)
+        places = small_blocks(tokens * (self.topk // PLACES), 8.0 * PLACES, 4.0 * PLACES)
         calls += [Call("q_absorb", absorb, layers), Call("index_places", places, layers)]
         # How many places each query has, counted from zero; FlashAttention also asks where each query starts.
         calls.append(Call("index_counts", copy(tokens, 0.0, 4.0), layers if self.joins_queries else 2 * layers))

@@ -21,10 +21,8 @@ def _ceiling_shape(op: HyperConnection, gpu: Gpu) -> list[Any]:
 def _shape(half: str) -> Shape:
     return Shape(
         ("rows", "hidden"),
-        {"streams": 4},
-        lambda values: HyperConnection(
-            values["rows"], hidden=int(values["hidden"]), streams=int(values["streams"]), half=half
-        ),
+        {},
+        lambda values: HyperConnection(values["rows"], hidden=int(values["hidden"]), half=half),
     )
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.ops import IndexScores, Op, SparseAttention, TopK
-from infercast.ops.dtypes import tensor_rate_of
+from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.op import Quantity
 from infercast.predict.families.family import Ceiling, Family, Shape, Values
 from infercast.predict.families.pipes import Array, Pipes, dram_seconds, product_limits
 from infercast.predict.physics import index_scores, sparse_attention, top_k
 from infercast.predict.physics.attention_batch import Lengths, batch_of, single_of
 from infercast.predict.physics.sparse_batch import entries_of, pairs_of, phase_of
+
+if TYPE_CHECKING:
+    from infercast.predict.profile import KernelProfile
 
 ARCHIVE = "sparse"
 BLOCK_CHOICE = "blocks"
@@ -63,6 +66,13 @@ def _attention_work(op: SparseAttention, batch: Lengths) -> tuple[Quantity, Quan
     return 2.0 * op.heads * both * batch.total(pairs), op.bytes_per_key * batch.total(keys)
 
 
+def _attention_variants(op: SparseAttention, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
+    """Latents of one width are cached in two formats; others have one kernel on an architecture."""
+    kernel = profile.sparse.get(gpu.kernels, {}).get(f"{op.kind} {op.kv_dtype}", "")
+    ending = f"{phase_of(op)} {kernel}" if kernel else phase_of(op)
+    return f"{op.kind} {op.kv_dtype} {ending}", f"{op.kind} {ending}"
+
+
 def _ceiling_shape(op: Any, gpu: Gpu) -> list[Any]:
     tokens = np.maximum(np.ravel(op.num_queries), 1)
     return [np.log2(tokens / gpu.sms), np.log2(np.maximum(np.ravel(op.num_pairs) / tokens, 1.0))]
@@ -70,6 +80,67 @@ def _ceiling_shape(op: Any, gpu: Gpu) -> list[Any]:
 
 _SIZES = ("batch", "q_len")
 _PLACES = {"prefix": 0, "compress": 1}
+BLOCK = 128
+"""Tokens of a block that is chosen whole, and the width of its heads."""
+LATENT_WIDTHS = {"mla": (576, 512), "csa": (512, 512), "hca": (512, 512)}
+"""What a head multiplies with, and what it sums up, of each kind of latent."""
+ENTRY_BYTES = {"mla": {"bf16": 1152.0, "fp8": 656.0}, "csa": {"fp8": 584.0}, "hca": {"fp8": 584.0}}
+WINDOWS, COMPRESSION = {"csa": 128, "hca": 128}, {"csa": 4, "hca": 128}
+
+
+def latent_attention(
+    queries: Array, keys: Array, sequences: Array, *, heads: int, selected: int, kind: str, kv_dtype: str
+) -> SparseAttention:
+    """The kernel over latents of one of the published kinds."""
+    head_dim, value_dim = LATENT_WIDTHS[kind]
+    return SparseAttention(
+        queries,
+        keys,
+        sequences,
+        heads=heads,
+        head_dim=head_dim,
+        value_dim=value_dim,
+        selected=selected,
+        window=WINDOWS.get(kind, 0),
+        compress=COMPRESSION.get(kind, 1),
+        bytes_per_key=ENTRY_BYTES[kind].get(kv_dtype, 2.0 * head_dim),
+        kind=kind,
+        kv_dtype=kv_dtype,
+    )
+
+
+def _latent_shape(kind: str) -> Shape:
+    """What people describe attention over latents by; where all entries are seen, nothing is chosen."""
+    return Shape(
+        (*_SIZES, "heads", *(() if kind == "hca" else ("topk",))),
+        {"prefix": 0, "kv_dtype": "bf16"},
+        lambda values: latent_attention(
+            *_lengths(values),
+            heads=int(values["heads"]),
+            selected=int(values.get("topk", 0)),
+            kind=kind,
+            kv_dtype=values["kv_dtype"],
+        ),
+    )
+
+
+def _blocks(values: Values) -> SparseAttention:
+    """Attention over chosen blocks of 128 tokens, with heads of 128."""
+    kv_heads, kv_dtype = int(values["kv_heads"]), values["kv_dtype"]
+    return SparseAttention(
+        *_lengths(values),
+        heads=int(values["heads"]),
+        head_dim=BLOCK,
+        value_dim=BLOCK,
+        kv_heads=kv_heads,
+        selected=int(values["topk"]) * BLOCK,
+        block=BLOCK,
+        bytes_per_key=2.0 * BLOCK * kv_heads * bytes_of(kv_dtype),
+        kind="msa",
+        kv_dtype=kv_dtype,
+    )
+
+
 _CEILING = Ceiling(features=("log_rounds", "log_pairs"), shape=_ceiling_shape)
 
 INDEX_SCORES = Family(
@@ -143,17 +214,8 @@ SPARSE_ATTENTION = Family(
     archive=ARCHIVE,
     op=SparseAttention,
     shapes={
-        "sparse_attention": Shape(
-            (*_SIZES, "heads", "selected"),
-            {"prefix": 0, "kind": "mla", "kv_dtype": "bf16"},
-            lambda values: latent_attention(
-                *_lengths(values),
-                heads=int(values["heads"]),
-                selected=int(values["selected"]),
-                kind=values["kind"],
-                kv_dtype=values["kv_dtype"],
-            ),
-        )
+        **{f"{kind}_attention": _latent_shape(kind) for kind in ("mla", "csa", "hca")},
+        "msa_attention": Shape((*_SIZES, "heads", "kv_heads", "topk"), {"prefix": 0, "kv_dtype": "bf16"}, _blocks),
     },
     step_sizes=("sequences", "queries", "keys"),
     split=_split,
@@ -171,35 +233,9 @@ SPARSE_ATTENTION = Family(
     pipes=_products,
     limits=lambda op, gpu: product_limits(op, gpu, op.kv_bytes),
     work=_attention_work,
-    variants=lambda op, *_: (f"{op.kind} {op.kv_dtype} {phase_of(op)}", f"{op.kind} {phase_of(op)}"),
+    variants=_attention_variants,
     interval=(-0.35, 0.45),
     spread={"sparse_attention": 10.0},
     typical=lambda _: ("sparse_attention",),
     ceiling=replace(_CEILING, read_again=lambda op: np.ravel(op.kv_bytes)),
 )
-
-LATENT_WIDTHS = {"mla": (576, 512), "csa": (512, 512), "hca": (512, 512)}
-"""What a head multiplies with, and what it sums up, of each kind of latent."""
-ENTRY_BYTES = {"mla": {"bf16": 1152.0, "fp8": 656.0}, "csa": {"fp8": 584.0}, "hca": {"fp8": 584.0}}
-WINDOWS, COMPRESSION = {"csa": 128, "hca": 128}, {"csa": 4, "hca": 128}
-
-
-def latent_attention(
-    queries: Array, keys: Array, sequences: Array, *, heads: int, selected: int, kind: str, kv_dtype: str
-) -> SparseAttention:
-    """The kernel over latents of one of the published kinds."""
-    head_dim, value_dim = LATENT_WIDTHS[kind]
-    return SparseAttention(
-        queries,
-        keys,
-        sequences,
-        heads=heads,
-        head_dim=head_dim,
-        value_dim=value_dim,
-        selected=selected,
-        window=WINDOWS.get(kind, 0),
-        compress=COMPRESSION.get(kind, 1),
-        bytes_per_key=ENTRY_BYTES[kind].get(kv_dtype, 2.0 * head_dim),
-        kind=kind,
-        kv_dtype=kv_dtype,
-    )

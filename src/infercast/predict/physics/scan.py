@@ -48,7 +48,7 @@ TRITON, FLASHINFER, FLASHKDA, CUTE = "triton", "flashinfer", "flashkda", "cute"
 LIBRARIES: dict[tuple[str, str], Library] = {
     ("gdn", TRITON): Library(39000, 490, 2000, 2700, 0, 15800, 176, 0.65, 1.55),
     ("kda", TRITON): Library(50000, 660, 2950, 200, 0, 20400, 400, 0.58, 1.67),
-    ("mamba2", TRITON): Library(25000, 10, 1500, 1000, 2000, 5000, 60, 0.8, 0.7),
+    ("mamba2", TRITON): Library(20000, 10, 1500, 0, 0, 8500, 90, 0.8, 0.7),
     ("gdn", FLASHINFER): Library(4500, 0, 5560, 5560, 12300, 0, 0, 0.64, 0.7),
     ("kda", FLASHKDA): Library(19200, 110, 6200, 3400, 16800, 3750, 58, 0.9, 0.3),
     ("mamba2", CUTE): Library(13400, 20, 20400, 20400, 5000, 0, 0, 0.18, 0.57),

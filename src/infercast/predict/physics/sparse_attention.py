@@ -12,6 +12,7 @@ from math import ceil
 from typing import NamedTuple
 
 from infercast.hardware import Gpu
+from infercast.hardware.kernels import facts_of
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.sparse import SparseAttention
 from infercast.predict.physics.attention_batch import Lengths
@@ -42,6 +43,7 @@ FEATURES = (
     "log_bytes_over_l2",
     "log_microseconds",
 )
+CUTTING = "flash-3"
 HEADS, KEYS = 64.0, 64.0
 """Rows and keys of a tile."""
 
@@ -95,7 +97,9 @@ class Attending:
         self.tile_gather = KEYS * key_bytes / (kernel.gather * gpu.boost_clock)
         # FlashMLA's kernel for a packed cache is not told how many places are taken.
         self.walks_all = op.kind == "mla" and self.narrow
-        self.is_cut = self.phase == DECODE and (self.narrow or op.kind != "mla")
+        # FlashMLA's kernel for a bf16 cache is that of prompts; where FlashAttention has one, it cuts the walk.
+        cuts = self.narrow or op.kind != "mla" or facts_of(gpu).attention == CUTTING
+        self.is_cut = self.phase == DECODE and cuts
         self.io_bytes = bytes_of(op.dtype) * op.heads * (op.head_dim + op.value_dim)
         self.sizes = (
             *Plain.logs(op.heads, op.kv_heads, op.head_dim + op.value_dim),
