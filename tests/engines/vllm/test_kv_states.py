@@ -59,6 +59,8 @@ def test_every_bundled_model_with_states_is_in_it():
         ("nemotron-3-nano-30b-a3b", "vllm@0.25", None, (False, "none", 2096)),
         ("nemotron-3-nano-30b-a3b", "vllm@0.25", True, (True, "all", 2176)),
         ("nemotron-3-nano-30b-a3b", "vllm@0.32", True, (True, "align", 2096)),
+        ("kimi-linear-48b-a3b", "vllm@0.25", True, (True, "align", 1888)),
+        ("kimi-linear-48b-a3b", "vllm@0.32", True, (True, "align", 1920)),
         ("llama-3.1-8b", "vllm@0.25", None, (True, "none", 16)),
     ],
 )
