@@ -124,3 +124,14 @@ def test_each_architecture_has_its_own_kernel_for_blocks():
     assert {LEARNED.estimate(OPS["blocks prompt"], gpu).source for gpu in (H200, B200)} == {"measured"}
     entries = [LEARNED.choose(OPS["blocks prompt"], gpu).entry.variant for gpu in (H200, B200)]
     assert entries == ["msa prompt", "msa prompt fmha"]
+
+
+def test_scores_that_are_all_alike_take_longer_to_search():
+    """As those of an indexer with dummy weights; short rows of decoding sequences are searched otherwise."""
+    times = {}
+    for name, batch in {"prompt": (4096, 40_000, 1), "short": (1, 15_000, 4), "long": (1, 60_000, 4)}.items():
+        plain = TopK(*lengths(*batch), topk=2048)
+        times[name] = [LEARNED.seconds(op, H200) for op in (plain, replace(plain, tied=True))]
+    assert times["prompt"][1] > 3 * times["prompt"][0]
+    assert times["long"][1] > 3 * times["long"][0]
+    assert times["short"][1] < 2 * times["short"][0]
