@@ -47,7 +47,7 @@ def test_a_comparison_tells_points_and_dollars(infercast: Any) -> None:
         assert name in text
     assert "+0.0 points" in text
     both = infercast(*ONE, "--slo", SLO, "--what-if", "sms=100", "--json").json
-    assert both["after"]["usd_per_hour"] is None or both["after"]["usd_per_hour"] > 0
+    assert both["after"]["usd_per_hour"] is None, "a chip that does not exist has no price"
     assert both["after"]["slo"]["text"] == SLO
 
 
@@ -95,10 +95,10 @@ def test_wrong_options_are_told_before_anything_is_simulated(
     assert words in infercast("layouts", "qwen2.5-0.5b", "--gpu", "l4", *options).sentence
 
 
-def test_layouts_put_those_that_keep_a_promise_first(infercast: Any) -> None:
-    words = ("layouts", "qwen2.5-0.5b", "--gpu", "l4,h20", "--gpus", "1,2", *LOAD)
+def test_layouts_say_what_a_simulation_says(infercast: Any) -> None:
+    words = ("layouts", "qwen2.5-0.5b", "--gpu", "l4,h20", "--gpus", "1", *LOAD)
     rows = infercast(*words, "--slo", SLO, "--price-per-gpu-hour", 2, "--json").json
-    assert {row["usd_per_hour"] for row in rows} == {2, 4}
+    assert {row["usd_per_hour"] for row in rows} == {2}
     assert all(row["slo_holds"] is False and row["slo_odds"] < 0.01 for row in rows)
     alone = infercast(*ONE, "--slo", SLO, "--price-per-gpu-hour", 2, "--json").json
     for key in ("slo_attainment", "slo_odds", "slo_headroom", "usd_per_million_output_tokens"):

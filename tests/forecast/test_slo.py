@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from infercast import InputError, deploy, forecast_intervals, judge, parse_slo, simulate, synthetic_workload
+from infercast.forecast.layout_cost import LayoutCost
+from infercast.forecast.layouts import ranked
 from infercast.forecast.slo import (
     EIGHTY,
     Limit,
@@ -176,3 +178,12 @@ def test_without_second_tokens_a_limit_on_tpot_says_nothing() -> None:
     assert verdict.odds == 1.0
     assert verdict.limits[0].value is None
     assert verdict.limits[0].interval is None
+
+
+def test_layouts_that_keep_their_promise_come_first(forecast: Any, intervals: Any) -> None:
+    gpu, layout = forecast.deployment.gpu, forecast.deployment.layout
+    kept, broken = (judge(forecast, limit_at(forecast, factor), intervals) for factor in (2.0, 0.5))
+    slow = LayoutCost(gpu, layout, output_tokens_per_second=10.0, verdict=kept, source="measured")
+    fast = LayoutCost(gpu, layout, output_tokens_per_second=20.0, verdict=broken, source="measured")
+    assert ranked([fast, slow]) == [slow, fast]
+    assert ranked([slow, replace(fast, verdict=None)])[0].output_tokens_per_second == 20.0
