@@ -76,7 +76,7 @@ class Memory(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that all blocks hold, of sequences so long that states do not count and no window has cut anything off."""
+        """Tokens that all blocks hold, without states, of sequences that no window has cut anything off."""
         shape = self.kv.shape.of_tokens.even
         return self.num_blocks * shape.block_size // max(1, len(shape.windows))
 
