@@ -41,6 +41,8 @@ ALL_ENGINES = ("scan", "convolution")
 """... but for families of which nobody else has any: their readers choose."""
 HELD_OUT_SHARE = 5
 """One group in so many is held out to learn the interval."""
+FEW_LAYOUTS = ("sparse_attention", "sparse_module")
+"""Families whose groups are whole layouts, of which tables have few."""
 KNOWN_SHARE = 0.3
 """Of what was timed, from which on the kernel's own time is known."""
 FEWEST = 8
@@ -191,8 +193,9 @@ def archives_of(out: Path, fitted: Sequence[Entry]) -> list[Path]:
 def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
     """A GPU's own model; its interval comes from groups that a first fit did not see."""
     settings = measured_settings(key[0], key[2], sample.residual.size)
-    # A kernel of a dozen widths has too few in one part.
-    parts = range(HELD_OUT_SHARE) if key[0] == "memory_bound" and key[2] == SWEEP else range(1)
+    # A kernel of a dozen widths, or of a few layouts of heads, has too few in one part.
+    has_few = key[0] in FEW_LAYOUTS or (key[0] == "memory_bound" and key[2] == SWEEP)
+    parts = range(HELD_OUT_SHARE) if has_few else range(1)
     found = []
     for part in parts:
         held_out = sample.group // HELD_OUT_SHARE % HELD_OUT_SHARE == part
