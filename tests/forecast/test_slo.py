@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from infercast import InputError, deploy, forecast_intervals, judge, parse_slo, simulate, synthetic_workload
+from infercast.forecast.intervals.uncertainty import EIGHTY
 from infercast.forecast.layout_cost import LayoutCost
 from infercast.forecast.layouts import ranked
 from infercast.forecast.slo import (
-    EIGHTY,
     Limit,
     Slo,
     attainment,

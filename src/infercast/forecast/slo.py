@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import InputError
+from infercast.forecast.intervals.uncertainty import EIGHTY
 from infercast.forecast.latency import FRACTIONS, NAMES, Percentiles
 from infercast.serve import Record
 from infercast.serve.fleet.served import Served
@@ -26,8 +27,6 @@ QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "end_to_end"}
 """What may be promised, by the fields of `Outcome` that have it."""
 UNITS = {"us": MICRO, "ms": MILLI, "s": 1.0, "min": 60.0}
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms,e2e_mean<8s"
-EIGHTY = 1.2816
-"""Standard deviations on either side that hold 80 % of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
