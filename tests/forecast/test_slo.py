@@ -169,6 +169,12 @@ def test_a_verdict_has_all_of_it(forecast: Any, intervals: Any) -> None:
     assert verdict.headroom == min(each.headroom or 0.0 for each in verdict.limits)
     assert forecast.promised(verdict.slo, intervals).verdict == verdict
     assert forecast.verdict is None
+    assert "keeps_slo" not in forecast.per_request()
+
+
+def test_requests_say_whether_they_keep_it(forecast: Any, intervals: Any) -> None:
+    promised = forecast.promised(limit_at(forecast, 1.0, "ttft_p50"), intervals)
+    assert promised.per_request()["keeps_slo"].mean() == promised.verdict.attainment == 0.5
 
 
 def test_without_second_tokens_a_limit_on_tpot_says_nothing() -> None:
