@@ -24,7 +24,8 @@ SUMMARY = {
     "idle_ttft_ape_max", "loaded_ttft_p50_ape_median", "loaded_ttft_p99_ape_median", "decode_step_ape_median",
     "prompts_ape_median",
     "ttft_p50_ape_median", "ttft_p99_ape_median", "tpot_p50_ape_median", "throughput_ape_median", "kv_blocks_ape_max",
-    "runs", "stalled_runs", "interval_coverage", "ttft_p50_interval_coverage", "ttft_p99_interval_coverage",
+    "reliability_worst", "runs", "stalled_runs", "interval_coverage",
+    "ttft_p50_interval_coverage", "ttft_p99_interval_coverage",
     "tpot_p50_interval_coverage", "output_tokens_per_second_interval_coverage",
 }  # fmt: skip
 
@@ -45,7 +46,7 @@ def test_the_json_schema(validate: Any, document: Any, write: Any) -> None:
     code, out, err = validate(write(document, "one.json.gz"), write(document, "two.json"), "--json")
     assert (code, err) == (0, "")
     result = json.loads(out)
-    assert set(result) == {"runs", "kv_blocks", "files", "summary"}
+    assert set(result) == {"runs", "kv_blocks", "files", "reliability", "rank_correlation", "summary"}
     assert [run["file"] for run in result["runs"]] == ["one.json.gz", "one.json.gz", "two.json", "two.json"]
     for run in result["runs"]:
         assert set(run) == RUN
@@ -142,7 +143,7 @@ def test_an_unknown_driver_name_is_refused(validate: Any, document: Any, write: 
 
 def test_without_a_file_the_runs_that_come_with_infercast_are_validated(validate: Any, monkeypatch: Any) -> None:
     shipped = shipped_runs()
-    assert len(shipped) == 14
+    assert len(shipped) == 18
     smallest = [path for path in shipped if path.name == "qwen3-0.6b.json.gz"]
     monkeypatch.setattr(validate_command, "shipped_runs", lambda: smallest)
     code, out, err = validate("--json")
@@ -158,6 +159,6 @@ def test_without_a_file_the_runs_that_come_with_infercast_are_validated(validate
 
 def test_all_runs_that_come_with_infercast_can_be_read() -> None:
     files = [read_measured(path) for path in shipped_runs()]
-    assert sum(run.kind != WARM_UP for file in files for run in file.runs) == 131
-    assert sum(file.num_stalled for file in files) == 5
+    assert sum(run.kind != WARM_UP for file in files for run in file.runs) == 172
+    assert sum(file.num_stalled for file in files) == 15
     assert {file.model for file in files} <= set(model_names())
