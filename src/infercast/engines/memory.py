@@ -37,7 +37,12 @@ class KvLayout(NamedTuple):
     @property
     def first_token_bytes(self) -> float:
         """Bytes that one more token costs while no window is full."""
-        return sum(self.block_bytes / size for size in self.shape.sizes)
+        return sum(self.block_bytes / size for size in self.shape.of_tokens.sizes)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that a sequence takes for the states of recurrent layers, whatever its length."""
+        return self.shape.num_state_groups * self.block_bytes
 
 
 class Memory(NamedTuple):
@@ -71,8 +76,8 @@ class Memory(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that all blocks hold, of sequences that no window has cut anything off."""
-        shape = self.kv.shape.even
+        """Tokens that all blocks hold, without states, of sequences that no window has cut anything off."""
+        shape = self.kv.shape.of_tokens.even
         return self.num_blocks * shape.block_size // max(1, len(shape.windows))
 
     def most_sequences(self, num_tokens: int, chunk: int) -> int:
