@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from infercast.forecast.intervals.odds import is_at_once
 from infercast.forecast.intervals.uncertainty import EIGHTY
 from infercast.validate.compare import validate
 from infercast.validate.measured import read_measured, shipped_runs
@@ -126,16 +127,16 @@ def main() -> None:
     if asked.published is not None:
         compared = compare_published(read_published(asked.published))
         values = values_of(
-            (each.run.gpu, each.slower > 0, name, getattr(each, name))
+            (each.run.gpu, not is_at_once(each.run.workload), name, getattr(each, name))
             for each in compared
             for name in (*PUBLISHED, RATE)
         )
         print(f"{values.errors.size} values of {len(compared)} published runs, by GPU")
         try_shapes("log-normal", values, [Shape(np.inf)])
         try_shapes("Student's t", values, [Shape(freedom) for freedom in FREEDOMS])
-        shapes = [Shape(freedom, 0, slow) for freedom in FREEDOMS for slow in SLOWER]
-        try_shapes("and slower under load", values, shapes)
+        try_shapes("and slower", values, [Shape(freedom, slow, slow) for freedom in FREEDOMS for slow in SLOWER])
         try_shapes("t of 2, slower under load", values, [Shape(2, 0, slow) for slow in SLOWER])
+        try_shapes("t of 2, slower", values, [Shape(2, slow, slow) for slow in SLOWER])
 
 
 if __name__ == "__main__":

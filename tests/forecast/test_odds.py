@@ -50,5 +50,5 @@ def test_what_is_slower_than_its_forecast() -> None:
     assert not is_at_once(replace(burst, concurrency=4))
     assert slower_by([alone], burst) == 0.0
     assert slower_by([alone], loaded) == SLOWER_UNDER_LOAD
-    assert slower_by([served], loaded) == SLOWER_ELSEWHERE
+    assert slower_by([served], loaded) == slower_by([served], burst) == SLOWER_ELSEWHERE
     assert slower_by([alone, alone], loaded) == SLOWER_ELSEWHERE

@@ -32,7 +32,7 @@ SLOWER_UNDER_LOAD = 0.3
 """How much slower than its forecast the middle of a result under load is, in standard deviations of a normal
 distribution with its interval: of an engine like those that were measured ..."""
 SLOWER_ELSEWHERE = 0.15
-"""... and of any other, whose intervals are wider."""
+"""... and of any other, under load or not; its intervals are wider."""
 
 
 def odds_within(room: Array | float, half_width: float, slower: float = 0.0) -> Array:
@@ -50,10 +50,9 @@ def odds_within(room: Array | float, half_width: float, slower: float = 0.0) -> 
 
 def slower_by(deployments: Sequence[Deployment], workload: Workload) -> float:
     """How much slower than the forecast the middle of a result of these requests is, for `odds_within`."""
-    if is_at_once(workload):
-        return 0.0
-    alike = len(deployments) == 1 and spread_of(deployments[0]) is MEASURED
-    return SLOWER_UNDER_LOAD if alike else SLOWER_ELSEWHERE
+    if len(deployments) > 1 or spread_of(deployments[0]) is not MEASURED:
+        return SLOWER_ELSEWHERE
+    return 0.0 if is_at_once(workload) else SLOWER_UNDER_LOAD
 
 
 def is_at_once(workload: Workload) -> bool:
