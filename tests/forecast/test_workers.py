@@ -257,6 +257,12 @@ def test_without_ray_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> No
         RayCluster("auto")
 
 
+def test_a_cluster_that_does_not_answer_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    with pytest.raises(InputError, match=r"no Ray cluster answers at '127\.0\.0\.1:1': "):
+        RayCluster("127.0.0.1:1")
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_real_ray_gives_the_same(jobs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +12,8 @@ from infercast.forecast.plan.processes import TRIES, WorkerError, pieces_of
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
+PATIENCE = 5.0
+"""Seconds in which a cluster's address has to answer."""
 LOCAL = "local"
 """In place of an address: a cluster of this machine alone, for the time of the command."""
 
@@ -28,6 +31,7 @@ class RayCluster:
                 "processes of this machine"
             ) from None
         self._ray, self._progress = ray, progress
+        _check_reachable(address)
         quiet = {"log_to_driver": False, "include_dashboard": False} if address == LOCAL else {"log_to_driver": False}
         try:
             ray.init(address=address, logging_level="error", ignore_reinit_error=True, **quiet)
@@ -72,6 +76,18 @@ class RayCluster:
     def close(self) -> None:
         """Leave the cluster."""
         self._ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+    except (OSError, OverflowError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise InputError(f"no Ray cluster answers at {address!r}: {reason}") from None
 
 
 def _work(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
