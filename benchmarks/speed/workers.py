@@ -3,7 +3,7 @@
     python benchmarks/speed/workers.py [--workers 2] [--ray]
 
 The first work of each is not counted: it starts the workers. Beside the time on the clock, which other programs make
-longer, stands what it would be on idle processors: the processor time of the busiest worker and of the process that asks.
+longer, stands what it would be on idle ones: the processor time of the busiest worker and of the process that asks.
 """
 
 from __future__ import annotations

@@ -119,17 +119,17 @@ def attainment(served: Record | Served, slo: Slo, since: float | None = None) ->
 
     ``since``: of those sent from then on. An answer of one token has no TPOT and keeps any limit on it.
     """
-    kept = _within(served, slo)
+    kept = keeps(served, slo)
     return float((kept if since is None else kept[served.sent_at >= since]).mean())
 
 
 def goodput(served: Record | Served, slo: Slo) -> float:
     """Requests a second that do, over the whole run."""
     duration = float(served.last_token.max() - served.sent_at.min())
-    return float(np.count_nonzero(_within(served, slo))) / duration
+    return float(np.count_nonzero(keeps(served, slo))) / duration
 
 
-def _within(served: Record | Served, slo: Slo) -> Array:
+def keeps(served: Record | Served, slo: Slo) -> Array:
     """Which requests keep all limits."""
     within = np.ones(served.sent_at.size, dtype=bool)
     for quantity, seconds in slo.of_a_request.items():
