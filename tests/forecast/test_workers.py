@@ -123,6 +123,17 @@ def test_one_worker_is_this_process() -> None:
         assert list(executor.map(lambda item: os.getpid(), range(3))) == [os.getpid()] * 3
 
 
+def test_short_work_is_done_here_and_long_work_is_not(jobs: ModuleType) -> None:
+    patient = Processes(2, patience=60.0)
+    assert {process for _, process in patient.map(jobs.whose, range(8))} == {os.getpid()}
+    hasty = Processes(2, patience=0.1)
+    try:
+        assert list(hasty.map(jobs.slow, range(8))) == list(range(8))
+        assert os.getpid() not in {process for _, process in hasty.map(jobs.whose, range(8))}
+    finally:
+        hasty.close()
+
+
 def test_a_reader_who_wants_no_more_ends_the_work(two: Processes, jobs: ModuleType) -> None:
     answers = two.map(jobs.slow, range(8))
     assert next(answers) == 0

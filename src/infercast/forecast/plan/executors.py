@@ -15,6 +15,9 @@ from infercast.forecast.plan.workers import Executor
 MOST_BY_DEFAULT = 8
 """Processes that are started unasked; each needs a second to start and some 200 MB."""
 
+PATIENCE = 5.0
+"""Seconds of work before they are."""
+
 
 @contextmanager
 def executor_for(
@@ -24,13 +27,18 @@ def executor_for(
     resume: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Executor]:
-    """For the time of a search; ``workers`` of None are as many as there are processors, up to eight."""
+    """For the time of a search; ``workers`` of None are as many as there are processors, up to eight.
+
+    These come to help when the work has taken a few seconds: most searches are done before.
+    """
     if ray is not None and workers is not None:
         raise InputError(f"--workers {workers} is for processes of this machine; --ray {ray} has workers of its own")
     executor: Processes | RayCluster
     if ray is not None:
         executor = RayCluster(ray, progress)
+    elif workers is None:
+        executor = Processes(min(processors(), MOST_BY_DEFAULT), progress, patience=PATIENCE)
     else:
-        executor = Processes(min(processors(), MOST_BY_DEFAULT) if workers is None else workers, progress)
+        executor = Processes(workers, progress)
     with closing(executor):
         yield executor if resume is None else Resumed(executor, resume)

@@ -6,10 +6,12 @@ import os
 import pickle
 import signal
 import tempfile
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +26,8 @@ TRIES = 3
 PIECES_A_WORKER = 4
 """So many pieces for each worker, so that none waits long for the last one."""
 MOST_IN_A_PIECE = 16
+MOST_FUNCTIONS = 4
+"""So many does a worker keep: a search goes back and forth between a few."""
 
 
 class WorkerError(InfercastError):
@@ -38,34 +42,59 @@ def processors() -> int:
 class Processes:
     """So many worker processes, started with the first work and kept until `close`."""
 
-    def __init__(self, workers: int, progress: Callable[[int, int], None] | None = None) -> None:
-        """``progress`` is told how many items of how many are done."""
+    def __init__(
+        self, workers: int, progress: Callable[[int, int], None] | None = None, *, patience: float = 0.0
+    ) -> None:
+        """``progress`` is told how many items of how many are done; the first seconds of work are done here."""
         if workers < 1:
             raise InputError(f"workers must be at least 1, not {workers}")
         self.width = workers
-        self._progress = progress
+        self._progress, self._patience, self._spent = progress, patience, 0.0
         self._pool: ProcessPoolExecutor | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def map(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
         """What the function makes of each item, in the order of the items."""
-        every = list(items)
-        if self.width == 1 or len(every) < 2:
-            yield from map(function, every)
+        every, done = list(items), 0
+        while done < len(every) and self._is_here(len(every) - done):
+            start = time.perf_counter()
+            answer = function(every[done])
+            self._spent += time.perf_counter() - start
+            done += 1
+            self._tell(done, len(every))
+            yield answer
+        if done == len(every):
             return
-        with tempfile.TemporaryDirectory(prefix="infercast-") as folder:
-            # A question with a day of requests is large, so it is written down once and read once by each worker.
-            path = Path(folder) / "function"
-            path.write_bytes(pickle.dumps(function))
-            try:
-                yield from self._map(str(path), pieces_of(every, self.width), len(every))
-            except BaseException:  # also Ctrl-C, and a reader that wants no more
-                self._kill()
-                raise
+        path = self._written(function)
+        try:
+            yield from self._map(path, pieces_of(every[done:], self.width), done)
+        except BaseException:  # also Ctrl-C, and a reader that wants no more
+            self._kill()
+            raise
 
-    def _map(self, path: str, pieces: Sequence[Sequence[Any]], total: int) -> Iterator[Any]:
+    def _is_here(self, left: int) -> bool:
+        """Whether the next item is for this process: another one would take longer to start."""
+        return self.width == 1 or (self._pool is None and (left < 2 or self._spent < self._patience))
+
+    def _tell(self, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(done, total)
+
+    def _written(self, function: Callable[[Any], Any]) -> str:
+        """A file of the function: a question with a day of requests is large, and each worker needs it once."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="infercast-")
+        content = pickle.dumps(function)
+        path = Path(self._folder.name) / sha256(content).hexdigest()
+        if not path.exists():
+            path.write_bytes(content)
+        return str(path)
+
+    def _map(self, path: str, pieces: Sequence[Sequence[Any]], done: int) -> Iterator[Any]:
         answers: dict[int, list[Any]] = {}
         failures: dict[int, int] = {}
-        left, told, done, breaks = set(range(len(pieces))), 0, 0, 0
+        total = done + sum(map(len, pieces))
+        left, told, breaks = set(range(len(pieces))), 0, 0
         running: dict[Future[list[Any]], int] = {}
         while left or told < len(pieces):
             while told in answers:
@@ -84,8 +113,7 @@ class Processes:
                     answers[number] = future.result()
                     left.discard(number)
                     done, breaks = done + len(pieces[number]), 0
-                    if self._progress is not None:
-                        self._progress(done, total)
+                    self._tell(done, total)
                 elif isinstance(problem, BrokenProcessPool):
                     broken = True
                 else:
@@ -125,6 +153,9 @@ class Processes:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
 
 def pieces_of(items: Sequence[Item], workers: int) -> list[Sequence[Item]]:
@@ -146,6 +177,6 @@ def _work(path: str, items: Sequence[Any]) -> list[Any]:
     """In a worker: read the function once, and apply it."""
     if path not in _functions:
         _functions[path] = pickle.loads(Path(path).read_bytes())
-        while len(_functions) > 2:
+        while len(_functions) > MOST_FUNCTIONS:
             _functions.popitem(last=False)
     return [_functions[path](item) for item in items]
