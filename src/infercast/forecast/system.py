@@ -118,6 +118,11 @@ def system_of(deployment: Deployment, router: str | None = None) -> System:
     return System((_pool(deployment, router or deployment.engine.load_balancer),))
 
 
+def replicas_of(deployment: Deployment, count: int) -> System:
+    """So many of one deployment, each for itself, behind a load balancer that looks at how many requests each has."""
+    return System((_pool(deployment, PROXY_ROUTER, instances=count),))
+
+
 def two_pools(
     prefill: Deployment,
     decode: Deployment,

@@ -71,31 +71,25 @@ class LoadCurve:
         shares = [1.0 - np.searchsorted(level.slack, wait) / level.slack.size for level in (low, high)]
         return float(shares[0] + part * (shares[1] - shares[0]))
 
-    def keeps(self, in_system: float) -> bool:
-        """Whether the percentiles of the SLO hold."""
+    def use_of_limits(self, in_system: float) -> float:
+        """The largest latency over its limit: below 1 the SLO holds."""
         wait = self.wait(in_system)
         low, high, part = self._beside(in_system)
+        uses = []
         for place, limit in enumerate(self.slo.limits):
+            ends = [_summary(level.values[place], limit.percentile) for level in (low, high)]
             added = 0.0 if limit.quantity == "tpot" else wait
-            ends = [level.values[place] for level in (low, high)]
-            if not ends[0].size or not ends[1].size:  # no answer has a second token
-                continue
-            if limit.percentile is None:
-                seen = [float(values.mean()) for values in ends]
-            else:
-                seen = [float(np.percentile(values, limit.percentile)) for values in ends]
-            if seen[0] + part * (seen[1] - seen[0]) + added >= limit.seconds:
-                return False
-        return True
+            uses.append((ends[0] + part * (ends[1] - ends[0]) + added) / limit.seconds)
+        return max(uses)
 
     def most_kept(self) -> float:
         """The largest number of requests in a replica with which the SLO holds; 0 where it never does."""
         low, high = 0.0, 2.0 * float(self.in_system[-1])
-        if not self.keeps(low):
+        if self.use_of_limits(low) >= 1.0:
             return 0.0
         for _ in range(40):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.keeps(middle) else (low, middle)
+            low, high = (middle, high) if self.use_of_limits(middle) < 1.0 else (low, middle)
         return low
 
     def rate_at(self, in_system: float) -> float:
@@ -116,6 +110,13 @@ class LoadCurve:
         low, high = self.levels[place - 1], self.levels[place]
         part = (in_system - low.in_system) / (high.in_system - low.in_system)
         return low, high, float(np.clip(part, 0.0, 1.0))
+
+
+def _summary(values: Array, percentile: float | None) -> float:
+    """A mean or a percentile; 0 where no answer has a second token."""
+    if not values.size:
+        return 0.0
+    return float(values.mean() if percentile is None else np.percentile(values, percentile))
 
 
 def learn_curve(system: System, traffic: Traffic, slo: Slo) -> LoadCurve:

@@ -61,6 +61,20 @@ class Traffic:
         """Typical requests a second in each window, where each request counts as its weight."""
         return np.bincount(self.places, weights, self.num_windows) / self.window
 
+    def _stretches(self, most: int) -> Array:
+        return np.linspace(0, self.num_windows, min(most, self.num_windows) + 1).astype(np.int64)
+
+    def middles(self, most: int) -> list[float]:
+        """The middles, in seconds, of so many stretches of windows, or of the windows where they are fewer."""
+        edges = self._stretches(most)
+        middles: list[float] = ((edges[:-1] + edges[1:]) / 2 * self.window).tolist()
+        return middles
+
+    def means(self, values: Array, most: int) -> list[float]:
+        """What is known of each window, on average over the same stretches."""
+        edges = self._stretches(most).tolist()
+        return [float(values[first:last].mean()) for first, last in zip(edges[:-1], edges[1:], strict=True)]
+
     def between(self, begin: float, end: float) -> Workload:
         """The requests of a part of the day, as they arrive."""
         first, last = np.searchsorted(self.arrivals, (begin, end))

@@ -46,9 +46,7 @@ class Point:
         return self.forecast is not None and self.forecast.saturation is not None
 
 
-def point_of(
-    label: str, number: float | None, forecast: Forecast, slo: Slo | None, price: GpuPrice | None
-) -> Point:
+def point_of(label: str, number: float | None, forecast: Forecast, slo: Slo | None, price: GpuPrice | None) -> Point:
     """A simulation measured by what was promised and by what it costs."""
     promised: dict[str, Any] = {}
     if slo is not None:
@@ -95,7 +93,7 @@ class Sweep:
     def to_dict(self) -> dict[str, Any]:
         """What ``infercast sweep --json`` prints."""
         # It belongs to the layer above, where imports do not point; so it goes by name.
-        written: dict[str, Any] = import_module("infercast.report.sweep").sweep_dict(self)
+        written: dict[str, Any] = import_module("infercast.report.sweep_data").sweep_dict(self)
         return written
 
     @property

@@ -31,6 +31,8 @@ TIMES_UNLOADED = 2.0
 """The knee is where the median TTFT is so many times that of an idle deployment."""
 ONE_AT_A_TIME = 100
 """Requests that tell the latter."""
+LOADS = ("Poisson", "gamma", "constant", "closed")
+"""Words that the speed of arrivals begins with in descriptions."""
 HALVINGS = 4
 """Between two points: a knee is known to a sixteenth of their distance."""
 
@@ -94,7 +96,7 @@ def _along_load(
     capacity = known[0] if known else most_requests_per_second(system, workload)
     return Sweep(
         title=_title(points),
-        workload=workload.description,
+        workload=_without_load(workload),
         axis=axis,
         points=tuple(points),
         slo=slo,
@@ -176,6 +178,12 @@ def _between(
 
 def _title(points: Sequence[Point]) -> str:
     return next((point.forecast.title for point in points if point.forecast is not None), "nothing fits")
+
+
+def _without_load(workload: Workload) -> str:
+    """What is sent, less how fast: that is what changes."""
+    parts = workload.description.split(", ")
+    return ", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS)
 
 
 def _silent(_: str) -> None:
