@@ -31,7 +31,7 @@ def case_of(values: dict[str, Any]) -> Any:
 
 
 def test_every_mode_of_both_versions_was_written_down() -> None:
-    assert len(MODES) == 25
+    assert len(MODES) == 34
     assert {version for version, _ in MODES} == {"0.25", "0.32"}
 
 

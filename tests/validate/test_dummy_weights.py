@@ -25,3 +25,12 @@ def test_routers_that_rank_in_single_precision_are_left_alone():
     for name in ("qwen3-30b-a3b", "mixtral-8x7b", "llama-3.1-8b"):
         model = read_model(name)
         assert with_dummy_weights(model) == model
+
+
+def test_the_scores_of_an_indexer_that_was_never_trained_are_tied():
+    model = read_model("glm-5")
+    (before, after) = (
+        [stack.mixer.indexer.tied for stack in each.stacks] for each in (model, with_dummy_weights(model))
+    )
+    assert not any(before)
+    assert all(after)

@@ -101,11 +101,15 @@ class IndexScores(Batch):
 
 @dataclass(frozen=True)
 class TopK(Batch):
-    """For every new token the places of the ``topk`` best scores among the keys in reach."""
+    """For every new token the places of the ``topk`` best scores among the keys in reach.
+
+    ``tied``: all scores are equal but for tiny differences, as of an indexer that was never trained.
+    """
 
     _: KW_ONLY
     topk: int
     compress: int = 1
+    tied: bool = False
     family: str = "top_k"
     compute_dtype: str = "fp32"
 

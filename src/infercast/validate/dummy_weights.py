@@ -1,9 +1,10 @@
-"""Engines that were measured with dummy weights: what an untrained router does to experts.
+"""Engines that were measured with dummy weights: what an untrained router does to experts, and an untrained indexer.
 
 vLLM's dummy weights are about 1e-3 in size, so all scores of a router are equal but for tiny differences. Routers that
 rank scores in single precision still tell experts apart, and tokens spread evenly. Those that choose from groups rank
 softmax scores in bf16, where nearly all are equal: ties go to the same few experts for every token (12 of 64 in
 DeepSeek-V2-Lite, twice its topk). With a correction bias, the dummy bias alone decides: the same topk experts for all.
+Scores of an indexer are as equal, and what searches for the best of them counts them one after the other.
 """
 
 from __future__ import annotations
@@ -11,12 +12,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from infercast.models.feed_forward import ExpertFeedForward
+from infercast.models.mixers import CompressedAttention, Mixer, SparseLatentAttention
 from infercast.models.spec import ModelConfig
 
 
 def with_dummy_weights(model: ModelConfig) -> ModelConfig:
     """The model as an engine runs it whose weights were never trained."""
-    return model.with_experts(_tied)
+    stacks = (replace(stack, mixer=_searching(stack.mixer)) for stack in model.stacks)
+    return replace(model, stacks=tuple(stacks)).with_experts(_tied)
+
+
+def _searching(mixer: Mixer) -> Mixer:
+    if not isinstance(mixer, SparseLatentAttention | CompressedAttention) or mixer.indexer is None:
+        return mixer
+    return replace(mixer, indexer=replace(mixer.indexer, tied=True))
 
 
 def _tied(spec: ExpertFeedForward) -> ExpertFeedForward:

@@ -34,6 +34,8 @@ class Indexer:
     topk: int
     compressor: Compressor | None = None
     """Index keys are of so many tokens together (DeepSeek-V4); None: each token has its own."""
+    tied: bool = False
+    """It was never trained: all scores are equal but for tiny differences."""
 
     @property
     def _tokens(self) -> int:
@@ -105,9 +107,8 @@ class Indexer:
                 entry_bytes=self.entry_bytes,
             )
             calls.append(Call(form.name("index_scores"), scores, layers))
-            calls.append(
-                Call(form.name("index_topk"), TopK(*form.batch, topk=self.topk, compress=self._tokens), layers)
-            )
+            choice = TopK(*form.batch, topk=self.topk, compress=self._tokens, tied=self.tied)
+            calls.append(Call(form.name("index_topk"), choice, layers))
         return calls
 
     def caches(self) -> tuple[Cache, ...]:

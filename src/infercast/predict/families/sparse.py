@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from infercast.predict.profile import KernelProfile
 
 ARCHIVE = "sparse"
-BLOCK_CHOICE = "blocks"
+TIED, BLOCK_CHOICE = "tied", "blocks"
 """The choice of a few blocks, which is another kernel than that of many keys."""
 
 
@@ -64,6 +64,12 @@ def _attention_work(op: SparseAttention, batch: Lengths) -> tuple[Quantity, Quan
         keys = keys + batch.x.smaller(batch.keys, float(op.window))
     both = op.head_dim + op.value_dim
     return 2.0 * op.heads * both * batch.total(pairs), op.bytes_per_key * batch.total(keys)
+
+
+def _choice_variants(op: TopK, *_: object) -> tuple[str, ...]:
+    """Few blocks are chosen by another kernel than many keys; nobody measured ties."""
+    what = f"{TIED} " if op.tied else f"{BLOCK_CHOICE} " if op.topk <= top_k.FEW else ""
+    return (f"{what}{phase_of(op)}",)
 
 
 def _attention_variants(op: SparseAttention, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
@@ -177,7 +183,7 @@ INDEX_SCORES = Family(
     interval=(-0.35, 0.45),
     spread={"index_scores": 6.0},
     typical=lambda op: ("index_scores",),
-    ceiling=_CEILING,
+    ceiling=replace(_CEILING, is_known=lambda op: op.dtype == "fp8"),
 )
 TOP_K = Family(
     name="top_k",
@@ -195,18 +201,18 @@ TOP_K = Family(
     split=_split,
     sizes=batch_of,
     size_of_one=single_of,
-    kind=lambda op: (op.topk <= top_k.FEW, phase_of(op)),
+    kind=lambda op: (op.topk <= top_k.FEW, op.tied, phase_of(op)),
     core=top_k.Choosing,
-    core_key=lambda op: (op.topk, op.compress, phase_of(op)),
+    core_key=lambda op: (op.topk, op.compress, op.tied, phase_of(op)),
     features={"top_k": top_k.FEATURES},
     shares=("blocks", "dram", "launch"),
     pipes=lambda op, gpu: {"dram": dram_seconds(op, gpu)},
     limits=lambda op, gpu: {"dram": np.ravel(4.0 * op.topk * op.num_queries / gpu.dram_bandwidth)},
-    variants=lambda op, *_: (f"{BLOCK_CHOICE} {phase_of(op)}" if op.topk <= top_k.FEW else phase_of(op),),
+    variants=_choice_variants,
     interval=(-0.5, 0.6),
     spread={"top_k": 20.0},
     typical=lambda _: ("top_k",),
-    ceiling=_CEILING,
+    ceiling=replace(_CEILING, is_known=lambda op: op.topk > top_k.FEW),
 )
 SPARSE_ATTENTION = Family(
     name="sparse_attention",
@@ -237,5 +243,5 @@ SPARSE_ATTENTION = Family(
     interval=(-0.35, 0.45),
     spread={"sparse_attention": 10.0},
     typical=lambda _: ("sparse_attention",),
-    ceiling=replace(_CEILING, read_again=lambda op: np.ravel(op.kv_bytes)),
+    ceiling=replace(_CEILING, is_known=lambda op: op.kind != "msa", read_again=lambda op: np.ravel(op.kv_bytes)),
 )
