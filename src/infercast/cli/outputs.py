@@ -90,7 +90,7 @@ class Outputs(NamedTuple):
 
 
 def command_line(*files: str) -> str:
-    """What was typed, as a shell would take it again, less the options of files, which hold the same whatever they are."""
+    """What was typed, as a shell would take it again, less names of files, which hold the same whatever they are."""
     words, kept = iter(sys.argv[1:]), ["infercast"]
     for word in words:
         option, equals, _ = word.partition("=")

@@ -42,12 +42,13 @@ def answer_of(plan: DayPlan) -> str:
     """The decision in a sentence."""
     fixed = plan.policies[0]
     cost = "" if fixed.cost is None else f", {dollars(fixed.cost)} a day"
-    words = f"The smallest fixed fleet for {plan.goal} is {plan.smallest_fleet} replicas{cost}."
+    count = plan.smallest_fleet
+    words = f"The smallest fixed fleet for {plan.goal} is {count} {'replica' if count == 1 else 'replicas'}{cost}."
     reaching = [each for each in plan.policies if each.keeps(plan.goal)]
     best = min(reaching, key=lambda each: each.gpu_hours, default=fixed)
     if best is not fixed:
         saved = 1.0 - best.gpu_hours / fixed.gpu_hours
-        words += f" {best.policy.capitalize()} ones reach the goal with {format_percent(saved)} fewer GPU hours."
+        words += f" {best.policy.capitalize()} replicas reach the goal with {format_percent(saved)} fewer GPU hours."
     failing = [each.policy for each in plan.policies if not each.keeps(plan.goal)]
     return words + (f" Not reached by: {', '.join(failing)}." if failing else "")
 

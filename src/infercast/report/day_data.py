@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isnan
 from typing import Any
 
 from infercast.forecast.day.coefficients import autoscaler_row
@@ -88,7 +89,7 @@ def day_rows(plan: DayPlan) -> Iterator[str]:
     ]
     for day in plan.policies:
         names += [f"{day.policy}_{name}" for name in ("replicas", "replicas_paid", "slo_attainment", "in_slo")]
-        attained = [None if value != value else value for value in day.attained.tolist()]
+        attained = [None if isnan(value) else value for value in day.attained.tolist()]
         columns += [day.ready.tolist(), day.paid.tolist(), attained, (day.use_of_limits < 1.0).astype(int).tolist()]
     yield from csv_lines(names, zip(*columns, strict=True))
 

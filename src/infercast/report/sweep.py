@@ -8,7 +8,6 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.latency import Percentiles
-
 from infercast.forecast.sweep.axis import CONCURRENCY, RATE
 from infercast.forecast.sweep.points import Edge, Point, Sweep
 from infercast.report.fitting import Column, FittingTable
@@ -23,6 +22,7 @@ NARROW = 78
 UNITS = {RATE: "requests/s", CONCURRENCY: "clients"}
 SHORT = {RATE: "rate", CONCURRENCY: "clients"}
 SHOWN = (("TTFT", "ttft"), ("TPOT", "tpot"))
+MARKS = {"p50": "o", "p95": "+", "p99": "x"}
 
 
 def render_sweep(sweep: Sweep) -> list[RenderableType]:
@@ -73,8 +73,8 @@ def dollars(amount: float | None) -> str:
 def charts_of(sweep: Sweep) -> list[Chart]:
     """Latencies with what was promised of them, what is served, and what it costs or how many keep the promise."""
     points = sweep.simulated
-    numbers = [point.number for point in points]
-    positions = list(range(len(points))) if None in numbers else [float(number or 0.0) for number in numbers]
+    # Loads stand where they are; values of a setting, often powers of two, at equal distances.
+    positions = [float(point.number or 0.0) if sweep.axis.is_load else place for place, point in enumerate(points)]
     labels = [point.label for point in points]
 
     def chart(title: str, write: Callable[[float], str], *series: Series, **others: Any) -> Chart:
@@ -82,8 +82,8 @@ def charts_of(sweep: Sweep) -> list[Chart]:
 
     charts = []
     for title, field in SHOWN:
-        lines = [Series(name, mark, _values(sweep, field, name)) for name, mark in (("p50", "o"), ("p99", "x"))]
-        charts.append(chart(title, format_seconds, *lines, limit=_limit(sweep, field)))
+        lines = [Series(name, mark, _values(sweep, field, name)) for name, mark in MARKS.items()]
+        charts.append(chart(title, format_seconds, *lines, **_limit(sweep, field)))
     served = [point.forecast.requests_per_second for point in points if point.forecast is not None]
     rates = [Series("served", "o", served)]
     if sweep.slo is not None:
@@ -91,7 +91,7 @@ def charts_of(sweep: Sweep) -> list[Chart]:
     charts.append(chart("requests/s", _short_number, *rates, from_zero=True))
     if sweep.slo is not None:
         shares = [point.attainment or 0.0 for point in points]
-        charts.append(chart("within the SLO", "{:.0%}".format, Series("of requests", "o", shares), from_zero=True))
+        charts.append(chart("requests within the SLO", "{:.0%}".format, Series("", "o", shares), from_zero=True))
     else:
         tokens = [point.forecast.output_tokens_per_second for point in points if point.forecast is not None]
         charts.append(chart("output tokens/s", _short_number, Series("", "o", tokens), from_zero=True))
@@ -103,10 +103,13 @@ def _values(sweep: Sweep, field: str, name: str) -> list[float]:
     return [nan if values is None else float(getattr(values, name)) for values in found]
 
 
-def _limit(sweep: Sweep, field: str) -> float | None:
-    """The tightest limit on a latency."""
-    limits = [] if sweep.slo is None else [each.seconds for each in sweep.slo.limits if each.quantity == field]
-    return min(limits, default=None)
+def _limit(sweep: Sweep, field: str) -> dict[str, Any]:
+    """The tightest limit on a latency, and its name."""
+    limits = [] if sweep.slo is None else [each for each in sweep.slo.limits if each.quantity == field]
+    if not limits:
+        return {}
+    tightest = min(limits, key=lambda each: each.seconds)
+    return {"limit": tightest.seconds, "limit_name": f"{tightest.name.partition('_')[2]} limit"}
 
 
 def _short_number(value: float) -> str:

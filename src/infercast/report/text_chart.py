@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import ceil, isfinite, log10
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,7 +42,9 @@ class Chart(NamedTuple):
     write: Callable[[float], str]
     """A value on the vertical axis."""
     limit: float | None = None
-    """A line across, such as a promise."""
+    """A line across, such as a promise ..."""
+    limit_name: str = "limit"
+    """... and its name."""
     joined: bool = True
     """Whether dots lead from one mark to the next."""
     from_zero: bool = False
@@ -109,9 +112,10 @@ def _heading(chart: Chart, width: int) -> Text:
 
     heading = Text(chart.title, style="bold")
     for style, series in zip(STYLES, chart.series, strict=False):
-        heading.append(f"  {series.mark} {series.name}", style=f"not bold {style}")
-    if chart.limit is not None and heading.cell_len + 9 <= width:
-        heading.append("  - limit", style="not bold red")
+        if series.name:
+            heading.append(f"  {series.mark} {series.name}", style=f"not bold {style}")
+    if chart.limit is not None and heading.cell_len + len(chart.limit_name) + 4 <= width:
+        heading.append(f"  - {chart.limit_name}", style="not bold red")
     return heading
 
 
@@ -158,7 +162,7 @@ def _put(
 ) -> None:
     """Draw one line."""
     points = [(column, row) for column, row in zip(columns, rows, strict=True) if row >= 0]
-    for (left, below), (right, above) in zip(points, points[1:], strict=False) if joined else ():
+    for (left, below), (right, above) in pairwise(points) if joined else ():
         for column in range(left + 1, right):
             row = round(below + (above - below) * (column - left) / (right - left))
             if area[row][column][0] in " -":

@@ -59,7 +59,7 @@ def command(
 
       infercast capacity llama-3.1-8b --gpu h200-sxm --trace day.csv --slo "ttft_p99<1s,tpot_p95<40ms"
 
-      infercast capacity llama-3.3-70b --gpu h100-sxm -q fp8 -tp 4 --rate 30 --day-profile sine:1.8:14 --slo "ttft_p99<2s"
+      infercast capacity llama-3.3-70b --gpu h100-sxm -q fp8 -tp 4 --rate 30 --slo "ttft_p99<2s,tpot_p95<50ms"
 
       infercast capacity qwen3-32b --gpu h100-sxm --trace day.csv --slo "tpot_p95<50ms" --export-autoscaler replica.csv
     """  # fmt: skip

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from infercast import Deployment
 from infercast.cli.options import workload as served
 from infercast.cli.options.engine import is_given
 from infercast.cli.options.shared import of_workload
-from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
 from infercast.forecast.day.day import Goal
 from infercast.forecast.day.policies import MEASURES, Autoscaler
@@ -66,7 +66,7 @@ class Scaled:
         of_fleet(
             "--autoscale-on",
             metavar="NAME",
-            help=f"{' or '.join(MEASURES)}: requests that arrive over what replicas serve at most, or requests in each.",
+            help=f"{' or '.join(MEASURES)}: requests that arrive over what replicas serve at most, or those in each.",
         ),
     ] = RULES.measure
     target: Annotated[

@@ -81,10 +81,8 @@ def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> W
     if longest is not None and longest < 1:
         raise InputError(f"max_model_len must be at least 1, not {longest}")
     longest = longest or load_model(given["model"]).max_positions
-    if trace is not None:
-        workload = replayed(Path(trace), given, longest)
-    else:
-        workload = _synthetic(given, default_count, longest)
+    replays = trace is not None
+    workload = replayed(Path(trace), given, longest) if replays else _synthetic(given, default_count, longest)
     if too_long == "truncate":
         return truncated(workload, longest)
     refuse_too_long(workload, longest)

@@ -19,8 +19,8 @@ class Autoscaler:
     """Rules like those of Kubernetes' HorizontalPodAutoscaler; times in seconds."""
 
     measure: str = "utilization"
-    """``utilization``: requests that arrive, as a share of what replicas serve at most. ``queue``: requests in a replica,
-    running or waiting."""
+    """``utilization``: requests that arrive, as a share of what replicas serve at most.
+    ``queue``: requests in a replica, running or waiting."""
     target: float | None = None
     """What one replica should have; None: a share of what it has where the SLO just holds (`SAFETY`)."""
     interval: float = 30.0

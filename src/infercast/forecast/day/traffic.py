@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import ceil, cos, pi
 from typing import Any
 
@@ -73,7 +74,7 @@ class Traffic:
     def means(self, values: Array, most: int) -> list[float]:
         """What is known of each window, on average over the same stretches."""
         edges = self._stretches(most).tolist()
-        return [float(values[first:last].mean()) for first, last in zip(edges[:-1], edges[1:], strict=True)]
+        return [float(values[first:last].mean()) for first, last in pairwise(edges)]
 
     def between(self, begin: float, end: float) -> Workload:
         """The requests of a part of the day, as they arrive."""

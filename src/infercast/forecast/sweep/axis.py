@@ -92,7 +92,7 @@ def at_load(workload: Workload, axis: str, value: float) -> Workload:
     """The same requests at another rate, or sent by another number of clients.
 
     Random requests are drawn as if that rate had been asked for from the start, so that each point of a sweep is what a
-    simulation of it alone says. Requests of a trace, or of the caller's own, keep their order and their gaps in proportion.
+    simulation of it alone says. Requests of a trace keep their order, and their gaps in proportion.
     """
     if axis == CONCURRENCY:
         clients = round(value)

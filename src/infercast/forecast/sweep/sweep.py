@@ -56,9 +56,9 @@ def sweep(
 ) -> Sweep:
     """Simulate a workload at several rates, numbers of clients, or values of a setting.
 
-    ``vary`` names what a what-if can change, with its values: ``("max_num_batched_tokens", [2048, 8192])``. ``price`` is
-    in dollars per GPU and hour, or says whose prices to take; left out, those in the middle of the bundled lists. ``options`` are those of `deploy`, ``tell`` is told
-    of each point as it begins.
+    ``vary`` names what a what-if can change, with its values: ``("max_num_seqs", [128, 1024])``. ``price`` is in
+    dollars per GPU and hour, or says whose prices to take; left out, the middle of the bundled lists. ``options`` are
+    those of `deploy`. ``tell`` is told of each point as it begins.
     """
     axis, promised = axis_of(rates, concurrencies, vary), parse_slo(slo) if isinstance(slo, str) else slo
     asked = partial(deploy, model, gpu, settings, **options)

@@ -29,7 +29,7 @@ def day_plot(plan: DayPlan, version: str) -> Plot:
 
     def paint(figure: Any, tips: Tips) -> None:
         panels = figure.subplots(
-            3, 1, sharex=True, gridspec_kw={"left": 0.065, "right": 0.99, "bottom": 0.08, "top": 0.95, "hspace": 0.38}
+            3, 1, sharex=True, gridspec_kw={"left": 0.065, "right": 0.98, "bottom": 0.08, "top": 0.95, "hspace": 0.38}
         )
         _paint(plan, panels, tips)
 
@@ -51,7 +51,9 @@ def _paint(plan: DayPlan, panels: Any, tips: Tips) -> None:
         (line,) = replicas.step(hours, day.means(policy.ready, MOST), where="mid", **style)
         tips.put(line, f"{policy.policy}: {policy.gpu_hours:,.1f} GPU hours, {policy.minutes_out:,.0f} minutes out")
         promise.plot(hours, day.means(policy.use_of_limits, MOST), **style)
-    replicas.set(title="replicas that serve", ylim=(0, None))
+    most = max(float(policy.ready.max()) for policy in plan.policies)
+    replicas.set(title="replicas that serve", ylim=(0, 1.08 * most))
+    replicas.yaxis.get_major_locator().set_params(integer=True)
     replicas.legend(loc="upper right", ncols=3, bbox_to_anchor=(1.0, 1.3))
     promise.axhline(1.0, color=MUTED, lw=1.0, ls="-.")
     promise.set(title="latency over its limit: the SLO holds below 1", xlabel="time of day", ylim=(0, None))

@@ -121,7 +121,7 @@ def _latency(overview: Overview) -> str:
         cells = [f"{escape(cell)}{end}" for cell, end in zip(latency_cells(values), ends, strict=True)]
         rows.append([escape(latency.title.replace("  ", "\u2003")), *cells])
     note = '<p class="note">Grey bands are the 80 % intervals of the percentiles.</p>'
-    return charts.latency_chart(overview) + note + table(["", *NAMES], rows)
+    return charts.latency_chart(overview) + note + _table(["", *NAMES], rows)
 
 
 def _decision(overview: Overview) -> list[str]:
@@ -137,13 +137,13 @@ def _decision(overview: Overview) -> list[str]:
 def _load(overview: Overview) -> str:
     forecast = overview.forecast
     tables = [
-        f"<h3>{escape(pool_title(pool, 'Engines'))}</h3>" + table(*engine_cells(pool.engines))
+        f"<h3>{escape(pool_title(pool, 'Engines'))}</h3>" + _table(*engine_cells(pool.engines))
         for pool in (forecast.pools if len(forecast.engines) > 1 else ())
     ]
-    return facts_list(load_rows(forecast)) + charts.load_chart(overview) + "".join(tables)
+    return _facts(load_rows(forecast)) + charts.load_chart(overview) + "".join(tables)
 
 
-def facts_list(rows: Iterable[tuple[str, str]]) -> str:
+def _facts(rows: Iterable[tuple[str, str]]) -> str:
     return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(value)}</dd>' for name, value in rows)}</dl>"
 
 
@@ -155,7 +155,7 @@ def _kernels(overview: Overview) -> str:
             title = phase_title(pool, phase)
             rows = [list(map(escape, row)) for row in phase_cells(phase)]
             parts.append(f"<h3>{escape(pool_title(pool, title[:1].upper() + title[1:]))}</h3>")
-            parts.append(table(PHASE_COLUMNS, rows, words=(0, 3, 4, 5)))
+            parts.append(_table(PHASE_COLUMNS, rows, words=(0, 3, 4, 5)))
     return "".join(parts)
 
 
@@ -192,7 +192,7 @@ def _rooflines(overview: Overview) -> str:
             for point in roofline.points[:6]
         ]
         columns = ["kernel", "share", "operations per byte", "reaches", "roof", "of the roof"]
-        parts.append(f"<h3>{escape(f'{title}: {_step_words(roofline)}')}</h3>" + table(columns, rows))
+        parts.append(f"<h3>{escape(f'{title}: {_step_words(roofline)}')}</h3>" + _table(columns, rows))
     return "".join(parts)
 
 
@@ -220,17 +220,17 @@ def _slowest(slowest: Sequence[SlowRequest]) -> str:
         for each in slowest
     ]
     columns = ["request", "sent at", "prompt tokens", "TTFT", "where it went"]
-    return charts.slowest_chart(slowest) + table(columns, rows, words=(4,))
+    return charts.slowest_chart(slowest) + _table(columns, rows, words=(4,))
 
 
 def _sources(overview: Overview) -> str:
     sections = system_facts(overview.forecast)
-    parts = [(f"<h3>{escape(title)}</h3>" if len(sections) > 1 else "") + facts_list(rows) for title, rows in sections]
+    parts = [(f"<h3>{escape(title)}</h3>" if len(sections) > 1 else "") + _facts(rows) for title, rows in sections]
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in caveats(overview.forecast))
     return f"{''.join(parts)}<h3>Caveats</h3><ul>{items}</ul>"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[int, ...] = (0,)) -> str:
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[int, ...] = (0,)) -> str:
     """A table of cells that are HTML already; the columns in ``words`` hold text."""
 
     def cells(tag: str, row: Sequence[str]) -> str:
@@ -239,3 +239,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[in
 
     head, body = cells("th", columns), "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+facts_list, table = _facts, _table
+"""For other pages."""

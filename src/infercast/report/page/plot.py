@@ -17,6 +17,7 @@ from infercast.report.page.svg import STYLE, VARIABLES, Tips
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Nothing is loaded from anywhere, and a browser sees to it."""
 DOTS_PER_INCH = 160
+FLAGS = re.DOTALL | re.MULTILINE
 
 
 class Plot(NamedTuple):
@@ -40,9 +41,7 @@ class Plot(NamedTuple):
         """A file of its own, in light and dark as the viewer has it."""
         found = re.search(r"<svg.*</svg>", self.chart(), re.DOTALL)
         assert found is not None
-        colours = "".join(
-            re.findall(r":root \{.*?\n\}|@media \(prefers-color-scheme: dark\) \{.*?\n\}", _style(), re.DOTALL)
-        )
+        colours = "".join(re.findall(r"^(?::root|@media \(prefers-color-scheme: dark\)) \{.*?^\}", _style(), FLAGS))
         style = f"<style>{colours} svg {{ background: var(--paper); font-family: sans-serif; }}</style>"
         return re.sub(r"(<svg[^>]*>)", lambda tag: tag[1] + style, found[0], count=1) + "\n"
 
