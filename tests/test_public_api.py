@@ -10,6 +10,7 @@ import pytest
 import infercast
 
 PUBLIC = [
+    "DayPlan",
     "Deployment",
     "DoesNotFitError",
     "EngineSettings",
@@ -27,6 +28,7 @@ PUBLIC = [
     "Segment",
     "StepCost",
     "StepShape",
+    "Sweep",
     "UnknownNameError",
     "UnsupportedModelError",
     "Variants",
@@ -46,9 +48,11 @@ PUBLIC = [
     "load_gpu",
     "load_model",
     "model_names",
+    "plan_day",
     "prefill_shape",
     "read_trace",
     "simulate",
+    "sweep",
     "synthetic_workload",
     "workload_from_requests",
 ]

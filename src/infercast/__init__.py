@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UnknownNameError,
         UnsupportedModelError,
     )
+    from infercast.forecast.day.day import DayPlan, plan_day
     from infercast.forecast.deploy import deploy, load_model
     from infercast.forecast.estimate import estimate
     from infercast.forecast.explain.breakdown import explain_run
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from infercast.forecast.memory import Fit, fit_memory
     from infercast.forecast.result import Forecast
     from infercast.forecast.simulate import forecast_disaggregated, simulate
+    from infercast.forecast.sweep.points import Sweep
+    from infercast.forecast.sweep.sweep import sweep
     from infercast.forecast.variants import Variants, estimate_variants
     from infercast.hardware import Gpu, gpu_names, load_gpu
     from infercast.models.library import model_names
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 
 # Where each public name lives. It is imported when it is first used, so that `import infercast` costs next to nothing.
 _HOMES = {
+    "DayPlan": "forecast.day.day",
     "Deployment": "engines.deployment",
     "DoesNotFitError": "errors",
     "EngineSettings": "engines.vllm.settings",
@@ -66,6 +70,7 @@ _HOMES = {
     "Segment": "serve.workload.request",
     "StepCost": "forecast.explain.kernels",
     "StepShape": "serve.step",
+    "Sweep": "forecast.sweep.points",
     "UnknownNameError": "errors",
     "UnsupportedModelError": "errors",
     "Variants": "forecast.variants",
@@ -85,9 +90,11 @@ _HOMES = {
     "load_gpu": "hardware",
     "load_model": "forecast.deploy",
     "model_names": "models.library",
+    "plan_day": "forecast.day.day",
     "prefill_shape": "forecast.explain.kernels",
     "read_trace": "serve.workload.traces",
     "simulate": "forecast.simulate",
+    "sweep": "forecast.sweep.sweep",
     "synthetic_workload": "serve.workload.synthetic",
     "workload_from_requests": "serve.workload.synthetic",
 }
@@ -101,6 +108,7 @@ _OLD_NAMES = {
 """Names of before 1.0, which goes without them."""
 
 __all__ = [
+    "DayPlan",
     "Deployment",
     "DoesNotFitError",
     "EngineSettings",
@@ -118,6 +126,7 @@ __all__ = [
     "Segment",
     "StepCost",
     "StepShape",
+    "Sweep",
     "UnknownNameError",
     "UnsupportedModelError",
     "Variants",
@@ -137,9 +146,11 @@ __all__ = [
     "load_gpu",
     "load_model",
     "model_names",
+    "plan_day",
     "prefill_shape",
     "read_trace",
     "simulate",
+    "sweep",
     "synthetic_workload",
     "workload_from_requests",
 ]

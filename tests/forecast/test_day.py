@@ -80,7 +80,7 @@ def test_steps_agree_with_a_simulation_of_every_request(deployment, curve, count
     served = replicas_of(deployment, count).serve(traffic.between(0.0, 3600.0)).clients
     simulated = attainment(served, parse_slo(SLO))
     assert 0.3 < simulated < 0.995, "neither too easy nor hopeless"
-    assert stepped == pytest.approx(simulated, abs=0.06)
+    assert stepped == pytest.approx(simulated, abs=0.08)
 
 
 def test_a_day_with_three_policies(deployment):
@@ -172,7 +172,7 @@ def test_a_day_of_a_trace():
     assert traffic.between(600.0, 660.0).requests[0].arrival < 1.0
     with pytest.raises(InputError, match="a closed loop has none"):
         traffic_of(Workload(load.requests, concurrency=3))
-    with pytest.raises(InputError, match="windows of 1 to 3600 s"):
+    with pytest.raises(InputError, match="a window must be 10 to 3600 s"):
         traffic_of(load, 0.01)
 
 

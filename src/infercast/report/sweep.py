@@ -128,9 +128,9 @@ def summary_rows(sweep: Sweep) -> list[tuple[str, str]]:
 
 def _bends(sweep: Sweep) -> list[tuple[str, str]]:
     unit, rows = UNITS[sweep.axis.name], []
-    if sweep.knee is not None and sweep.unloaded_ttft is not None:
-        twice = format_seconds(2 * sweep.unloaded_ttft)
-        rows.append(("knee", f"{_edge(sweep.knee, unit)}: TTFT p50 stays below {twice}, twice that of an idle replica"))
+    if sweep.knee is not None and sweep.light_ttft is not None:
+        twice = format_seconds(2 * sweep.light_ttft)
+        rows.append(("knee", f"{_edge(sweep.knee, unit)}: TTFT p50 stays below {twice}, twice that of a light load"))
     if sweep.promise is not None:
         rows.append(("SLO holds", _edge(sweep.promise, unit)))
     if sweep.capacity is not None:

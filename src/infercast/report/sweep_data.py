@@ -21,7 +21,7 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
         "axis": sweep.axis.name,
         "slo": None if sweep.slo is None else str(sweep.slo),
         "usd_per_gpu_hour": None if sweep.price is None else sweep.price.per_hour,
-        "unloaded_ttft_p50_ms": None if sweep.unloaded_ttft is None else sweep.unloaded_ttft / MILLI,
+        "light_ttft_p50_ms": None if sweep.light_ttft is None else sweep.light_ttft / MILLI,
         "knee": _edge_dict(sweep.knee),
         "slo_holds_up_to": _edge_dict(sweep.promise),
         "saturation_requests_per_s": sweep.capacity,

@@ -31,6 +31,8 @@ FULLNESS = (0.3, 1.0)
 LEAST, MOST = 500, 4000
 """Requests of a simulation: so many residence times, within these."""
 RESIDENCES = 12.0
+RAMP_UP = 0.4
+"""Of a run that did not settle, so much is left out: a replica near its limit fills up for long."""
 SEED = 7
 
 
@@ -136,7 +138,7 @@ def learn_curve(system: System, traffic: Traffic, slo: Slo) -> LoadCurve:
     seats = len(pool.replicas) * num_seats(pool.replicas[0], whole.requests)
     for share in FULLNESS:
         clients = int(share * seats)
-        if clients > 1.2 * levels[-1].in_system:
+        if clients > (1.2 if share < 1.0 else 1.02) * levels[-1].in_system:
             count = int(np.clip(4 * clients, LEAST, 2 * MOST))
             levels.append(_level(simulate_system(system, _clients(traffic, mix, count, clients)), slo, None))
     ordered = sorted(levels, key=lambda level: level.in_system)
@@ -164,14 +166,15 @@ def _clients(traffic: Traffic, mix: Array, count: int, clients: int) -> Workload
 
 
 def _level(forecast: Forecast, slo: Slo, rate: float | None) -> Level:
-    """What a simulation shows, from its steady part where it has one."""
+    """What a simulation shows, from its steady part where it has one, and else without its beginning."""
     served, steady = forecast.clients, forecast.steady
     start = float(served.sent_at.min())
-    begin, end = (start + steady.begin, start + steady.end) if steady.settled else (start, float(served.sent_at.max()))
+    end = start + steady.end
+    begin = start + (steady.begin if steady.settled else RAMP_UP * steady.end)
     kept = served.sent_at >= begin
     done = np.count_nonzero((served.last_token > begin) & (served.last_token <= end)) / max(end - begin, 1e-9)
     through = rate or float(done)
-    stay = float(np.minimum(served.end_to_end, 1e9)[kept].mean())
+    stay = float(served.end_to_end[kept].mean())
     several = served.num_output > 1
     tpot = np.zeros(served.sent_at.size)
     tpot[several] = served.tpot

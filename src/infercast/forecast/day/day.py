@@ -19,15 +19,14 @@ from infercast.forecast.day.fleet import FleetRun, Replica, Scaler, fixed, run_f
 from infercast.forecast.day.policies import HOUR, SAFETY, Autoscaler, Autoscaling, scheduled
 from infercast.forecast.day.service import ServiceTime, learn_service
 from infercast.forecast.day.startup import StartUp, start_up
-from infercast.forecast.day.traffic import Traffic
+from infercast.forecast.day.traffic import STEP, Traffic, traffic_of
 from infercast.forecast.money import GpuPrice, Tariff
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import system_of
+from infercast.serve import Workload
 
 Array = npt.NDArray[Any]
 
-STEP = 10.0
-"""Seconds from one look at the fleet to the next."""
 MOST_REPLICAS = 1024
 FIXED, SCHEDULED, AUTOSCALED = "fixed", "scheduled", "autoscaled"
 POLICIES = (FIXED, SCHEDULED, AUTOSCALED)
@@ -146,7 +145,7 @@ class DayPlan:
 
 def plan_day(
     deployment: Deployment,
-    traffic: Traffic,
+    traffic: Traffic | Workload,
     slo: Slo | str,
     *,
     goal: Goal | None = None,
@@ -156,12 +155,13 @@ def plan_day(
     check: bool = True,
     tell: Callable[[str], None] | None = None,
 ) -> DayPlan:
-    """Replicas of a deployment over a day, by each policy.
+    """Replicas of a deployment over a day, by each policy; the day is a workload, such as a trace, or made up.
 
     One replica is simulated at several loads; then the day is stepped through. With ``check`` the busiest minutes are
     simulated request by request on the smallest fixed fleet, and both answers are told.
     """
     say = tell or (lambda text: None)
+    traffic = traffic_of(traffic) if isinstance(traffic, Workload) else traffic
     promised, wanted = parse_slo(slo) if isinstance(slo, str) else slo, goal or Goal()
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
     system = system_of(deployment)

@@ -20,6 +20,8 @@ Array = npt.NDArray[Any]
 DAY = 86_400.0
 WINDOW = 60.0
 """Seconds of a window: a minute in or out of the SLO."""
+STEP = 10.0
+"""Seconds from one look at a fleet to the next."""
 MOST_WINDOWS = 20_160
 """A fortnight of minutes."""
 PEAK_HOUR = 14.0
@@ -98,11 +100,9 @@ def traffic_of(workload: Workload, window: float = WINDOW) -> Traffic:
         raise InputError("a day of traffic has arrivals; a closed loop has none")
     requests = workload.requests
     span = requests[-1].arrival
-    if not 1.0 <= window <= 3600.0 or span / window > MOST_WINDOWS:
-        raise InputError(
-            f"a trace of {span:,.0f} s in windows of {window:g} s is not possible; windows of 1 to 3600 s, and at most "
-            f"{MOST_WINDOWS:,} of them"
-        )
+    _check_window(window)
+    if span / window > MOST_WINDOWS:
+        raise InputError(f"the trace spans {span:,.0f} s, more than {MOST_WINDOWS:,} windows of {window:g} s; cut it")
     return Traffic(
         np.array([request.arrival for request in requests]),
         np.array([request.num_input for request in requests]),
@@ -111,6 +111,11 @@ def traffic_of(workload: Workload, window: float = WINDOW) -> Traffic:
         workload.description,
         requests,
     )
+
+
+def _check_window(window: float) -> None:
+    if not STEP <= window <= 3600.0 or window % STEP:
+        raise InputError(f"a window must be {STEP:g} to 3600 s in whole steps of {STEP:g} s, not {window:g} s")
 
 
 def parse_profile(text: str) -> tuple[float, float]:
@@ -142,6 +147,7 @@ def made_up_day(
 ) -> Traffic:
     """A day of ``rate`` requests a second on average, with Poisson arrivals around a sinusoid of 24 hours."""
     factor, hour = parse_profile(profile)
+    _check_window(window)
     if not 0 < rate * duration <= 2e7:
         raise InputError(f"rate {rate:g} over a day must give 1 to 20,000,000 requests")
     arrival_rng, input_rng, output_rng = np.random.default_rng(seed).spawn(3)

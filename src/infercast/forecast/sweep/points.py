@@ -81,8 +81,8 @@ class Sweep:
     points: tuple[Point, ...]
     slo: Slo | None = None
     price: GpuPrice | None = None
-    unloaded_ttft: float | None = None
-    """Median time to first token of requests that come one at a time; for rates and clients."""
+    light_ttft: float | None = None
+    """Median time to first token at a tenth of the saturating rate; for rates and clients."""
     knee: Edge | None = None
     """Up to where the median TTFT stays below twice that."""
     promise: Edge | None = None

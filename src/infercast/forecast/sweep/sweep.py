@@ -1,9 +1,10 @@
 """TTFT, TPOT, throughput, goodput and cost along an axis, the knee of the curve, and where it saturates.
 
 Each point is what `infercast simulate` says of it. Along rates and numbers of clients the deployment and its step timer
-are made once. The *knee* is the largest load at which the median time to first token is at most twice that of requests
-that come one at a time; the *promise* is kept up to the largest load at which the percentiles of the SLO hold; both are
-looked for between the two points beside them by halving. *Saturation* is the rate of a deployment that is kept full.
+are made once. The *knee* is the largest load at which the median time to first token is at most twice that of a light
+load, a tenth of the saturating rate; the *promise* is kept up to the largest load at which the percentiles of the SLO
+hold; both are looked for between the two points beside them by halving. *Saturation* is the rate of a deployment that
+is kept full.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.settings import Settings
@@ -27,10 +30,10 @@ from infercast.forecast.system import System, system_of
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.serve import Workload
 
-TIMES_UNLOADED = 2.0
-"""The knee is where the median TTFT is so many times that of an idle deployment."""
-ONE_AT_A_TIME = 100
-"""Requests that tell the latter."""
+TIMES_LIGHT = 2.0
+"""The knee is where the median TTFT is so many times that of a light load."""
+LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5
+"""Which is such a share of the saturating rate, and how many requests tell it."""
 LOADS = ("Poisson", "gamma", "constant", "closed")
 """Words that the speed of arrivals begins with in descriptions."""
 HALVINGS = 4
@@ -88,12 +91,11 @@ def _along_load(
     for value, label in zip(axis.values, axis.labels, strict=True):
         tell(f"{axis.name} {label}")
         points.append(point_of(label, value, run(value), slo, price))
-    unloaded = _unloaded(system, workload)
-    whole = axis.name == CONCURRENCY
-    knee = _edge(points, run, lambda each: each.ttft.p50 <= TIMES_UNLOADED * unloaded, whole)
-    promise = None if slo is None else _edge(points, run, partial(_keeps, slo), whole)
     known = [point.forecast.state.capacity for point in points if point.forecast and point.forecast.state.capacity]
     capacity = known[0] if known else most_requests_per_second(system, workload)
+    light, whole = _light_ttft(system, workload, capacity), axis.name == CONCURRENCY
+    knee = _edge(points, run, lambda each: not each.saturation and each.ttft.p50 <= TIMES_LIGHT * light, whole)
+    promise = None if slo is None else _edge(points, run, partial(_keeps, slo), whole)
     return Sweep(
         title=_title(points),
         workload=_without_load(workload),
@@ -101,7 +103,7 @@ def _along_load(
         points=tuple(points),
         slo=slo,
         price=price,
-        unloaded_ttft=unloaded,
+        light_ttft=light,
         knee=knee,
         promise=promise,
         capacity=capacity,
@@ -137,11 +139,12 @@ def _along_setting(
     return Sweep(_title(points), workload.description, axis, tuple(points), slo, common)
 
 
-def _unloaded(system: System, workload: Workload) -> float:
-    """The median time to first token of requests that come one at a time."""
-    alone = at_load(workload, CONCURRENCY, 1)
-    alone = replace(alone, requests=alone.requests[:ONE_AT_A_TIME], drawn=None)
-    return simulate_system(system, alone).ttft.p50
+def _light_ttft(system: System, workload: Workload, capacity: float) -> float:
+    """The median time to first token of the same requests at a tenth of the saturating rate."""
+    requests, rate = workload.requests[:LIGHT_REQUESTS], LIGHT * capacity
+    arrivals = np.cumsum(np.random.default_rng(SEED).exponential(1.0 / rate, len(requests))).tolist()
+    light = tuple(replace(request, arrival=at) for request, at in zip(requests, arrivals, strict=True))
+    return simulate_system(system, Workload(light, rate=rate)).ttft.p50
 
 
 def _keeps(slo: Slo, forecast: Forecast) -> bool:
