@@ -17,7 +17,7 @@ from infercast.forecast.money import Tariff
 from infercast.forecast.outcome import Outcome
 from infercast.forecast.pools import EngineLoad, Level, LinkRun, PoolRun
 from infercast.forecast.saturation import Saturation, State
-from infercast.forecast.slo import Slo
+from infercast.forecast.slo import Slo, keeps
 from infercast.forecast.steady import SteadyState
 from infercast.forecast.system import System
 from infercast.forecast.verdict import Verdict, judge
@@ -166,7 +166,8 @@ class Forecast(Outcome):
     def per_request(self) -> dict[str, npt.NDArray[Any]]:
         """Arrays over requests, in order of arrival: when each was sent, its tokens, latencies, and its replica.
 
-        TPOT is not a number for an answer of one token. Of two pools the replica is that of the decode pool.
+        TPOT is not a number for an answer of one token. Of two pools the replica is that of the decode pool. With an
+        SLO (`promised`) there is a column that says which requests keep it, 1 or 0.
         """
         served, requests = self.clients, self.workload.requests
         num_output = np.array([request.num_output for request in requests])
@@ -181,6 +182,7 @@ class Forecast(Outcome):
             "tpot_ms": tpot / MILLI,
             "end_to_end_ms": served.end_to_end / MILLI,
             "replica": served.engine,
+            **({} if self.verdict is None else {"keeps_slo": keeps(served, self.verdict.slo).astype(np.int64)}),
         }
 
     def to_dataframe(self) -> pandas.DataFrame:
