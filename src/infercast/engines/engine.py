@@ -100,6 +100,33 @@ class Flags(NamedTuple):
     """Flags that change a forecast and are not modelled, with what they are about."""
 
 
+class Commands(NamedTuple):
+    """How the engine is started and asked: words of command lines, images, and what others call it."""
+
+    serve: Sequence[str]
+    """Words that start its server, before the model."""
+    module: str
+    """The server as a module of Python, as ``python -m`` takes it."""
+    bench: Sequence[str]
+    """Words that start its own benchmark of a server."""
+    image: str
+    """Its container, without a tag; flags follow at once."""
+    image_words: Sequence[str]
+    """What the names of containers that hold it have in them."""
+    environment: str
+    """How the names of its environment variables begin."""
+    port: int
+    """Where its server listens."""
+    health: str
+    """The path that answers once it serves."""
+    short: Mapping[str, str]
+    """Short flags, without the dash, by the long ones."""
+    disaggregated: Mapping[str, str] = {}
+    """The flag that joins a prefill pool and a decode pool, and its value for each role."""
+    elsewhere: Mapping[str, str] = {}
+    """Its names in the systems that start it."""
+
+
 Asked = TypeVar("Asked", bound=Settings)
 Filled = TypeVar("Filled", bound=Resolved)
 
@@ -118,6 +145,7 @@ class Engine(Generic[Asked, Filled]):
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
     names: Names
     flags: Flags
+    commands: Commands
 
     settings_type: type[Asked]
     settings_from: Callable[[Mapping[str, Any], Tell], dict[str, Any]]
