@@ -121,6 +121,10 @@ class Commands(NamedTuple):
     """The path that answers once it serves."""
     short: Mapping[str, str]
     """Short flags, without the dash, by the long ones."""
+    other_meaning: Collection[str] = ()
+    """Flags that change nothing, whose names mean something else in our own commands."""
+    unmodelled: Mapping[str, str] = {}
+    """Flags that our own commands do not know, with what they are about."""
     disaggregated: Mapping[str, str] = {}
     """The flag that joins a prefill pool and a decode pool, and its value for each role."""
     elsewhere: Mapping[str, str] = {}

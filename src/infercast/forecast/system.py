@@ -111,11 +111,14 @@ class System(NamedTuple):
         return Run((tuple(done.prefill), tuple(done.decode)), _clients_of(done), done)
 
 
-def system_of(deployment: Deployment, router: str | None = None) -> System:
-    """All replicas of a deployment; ``router`` names the load balancer before several, that of the engine if not."""
+def system_of(deployment: Deployment, router: str | None = None, timer: KernelTimer | None = None) -> System:
+    """All replicas of a deployment; ``router`` names the load balancer before several, that of the engine if not.
+
+    ``timer`` is one that was made for an equal deployment, whose step times are known then.
+    """
     if router is not None and deployment.layout.data == 1:
         raise InputError(f"router {router!r} has no meaning for one replica; deploy with data_parallel_size=N")
-    return System((_pool(deployment, router or deployment.engine.load_balancer),))
+    return System((_pool(deployment, router or deployment.engine.load_balancer, timer=timer),))
 
 
 def two_pools(
@@ -140,7 +143,9 @@ def two_pools(
     return System(tuple(_pool(each, router, role, count) for each, role, count in plans), link, wire)
 
 
-def _pool(deployment: Deployment, router: str, role: str = BOTH, instances: int = 1) -> ServingPool:
+def _pool(
+    deployment: Deployment, router: str, role: str = BOTH, instances: int = 1, timer: KernelTimer | None = None
+) -> ServingPool:
     layout, lockstep = deployment.layout, deployment.shares_experts
     count = instances * layout.data
     if count > MOST_ENGINES:
@@ -152,7 +157,7 @@ def _pool(deployment: Deployment, router: str, role: str = BOTH, instances: int 
             "instance, or instances without data parallelism"
         )
     shared = deployment.engine.shared_seconds(deployment) if lockstep else None
-    engines = Pool(same_engines(deployment.replica(), count), router, lockstep, shared)
+    engines = Pool(same_engines(deployment.replica(timer), count), router, lockstep, shared)
     return ServingPool(deployment, engines, role, instances)
 
 
