@@ -103,23 +103,23 @@ class Flags(NamedTuple):
 class Commands(NamedTuple):
     """How the engine is started and asked: words of command lines, images, and what others call it."""
 
-    serve: Sequence[str]
-    """Words that start its server, before the model."""
-    module: str
+    serve: Sequence[str] = ()
+    """Words that start its server, before the model; none of an engine without one."""
+    module: str = ""
     """The server as a module of Python, as ``python -m`` takes it."""
-    bench: Sequence[str]
+    bench: Sequence[str] = ()
     """Words that start its own benchmark of a server."""
-    image: str
+    image: str = ""
     """Its container, without a tag; flags follow at once."""
-    image_words: Sequence[str]
+    image_words: Sequence[str] = ()
     """What the names of containers that hold it have in them."""
-    environment: str
+    environment: str = ""
     """How the names of its environment variables begin."""
-    port: int
+    port: int = 8000
     """Where its server listens."""
-    health: str
+    health: str = "/health"
     """The path that answers once it serves."""
-    short: Mapping[str, str]
+    short: Mapping[str, str] = {}
     """Short flags, without the dash, by the long ones."""
     other_meaning: Collection[str] = ()
     """Flags that change nothing, whose names mean something else in our own commands."""
@@ -149,7 +149,7 @@ class Engine(Generic[Asked, Filled]):
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
     names: Names
     flags: Flags
-    commands: Commands
+    commands: Commands = Commands()
 
     settings_type: type[Asked]
     settings_from: Callable[[Mapping[str, Any], Tell], dict[str, Any]]

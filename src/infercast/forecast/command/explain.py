@@ -1,10 +1,10 @@
-"""One question: what does this command do, and what should be different?"""
+"""A command explained: what each flag does, what users would see, and what should be different."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 from infercast.engines.registry import AnyEngine, engine_named
@@ -12,7 +12,7 @@ from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.capacity import full_rate
 from infercast.forecast.command.advice import Advised, advise, changes_that_fit
 from infercast.forecast.command.changes import Change
-from infercast.forecast.command.flags import NOT_MODELLED, Flag, Reading, read_flags
+from infercast.forecast.command.flags import Reading, read_flags
 from infercast.forecast.command.meaning import Meaning, explain_flags
 from infercast.forecast.command.pasted import Pasted, the_command
 from infercast.forecast.command.point import Point, Timers
@@ -79,6 +79,7 @@ def explain_command(
     gpu: GpuSource,
     workload: Workload | None = None,
     *,
+    like: Workload | None = None,
     service: str | None = None,
     engine: str | None = None,
     advice: bool = True,
@@ -89,8 +90,8 @@ def explain_command(
 ) -> Explained:
     """Explain a command line, a ``docker run``, a compose file or a Kubernetes manifest; the text is never executed.
 
-    A ``workload`` without a rate, a concurrency or arrivals of its own is served at a light and at a heavy rate. Of
-    several commands in a text, ``service`` names one. ``given`` goes to `deploy` as it is.
+    Without a ``workload``, requests ``like`` these random ones (or the usual ones) come at a light and at a heavy rate.
+    Of several commands in a text, ``service`` names one. ``given`` goes to `deploy` as it is.
     """
     chosen = engine_named(engine)
     pasted = the_command(text, chosen.commands, service)
@@ -100,7 +101,7 @@ def explain_command(
     point = Point.of(reading, device, chosen, {**given, "network": network, "predictor": kernels})
     notes: list[str] = []
     chosen.settings(reading.settings, notes.append)
-    load = workload or usual_requests()
+    load = workload or like or usual_requests()
     fit = point.fit(mean_context(load))
     timers = Timers()
     try:
@@ -114,7 +115,7 @@ def explain_command(
         )
     system = timers.system(deployment)
     capacity = capacity_of(system, load)
-    loads = loads_of(load, capacity)
+    loads = light_and_heavy(load, capacity) if workload is None else [Load("as asked", workload)]
     served = []
     for each in loads:
         tell(f"{each.name} load")
@@ -146,19 +147,15 @@ def capacity_of(system: System, workload: Workload) -> float:
     return len(pool.engines.replicas) * full_rate(pool.replica, workload)
 
 
-def loads_of(workload: Workload, capacity: float) -> list[Load]:
-    """The workload itself, or a light and a heavy load where it has no arrivals of its own."""
-    if workload.drawn is None or workload.rate != UNSAID:
-        return [Load("as asked", workload)]
-    drawn = {each.name: getattr(workload.drawn, each.name) for each in fields(workload.drawn)}
+def light_and_heavy(like: Workload, capacity: float) -> list[Load]:
+    """Random requests at shares of what can be served."""
+    if like.drawn is None:
+        raise InputError("the requests of a light and a heavy load must be drawn; give a workload to have it served")
+    drawn = {each.name: getattr(like.drawn, each.name) for each in fields(like.drawn)}
     return [
         Load(name, synthetic_workload(**{**drawn, "rate": float(f"{share * capacity:.2g}")}))
         for name, share in LOADS.items()
     ]
-
-
-UNSAID = 1.0
-"""The rate of requests whose rate nobody said."""
 
 
 def command_line(reading: Reading, engine: AnyEngine, changes: dict[str, Any] | None = None) -> str:
@@ -199,8 +196,3 @@ def _notes(pasted: Pasted, fit: Fit, engine: AnyEngine) -> list[str]:
     if pasted.replicas > 1:
         found.append(f"{pasted.replicas} replicas are started; the forecast is of one, with the load of one")
     return found
-
-
-def not_modelled(flags: Sequence[Flag]) -> list[Flag]:
-    """Flags that the forecast goes without."""
-    return [flag for flag in flags if flag.status == NOT_MODELLED]

@@ -104,22 +104,26 @@ def _next(rest: deque[str]) -> str:
 
 def _flag(name: str, given: str | None, rest: deque[str], engine: AnyEngine) -> Flag:
     """One flag, with the words behind it that belong to it."""
-    flags, commands = engine.flags, engine.commands
+    flags, types = engine.flags, _types(engine)
     field, negated = flags.settings.get(name, name.replace("-", "_")), False
-    types = _types(engine)
     if field.startswith("no_") and types.get(field[3:]) is bool:
         field, negated = field[3:], True
+    if types.get(field) is bool:
+        return Flag(name, given or "", READ, field=field, value=_truth(name, given) is not negated)
     if field in types:
-        if types[field] is bool:
-            return Flag(name, given or "", READ, field=field, value=_truth(name, given) is not negated)
         text = _listed(rest) if name in flags.lists and given is None else _next(rest) if given is None else given
         return Flag(name, text, READ, field=field, value=_typed(name, text, types[field]))
     if name.removeprefix("no-") in flags.switches:
         return Flag(name, given or "", IGNORED)
-    if name in flags.values or name in commands.other_meaning:
+    if name in flags.values or name in engine.commands.other_meaning:
         return Flag(name, _next(rest) if given is None else given, IGNORED)
-    about = {**commands.unmodelled, **flags.not_modelled}
-    text = given if given is not None else _loose(rest)
+    return _left_out(name, given if given is not None else _loose(rest), engine, types)
+
+
+def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -> Flag:
+    """A flag that changes a forecast and is not modelled, or one that nobody knows."""
+    flags = engine.flags
+    about = {**engine.commands.unmodelled, **flags.not_modelled}
     if name in about:
         return Flag(name, text, NOT_MODELLED, about[name])
     whole, dot, _ = name.partition(".")

@@ -77,15 +77,15 @@ def _default(field: str, usual: Fit | None) -> str:
 
 def _sentence(flag: Flag, around: Around) -> str:
     try:
-        return SENTENCES.get(flag.field, lambda flag, around: "")(flag, around)
+        return SENTENCES[flag.field](flag, around) if flag.field in SENTENCES else ""
     except InfercastError:
         return ""
 
 
 def _layout(layout: ParallelLayout, around: Around) -> str:
     memory = around.fit.memory
-    each = f"{format_bytes(memory.weights)} of weights and {format_bytes(memory.kv.first_token_bytes)} a token on each"
-    return f"{layout.tensor} GPUs share every layer: {each}" if layout.tensor > 1 else f"one GPU has all of it: {each}"
+    each = f"{format_bytes(memory.weights)} of weights and {format_bytes(memory.kv.first_token_bytes)} a token"
+    return f"{layout.tensor} GPUs share every layer: {each} on each" if layout.tensor > 1 else f"one GPU has {each}"
 
 
 def _step(flag: Flag, around: Around) -> str:

@@ -13,7 +13,8 @@ from pathlib import Path
 from infercast.engines.engine import Commands
 from infercast.errors import InputError
 from infercast.forecast.command.shell import Line, docker_run, shell_lines
-from infercast.forecast.command.yaml_text import Tree, read_documents
+from infercast.forecast.command.yaml_flow import Tree
+from infercast.forecast.command.yaml_text import read_documents
 
 SHELLS = ("sh", "bash", "zsh", "dash", "ash")
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|\((\w+)\)|(\w+))")
@@ -187,8 +188,8 @@ def _gpus(tree: Tree) -> int | None:
         if str(tree.get(key, "")).isdigit():
             return int(str(tree[key]))
     if "capabilities" in tree:
-        named, count = tree.get("device_ids"), str(tree.get("count", ""))
-        return len(named) if isinstance(named, list) else int(count) if count.isdigit() else None
+        named, asked = tree.get("device_ids"), str(tree.get("count", ""))
+        return len(named) if isinstance(named, list) else int(asked) if asked.isdigit() else None
     below = (tree.get(key) for key in ("resources", "limits", "requests", "deploy", "reservations", "devices"))
     return next((count for each in below if (count := _gpus(each)) is not None), None)
 

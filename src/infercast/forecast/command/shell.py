@@ -18,7 +18,7 @@ BEFORE = ("export", "env", "sudo", "nohup", "exec", "time", "set")
 CONTAINERS = ("docker", "podman", "nerdctl")
 WITHOUT_VALUE = {
     "d", "i", "t", "it", "ti", "itd", "dit", "detach", "interactive", "tty", "rm", "privileged", "init", "read-only",
-    "no-healthcheck", "oom-kill-disable", "publish-all", "P", "quiet", "q", "sig-proxy", "help", "disable-content-trust",
+    "no-healthcheck", "oom-kill-disable", "publish-all", "P", "quiet", "q", "sig-proxy", "help",
 }  # fmt: skip
 """Flags of ``docker run`` without a value; all others have one."""
 
@@ -57,7 +57,9 @@ def shell_lines(text: str) -> list[Line]:
             else:
                 lines[-1].append(word)
     except ValueError as problem:
-        raise InputError(f"the command cannot be split into words ({problem}): {' '.join(text.split())[:80]!r}") from None
+        raise InputError(
+            f"the command cannot be split into words ({problem}): {' '.join(text.split())[:80]!r}"
+        ) from None
     return [_line(words) for words in lines if words]
 
 

@@ -21,7 +21,7 @@ from infercast.serve import Replica, Workload
 
 Array = npt.NDArray[Any]
 
-DRAWS, REQUESTS = 4, 300
+DRAWS, REQUESTS = 4, 200
 """Each point is served with so many draws of so many requests."""
 STUDENT = 3.182
 """Standard errors on either side that hold 95 % of the mean of four draws."""

@@ -56,8 +56,7 @@ class Flow:
                 raise self._problem(f"has {rest[:20]!r} behind a closed quote")
             return unquoted(whole[1])
         if self._opens in ("[", "{"):
-            found, end = self._collection(_without_comment(self._text), 0, 0)
-            return found
+            return self._collection(_without_comment(self._text), 0, 0)[0]
         return None if self._text.strip() in EMPTY else self._text.strip()
 
     def _collection(self, text: str, at: int, depth: int) -> tuple[Tree, int]:

@@ -13,7 +13,9 @@ from typing import NamedTuple
 from infercast.errors import FileFormatError
 from infercast.forecast.command.yaml_flow import Flow, Tree, unquoted
 
-KEY = re.compile(r"""((?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s#'"\[\]{},&*!|>%@`-][^#]*?|-[^\s#:]+[^#]*?))\s*:(?=\s|$)""")
+KEY = re.compile(
+    r"""((?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s#'"\[\]{},&*!|>%@`-][^#]*?|-[^\s#:]+[^#]*?))\s*:(?=\s|$)"""
+)
 """A key with its colon, at the start of a line."""
 BLOCK = re.compile(r"([|>])([+-]?)\d?([+-]?)\s*(?:#.*)?$")
 ANCHOR = re.compile(r"&([^\s,\[\]{}]+)\s*")
@@ -142,12 +144,12 @@ class Reader:
             self._anchors[anchor[1]] = value
             return value
         if text.startswith("*"):
-            name = text[1:].split(" ")[0]
+            name = text[1:].split(" ", maxsplit=1)[0]
             if name not in self._anchors:
                 raise self._problem(f"refers to {text!r}, which is not above it", line.number)
             return self._anchors[name]
         if text.startswith("!"):
-            raise self._problem(f"has the tag {text.split()[0]!r}; only plain values are read", line.number)
+            raise self._problem(f"has the tag {text.split(maxsplit=1)[0]!r}; only plain values are read", line.number)
         if block := BLOCK.match(text):
             return self._block(indent, folded=block[1] == ">", chomp=block[2] or block[3])
         flow = Flow(text, self._anchors, lambda sentence: self._problem(sentence, line.number))
