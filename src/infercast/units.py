@@ -69,6 +69,11 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def format_dollars(amount: float) -> str:
+    """Dollars and cents, and below one dollar three significant digits: ``$12.40``, ``$0.0123``."""
+    return f"${amount:,.2f}" if amount >= 1 else f"${_three_digits(amount)}"
+
+
 def format_percent(fraction: float) -> str:
     """A fraction as a percentage with one decimal."""
     return f"{100 * fraction:.1f} %"

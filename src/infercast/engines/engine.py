@@ -131,6 +131,8 @@ class Commands(NamedTuple):
     """Its names in the systems that start it."""
 
 
+NO_COMMANDS = Commands()
+
 Asked = TypeVar("Asked", bound=Settings)
 Filled = TypeVar("Filled", bound=Resolved)
 
@@ -149,7 +151,7 @@ class Engine(Generic[Asked, Filled]):
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
     names: Names
     flags: Flags
-    commands: Commands = Commands()
+    commands: Commands = NO_COMMANDS
 
     settings_type: type[Asked]
     settings_from: Callable[[Mapping[str, Any], Tell], dict[str, Any]]

@@ -69,7 +69,7 @@ class Timers:
         if timer is None:
             timer = deployment.timer()
             self._known.append((deployment, timer))
-        return system_of(deployment, router if deployment.layout.data > 1 else None, timer)
+        return system_of(deployment, router if deployment.layout.data > 1 else None, timer=timer)
 
 
 def _same_steps(one: Deployment, other: Deployment) -> bool:

@@ -1,0 +1,244 @@
+"""A promise to users (SLO), and whether a forecast keeps it: ``ttft_p99<1s,tpot_p95<40ms,e2e_mean<8s``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import erf, inf, log, log10, sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.errors import InputError
+from infercast.forecast.latency import FRACTIONS, NAMES, Percentiles
+from infercast.serve import Record
+from infercast.serve.fleet.served import Served
+from infercast.units import MICRO, MILLI
+
+if TYPE_CHECKING:
+    from infercast.forecast.intervals.intervals import Band, Intervals
+    from infercast.forecast.result import Forecast
+
+Array = npt.NDArray[Any]
+
+QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "end_to_end"}
+"""What may be promised, by the fields of `Outcome` that have it."""
+UNITS = {"us": MICRO, "ms": MILLI, "s": 1.0, "min": 60.0}
+EXAMPLE = "ttft_p99<1s,tpot_p95<40ms,e2e_mean<8s"
+EIGHTY = 1.2816
+"""Standard deviations on either side that hold 80 % of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a mean or a percentile of one latency must stay below."""
+
+    quantity: str
+    """One of `QUANTITIES`."""
+    percentile: float | None
+    """Above 0 and up to 100; None: the mean."""
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if self.quantity not in QUANTITIES:
+            raise InputError(f"an SLO's quantity must be one of {', '.join(QUANTITIES)}, not {self.quantity!r}")
+        if self.percentile is not None and not 0 < self.percentile <= 100:
+            raise InputError(f"an SLO's percentile must be above 0 and up to 100, not {self.percentile:g}")
+        if not 0 < self.seconds < inf:
+            raise InputError(f"an SLO's limit must be a time above 0, not {self.seconds:g} s")
+
+    @property
+    def name(self) -> str:
+        """``ttft_p99``."""
+        return f"{self.quantity}_{'mean' if self.percentile is None else f'p{self.percentile:g}'}"
+
+    def __str__(self) -> str:
+        unit = "s" if self.seconds >= 1.0 else "ms" if self.seconds >= MILLI else "us"
+        return f"{self.name}<{self.seconds / UNITS[unit]:.12g}{unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Limits that must all hold."""
+
+    limits: tuple[Limit, ...]
+
+    def __post_init__(self) -> None:
+        if not self.limits:
+            raise InputError(f"an SLO needs at least one limit, such as {EXAMPLE}")
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.limits))
+
+    @property
+    def of_a_request(self) -> dict[str, float]:
+        """Seconds that each request is asked to stay below, by quantity.
+
+        Of several limits on one latency it is the loosest: ``ttft_p50<200ms`` lets half of all requests take longer.
+        """
+        found: dict[str, float] = {}
+        for limit in self.limits:
+            found[limit.quantity] = max(limit.seconds, found.get(limit.quantity, 0.0))
+        return found
+
+
+def parse_slo(text: str) -> Slo:
+    """Read ``ttft_p99<1s,tpot_p95<40ms``."""
+    parts = [part.strip() for part in text.split(",")]
+    if not any(parts):
+        raise InputError(f"slo {text!r} has no limits; write {EXAMPLE}")
+    limits = [_limit(part) for part in parts if part]
+    names = [limit.name for limit in limits]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"slo {text!r} limits {name} twice; say it once")
+    return Slo(tuple(limits))
+
+
+def _limit(text: str) -> Limit:
+    match = re.fullmatch(r"([a-z0-9]+)_(mean|p\d+(?:\.\d+)?)\s*<=?\s*(\d*\.?\d+(?:e-?\d+)?)\s*([a-z]*)", text.lower())
+    if match is None:
+        raise InputError(
+            f"slo {text!r} must be QUANTITY_PERCENTILE<TIME such as {EXAMPLE}; quantities: {', '.join(QUANTITIES)}"
+        )
+    quantity, which, number, unit = match.groups()
+    if quantity not in QUANTITIES:
+        raise InputError(f"slo {text!r}: unknown quantity {quantity!r}; known: {', '.join(QUANTITIES)}")
+    if unit not in UNITS:
+        raise InputError(f"slo {text!r}: the time needs a unit, one of {', '.join(UNITS)}, not {unit!r}")
+    percentile = None if which == "mean" else float(which[1:])
+    if percentile is not None and not 0 < percentile <= 100:
+        raise InputError(f"slo {text!r}: a percentile is above p0 and up to p100, not {which}")
+    if float(number) <= 0:
+        raise InputError(f"slo {text!r}: the time must be above 0")
+    return Limit(quantity, percentile, float(number) * UNITS[unit])
+
+
+def attainment(served: Record | Served, slo: Slo, since: float | None = None) -> float:
+    """The share of requests whose own TTFT, TPOT and end-to-end time stay below every limit.
+
+    ``since``: of those sent from then on. An answer of one token has no TPOT and keeps any limit on it.
+    """
+    kept = _within(served, slo)
+    return float((kept if since is None else kept[served.sent_at >= since]).mean())
+
+
+def goodput(served: Record | Served, slo: Slo) -> float:
+    """Requests a second that do, over the whole run."""
+    duration = float(served.last_token.max() - served.sent_at.min())
+    return float(np.count_nonzero(_within(served, slo))) / duration
+
+
+def _within(served: Record | Served, slo: Slo) -> Array:
+    """Which requests keep all limits."""
+    within = np.ones(served.sent_at.size, dtype=bool)
+    for quantity, seconds in slo.of_a_request.items():
+        values = getattr(served, QUANTITIES[quantity])
+        if quantity == "tpot":
+            within[served.num_output > 1] &= values < seconds
+        else:
+            within &= values < seconds
+    return within
+
+
+def holds(forecast: Forecast, slo: Slo) -> bool:
+    """Whether all limits hold in the forecast's own numbers; none does for long where the queue grows without end."""
+    return forecast.saturation is None and headroom(forecast, slo) > 1.0
+
+
+def headroom(forecast: Forecast, slo: Slo) -> float:
+    """The smallest limit / forecast: above 1 all limits hold."""
+    return min(limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits)
+
+
+def odds(forecast: Forecast, slo: Slo, intervals: Intervals | None = None) -> float:
+    """The probability that all limits hold, from the 80 % intervals of the forecast, worked out if not given.
+
+    Around each number is a log-normal distribution with these ends. All limits of one run are off together, because
+    one GPU and one host make them all, so the least likely limit decides.
+    """
+    if intervals is None:
+        from infercast.forecast.intervals.intervals import forecast_intervals  # noqa: PLC0415 - it imports results
+
+        intervals = forecast_intervals(forecast)
+    return min([*(limit_odds(forecast, limit, intervals) for limit in slo.limits), _keeps_up(forecast, intervals)])
+
+
+def limit_odds(forecast: Forecast, limit: Limit, intervals: Intervals) -> float:
+    """The probability that one limit holds."""
+    value = value_of(forecast, limit)
+    ends = interval_of(forecast, limit, intervals)
+    return 1.0 if ends is None else chance_below(limit.seconds, value, *ends)
+
+
+def _keeps_up(forecast: Forecast, intervals: Intervals) -> float:
+    """The probability that what arrives can be served at all: a rate beyond capacity breaks any promise."""
+    saturation = forecast.saturation
+    if saturation is None:
+        return 1.0
+    low, high = (rate / forecast.requests_per_second for rate in intervals.requests_per_second)
+    capacity = saturation.capacity
+    return 1.0 - chance_below(saturation.offered, capacity, capacity * low, capacity * high)
+
+
+def chance_below(limit: float, value: float, low: float, high: float) -> float:
+    """The probability of less than ``limit`` where ``value`` is the median and 80 % lie between ``low`` and ``high``.
+
+    Each side is log-normal by itself.
+    """
+    if limit == value:
+        return 0.5
+    spread = log(high / value) if limit > value else log(value / low)
+    if spread <= 0:
+        return 1.0 if limit > value else 0.0
+    return 0.5 * (1.0 + erf(EIGHTY * log(limit / value) / spread / sqrt(2.0)))
+
+
+def value_of(forecast: Forecast, limit: Limit) -> float:
+    """What the forecast says of what is limited, in seconds; 0 where no request has it."""
+    summary: Percentiles | None = getattr(forecast, QUANTITIES[limit.quantity])
+    if summary is None:
+        return 0.0
+    name = limit.name.partition("_")[2]
+    if name in NAMES:
+        return float(getattr(summary, name))
+    return float(np.percentile(_values(forecast, limit.quantity), limit.percentile or 0.0))
+
+
+def _values(forecast: Forecast, quantity: str) -> Array:
+    """The latency of every request that counts."""
+    served = forecast.clients
+    since = served.sent_at >= counted_from(forecast)
+    values: Array = getattr(served, QUANTITIES[quantity])
+    return values[since[served.num_output > 1] if quantity == "tpot" else since]
+
+
+def counted_from(forecast: Forecast) -> float:
+    """When the first request that counts was sent."""
+    start = float(forecast.clients.sent_at.min())
+    return start + forecast.steady.begin if forecast.steady_only else start
+
+
+def interval_of(forecast: Forecast, limit: Limit, intervals: Intervals) -> tuple[float, float] | None:
+    """The ends of the 80 % interval of what is limited; None where no request has it.
+
+    Percentiles between those that have one get a width between theirs, and those beyond get that of the nearest.
+    """
+    summary: Percentiles | None = getattr(forecast, QUANTITIES[limit.quantity])
+    band: Band | None = getattr(intervals, QUANTITIES[limit.quantity])
+    if summary is None or band is None:
+        return None
+    value = value_of(forecast, limit)
+    if limit.percentile is None:
+        return band.low.mean, band.high.mean
+    shares = [np.log(np.array(ends.values[1:]) / summary.values[1:]) for ends in (band.low, band.high)]
+    below, above = (_width_at(limit.percentile, each) for each in shares)
+    return value * float(np.exp(below)), value * float(np.exp(above))
+
+
+def _width_at(percentile: float, widths: Array) -> float:
+    """Between the percentiles of `FRACTIONS`, by the logarithm of the share of requests above."""
+    tails = [-log10(1.0 - fraction) for fraction in FRACTIONS]
+    asked = inf if percentile >= 100 else -log10(1.0 - percentile / 100)
+    return float(np.interp(asked, tails, widths))
