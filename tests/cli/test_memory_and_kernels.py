@@ -7,6 +7,7 @@ import pytest
 MEMORY_KEYS = {
     "model", "gpu", "tensor_parallel_size", "weights", "kv_cache_dtype", "parameters", "bytes", "total_bytes",
     "kv_bytes_per_token", "kv_bytes_per_token_beyond_windows", "num_gpu_blocks", "block_size", "block_sizes",
+    "state_groups", "state_bytes_per_sequence",
     "block_bytes", "windows", "longest_sequence", "most_sequences", "context", "max_model_len", "fits", "problem",
     "notes",
 }  # fmt: skip
@@ -123,3 +124,12 @@ def test_cached_tokens_make_a_prefill_longer(infercast: Any) -> None:
 def test_a_small_token_budget_is_enough_for_a_small_batch(infercast: Any) -> None:
     step = infercast("kernels", *ON_H200, "--decode", 4, "--max-num-batched-tokens", 128, "--json").json
     assert step["deployment"]["max_num_batched_tokens"] == 128
+
+
+def test_states_are_told_beside_tokens(infercast: Any) -> None:
+    words = ("memory", "qwen3.5-35b-a3b", "--gpu", "h200-sxm")
+    for caching in ((), ("--enable-prefix-caching",)):
+        fit = infercast(*words, *caching, "--json").json
+        assert (fit["windows"], fit["block_size"], fit["state_groups"]) == ([0], 1056, 3)
+        assert fit["state_bytes_per_sequence"] == 3 * fit["block_bytes"]
+        assert "3 x states, all tokens" in infercast(*words, *caching).out

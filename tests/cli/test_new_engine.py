@@ -51,8 +51,9 @@ class ToyHost(HostCosts):
 class ToyHostModel:
     host: ToyHost
     gap_seconds: float = 0.0
+    waited_share: float = 0.0
 
-    def cost(self, launch: Launch, num_sequences: int, num_tokens: int) -> HostCost:
+    def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
         return HostCost(self.host.step, 0.0, 0.0, 0.0, 0.0)
 
     def borrowed_share(self, model: str) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from infercast.hardware import load_gpu
-from infercast.ops import HyperConnection, IndexScores, SparseAttention, TopK
+from infercast.ops import EncoderAttention, HyperConnection, IndexScores, SparseAttention, TopK
 from infercast.ops.sparse import entries_up_to
 from infercast.predict.default import make_predictor
 from infercast.predict.families.sparse import latent_attention
@@ -47,6 +47,7 @@ OPS = {
     "heavily compressed": latent(1, 90000, 64, kind="hca", kv_dtype="fp8", selected=0),
     "blocks prompt": blocks(2048, 9000),
     "blocks decode": blocks(1, 9000, 32),
+    "images": EncoderAttention(4, 1500, heads=16, head_dim=72),
     "streams in": HyperConnection(64, hidden=7168, half="pre"),
     "streams out": HyperConnection(64, hidden=7168, half="post"),
 }
@@ -89,7 +90,7 @@ def test_no_estimate_beats_the_hardware(name, gpu):
         assert 1e-6 < estimate.seconds < 1
 
 
-@pytest.mark.parametrize("name", [name for name in OPS if not name.startswith("streams")])
+@pytest.mark.parametrize("name", [name for name in OPS if not name.startswith(("streams", "images"))])
 def test_many_batches_are_estimated_as_each_alone(name):
     op = OPS[name]
     queries, keys, sequences = (np.ravel(each) for each in (op.queries, op.keys, op.sequences))
@@ -99,6 +100,13 @@ def test_many_batches_are_estimated_as_each_alone(name):
     for place in range(3):
         alone = replace(op, queries=many.queries[place], keys=many.keys[place], sequences=many.sequences[place])
         assert together.seconds[place] == pytest.approx(LEARNED.estimate(alone, H200).seconds, rel=1e-9)
+
+
+def test_images_are_estimated_together_as_alone():
+    images, tokens = np.array([1, 4, 9]), np.array([100, 1500, 700])
+    many = EncoderAttention(images, tokens, heads=16, head_dim=72)
+    alone = [replace(many, images=int(images[place]), tokens=int(tokens[place])) for place in range(3)]
+    assert LEARNED.seconds(many, H200) == pytest.approx([LEARNED.seconds(op, H200) for op in alone], rel=1e-9)
 
 
 def test_prompts_and_decoding_sequences_of_one_launch_are_told_apart():

@@ -75,10 +75,10 @@ class Names(NamedTuple):
     """Of weights that are not quantised; nothing for the checkpoint's own."""
     moe_backends: Sequence[str]
     """Whose kernels multiply routed experts."""
-    scan_backends: Sequence[str]
-    """Whose kernels scan prompts of gated delta nets."""
     all2all_backends: Sequence[str]
     """How replicas that share experts exchange tokens; all but the first send each token to its experts alone."""
+    scan_backends: Sequence[str] = ("auto",)
+    """Whose kernels scan prompts of gated delta nets."""
 
 
 class Flags(NamedTuple):

@@ -37,7 +37,12 @@ class KvLayout(NamedTuple):
     @property
     def first_token_bytes(self) -> float:
         """Bytes that one more token costs while no window is full."""
-        return sum(self.block_bytes / size for size in self.shape.sizes)
+        return sum(self.block_bytes / size for size in self.shape.of_tokens.sizes)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that a sequence takes for the states of recurrent layers, whatever its length."""
+        return self.shape.num_state_groups * self.block_bytes
 
 
 class Memory(NamedTuple):

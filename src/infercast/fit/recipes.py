@@ -46,7 +46,7 @@ def measured_settings(family: str, engine: str, rows: int) -> Settings:
 
 
 # Archives beside the main one are to stay small, and one estimate is one launch of a step.
-_SPARSE = ("index_scores", "top_k", "sparse_attention", "hyper_connection", "sparse_module")
+_SPARSE = ("index_scores", "top_k", "sparse_attention", "hyper_connection", "sparse_module", "encoder_attention")
 _SPARSE_MEASURED = Settings(trees=60, depth=6, learning_rate=0.25, borders=64)
 _RECURRENT_MEASURED = Settings(trees=80, depth=5, learning_rate=0.2, borders=48, most_features=12)
 _OWN = dict.fromkeys(_SPARSE, _SPARSE_MEASURED)
@@ -103,4 +103,5 @@ _POOLED = {
     "sparse_attention": Recipe(_SPARSE_POOLED, 1.0),
     "hyper_connection": Recipe(_SPARSE_POOLED, 1.0),
     "sparse_module": Recipe(_SPARSE_POOLED, 1.0),
+    "encoder_attention": Recipe(_SPARSE_POOLED, 0.5),
 }

@@ -17,7 +17,7 @@ import pandas
 from infercast.errors import FileFormatError
 from infercast.fit.rows import Rows
 from infercast.hardware import load_gpu
-from infercast.ops import HyperConnection, IndexScores, TopK
+from infercast.ops import EncoderAttention, HyperConnection, IndexScores, TopK
 from infercast.predict.families.sparse import latent_attention
 
 Array = npt.NDArray[Any]
@@ -33,6 +33,7 @@ SPARSE_FILES = {
         "mla_attention": "glm5_dsa_attn_module",
         "hca_attention": "dsv4_hca_attn_module",
         "hyper_connection": "mhc_module",
+        "encoder_attention": "encoder_attention",
     }.items()
 }
 """Of each table, its file."""
@@ -173,6 +174,15 @@ def _connections(table: pandas.DataFrame) -> Iterator[Rows]:
         yield rows_of(part, "hyper_connection", "bf16", op, np.array([f"{n}" for n in part.num_tokens]), half)
 
 
+def _towers(table: pandas.DataFrame) -> Iterator[Rows]:
+    """The last release of each engine; a group is one layout of heads."""
+    last = table.groupby(["gpu", "engine"]).engine_version.transform("max")
+    for part in parts(table[table.engine_version == last], "num_heads", "head_dim"):
+        heads, width = int(part.num_heads.iloc[0]), int(part.head_dim.iloc[0])
+        op = EncoderAttention(part.batch_size.to_numpy(), part.isl.to_numpy(), heads=heads, head_dim=width)
+        yield rows_of(part, "encoder_attention", "bf16", op, np.full(len(part), f"{heads}|{width}"))
+
+
 _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
     "index_scores": _scores,
     "paged_scores": _paged_scores,
@@ -181,4 +191,5 @@ _READERS: dict[str, Callable[[pandas.DataFrame], Iterator[Rows]]] = {
     "mla_attention": _latent,
     "hca_attention": _heavily_compressed,
     "hyper_connection": _connections,
+    "encoder_attention": _towers,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from infercast.errors import UnknownNameError
-from infercast.models.mixers import GatedDeltaNet, Mamba2
+from infercast.models.mixers import GatedDeltaNet, Mamba2, Mixer, SideBySide
 from infercast.models.spec import ModelConfig
 
 AUTO = "auto"
@@ -23,12 +23,12 @@ def with_states(model: ModelConfig, whole: str = AUTO, matrices: str = AUTO) -> 
             raise UnknownNameError(name, value, FORMATS)
     if whole == matrices == AUTO:
         return model
-    stacks = []
-    for stack in model.stacks:
-        mixer = stack.mixer
-        if isinstance(mixer, GatedDeltaNet | Mamba2):
-            chosen = FORMATS[matrices] or mixer.state_dtype or FORMATS[whole]
-            stacks.append(replace(stack, mixer=replace(mixer, state_dtype=chosen)))
-        else:
-            stacks.append(stack)
-    return replace(model, stacks=tuple(stacks))
+
+    def changed(mixer: Mixer) -> Mixer:
+        if isinstance(mixer, SideBySide):
+            return replace(mixer, first=changed(mixer.first), second=changed(mixer.second))
+        if not isinstance(mixer, GatedDeltaNet | Mamba2):
+            return mixer
+        return replace(mixer, state_dtype=FORMATS[matrices] or mixer.state_dtype or FORMATS[whole])
+
+    return replace(model, stacks=tuple(replace(stack, mixer=changed(stack.mixer)) for stack in model.stacks))

@@ -35,8 +35,8 @@ def render_fit(fit: Fit) -> list[RenderableType]:
         ("longest sequence", f"{fit.longest_sequence:,} tokens"),
         ("most sequences", f"{fit.most_sequences:,} of {fit.context:,} tokens"),
     ]
-    if len(shape.windows) > 1:
-        answers.insert(3, ("groups of layers", f"{len(shape.windows)}: {_groups(shape)}"))
+    if shape.num_tables > 1:
+        answers.insert(3, ("groups of layers", f"{shape.num_tables}: {_groups(shape)}"))
     if fit.layout.pipeline > 1:
         answers.append(("stage", f"the one of {fit.layout.pipeline} with least room; all have as many blocks"))
         answers.append(("most weights", f"{format_bytes(fit.most_weights)} per GPU, of all stages"))
@@ -65,9 +65,11 @@ def fit_dict(fit: Fit) -> dict[str, Any]:
         "kv_bytes_per_token_beyond_windows": memory.kv.token_bytes,
         "num_gpu_blocks": memory.num_blocks,
         "block_size": memory.kv.shape.block_size,
-        "block_sizes": list(memory.kv.shape.sizes),
+        "block_sizes": list(memory.kv.shape.of_tokens.sizes),
         "block_bytes": memory.kv.block_bytes,
-        "windows": list(memory.kv.shape.windows),
+        "windows": list(memory.kv.shape.of_tokens.windows),
+        "state_groups": memory.kv.shape.num_state_groups,
+        "state_bytes_per_sequence": memory.kv.state_bytes,
         "longest_sequence": fit.longest_sequence,
         "most_sequences": fit.most_sequences,
         "context": fit.context,
@@ -95,8 +97,10 @@ def block_tokens(shape: KvShape) -> str:
 
 def _token_cost(kv: KvLayout) -> str:
     """Bytes of a token, and what becomes of that once windows are full."""
-    windows = sorted({window for window in kv.shape.windows if window})
+    windows = sorted({window for window in kv.shape.of_tokens.windows if window})
     cost = f"{format_bytes(kv.first_token_bytes)} per GPU"
+    if kv.state_bytes:
+        cost += f", and {format_bytes(kv.state_bytes)} of a sequence for states"
     if not windows:
         return cost
     ends = " and ".join(f"{window:,}" for window in windows)
@@ -106,8 +110,10 @@ def _token_cost(kv: KvLayout) -> str:
 
 def _groups(shape: KvShape) -> str:
     """Which tokens each group of layers keeps, and in what blocks where they differ."""
-    words = []
-    for (window, size), count in Counter(zip(shape.windows, shape.sizes, strict=True)).items():
+    tokens, words = shape.of_tokens, []
+    if shape.num_state_groups:
+        words.append(f"{shape.num_state_groups} x states")
+    for (window, size), count in Counter(zip(tokens.windows, tokens.sizes, strict=True)).items():
         kept = "all tokens" if window == 0 else f"chunks of {window:,}" if shape.chunked else f"last {window:,}"
         times = f"{count} x " if count > 1 else ""
         words.append(f"{times}{kept}" + (f" in blocks of {size}" if shape.block_sizes else ""))

@@ -5,6 +5,7 @@
 """
 
 import csv
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -59,6 +60,8 @@ def test_every_bundled_model_with_states_is_in_it():
         ("nemotron-3-nano-30b-a3b", "vllm@0.25", None, (False, "none", 2096)),
         ("nemotron-3-nano-30b-a3b", "vllm@0.25", True, (True, "all", 2176)),
         ("nemotron-3-nano-30b-a3b", "vllm@0.32", True, (True, "align", 2096)),
+        ("kimi-linear-48b-a3b", "vllm@0.25", True, (True, "align", 1888)),
+        ("kimi-linear-48b-a3b", "vllm@0.32", True, (True, "align", 1920)),
         ("llama-3.1-8b", "vllm@0.25", None, (True, "none", 16)),
     ],
 )
@@ -94,3 +97,16 @@ def test_states_are_held_while_sequences_run(caching):
     assert forecast.ttft.p50 > 0
     hits = forecast.records[0].num_cached
     assert set(hits.tolist()) <= ({0, 2112} if caching else {0})  # two blocks of 1,056 of the 2,500 in common
+
+
+def test_a_model_of_recurrent_layers_alone_keeps_one_block_a_sequence():
+    whole = read_model("qwen3.5-27b")
+    stack = next(stack for stack in whole.stacks if hasattr(stack.mixer, "state"))
+    config = replace(whole, stacks=(stack,), order=(), vision=None)
+    deployment = deploy(config, GPU, EngineSettings(max_num_seqs=64), predictor="roofline")
+    assert not deployment.settings.enable_prefix_caching
+    shape = deployment.memory.kv.shape
+    assert (shape.windows, shape.state_blocks) == ((), 1)
+    assert deployment.memory.most_sequences(10**6, 8192) == deployment.memory.request_blocks
+    workload = synthetic_workload(count=6, rate=100.0, input_lengths=3000, output_lengths=20)
+    assert simulate(deployment, workload).ttft.p50 > 0

@@ -22,6 +22,7 @@ FAMILIES = (
     *("gemm", "attention_prefill", "attention_decode", "moe", "quantise", "collective"),
     *SPARSE,
     "hyper_connection",
+    "encoder_attention",
     *("gdn", "kda", "mamba2"),
     *(f"{kind}_{phase}_attention" for kind in MODULES for phase in ("prompt", "decode")),
     *(f"{kind}_{phase}_module" for kind in MODULES for phase in ("prompt", "decode")),

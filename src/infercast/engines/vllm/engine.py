@@ -24,6 +24,7 @@ from infercast.engines.vllm.versions import ENGINES, MEASURED
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
+from infercast.models.mixers import LatentAttention
 from infercast.models.spec import ModelConfig
 
 OLDEST = (7, 0)
@@ -59,7 +60,10 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
         block_size=default_block_size(model, gpu),
         states=States.of(model),
     )
-    size = hybrid_block_size(model, layout, resolved.block_size, resolved.state_blocks)
+    least = resolved.block_size
+    if States.of(model).kept and any(isinstance(stack.mixer, LatentAttention) for stack in model.stacks):
+        least = max(least, resolved.version.latent_unit)
+    size = hybrid_block_size(model, layout, least, resolved.state_blocks)
     if resolved.mamba_cache_mode == ALIGN and resolved.version.needs_whole_blocks:
         tokens, threshold = resolved.max_num_batched_tokens, resolved.long_prefill_token_threshold
         check_aligned(size, tokens, threshold, chunked_prefill=resolved.enable_chunked_prefill)

@@ -21,7 +21,7 @@ SEEN_IN_ONE = {
 """Host times of layers that were seen in one model only, and the model; in none, those of the nearest layers stand."""
 
 
-RECURRENT_WAIT = 0.7
+RECURRENT_WAIT = 0.6
 """Of a step with prompts, the share of the GPU's time that the host waits for where every layer is recurrent. Prompts
 of 2,048 and 8,192 tokens of Nemotron 3 Nano, whose layers ask the GPU for sizes, and of Qwen3.5-35B-A3B tell it."""
 
@@ -43,11 +43,11 @@ class VllmHost(HostCosts):
     eager_kernel: float
     latent_layer: float
     recurrent_layer: float = 0.35e-3
-    delta_layer: float = 1.55e-3
-    mamba_layer: float = 1.0e-3
+    delta_layer: float = 1.5e-3
+    mamba_layer: float = 0.95e-3
     mamba_piece: float = 0.5e-3
     mamba_prompt: float = 0.045e-3
-    mixed_layer: float = 0.4e-3
+    mixed_layer: float = 0.35e-3
     sparse_layer: float = 0.20e-3
     sparse_step: float = 1.1e-3
     expert_layer: float

@@ -21,6 +21,9 @@ from infercast.serve.cache.shape import STATE_WINDOW, KvShape
 SMALLEST_BLOCK = 16
 """Tokens in a block of windowed layers, whatever block size was asked for: the least that attention kernels take."""
 
+UNCHUNKED = 2048
+"""Tokens whose multiples a block has where a state is written at the end of each and is not scanned in chunks."""
+
 
 def kv_layout(
     config: ModelConfig,
@@ -57,14 +60,13 @@ def hybrid_block_size(
     Facts of ``platforms/interface.py``, ``_align_hybrid_block_size``. Without states it is the size asked for.
     """
     shard = config.shard(layout)
-    caches = [(stack.mixer, cache) for stack in config.stacks for cache in stack.mixer.caches(shard)]
-    state = max((cache.bytes_per_sequence for _, cache in caches), default=0.0)
-    token = max((cache.bytes_per_token for _, cache in caches), default=0.0)
+    caches = [cache for stack in config.stacks for cache in stack.mixer.caches(shard)]
+    state = max((cache.bytes_per_sequence for cache in caches), default=0.0)
+    token = max((cache.bytes_per_token for cache in caches), default=0.0)
     if not state or not token:
         return block_size
     if states.mode == ALL:
-        chunks = [getattr(mixer, "chunk", 1) for mixer, cache in caches if cache.bytes_per_sequence]
-        block_size = lcm(block_size, states.multiple or max(chunks))
+        block_size = lcm(block_size, states.multiple or max(cache.chunk for cache in caches) or UNCHUNKED)
     return block_size * ceil(state / (block_size * token))
 
 

@@ -36,6 +36,8 @@ class EngineVersion(NamedTuple):
     """Some models' kernels write a state at the end of every block (``mamba_cache_mode`` of ``all``)."""
     needs_whole_blocks: bool
     """Where states are kept at the end of steps that end with a block, a step has to have room for one."""
+    latent_unit: int
+    """Tokens whose multiple a block of latent attention has beside states."""
     v2_for_all: bool
     """Every model runs the V2 model runner, whose pipelines plan before results are known."""
 

@@ -19,6 +19,8 @@ class Cache(NamedTuple):
     """Tokens that share one entry (DeepSeek-V4); ``bytes_per_token`` is a token's share of it."""
     block: int = 0
     """Tokens in a block where kernels leave the engine no choice; 0: it has one."""
+    chunk: int = 0
+    """Of a state: tokens of a prompt that are scanned at once, after which kernels may write it."""
 
     def bytes_for(self, num_tokens: int) -> float:
         """What a sequence of so many tokens takes."""

@@ -101,7 +101,7 @@ class Mamba2(RecurrentMixer):
         projected = width + state.channels + state.heads
         calls = shard.linear("in_proj", tokens, projected, shard.hidden, weights.of_recurrent, layers, quantised=True)
         normed = gated_norm(tokens, state.key_heads, width // state.key_heads, weights.base)
-        calls.append(Call("gated_norm", normed, NORM_KERNELS * layers))
+        calls.append(Call("gated_norm", normed, (NORM_KERNELS if self.normed else 1) * layers))
         if self.normed and self.groups == 1 and layout.tensor > 1:
             squares = Collective("all_reduce", tokens * SQUARE_BYTES, layout.tensor, layout.library)
             calls.append(Call("gated_norm_reduce", squares, layers))

@@ -83,7 +83,7 @@ class RecurrentMixer(Mixer):
         """The last tokens of each channel in the model's own format, and the matrices."""
         state = self.state(shard)
         convolved = state.channels * (state.taps - 1) * bytes_of(shard.weights.base)
-        return (Cache(bytes_per_sequence=convolved + state.values * bytes_of(state.dtype)),)
+        return (Cache(bytes_per_sequence=convolved + state.values * bytes_of(state.dtype), chunk=self.chunk),)
 
     def sequence_calls(
         self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1

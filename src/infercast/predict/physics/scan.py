@@ -41,12 +41,14 @@ class Library(NamedTuple):
     dram: float
     """Share of the bandwidth that it reaches."""
     cache: float
-    """Share of L2 that holds what one kernel leaves to the next."""
+    """How many times L2 all kernels together may move before what one leaves to the next is no longer there."""
+    tuned: float = 1.0
+    """How many times longer independent chunks take in an engine, which tunes its kernels on a single chunk."""
 
 
 TRITON, FLASHINFER, FLASHKDA, CUTE = "triton", "flashinfer", "flashkda", "cute"
 LIBRARIES: dict[tuple[str, str], Library] = {
-    ("gdn", TRITON): Library(39000, 490, 2000, 2700, 0, 15800, 176, 0.65, 1.55),
+    ("gdn", TRITON): Library(39000, 490, 2000, 2700, 0, 15800, 176, 0.65, 1.55, tuned=1.3),
     ("kda", TRITON): Library(50000, 660, 2950, 200, 0, 20400, 400, 0.58, 1.67),
     ("mamba2", TRITON): Library(20000, 10, 1500, 0, 0, 8500, 90, 0.8, 0.7),
     ("gdn", FLASHINFER): Library(4500, 0, 5560, 5560, 12300, 0, 0, 0.64, 0.7),
@@ -108,62 +110,95 @@ class Scanning:
         self.name = op.kernel or TRITON
         self.library = library = LIBRARIES.get((op.kind, self.name), LIBRARIES[op.kind, TRITON])
         self.cycle = 1.0 / gpu.boost_clock
-        self.per_head = op.heads / gpu.sms / gpu.boost_clock
         self.scale = op.chunk * op.key_dim * op.value_dim / UNIT
         self.dram_rate, self.l2_rate = gpu.dram_bandwidth * library.dram, gpu.l2_bandwidth * 0.7
         self.cache_bytes = gpu.l2_bytes * library.cache
         self.prepared, self.passed, self.per_chunk, self.kept = _bytes_of(op, self.name)
 
     def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
-        """Batches of prompts; in an ``engine`` they take as long as in a table."""
-        del engine
-        a, x, op, library = self, batch.x, self.op, self.library
-        queries = batch.queries
-        chunks = x.ceil(queries / op.chunk)
-        tokens, all_chunks, sequences = batch.total(queries), batch.total(chunks), batch.total((queries > 0) * 1.0)
-        longest, row = batch.longest(chunks), batch.longest(x.smaller(queries, op.chunk))
-        sequences = x.larger(sequences, 1.0)
-        blocks = sequences * op.heads
-        rounds = x.ceil(blocks / a.gpu.sms)
-        serial_bytes = tokens * a.passed + all_chunks * a.per_chunk / 2.0
-        parallel_bytes = tokens * a.prepared + all_chunks * a.per_chunk / 2.0
-        state_bytes = sequences * a.kept
-        unit = a.cycle * a.scale
-        terms = {
-            "launch": x.like(tokens, library.launch * a.cycle),
-            "row": row * library.row * a.cycle,
-            "chain": (longest * library.latency + library.start) * unit,
-            "rounds": rounds * (all_chunks / sequences * library.busy + library.start) * unit,
-            "parallel": (all_chunks * library.chunk * a.scale + tokens * library.token)
-            * op.heads
-            / a.gpu.sms
-            * a.cycle,
-            "dram": a.moving(parallel_bytes, x),
-            "states": a.moving(serial_bytes + state_bytes, x),
-        }
-        within = x.soft_max(OVERLAP, terms["parallel"] + 1e-12, terms["dram"])
-        # The longest sequence bounds a batch as rounds of average ones do: equal ones are both.
-        onwards = x.soft_max(OVERLAP, x.larger(terms["chain"], terms["rounds"]), terms["states"])
-        seconds = terms["launch"] + terms["row"] + within + onwards
-        moved = parallel_bytes + serial_bytes + state_bytes
-        features = [
-            *x.logs(sequences, batch.longest(queries), tokens / sequences),
-            *x.logs(op.heads + 0.0 * tokens, op.key_heads + 0.0 * tokens),
-            *x.logs(tokens * op.heads, seconds),
-            *x.logs(*[term / seconds for term in terms.values()]),
-            x.log2(blocks / a.gpu.sms),
-            x.fill(blocks, a.gpu.sms),
-            x.log2(all_chunks * op.heads / a.gpu.sms),
-            x.fill(all_chunks * op.heads, a.gpu.sms),
-            tokens / x.larger(all_chunks * op.chunk, 1.0),
-            x.log2(moved / a.gpu.l2_bytes),
-        ]
-        return Physics(seconds, terms, x.columns(*features))
+        """Batches of prompts; in an ``engine`` kernels were tuned on a single chunk."""
+        x, sizes = batch.x, _sizes(self, batch)
+        seconds, terms = _terms(self, sizes, 1.0, x)
+        features = x.columns(*_features(self, batch, sizes, terms, seconds))
+        if engine and self.library.tuned != 1.0:
+            seconds, terms = _terms(self, sizes, self.library.tuned, x)
+        return Physics(seconds, terms, features)
 
     def moving(self, moved: Number, x: Kit) -> Number:
         """Seconds of bytes that one kernel leaves to another."""
         miss = x.miss_share(moved, self.cache_bytes, CLIFF)
         return moved * (miss / self.dram_rate + (1.0 - miss) / self.l2_rate)
+
+
+class _Sizes(NamedTuple):
+    """What a batch comes to."""
+
+    tokens: Number
+    sequences: Number
+    chunks: Number
+    """Of all sequences ..."""
+    longest: Number
+    """... and of the longest."""
+    row: Number
+    """Tokens of the longest chunk."""
+    blocks: Number
+    """Heads of all sequences."""
+    parallel_bytes: Number
+    serial_bytes: Number
+    """Between kernels with all chunks side by side, and in the pass over chunks."""
+
+
+def _sizes(a: Scanning, batch: Lengths) -> _Sizes:
+    x, queries, chunk = batch.x, batch.queries, a.op.chunk
+    cut = x.ceil(queries / chunk)
+    tokens, chunks = batch.total(queries), batch.total(cut)
+    sequences = x.larger(batch.total((queries > 0) * 1.0), 1.0)
+    return _Sizes(
+        tokens,
+        sequences,
+        chunks,
+        batch.longest(cut),
+        batch.longest(x.smaller(queries, chunk)),
+        sequences * a.op.heads,
+        tokens * a.prepared + chunks * a.per_chunk / 2.0,
+        tokens * a.passed + chunks * a.per_chunk / 2.0 + sequences * a.kept,
+    )
+
+
+def _terms(a: Scanning, of: _Sizes, slower: float, x: Kit) -> tuple[Number, dict[str, Number]]:
+    """Seconds in all, and of each part; independent chunks take so many times longer than in a table."""
+    library, unit, rounds = a.library, a.cycle * a.scale, x.ceil(of.blocks / a.gpu.sms)
+    independent = of.chunks * library.chunk * a.scale + of.tokens * library.token
+    terms = {
+        "launch": x.like(of.tokens, library.launch * a.cycle),
+        "row": of.row * library.row * a.cycle,
+        "chain": (of.longest * library.latency + library.start) * unit,
+        "rounds": rounds * (of.chunks / of.sequences * library.busy + library.start) * unit,
+        "parallel": independent * slower * a.op.heads / a.gpu.sms * a.cycle,
+        "dram": a.moving(of.parallel_bytes, x),
+        "states": a.moving(of.serial_bytes, x),
+    }
+    within = x.soft_max(OVERLAP, terms["parallel"] + 1e-12, terms["dram"])
+    # The longest sequence bounds a batch as rounds of average ones do: equal ones are both.
+    onwards = x.soft_max(OVERLAP, x.larger(terms["chain"], terms["rounds"]), terms["states"])
+    return terms["launch"] + terms["row"] + within + onwards, terms
+
+
+def _features(a: Scanning, batch: Lengths, of: _Sizes, terms: dict[str, Number], seconds: Number) -> list[Number]:
+    """The columns of ``SCAN_FEATURES``."""
+    x, op, sms = batch.x, a.op, a.gpu.sms
+    return [
+        *x.logs(of.sequences, batch.longest(batch.queries), of.tokens / of.sequences),
+        *x.logs(op.heads + 0.0 * of.tokens, op.key_heads + 0.0 * of.tokens),
+        *x.logs(of.tokens * op.heads, seconds),
+        *x.logs(*[term / seconds for term in terms.values()]),
+        x.log2(of.blocks / sms),
+        x.fill(of.blocks, sms),
+        x.log2(of.chunks * op.heads / sms),
+        x.fill(of.chunks * op.heads, sms),
+        of.tokens / x.larger(of.chunks * op.chunk, 1.0),
+        x.log2((of.parallel_bytes + of.serial_bytes) / a.gpu.l2_bytes),
+    ]
 
 
 def _bytes_of(op: Scan, library: str) -> tuple[float, float, float, float]:

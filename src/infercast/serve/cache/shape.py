@@ -37,6 +37,23 @@ class KvShape(NamedTuple):
         return len(self.windows) + self.state_blocks
 
     @property
+    def num_state_groups(self) -> int:
+        """Groups of recurrent layers: at the least, blocks that a running sequence has of their states."""
+        return self.state_blocks + len(self.states)
+
+    @property
+    def of_tokens(self) -> KvShape:
+        """The groups that keep something of every token, without those of states."""
+        kept = [number for number in range(len(self.windows)) if number not in self.states]
+        return self._replace(
+            windows=tuple(self.windows[number] for number in kept),
+            block_sizes=tuple(self.block_sizes[number] for number in kept) if self.block_sizes else (),
+            state_blocks=0,
+            states=(),
+            aligned=False,
+        )
+
+    @property
     def common_size(self) -> int:
         """Tokens that fill whole blocks in every group: what a cached prefix is a multiple of."""
         return lcm(*self.sizes)

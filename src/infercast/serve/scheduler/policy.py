@@ -111,6 +111,8 @@ class FirstCome:
 
     def align(self, prompt: Prompt, new_tokens: int, block_size: int, *, starts: bool) -> int:
         """By one of two rules; the first one looks for where prompts part when one ``starts``, and no more after."""
+        if self.max_num_batched_tokens == WHOLE_PROMPT:  # it arrives with its state
+            return new_tokens
         if self.opens_blocks:
             threshold = self.long_prefill_token_threshold or self.max_num_batched_tokens
             return opened_blocks(prompt, new_tokens, block_size, min(threshold, self.max_num_batched_tokens))
