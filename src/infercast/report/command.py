@@ -139,9 +139,9 @@ def _percent(effect: Effect) -> str:
 
 
 def _caution(answers: bool, gpus: float) -> str:
-    if gpus != 1.0:
-        return f"{gpus:g} x as many GPUs"
-    return "changes the model's answers" if answers else ""
+    """What to know before a change is made."""
+    parts = [f"{gpus:g} x as many GPUs"] if gpus != 1.0 else []
+    return ", ".join([*parts, *(["changes the model's answers"] if answers else [])])
 
 
 def explained_dict(explained: Explained) -> dict[str, Any]:

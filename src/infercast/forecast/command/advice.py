@@ -134,15 +134,3 @@ def _combine(
             applied, best = values, now
             axes.add(change.axis)
     return applied, best
-
-
-def changes_that_fit(point: Point, fit: Fit) -> list[Change]:
-    """Changes under which a command that does not fit would start."""
-    found = []
-    for change in changes_around(point, fit):
-        try:
-            point.changed(change.values).deploy()
-        except InfercastError:
-            continue
-        found.append(change)
-    return found

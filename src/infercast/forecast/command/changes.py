@@ -42,9 +42,6 @@ def changes_around(point: Point, fit: Fit) -> Iterator[Change]:
     yield from _scheduling(point, fit)
     yield from _formats(point, fit)
     yield from _layouts(fit)
-    longest = fit.longest_sequence // 1024 * 1024
-    if fit.problem and 0 < longest < settings.max_model_len:
-        yield Change("max_model_len", {"max_model_len": longest}, f"max_model_len {longest}")
 
 
 def _sizes(name: str, now: int, limits: tuple[int, int]) -> Iterator[Change]:

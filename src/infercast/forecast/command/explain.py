@@ -10,12 +10,13 @@ from typing import Any
 from infercast.engines.registry import AnyEngine, engine_named
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.capacity import full_rate
-from infercast.forecast.command.advice import Advised, advise, changes_that_fit
+from infercast.forecast.command.advice import Advised, advise
 from infercast.forecast.command.changes import Change
 from infercast.forecast.command.flags import Reading, read_flags
 from infercast.forecast.command.meaning import Meaning, explain_flags
 from infercast.forecast.command.pasted import Pasted, the_command
 from infercast.forecast.command.point import Point, Timers
+from infercast.forecast.command.starting import changes_that_fit
 from infercast.forecast.command.trials import Load
 from infercast.forecast.deploy import GpuSource, load_device
 from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
