@@ -129,6 +129,10 @@ class Commands(NamedTuple):
     """The flag that joins a prefill pool and a decode pool, and its value for each role."""
     elsewhere: Mapping[str, str] = {}
     """Its names in the systems that start it."""
+    several_nodes: Mapping[str, Sequence[str]] = {}
+    """Flags of each node of a replica over several: of ``stages``, of ``copies``, and of ``others`` than the first."""
+    on_the_fly: Mapping[str, str] = {}
+    """Formats of weights that it makes from any checkpoint, and the flag's value for each."""
 
 
 NO_COMMANDS = Commands()
