@@ -111,6 +111,8 @@ class Commands(NamedTuple):
     """Words that start its own benchmark of a server."""
     image: str = ""
     """Its container, without a tag; flags follow at once."""
+    tag: str = "latest"
+    """The tag of a release; ``{version}`` stands for its number."""
     image_words: Sequence[str] = ()
     """What the names of containers that hold it have in them."""
     environment: str = ""

@@ -32,7 +32,7 @@ def _service(pool: StartedPool, place: Place, model: str) -> dict[str, Any]:
     devices = {"driver": "nvidia", "device_ids": [str(each) for each in place.devices], "capabilities": ["gpu"]}
     return {
         "profiles": [place.machine],
-        "image": f"{pool.commands.image}:latest",
+        "image": pool.image,
         # Of the engine's image, the entry point starts the server.
         "command": ["--model", model, *pool.flags, "--port", str(place.port)],
         "environment": environment,

@@ -34,6 +34,12 @@ ABOUT = {
     "again.sh": "asks the same question again",
 }
 
+PROXY = (
+    "Requests go to a proxy that sends each prompt to the prefill pool first; llm-d and Dynamo bring one, other files "
+    "need one of your own."
+)
+BALANCER = "Before several replicas stands a load balancer; Services of Kubernetes, llm-d and Dynamo bring one."
+
 
 def check_folder(folder: Path, *, force: bool = False) -> None:
     """Refuse a folder that holds something else, before a long search and not after it."""
@@ -106,9 +112,10 @@ def _read_me(plan: Plan, lines: list[str], names: list[str]) -> str:
         sure = "" if figures.odds is None else f" The SLO holds with a probability of {format_percent(figures.odds)}."
         tpot = "" if figures.tpot is None else f", TPOT p99 {format_seconds(figures.tpot.p99)}"
         text += f"Chosen: {winner.candidate}, {winner.gpus} GPUs{cost}.{sure}\n"
-        text += f"Forecast: TTFT p99 {format_seconds(figures.ttft.p99)}{tpot}; {figures.bottleneck}.\n\n"
+        text += f"Forecast: TTFT p99 {format_seconds(figures.ttft.p99)}{tpot}; limited by: {figures.bottleneck}.\n\n"
     text += f"{plan.why}\n\n" if plan.why else ""
     text += "".join(f"- {sentence}\n" for sentence in plan.changes) + ("\n" if plan.changes else "")
     if lines:
         text += "```sh\n" + "\n".join(lines) + "\n```\n\n"
+        text += f"{PROXY if len(lines) > 1 else BALANCER}\n\n"
     return text + "| file | |\n| --- | --- |\n" + "".join(f"| `{name}` | {ABOUT[name]} |\n" for name in names)

@@ -85,7 +85,7 @@ def pod_spec(pool: StartedPool, command: dict[str, Any], *, answers: bool = True
     token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "HF_TOKEN", "optional": True}}}
     container = {
         "name": pool.name,
-        "image": f"{pool.commands.image}:latest",
+        "image": pool.image,
         **command,
         "env": [token, *side_channel(pool)],
         "resources": {"limits": {"nvidia.com/gpu": gpus}, "requests": {"nvidia.com/gpu": gpus}},

@@ -52,6 +52,11 @@ class StartedPool:
         return self.engine.commands
 
     @property
+    def image(self) -> str:
+        """The container of the release that was forecast."""
+        return f"{self.commands.image}:{self.commands.tag.format(version=self.engine.name.partition('@')[2])}"
+
+    @property
     def port(self) -> int:
         """Where its first replica of a machine listens."""
         return self.commands.port + PORTS[self.name]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-PLAIN = re.compile(r"[A-Za-z_/.][A-Za-z0-9_./@-]*(?: [A-Za-z0-9_./@-]+)*")
+PLAIN = re.compile(r"(?:--?)?[A-Za-z_/.][A-Za-z0-9_./@-]*(?: [A-Za-z0-9_./@-]+)*")
 """Strings that need no quotes ..."""
 WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", ".inf", ".nan"}
 """... unless they mean something else."""
@@ -51,6 +51,9 @@ def _scalar(value: Any) -> str:
     if value is None or isinstance(value, (bool, int, float)):
         return json.dumps(value)
     if isinstance(value, str):
-        plain = PLAIN.fullmatch(value) is not None and value.lower() not in WORDS
-        return value if plain else json.dumps(value, ensure_ascii=False)
+        if PLAIN.fullmatch(value) is not None and value.lower() not in WORDS:
+            return value
+        if '"' in value and "'" not in value and "\\" not in value and value.isprintable():
+            return f"'{value}'"
+        return json.dumps(value, ensure_ascii=False)
     return "{}" if isinstance(value, Mapping) else "[]"
