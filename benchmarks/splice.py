@@ -13,7 +13,8 @@ from pathlib import Path
 
 from infercast.errors import InputError
 from infercast.fit.provenance import origin_of, table_hashes
-from infercast.fit.train import fit_artifact, read_samples
+from infercast.fit.samples import read_samples
+from infercast.fit.train import fit_artifact
 from infercast.predict.artifact.artifact import load_artifact, save_artifact
 from infercast.predict.artifact.manifest import read_manifest
 

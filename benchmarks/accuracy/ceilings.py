@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from infercast.fit.boost import Settings, boost
 from infercast.fit.rows import Rows
+from infercast.fit.samples import group_hashes, is_left_out
 from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.tables import FILES, read_table
-from infercast.fit.train import HELD_OUT_SHARE, group_hashes, is_left_out
+from infercast.fit.train import HELD_OUT_SHARE
 from infercast.hardware import Gpu, load_gpu
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.adjust.ceiling import CEILINGS, features_of, variant_of

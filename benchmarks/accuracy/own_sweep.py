@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pandas
 
+from infercast.fit.samples import Key, Sample, key_of, sample_of, sweep_samples
 from infercast.fit.sweeps import read_sweep, sweep_folders
-from infercast.fit.train import FEWEST, Key, Sample, fit_measured, key_of, sample_of, sweep_samples
+from infercast.fit.train import FEWEST, fit_measured
 from infercast.measure.plan import sweep_cases
 from infercast.predict.artifact.artifact import Entry
 from infercast.predict.artifact.forest import Forest

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.fit.rows import Rows
+from infercast.fit.samples import LEFT_OUT, group_hashes, key_of
 from infercast.fit.tables import FILES, read_table
-from infercast.fit.train import LEFT_OUT, group_hashes, key_of
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.dtypes import tensor_rate_of

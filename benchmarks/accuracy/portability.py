@@ -21,7 +21,8 @@ import matplotlib.pyplot as plt
 
 from ceilings import all_rows, are_cold, quantising
 from infercast.fit.recipes import pooled_recipe
-from infercast.fit.train import Sample, _pool, key_of, sample_of
+from infercast.fit.samples import Sample, key_of, sample_of
+from infercast.fit.train import _pool
 from infercast.hardware import load_gpu
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.adjust.ceiling import features_of, variant_of

@@ -14,10 +14,22 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from infercast.hardware import load_gpu
-from infercast.ops import Attention, Collective, Gemm, MoE, Scan, ShortConvolution, StateUpdate
+from infercast.ops import (
+    Attention,
+    Collective,
+    Gemm,
+    HyperConnection,
+    IndexScores,
+    MoE,
+    Scan,
+    ShortConvolution,
+    StateUpdate,
+    TopK,
+)
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, quantise, rope, routing, sampling
 from infercast.predict.default import make_predictor
+from infercast.predict.families.sparse import latent_attention
 from infercast.predict.limits import pipes_of
 from infercast.predict.roofline import launch_floor
 
@@ -25,6 +37,8 @@ GPUS = ("a100-sxm", "l40s", "h100-sxm", "h200-sxm", "b200-sxm")
 TOKENS = (1, 8, 32, 128, 512, 2048, 8192)
 PRODUCTS = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (2048, 8192), (7168, 2048), (1536, 7168))
 LAYERS = ((2048, 768, 128, 8), (4096, 14336, 8, 2), (7168, 256, 256, 8), (2880, 2880, 128, 4))
+SPARSE = ("index_scores", "top_k", "sparse_attention", "hyper_connection")
+"""Families whose kernels no other chips than Hopper and Blackwell run."""
 SOME, LOOSE = 1500, 0.2
 """Rows of a table that are looked at, and the error from which on a row counts less."""
 
@@ -67,11 +81,35 @@ def operators():
             *(ShortConvolution(many, max(1, many // 2048), channels=8192) for many in rows),
             *(ShortConvolution(many, many, channels=8192, update=True) for many in batches),
         ],
+        **sparse_operators(),
         "collective": [
             Collective(kind, 1 << size, gpus)
             for kind in ("all_reduce", "all_gather", "all_to_all")
             for size in range(13, 28, 2)
             for gpus in (2, 4, 8)
+        ],
+    }
+
+
+def sparse_operators():
+    """The same of sparse attention."""
+    batches = [(1, keys, many) for keys in (1024, 4096, 16384, 65536) for many in (1, 8, 32, 128)]
+    batches += [(new, new + before, 1) for new in (128, 512, 2048, 8192) for before in (0, 4096, 32768)]
+    lengths = [tuple(np.array([each]) for each in batch) for batch in batches]
+    kinds = (("mla", 2048, "bf16"), ("csa", 512, "fp8"), ("hca", 0, "fp8"))
+    return {
+        "index_scores": [IndexScores(*each, heads=heads) for each in lengths for heads in (32, 64)],
+        "top_k": [TopK(*each, topk=2048) for each in lengths],
+        "sparse_attention": [
+            latent_attention(*each, heads=64, selected=selected, kind=kind, kv_dtype=kv_dtype)
+            for each in lengths
+            for kind, selected, kv_dtype in kinds
+        ],
+        "hyper_connection": [
+            HyperConnection(many, hidden=hidden, half=half)
+            for many in TOKENS
+            for hidden in (4096, 7168)
+            for half in ("pre", "post")
         ],
     }
 
@@ -85,6 +123,8 @@ def is_estimated(op, gpu):
     """Whether a kernel is one that this GPU was measured with."""
     if op.family == "collective":
         return gpu.is_linked(op.gpus)
+    if op.family in SPARSE:
+        return gpu.kernels in ("hopper", "blackwell")
     return op.family != "gemm" or gpu.supports(tensor_rate_of(op.dtype))
 
 

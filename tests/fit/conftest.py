@@ -4,7 +4,8 @@ import numpy as np
 import pandas
 import pytest
 
-from infercast.fit.train import fit_artifact, read_samples
+from infercast.fit.samples import read_samples
+from infercast.fit.train import fit_artifact
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm
 from infercast.predict.artifact.artifact import load_artifact

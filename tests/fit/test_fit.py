@@ -5,7 +5,8 @@ import pytest
 
 from infercast.errors import FileFormatError, InputError
 from infercast.fit.evaluate import score
-from infercast.fit.train import fit_artifact, read_samples
+from infercast.fit.samples import read_samples
+from infercast.fit.train import fit_artifact
 from infercast.hardware import load_gpu
 from infercast.ops import Gemm, MoE
 from infercast.ops.elementwise import norm

@@ -6,9 +6,9 @@ import pytest
 
 from infercast.errors import FileFormatError
 from infercast.fit.recurrent_tables import RECURRENT_FILES, SOURCES
+from infercast.fit.samples import is_left_out, key_of, read_samples, sample_of, sweep_samples
 from infercast.fit.sweeps import read_sweep
 from infercast.fit.tables import read_table
-from infercast.fit.train import is_left_out, key_of, read_samples, sample_of, sweep_samples
 from infercast.measure.plan import ON_REQUEST, sweep_cases
 from infercast.measure.plan.recurrent import LAYOUTS
 from infercast.ops import Scan, ShortConvolution

@@ -5,11 +5,15 @@ import pandas
 import pytest
 
 from infercast.errors import FileFormatError
+from infercast.fit.evaluate import score
+from infercast.fit.samples import key_of, read_samples, sample_of
 from infercast.fit.sparse_sweeps import read_sparse_sweep
 from infercast.fit.tables import FILES, read_table
-from infercast.fit.train import key_of, sample_of
+from infercast.fit.train import fit_artifact
 from infercast.ops import IndexScores, SparseAttention, TopK
+from infercast.predict.artifact.artifact import load_artifact
 from infercast.predict.families.sparse_module import SparseModule
+from infercast.predict.profile import kernel_profile
 
 
 def written(folder, name, **columns):
@@ -113,3 +117,24 @@ def test_a_sweep_names_the_same_kernels():
     table["burst_us"] = 50.0
     found = {(table.op[rows.index[0]], rows.kernel) for rows in read_sparse_sweep(table)}
     assert found == set(zip(table.op, table.expected, strict=True))
+
+
+def test_families_with_an_archive_of_their_own_are_fitted_and_scored_by_it(tmp_path):
+    """Nothing else is written, and what was fitted without a GPU is scored on it."""
+    sizes = [(batch, new, prefix) for batch in (1, 4, 16) for new in (8, 64, 512) for prefix in (0, 500, 9000)]
+    batch, new, prefix = (np.array(each) for each in zip(*sizes, strict=True))
+    tokens = batch * new
+    tables = []
+    for gpu, speed in (("h100-sxm", 1.0), ("h200-sxm", 1.0), ("b200-sxm", 2.0)):
+        latency = 5e-3 + tokens * prefix / speed / 1e8
+        path = written(tmp_path, "index_scores", batch_size=batch, isl=new, step=prefix, latency_ms=latency)
+        tables.append(pandas.read_parquet(path).assign(gpu=gpu))
+    pandas.concat(tables).to_parquet(path)
+    out = tmp_path / "kernels.npz"
+    entries = fit_artifact(read_samples(tmp_path, ["index_scores"], ["h100-sxm", "b200-sxm"]), out, {})
+    assert {entry.gpu for entry in entries} == {"h100-sxm", "b200-sxm", "*"}
+    assert not out.exists()
+    options = {"families": ["index_scores"], "gpus": ["h200-sxm"], "tier": "unseen", "in_sample": False}
+    found = score(tmp_path, load_artifact(out), kernel_profile(), **options)
+    assert found["overall"]["rows"] == len(sizes)
+    assert found["overall"]["mape"] < 1.0

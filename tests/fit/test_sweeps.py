@@ -8,8 +8,9 @@ import pytest
 
 from infercast.cli.options.shared import choose_predictor
 from infercast.errors import FileFormatError, InputError
+from infercast.fit.samples import key_of, sample_of, sweep_samples
 from infercast.fit.sweeps import read_sweep, sweep_folders
-from infercast.fit.train import fit_measured, key_of, sample_of, sweep_samples
+from infercast.fit.train import fit_measured
 from infercast.hardware import load_gpu
 from infercast.ops import MoE
 from infercast.predict.artifact.artifact import Entry

@@ -9,8 +9,8 @@ import numpy as np
 
 from infercast.errors import InputError
 from infercast.fit.rows import Rows
+from infercast.fit.samples import key_of, sample_of
 from infercast.fit.tables import FILES, read_table
-from infercast.fit.train import key_of, sample_of
 from infercast.hardware import Gpu, load_gpu
 from infercast.predict.adjust.anchors import Correction, learn
 from infercast.predict.artifact.artifact import Artifact

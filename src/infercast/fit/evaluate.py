@@ -13,17 +13,9 @@ import numpy.typing as npt
 
 from infercast.errors import InputError
 from infercast.fit.rows import Rows
+from infercast.fit.samples import Key, Sample, group_hashes, is_left_out, key_of, sample_of
 from infercast.fit.tables import FILES, read_table
-from infercast.fit.train import (
-    HELD_OUT_SHARE,
-    Key,
-    Sample,
-    fit_measured,
-    group_hashes,
-    is_left_out,
-    key_of,
-    sample_of,
-)
+from infercast.fit.train import HELD_OUT_SHARE, fit_measured
 from infercast.hardware import load_gpu
 from infercast.predict.adjust.anchors import choose, learn
 from infercast.predict.artifact.artifact import Artifact

@@ -3,11 +3,12 @@
 from infercast.ops.attention import Attention
 from infercast.ops.collective import Collective
 from infercast.ops.elementwise import Elementwise
+from infercast.ops.encoder import EncoderAttention
 from infercast.ops.gemm import Gemm
 from infercast.ops.moe import MoE
 from infercast.ops.op import Call, Op
 from infercast.ops.recurrent import Scan, ShortConvolution, StateUpdate
-from infercast.ops.sparse import EncoderAttention, HyperConnection, IndexScores, SparseAttention, TopK
+from infercast.ops.sparse import HyperConnection, IndexScores, SparseAttention, TopK
 
 __all__ = [
     "Attention",

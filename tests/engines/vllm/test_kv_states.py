@@ -88,6 +88,13 @@ def test_short_windows_of_a_packed_cache_are_blocks_that_a_sequence_keeps():
     assert shape == KvShape(256, (0,), state_blocks=3 + 3)
 
 
+def test_tokens_that_all_blocks_hold_do_not_depend_on_how_states_are_cached():
+    plans = [
+        deploy("qwen3.5-35b-a3b", GPU, EngineSettings(enable_prefix_caching=each)).memory for each in (False, True)
+    ]
+    assert [plan.num_tokens for plan in plans] == [1056 * plan.num_blocks for plan in plans]
+
+
 @pytest.mark.parametrize("caching", [False, True])
 def test_states_are_held_while_sequences_run(caching):
     settings = EngineSettings(enable_prefix_caching=caching, max_num_seqs=64)

@@ -54,8 +54,9 @@ def fit(
     """
     options.need_packages("fitting and scoring")
     from infercast.fit.provenance import origin_of, sweep_hashes, table_hashes  # noqa: PLC0415 - only this command needs it
+    from infercast.fit.samples import read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
     from infercast.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
-    from infercast.fit.train import archives_of, fit_artifact, read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
+    from infercast.fit.train import archives_of, fit_artifact  # noqa: PLC0415 - only this command needs it
 
     _need_folder(data, "DATA")
     _need_folder(out.parent, "--out")

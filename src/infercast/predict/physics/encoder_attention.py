@@ -9,7 +9,7 @@ from math import ceil
 
 from infercast.hardware import Gpu
 from infercast.ops.dtypes import bytes_of
-from infercast.ops.sparse import EncoderAttention
+from infercast.ops.encoder import EncoderAttention
 from infercast.predict.physics.attention_kernels import family_of
 from infercast.predict.physics.either import Number, Plain, kit_of
 from infercast.predict.physics.terms import Physics
