@@ -7,11 +7,13 @@ what its grid of attention times leaves open (below 1 %). What is reported comes
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.registry import engine_named
+from infercast.engines.settings import changed
 from infercast.engines.timer import KernelTimer
 from infercast.forecast.deploy import deploy
 from infercast.forecast.plan.axes import device_of, model_of
@@ -35,7 +37,7 @@ def _predictor(name: str, family: str) -> Predictor:
     return make_predictor(name, family)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def deployed(site: Site, unit: Candidate) -> Deployment:
     """One replica; raises what `deploy` raises where it does not fit or would not start."""
     engine, layout = engine_named(unit.engine), unit.layout
@@ -55,13 +57,18 @@ def deployed(site: Site, unit: Candidate) -> Deployment:
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def own_timer(site: Site, unit: Candidate) -> KernelTimer:
     """The step timer of a candidate, with steps as large as its settings allow and no larger."""
     return deployed(site, unit).timer()
 
 
-@lru_cache(maxsize=4096)
-def shared_timer(site: Site, largest: Candidate) -> KernelTimer:
-    """The same, kept for as long as a search needs it: one for each kind of replica."""
-    return deployed(site, largest).timer()
+@lru_cache(maxsize=32)
+def shared_timer(site: Site, units: tuple[Candidate, ...]) -> KernelTimer:
+    """One timer for units that differ in settings alone, with steps as large as any of them allows."""
+    found = [deployed(site, unit) for unit in units]
+    largest = max(found, key=lambda each: each.settings.max_num_batched_tokens)
+    sequences = max(each.settings.max_num_seqs for each in found)
+    if sequences == largest.settings.max_num_seqs:
+        return largest.timer()
+    return replace(largest, settings=changed(largest.settings, max_num_seqs=sequences)).timer()

@@ -50,6 +50,8 @@ class Question:
     disaggregate: bool = False
     """Whether a prefill pool and a decode pool are looked at, too."""
     objective: str = "cost"
+    least_odds: float = 0.0
+    """The probability that the SLO holds must be as large; 0: it holds by the forecast's own numbers."""
     network: str | None = DEFAULT_LINK
     """Between nodes; None: no engine spans two."""
     link: str = DEFAULT_LINK
@@ -65,6 +67,8 @@ class Question:
             raise UnknownNameError("objective", self.objective, OBJECTIVES)
         if not 1 <= self.max_gpus <= MOST_ENGINES:
             raise InputError(f"max_gpus must be from 1 to {MOST_ENGINES:,}, not {self.max_gpus}")
+        if not 0.0 <= self.least_odds < 1.0:
+            raise InputError(f"least_odds must be a probability from 0 to below 1, not {self.least_odds:g}")
         if self.budget is not None and not self.budget > 0:
             raise InputError(f"budget must be money an hour above 0, not {self.budget:g}")
         if not self.gpus:

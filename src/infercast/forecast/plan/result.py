@@ -60,11 +60,13 @@ class Figures:
     """80 % intervals of latencies and rates; None where nobody asked."""
     odds: float | None = None
     """The probability that the SLO holds; None where there are no intervals."""
+    asked_odds: float = 0.0
+    """What that has to be at least."""
 
     @property
     def holds(self) -> bool:
-        """Whether the SLO does, by the forecast's own numbers."""
-        return self.state != "overloaded" and self.headroom > 1.0
+        """Whether the SLO does, by the forecast's own numbers, and as surely as it is asked for."""
+        return self.state != "overloaded" and self.headroom > 1.0 and (self.odds or 0.0) >= self.asked_odds
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,145 @@
+"""Why, and what would change it: the sentences of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from infercast.forecast.plan.question import Question
+from infercast.forecast.plan.result import Nearest, Row, Stage
+from infercast.forecast.plan.rounds import Rounds
+from infercast.forecast.plan.space import Option
+from infercast.forecast.slo import Limit, Slo
+from infercast.units import format_seconds
+
+CLOSEST = 3
+"""Candidates that are simulated where none keeps the SLO, to say how close it is."""
+MARGIN = 1.02
+"""Limits that just do are written with so much room."""
+
+
+def named(row: Row) -> str:
+    """A candidate as part of a sentence."""
+    return str(row.candidate)
+
+
+def money(cost: float | None) -> str:
+    """An hour of it."""
+    return "an unknown price" if cost is None else f"${cost:,.2f} an hour"
+
+
+def why_lost(question: Question, best: Row, other: Row | None) -> str:
+    """Why the runner-up is not the winner."""
+    if other is None:
+        return "Nothing else keeps the SLO within these limits."
+    goal, figures, theirs = question.goal, best.figures, other.figures
+    assert figures is not None
+    assert theirs is not None
+    if not other.holds:
+        return f"{named(other)} lost because it misses {theirs.tightest} by {_percent(1.0 / theirs.headroom - 1.0)}."
+    mine, its = goal.value(best), goal.value(other)
+    room = f"its headroom is {theirs.headroom:.2f}, the winner's {figures.headroom:.2f}"
+    if goal.name == "cost":
+        more = f"it costs {money(other.cost)}, {_percent(its / mine - 1.0)} more" if its > mine else ""
+    elif goal.name == "gpus":
+        more = f"it needs {other.gpus} GPUs, the winner {best.gpus}" if its > mine else ""
+    elif goal.finds_rate:
+        more = f"it serves {-its:.3g} requests/s, the winner {-mine:.3g}" if its > mine else ""
+    else:
+        more = f"it answers in {format_seconds(its)}, the winner in {format_seconds(mine)}" if its > mine else ""
+    return f"{named(other)} lost because {more or f'it takes as much and {room}'}{f'; {room}' if more else ''}."
+
+
+def changes_of(question: Question, best: Row, held: Sequence[Row], most: float | None) -> tuple[str, ...]:
+    """What would change the decision."""
+    found = []
+    if most is not None and not question.goal.finds_rate:
+        found.append(f"Above {most:.3g} requests/s it no longer keeps the SLO ({question.rate:.3g} are asked for).")
+    figures = best.figures
+    if figures is not None and figures.headroom > 1.0:
+        limit = next(limit for limit in question.slo.limits if limit.name == figures.tightest)
+        found.append(f"It keeps {figures.tightest} down to {format_seconds(limit.seconds / figures.headroom)}.")
+    if question.objective == "cost" and best.cost:
+        mine = {pool.gpu for pool in best.candidate.pools}
+        others = dict[str, Row]()
+        for row in sorted(held, key=lambda each: each.cost or 0.0):
+            gpus = {pool.gpu for pool in row.candidate.pools}
+            if not gpus & mine and len(gpus) == 1:
+                others.setdefault(gpus.pop(), row)
+        for gpu, row in others.items():
+            assert row.cost is not None
+            found.append(
+                f"At a {_percent(1.0 - best.cost / row.cost)} lower price of {gpu}, {named(row)} would cost less."
+                if row.cost > best.cost
+                else f"{named(row)} costs as much."
+            )
+    return tuple(found)
+
+
+def why_none(question: Question, rows: Sequence[Row]) -> str:
+    """Which constraint fails where nothing keeps the SLO."""
+    tried = [row for row in rows if row.stage is not Stage.REFUSED]
+    if not tried:
+        reason = rows[0].reason if rows else "no layout is allowed"
+        return f"Nothing fits on up to {question.max_gpus} GPUs: {reason}"
+    seen = [row for row in tried if row.figures is not None]
+    within = f"{question.max_gpus} GPUs" + ("" if question.budget is None else f" and {money(question.budget)}")
+    if seen:
+        best = max(seen, key=lambda row: row.headroom or 0.0)
+        assert best.figures is not None
+        return (
+            f"No candidate keeps {question.slo} at {question.rate:.3g} requests/s within {within}: the closest, "
+            f"{named(best)}, misses {best.figures.tightest} by {_percent(1.0 / best.figures.headroom - 1.0)}."
+        )
+    ruled_out = [row for row in tried if row.stage is Stage.BOUND]
+    if len(ruled_out) == len(tried):
+        best = max(ruled_out, key=lambda row: row.headroom or 0.0)
+        return f"None of these GPUs can do it within {within}; of the best, {best.candidate.gpu}: {best.reason}."
+    return f"No candidate keeps up with {question.rate:.3g} requests/s within {within}."
+
+
+def nearest_of(
+    rounds: Rounds, options: Sequence[Option], most_rate: Callable[[Rounds, Row], float | None]
+) -> tuple[Nearest, ...]:
+    """The tightest SLO that can be had at this rate, and the rate at which this one can."""
+    ranked = sorted(options, key=lambda option: (-option.guess.headroom, option.cost or 0.0, str(option.candidate)))
+    if not ranked:
+        return ()
+    seen = [row for row in rounds.simulate(each.candidate for each in ranked[:CLOSEST]) if row.figures is not None]
+    if not seen:
+        return ()
+    found = []
+    best = max(seen, key=lambda row: (_steady(row), row.headroom or 0.0))
+    if best.figures is not None and best.figures.state != "overloaded":
+        reached = Slo(tuple(_loosened(limit, MARGIN / best.figures.headroom) for limit in rounds.question.slo.limits))
+        found.append(Nearest(best, f"{named(best)} keeps {reached} at this rate, for {money(best.cost)}."))
+    rate = most_rate(rounds, best)
+    if rate is not None:
+        found.append(
+            Nearest(best, f"{named(best)} keeps this SLO up to {rate:.3g} requests/s, for {money(best.cost)}.")
+        )
+    return tuple(found)
+
+
+def _steady(row: Row) -> bool:
+    return row.figures is not None and row.figures.state != "overloaded"
+
+
+def _loosened(limit: Limit, factor: float) -> Limit:
+    """A limit that is so many times as long, if that is longer, in three digits."""
+    return Limit(limit.quantity, limit.percentile, float(f"{limit.seconds * max(1.0, factor):.3g}"))
+
+
+def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
+    """What to know before acting on it."""
+    notes = [f"max_model_len is {question.model_len:,}; the longest request has {question.longest:,} tokens"]
+    if len(question.quantizations) > 1 or question.quantizations[0] is not None:
+        notes.append("quantised weights change answers: check quality before you choose them")
+    if any(row.figures is not None and row.figures.source in ("typical", "roofline") for row in rows):
+        notes.append("some GPUs were never measured: their numbers are rough, as their wide intervals say")
+    if question.network is not None and question.max_gpus > 8:
+        notes.append(f"engines that span nodes are joined by {question.network}")
+    return tuple(notes)
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.0f} %" if share >= 0.005 else "less than 1 %"
