@@ -11,11 +11,11 @@ from typing import NamedTuple
 from infercast.errors import InfercastError
 from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
 from infercast.forecast.plan.candidate import Candidate
-from infercast.forecast.plan.deployed import deployed, own_timer
+from infercast.forecast.plan.deployed import own_timer
+from infercast.forecast.plan.evaluate import share_of, system_for
 from infercast.forecast.plan.question import Question
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
-from infercast.forecast.system import System, system_of, two_pools
 from infercast.serve.workload.synthetic import synthetic_workload
 
 SHARES = (0.5, 0.8, 1.0, 1.2)
@@ -32,7 +32,9 @@ class Check(NamedTuple):
     num_input: int
     num_output: int
     forecast: Forecast
+    """Of one of ``times`` equal parts, each of which gets its share of the requests."""
     intervals: Intervals
+    times: int = 1
 
 
 def checks_of(question: Question, candidate: Candidate) -> list[Check]:
@@ -42,24 +44,16 @@ def checks_of(question: Question, candidate: Candidate) -> list[Check]:
         max(1, round(sum(getattr(each, name) for each in requests) / len(requests)))
         for name in ("num_input", "num_output")
     )
-    system, found = system_for(question, candidate), []
+    timers = [own_timer(question.site, pool.unit) for pool in candidate.pools]
+    system, times = system_for(candidate, question, timers)
+    found = []
     for share in SHARES:
         rate = float(f"{share * question.rate:.3g}")
         count = int(min(MOST, max(LEAST, SECONDS * rate)))
         workload = synthetic_workload(rate=rate, count=count, input_lengths=num_input, output_lengths=num_output)
         try:
-            forecast = simulate_system(system, workload)
+            forecast = simulate_system(system, share_of(workload, times))
         except InfercastError:
             continue
-        found.append(Check(rate, count, num_input, num_output, forecast, forecast_intervals(forecast)))
+        found.append(Check(rate, count, num_input, num_output, forecast, forecast_intervals(forecast), times))
     return found
-
-
-def system_for(question: Question, candidate: Candidate) -> System:
-    """All replicas of a candidate."""
-    pools = [pool.unit for pool in candidate.pools]
-    deployments = [deployed(question.site, unit) for unit in pools]
-    counts = [pool.replicas for pool in candidate.pools]
-    if candidate.prefill is None:
-        return system_of(deployments[0], instances=counts[0], timer=own_timer(question.site, pools[0]))
-    return two_pools(deployments[0], deployments[1], instances=(counts[0], counts[1]), link=question.link)

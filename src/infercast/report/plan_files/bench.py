@@ -75,6 +75,7 @@ def _rows(check: Check) -> list[tuple[str, float, float, float, str]]:
             ends = (getattr(each, which) / MILLI for each in (values, band.low, band.high))
             middle, low, high = (round(each, 3) for each in ends)
             rows.append((f"{name} {which} ms", middle, low, high, f"{key}_{name}_ms"))
-    low, high = (round(each, 1) for each in intervals.output_tokens_per_second)
-    rows.append(("output tokens/s", round(forecast.output_tokens_per_second, 1), low, high, "output_throughput"))
+    rates = (forecast.output_tokens_per_second, *intervals.output_tokens_per_second)
+    middle, low, high = (round(check.times * each, 1) for each in rates)
+    rows.append(("output tokens/s", middle, low, high, "output_throughput"))
     return rows
