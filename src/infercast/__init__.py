@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UnknownNameError,
         UnsupportedModelError,
     )
+    from infercast.forecast.command.explain import Explained, explain_command
     from infercast.forecast.deploy import deploy, load_model
     from infercast.forecast.estimate import estimate
     from infercast.forecast.explain.breakdown import explain_run
@@ -53,6 +54,7 @@ _HOMES = {
     "DoesNotFitError": "errors",
     "EngineSettings": "engines.vllm.settings",
     "Estimate": "predict.estimate",
+    "Explained": "forecast.command.explain",
     "FileFormatError": "errors",
     "Fit": "forecast.memory",
     "Forecast": "forecast.result",
@@ -77,6 +79,7 @@ _HOMES = {
     "estimate": "forecast.estimate",
     "estimate_step": "forecast.explain.kernels",
     "estimate_variants": "forecast.variants",
+    "explain_command": "forecast.command.explain",
     "explain_run": "forecast.explain.breakdown",
     "fit_memory": "forecast.memory",
     "forecast_disaggregated": "forecast.simulate",
@@ -105,6 +108,7 @@ __all__ = [
     "DoesNotFitError",
     "EngineSettings",
     "Estimate",
+    "Explained",
     "FileFormatError",
     "Fit",
     "Forecast",
@@ -129,6 +133,7 @@ __all__ = [
     "estimate",
     "estimate_step",
     "estimate_variants",
+    "explain_command",
     "explain_run",
     "fit_memory",
     "forecast_disaggregated",

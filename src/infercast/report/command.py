@@ -62,7 +62,7 @@ def _other_flags(flags: Iterable[Flag]) -> list[RenderableType]:
     for flag in flags:
         by_status.setdefault(flag.status, []).append(flag)
     rows = []
-    for status, title in ((NOT_MODELLED, "not modelled"), (UNKNOWN, "unknown")):
+    for status, title in ((NOT_MODELLED, "forecast without"), (UNKNOWN, "unknown")):
         for flag in by_status.get(status, ()):
             written = f"--{flag.name}" if "belongs to no flag" not in flag.note else flag.name
             rows.append((title, f"{written}: {flag.note}"))
@@ -95,7 +95,7 @@ def _render_advice(explained: Explained, advised: Advised) -> list[RenderableTyp
     parts: list[RenderableType] = []
     if advised.ranked:
         rows = [_advice_row(each, several) for each in advised.ranked]
-        parts.append(section("Advice, best first", grid(_ADVICE_COLUMNS, rows, notes_at=(2, 3))))
+        parts.append(section("Advice, best first", grid(_ADVICE_COLUMNS, rows, text_columns=2, notes_at=(3,))))
     else:
         parts.append(section("Advice", styled("Nothing that was tried is better beyond chance on the same GPUs.")))
     for title, changes in (
@@ -104,7 +104,7 @@ def _render_advice(explained: Explained, advised: Advised) -> list[RenderableTyp
     ):
         if changes:
             rows = [_advice_row(each, several) for each in changes]
-            parts.append(section(title, grid(_ADVICE_COLUMNS, rows, notes_at=(2, 3))))
+            parts.append(section(title, grid(_ADVICE_COLUMNS, rows, text_columns=2, notes_at=(3,))))
     rest = [("no effect beyond chance", ", ".join(advised.without_effect))] if advised.without_effect else []
     rest += [(f"refused: {label}", reason) for label, reason in advised.refused]
     if rest:
@@ -115,15 +115,15 @@ def _render_advice(explained: Explained, advised: Advised) -> list[RenderableTyp
     return parts
 
 
-_ADVICE_COLUMNS = ("change", "mean gain", "what it does", "")
+_ADVICE_COLUMNS = ("change", "what it does", "mean gain", "")
 
 
 def _advice_row(advice: Advice, several: bool) -> tuple[str, ...]:
     caution = _caution(advice.change.answers, advice.change.gpus)
     return (
         advice.change.label,
-        f"{100 * (exp(advice.gain) - 1):+.1f} %",
         _effects(advice.real, several, SHOWN_EFFECTS),
+        f"{100 * (exp(advice.gain) - 1):+.1f} %",
         caution,
     )
 

@@ -117,5 +117,8 @@ def _read_me(plan: Plan, lines: list[str], names: list[str]) -> str:
     text += "".join(f"- {sentence}\n" for sentence in plan.changes) + ("\n" if plan.changes else "")
     if lines:
         text += "```sh\n" + "\n".join(lines) + "\n```\n\n"
-        text += f"{PROXY if len(lines) > 1 else BALANCER}\n\n"
+        if len(lines) > 1:
+            text += f"{PROXY}\n\n"
+        elif winner is not None and winner.candidate.replicas > 1:
+            text += f"{BALANCER}\n\n"
     return text + "| file | |\n| --- | --- |\n" + "".join(f"| `{name}` | {ABOUT[name]} |\n" for name in names)

@@ -21,6 +21,8 @@ text { font: 12px sans-serif; fill: #333 } .title { font-size: 15px; font-weight
 .other { fill: #51606e } .front { fill: #6db3ee } .line { stroke: #6db3ee } }
 """
 TICKS = (1.0, 2.0, 5.0)
+MOST_NAMED = 6
+"""Points beside which their names have room."""
 
 
 class Axis(NamedTuple):
@@ -40,7 +42,8 @@ class Axis(NamedTuple):
     def ticks(self) -> list[float]:
         """Round values on it."""
         powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
-        found = [digit * 10.0**power for power in powers for digit in TICKS]
+        digits = TICKS if self.high > 10 * self.low else range(1, 10)
+        found = [digit * 10.0**power for power in powers for digit in digits]
         return [tick for tick in found if self.low <= tick <= self.high]
 
 
@@ -103,6 +106,9 @@ def _panel(
         kind = "front" if row.candidate in best else "other"
         tip = escape(f"{row.candidate}: {label} {each:.4g}, {format_seconds(height)}")
         yield f'<circle class="{kind}" cx="{wide.at(each)}" cy="{tall.at(height)}" r="4"><title>{tip}</title></circle>'
+        if kind == "front" and len(front) <= MOST_NAMED:
+            name_of = escape(f"{row.candidate.replicas} x {row.candidate.layout} {row.candidate.gpu}")
+            yield f'<text class="small" x="{wide.at(each) + 8}" y="{tall.at(height) - 8}">{name_of}</text>'
     if len(front) > 1:
         path = " ".join(f"{wide.at(each)},{tall.at(height)}" for each, height, _ in sorted(front, key=lambda p: p[:2]))
         yield f'<polyline class="line" points="{path}"/>'
