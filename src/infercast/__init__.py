@@ -36,9 +36,12 @@ if TYPE_CHECKING:
     from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
     from infercast.forecast.layouts import compare_layouts
     from infercast.forecast.memory import Fit, fit_memory
+    from infercast.forecast.money import GpuPrice, Tariff, price_of
     from infercast.forecast.result import Forecast
     from infercast.forecast.simulate import forecast_disaggregated, simulate
+    from infercast.forecast.slo import Slo, parse_slo
     from infercast.forecast.variants import Variants, estimate_variants
+    from infercast.forecast.verdict import Verdict, judge
     from infercast.hardware import Gpu, gpu_names, load_gpu
     from infercast.models.library import model_names
     from infercast.models.spec import ModelConfig
@@ -59,6 +62,7 @@ _HOMES = {
     "Fit": "forecast.memory",
     "Forecast": "forecast.result",
     "Gpu": "hardware",
+    "GpuPrice": "forecast.money",
     "InfercastError": "errors",
     "InputError": "errors",
     "Intervals": "forecast.intervals.intervals",
@@ -66,11 +70,14 @@ _HOMES = {
     "Request": "serve.workload.request",
     "SaturatedError": "errors",
     "Segment": "serve.workload.request",
+    "Slo": "forecast.slo",
     "StepCost": "forecast.explain.kernels",
     "StepShape": "serve.step",
+    "Tariff": "forecast.money",
     "UnknownNameError": "errors",
     "UnsupportedModelError": "errors",
     "Variants": "forecast.variants",
+    "Verdict": "forecast.verdict",
     "Workload": "serve.workload.request",
     "compare_layouts": "forecast.layouts",
     "decode_shape": "forecast.explain.kernels",
@@ -85,10 +92,13 @@ _HOMES = {
     "forecast_disaggregated": "forecast.simulate",
     "forecast_intervals": "forecast.intervals.intervals",
     "gpu_names": "hardware",
+    "judge": "forecast.verdict",
     "load_gpu": "hardware",
     "load_model": "forecast.deploy",
     "model_names": "models.library",
+    "parse_slo": "forecast.slo",
     "prefill_shape": "forecast.explain.kernels",
+    "price_of": "forecast.money",
     "read_trace": "serve.workload.traces",
     "simulate": "forecast.simulate",
     "synthetic_workload": "serve.workload.synthetic",
@@ -113,6 +123,7 @@ __all__ = [
     "Fit",
     "Forecast",
     "Gpu",
+    "GpuPrice",
     "InfercastError",
     "InputError",
     "Intervals",
@@ -120,11 +131,14 @@ __all__ = [
     "Request",
     "SaturatedError",
     "Segment",
+    "Slo",
     "StepCost",
     "StepShape",
+    "Tariff",
     "UnknownNameError",
     "UnsupportedModelError",
     "Variants",
+    "Verdict",
     "Workload",
     "compare_layouts",
     "decode_shape",
@@ -139,10 +153,13 @@ __all__ = [
     "forecast_disaggregated",
     "forecast_intervals",
     "gpu_names",
+    "judge",
     "load_gpu",
     "load_model",
     "model_names",
+    "parse_slo",
     "prefill_shape",
+    "price_of",
     "read_trace",
     "simulate",
     "synthetic_workload",

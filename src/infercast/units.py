@@ -79,6 +79,12 @@ def format_percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
+def format_odds(probability: float) -> str:
+    """A probability in whole percent; nothing is ever quite sure."""
+    percent = round(100 * probability)
+    return "< 1 %" if percent < 1 else "> 99 %" if percent > 99 else f"{percent} %"
+
+
 def _reaches(value: float, scale: float) -> bool:
     """Whether ``value`` fills the unit once it is rounded for display: 999.6 us is 1.00 ms."""
     return _rounded(value) >= scale

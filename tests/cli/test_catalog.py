@@ -75,3 +75,13 @@ def test_hosts_are_listed_with_their_speed(infercast: Any) -> None:
     assert listed["measured"]["single_thread_speed"] == 1.0
     assert all(each["source"] for each in listed.values())
     assert "ryzen-9-5950x" in infercast("hosts").out
+
+
+def test_a_gpu_is_shown_with_what_providers_ask_for_it(infercast: Any) -> None:
+    text = infercast("gpus", "h100-sxm").out
+    assert "Prices, $ per GPU-hour" in text
+    assert "lambda" in text
+    prices = infercast("gpus", "h100-sxm", "--json").json["usd_per_hour"]
+    asked = [each["on_demand"] for each in prices]
+    assert asked == sorted(asked)
+    assert "no price of h20 is known" in infercast("gpus", "h20").out

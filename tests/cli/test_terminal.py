@@ -23,6 +23,7 @@ COMMANDS = [
     ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", "-n", "30"),
     ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", "-n", "30", "--breakdown"),
     ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", "-n", "30", "--what-if", "sms=160"),
+    ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", "-n", "30", "--slo", "ttft_p99<1s,tpot_p95<40ms"),
     ("diagnose", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", "-n", "30"),
 ]
 

@@ -117,10 +117,11 @@ def test_percentiles_are_named_above_their_histogram_not_beside_each_other() -> 
     assert chart is not None
     texts = re.findall(r'<text [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*>p\d\d ', chart[0])
     places = [(float(x), float(y)) for x, y in texts]
-    assert len(places) == 3
-    assert len({y for _, y in places}) == 1, "on one line"
-    xs = sorted(x for x, _ in places)
-    assert min(xs[1] - xs[0], xs[2] - xs[1]) > 60, "far enough apart for their words"
+    assert len(set(places)) == 4
+    lines, columns = (sorted({place[axis] for place in places}) for axis in (1, 0))
+    assert (len(lines), len(columns)) == (2, 2), "on two lines"
+    assert lines[1] - lines[0] > 8
+    assert columns[1] - columns[0] > 60, "far enough apart for their words"
 
 
 def test_the_same_run_gives_the_same_page(page: str, overview: Overview) -> None:

@@ -8,19 +8,19 @@ slower ones: kernels and host may be off by so much, each in its share of the ti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from math import exp, inf
 
 from infercast.engines.deployment import Deployment, check_nodes
 from infercast.engines.settings import Settings
 from infercast.errors import DoesNotFitError, InputError
 from infercast.forecast.deploy import GpuSource, ModelSource, asked_settings, deploy, load_device, load_model
 from infercast.forecast.intervals.uncertainty import gain_of, uncertainty_of
-from infercast.forecast.latency import Percentiles
+from infercast.forecast.layout_cost import LayoutCost
+from infercast.forecast.money import Tariff
 from infercast.forecast.result import Forecast
-from infercast.forecast.saturation import Saturation
 from infercast.forecast.simulate import simulate
+from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import busiest
 from infercast.hardware import Gpu
 from infercast.hardware.pcie import with_topology
@@ -29,7 +29,7 @@ from infercast.models.spec import ModelConfig
 from infercast.models.spread import check_layout
 from infercast.predict.adjust.ordering import ordering
 from infercast.predict.default import make_predictor
-from infercast.predict.estimate import basis_of, kind_of
+from infercast.predict.estimate import basis_of
 from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
@@ -39,65 +39,6 @@ CONCURRENCY, NUM_INPUT, NUM_OUTPUT = 64, 1024, 256
 """The usual load: so many clients, and the tokens of their requests."""
 ROUNDS = 2
 """Requests of each client by default: all of a length, they start and end together, and rounds are alike."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutCost:
-    """One layout on one kind of GPU; times in seconds."""
-
-    gpu: Gpu
-    layout: ParallelLayout
-    weights: float = 0.0
-    """Bytes a GPU."""
-    kv_tokens: int = 0
-    """Tokens that the caches of all replicas hold together."""
-    running: float = 0.0
-    """Sequences that run at once on all replicas, on average."""
-    ttft: Percentiles | None = None
-    tpot: Percentiles | None = None
-    """None where no request has a second token, or nothing was simulated."""
-    output_tokens_per_second: float = 0.0
-    saturation: Saturation | None = None
-    ttft_width: float = 0.0
-    """Logarithm of the upper end of its 80 % interval, as a factor of the mean ..."""
-    tpot_width: float = 0.0
-    """... and the same of TPOT and, upside down, of throughput."""
-    problem: str = ""
-    """Why it cannot be done."""
-    gain: float = inf
-    """Logarithm of how many times shorter times can be."""
-    source: str = ""
-    """What the weakest of the estimates that count rests on: one of `SOURCES`."""
-
-    @property
-    def kind(self) -> str:
-        """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
-        return kind_of(self.source)
-
-    @property
-    def output_tokens_per_second_a_gpu(self) -> float:
-        """What one GPU contributes."""
-        return self.output_tokens_per_second / self.layout.gpus
-
-    @property
-    def ttft_interval(self) -> tuple[float, float] | None:
-        """80 % interval of the mean TTFT."""
-        return None if self.ttft is None else self._around(self.ttft.mean, self.ttft_width)
-
-    @property
-    def tpot_interval(self) -> tuple[float, float] | None:
-        """80 % interval of the mean TPOT."""
-        return None if self.tpot is None else self._around(self.tpot.mean, self.tpot_width)
-
-    @property
-    def output_tokens_per_second_interval(self) -> tuple[float, float]:
-        """80 % interval of the throughput."""
-        rate = self.output_tokens_per_second
-        return rate * exp(-self.tpot_width), rate * exp(min(self.tpot_width, self.gain))
-
-    def _around(self, seconds: float, width: float) -> tuple[float, float]:
-        """The interval of a time: nothing is below what the hardware allows."""
-        return seconds * exp(-min(width, self.gain)), seconds * exp(width)
 
 
 def usual_workload(concurrency: int = CONCURRENCY) -> Workload:
@@ -121,13 +62,17 @@ def compare_layouts(
     pcie_topology: str | None = None,
     api_server: bool = True,
     predictor: str | Predictor = "learned",
+    slo: Slo | str | None = None,
+    tariff: Tariff | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> tuple[LayoutCost, ...]:
     """Simulate every layout that the model allows on every kind and number of GPUs; some do not fit, and say so.
 
     ``router`` is the load balancer of layouts with several replicas. ``tell`` is told of each layout as it
-    begins. With ``api_server`` requests come as text over HTTP, as in `deploy`.
+    begins. With ``api_server`` requests come as text over HTTP, as in `deploy`. With an ``slo`` every layout that keeps
+    up is held against it, which takes the full intervals of each. ``tariff`` says whose prices count.
     """
+    promise = parse_slo(slo) if isinstance(slo, str) else slo
     (wanted, engine), load = asked_settings(settings), workload or usual_workload()
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine)
     devices = [with_topology(load_device(each, network), pcie_topology) for each in gpus]
@@ -136,7 +81,7 @@ def compare_layouts(
     for device, layout in layouts_of(config, devices, num_gpus):
         if tell is not None:
             tell(f"{layout} on {device.name}")
-        costs.append(_simulate(start, device, layout, load, router))
+        costs.append(_simulate(start, device, layout, load, router, promise, tariff or Tariff()))
     return tuple(costs)
 
 
@@ -182,7 +127,13 @@ def _divisors(number: int) -> list[int]:
 
 
 def _simulate(
-    start: Callable[..., Deployment], gpu: Gpu, layout: ParallelLayout, workload: Workload, router: str | None
+    start: Callable[..., Deployment],
+    gpu: Gpu,
+    layout: ParallelLayout,
+    workload: Workload,
+    router: str | None,
+    slo: Slo | None,
+    tariff: Tariff,
 ) -> LayoutCost:
     """One layout: its memory, and its run."""
     try:
@@ -196,6 +147,9 @@ def _simulate(
     except DoesNotFitError as problem:
         return LayoutCost(gpu, layout, problem=str(problem))
     forecast = simulate(deployment, workload, router=router if layout.data > 1 else None)
+    forecast = replace(forecast, tariff=tariff)
+    if slo is not None and forecast.saturation is None:
+        forecast = forecast.promised(slo)
     memory, (prompts, all_steps) = deployment.memory, _widths(forecast)
     return LayoutCost(
         gpu=gpu,
@@ -213,6 +167,9 @@ def _simulate(
         source=basis_of(
             (family.source, family.seconds) for phase in forecast.phases for family in phase.families if family.source
         ),
+        verdict=forecast.verdict,
+        price=tariff.price(gpu.name),
+        cost=forecast.cost,
     )
 
 
@@ -239,10 +196,14 @@ def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:
-    """Best first: most output tokens a GPU. Bounds come after estimates, then what cannot keep up or does not fit."""
+    """Best first: most output tokens a GPU. What keeps its promise comes first.
 
-    def place(cost: LayoutCost) -> tuple[bool, bool, bool, float]:
-        worst = bool(cost.problem), bool(cost.saturation), cost.kind == "bound"
+    Bounds come after estimates, then what cannot keep up or does not fit.
+    """
+
+    def place(cost: LayoutCost) -> tuple[bool, bool, bool, bool, float]:
+        broken = cost.verdict is not None and not cost.verdict.holds
+        worst = bool(cost.problem), bool(cost.saturation), cost.kind == "bound", broken
         return *worst, -cost.output_tokens_per_second_a_gpu
 
     return sorted(costs, key=place)

@@ -32,10 +32,14 @@ class GpuPrice:
     @property
     def description(self) -> str:
         """``$4.00 per h200-sxm and hour: verda, on demand, 2026-08-22 (the middle of 11 providers)``."""
-        where = [self.provider, self.kind.replace("-", " "), self.date]
-        words = "as given" if self.kind == GIVEN else ", ".join(filter(None, where))
         middle = f" (the middle of {self.providers} providers)" if self.providers > 1 else ""
-        return f"{format_dollars(self.per_hour)} per {self.gpu} and hour: {words}{middle}"
+        return f"{format_dollars(self.per_hour)} per {self.gpu} and hour: {self.whose}{middle}"
+
+    @property
+    def whose(self) -> str:
+        """``verda, on demand, 2026-08-22``."""
+        where = (self.provider, self.kind.replace("-", " "), self.date)
+        return "as given" if self.kind == GIVEN else ", ".join(filter(None, where))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from infercast.hardware.schema import NOT_NEGATIVE, POSITIVE, TEXT, Rule, check_
 
 HEAD: dict[str, Rule] = {"provider": TEXT, "date": TEXT, "source": TEXT, "licence": TEXT}
 OWNED = ("capital_cost", "years", "watts", "electricity_price", "pue")
+PRICES = ("on_demand", "on_demand_lowest", "spot", "spot_lowest")
 AT_LEAST_ONE: Rule = ("a number of at least 1", lambda value: POSITIVE[1](value) and value >= 1)
 OF_GPU: dict[str, Rule] = {
     "catalogue_name": TEXT,
-    **dict.fromkeys(("on_demand", "on_demand_lowest", "spot", "spot_lowest"), POSITIVE),
+    **dict.fromkeys(PRICES, POSITIVE),
     **dict.fromkeys(("capital_cost", "watts", "electricity_price"), NOT_NEGATIVE),
     "years": POSITIVE,
     "pue": AT_LEAST_ONE,
@@ -52,6 +54,12 @@ def bundled_lists() -> dict[str, PriceList]:
     """Those of all providers, by name."""
     paths = sorted((DATA / "prices").glob("*.toml"))
     return {path.stem: _list_of(read_data(f"prices/{path.name}")) for path in paths}
+
+
+def offers_of(gpu: str) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Provider, date and prices of all that have a GPU, the cheapest on demand first."""
+    found = [(each.provider, each.date, each.gpus[gpu]) for each in bundled_lists().values() if gpu in each.gpus]
+    return sorted(found, key=lambda offer: (offer[2].get("on_demand", inf), offer[0]))
 
 
 def provider_list(provider: str) -> PriceList:

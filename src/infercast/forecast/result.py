@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,16 @@ import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
+from infercast.forecast.cost import Cost, cost_of
 from infercast.forecast.explain.phases import Phase, weakest_source
+from infercast.forecast.money import Tariff
 from infercast.forecast.outcome import Outcome
 from infercast.forecast.pools import EngineLoad, Level, LinkRun, PoolRun
 from infercast.forecast.saturation import Saturation, State
+from infercast.forecast.slo import Slo, keeps
 from infercast.forecast.steady import SteadyState
 from infercast.forecast.system import System
+from infercast.forecast.verdict import Verdict, judge
 from infercast.predict.estimate import kind_of
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.served import Served
@@ -24,6 +28,8 @@ from infercast.units import MILLI, format_seconds
 
 if TYPE_CHECKING:
     import pandas
+
+    from infercast.forecast.intervals.intervals import Intervals
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -45,6 +51,10 @@ class Forecast(Outcome):
     """Between ramp-up and drain."""
     steady_only: bool
     """Whether latencies and rates are those of that part, and not of the whole run."""
+    verdict: Verdict | None = None
+    """How it does by a promise, where one was made (`promised`)."""
+    tariff: Tariff = field(default_factory=Tariff)
+    """Whose prices its cost is worked out by."""
 
     @property
     def deployment(self) -> Deployment:
@@ -108,6 +118,11 @@ class Forecast(Outcome):
         return self.output_tokens_per_second / self.gpus
 
     @property
+    def cost(self) -> Cost | None:
+        """Dollars an hour, a request and a million tokens; None where a price is not known."""
+        return cost_of(self)
+
+    @property
     def saturation(self) -> Saturation | None:
         """Set where requests arrive faster than they can ever be served; latencies then tell how long the run was."""
         return self.state.saturation
@@ -135,6 +150,10 @@ class Forecast(Outcome):
             f"{format_seconds(self.ttft.p50)}{each}, {self.output_tokens_per_second:,.0f} output tokens/s>"
         )
 
+    def promised(self, slo: Slo | str, intervals: Intervals | None = None) -> Forecast:
+        """The same forecast held against an SLO such as ``ttft_p99<1s,tpot_p95<40ms``."""
+        return replace(self, verdict=judge(self, slo, intervals))
+
     def to_dict(self, *, intervals: bool = True) -> dict[str, Any]:
         """What ``infercast simulate --json`` prints; 80 % intervals take a few short simulations more."""
         from infercast.forecast.intervals.intervals import forecast_intervals  # noqa: PLC0415 - it imports this
@@ -147,7 +166,8 @@ class Forecast(Outcome):
     def per_request(self) -> dict[str, npt.NDArray[Any]]:
         """Arrays over requests, in order of arrival: when each was sent, its tokens, latencies, and its replica.
 
-        TPOT is not a number for an answer of one token. Of two pools the replica is that of the decode pool.
+        TPOT is not a number for an answer of one token. Of two pools the replica is that of the decode pool. With an
+        SLO (`promised`) there is a column that says which requests keep it, 1 or 0.
         """
         served, requests = self.clients, self.workload.requests
         num_output = np.array([request.num_output for request in requests])
@@ -162,6 +182,7 @@ class Forecast(Outcome):
             "tpot_ms": tpot / MILLI,
             "end_to_end_ms": served.end_to_end / MILLI,
             "replica": served.engine,
+            **({} if self.verdict is None else {"keeps_slo": keeps(served, self.verdict.slo).astype(np.int64)}),
         }
 
     def to_dataframe(self) -> pandas.DataFrame:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import InputError
+from infercast.forecast.intervals.uncertainty import EIGHTY
 from infercast.forecast.latency import FRACTIONS, NAMES, Percentiles
 from infercast.serve import Record
 from infercast.serve.fleet.served import Served
@@ -26,8 +27,6 @@ QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "end_to_end"}
 """What may be promised, by the fields of `Outcome` that have it."""
 UNITS = {"us": MICRO, "ms": MILLI, "s": 1.0, "min": 60.0}
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms,e2e_mean<8s"
-EIGHTY = 1.2816
-"""Standard deviations on either side that hold 80 % of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +119,17 @@ def attainment(served: Record | Served, slo: Slo, since: float | None = None) ->
 
     ``since``: of those sent from then on. An answer of one token has no TPOT and keeps any limit on it.
     """
-    kept = _within(served, slo)
+    kept = keeps(served, slo)
     return float((kept if since is None else kept[served.sent_at >= since]).mean())
 
 
 def goodput(served: Record | Served, slo: Slo) -> float:
     """Requests a second that do, over the whole run."""
     duration = float(served.last_token.max() - served.sent_at.min())
-    return float(np.count_nonzero(_within(served, slo))) / duration
+    return float(np.count_nonzero(keeps(served, slo))) / duration
 
 
-def _within(served: Record | Served, slo: Slo) -> Array:
+def keeps(served: Record | Served, slo: Slo) -> Array:
     """Which requests keep all limits."""
     within = np.ones(served.sent_at.size, dtype=bool)
     for quantity, seconds in slo.of_a_request.items():

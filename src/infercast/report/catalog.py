@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from infercast.forecast.money import Tariff
+from infercast.forecast.price_list import PRICES, offers_of
 from infercast.hardware import Gpu
 from infercast.hardware.hosts import HostCpu
 from infercast.report.layout import facts, grid, section, styled
@@ -64,12 +66,29 @@ def render_gpu(gpu: Gpu) -> list[RenderableType]:
         ("also known as", ", ".join(gpu.aliases)),
         *(("source", source) for source in gpu.sources),
     ]
-    return [section(f"{gpu.title} ({gpu.name})", facts(rows))]
+    return [section(f"{gpu.title} ({gpu.name})", facts(rows)), _render_prices(gpu.name)]
+
+
+def _render_prices(gpu: str) -> RenderableType:
+    """What providers ask for it, the cheapest on demand first."""
+    offers = offers_of(gpu)
+    if not offers:
+        return section("Prices", styled(Tariff().unknown(gpu)))
+    columns = ("provider", "on demand", "lowest", "spot", "lowest", "date")
+    rows = [
+        (provider, *(f"${entry[kind]:.2f}" if kind in entry else "-" for kind in PRICES), date)
+        for provider, date, entry in offers
+    ]
+    return section("Prices, $ per GPU-hour: the median and the lowest of a provider's offers", grid(columns, rows))
 
 
 def gpu_dict(gpu: Gpu) -> dict[str, Any]:
-    """One GPU as plain data, in SI units."""
-    return asdict(gpu)
+    """One GPU as plain data, in SI units, and what providers ask for it in dollars an hour."""
+    prices = [
+        {"provider": provider, "date": date, **{kind: entry.get(kind) for kind in PRICES}}
+        for provider, date, entry in offers_of(gpu.name)
+    ]
+    return {**asdict(gpu), "usd_per_hour": prices}
 
 
 def _formats(gpu: Gpu) -> tuple[str, str, str]:

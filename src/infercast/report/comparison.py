@@ -13,11 +13,12 @@ from infercast.forecast.explain.watched import Watched
 from infercast.forecast.result import Forecast
 from infercast.forecast.system import BOTH
 from infercast.report.breakdown import breakdown_dict, render_breakdown
+from infercast.report.decision import price_words
 from infercast.report.deployment import deployment_facts
 from infercast.report.forecast import forecast_dict, pool_facts, system_facts
 from infercast.report.kernels import step_dict
 from infercast.report.layout import facts, grid, section, styled
-from infercast.report.quantities import LATENCIES, LOADS, RESULTS, latencies_of
+from infercast.report.quantities import COSTS, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
 from infercast.units import MICRO, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -130,10 +131,11 @@ def _headline(before: Forecast, after: Forecast) -> RenderableType:
             for which in COMPARED if latency in LATENCIES else COMPARED_PARTS:
                 pair = getattr(one, which), getattr(other, which)
                 rows.append((f"{latency.short} {which}", *map(format_seconds, pair), _change(*pair)))
-    for quantity in (*RESULTS, *LOADS):
+    for quantity in (*RESULTS, *PROMISES, *COSTS, *LOADS):
         if quantity.matters(before) or quantity.matters(after):
             (name, first), (_, second) = quantity.compared(before), quantity.compared(after)
-            rows.append((name, quantity.write(first), quantity.write(second), _change(first, second)))
+            rows.append((name, quantity.written(first), quantity.written(second), _moved(quantity, first, second)))
+    rows.append(("price by", price_words(before), price_words(after), ""))
     rows.append(("estimates", _basis(before), _basis(after), ""))
     return grid(("", "as asked", "what if", "change"), rows)
 
@@ -159,5 +161,11 @@ def _row(name: str, each: Difference, comparison: Comparison) -> tuple[str, ...]
     return name, each.family, first, second, change, format_percent(_explains(each, comparison))
 
 
-def _change(before: float, after: float) -> str:
-    return f"{100 * (after / before - 1.0):+.1f} %" if before > 0 else "-"
+def _moved(quantity: Quantity, before: float | None, after: float | None) -> str:
+    if quantity.in_points and before is not None and after is not None:
+        return f"{100 * (after - before):+.1f} points"
+    return _change(before, after)
+
+
+def _change(before: float | None, after: float | None) -> str:
+    return f"{100 * (after / before - 1.0):+.1f} %" if before and after is not None else "-"

@@ -13,6 +13,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import OVERLOADED
 from infercast.forecast.system import BOTH, DECODE
 from infercast.report.caveats import caveats
+from infercast.report.decision import decision_fields, render_decision
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
@@ -43,6 +44,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
         *about,
         section(title, grid(("", *NAMES), latencies)),
         *([] if intervals is None else [render_intervals(intervals)]),
+        *render_decision(forecast),
         section("Load", facts(load_rows(forecast))),
     ]
     if len(forecast.engines) > 1:
@@ -70,6 +72,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "workload": workload_dict(forecast.workload),
         **{f"{latency.name}_ms": milliseconds(getattr(forecast, latency.name)) for latency in LATENCIES},
         **{each.key: each.data(forecast) for each in RESULTS},
+        **decision_fields(forecast),
         "duration_s": forecast.duration,
         **{each.key: each.data(forecast) for each in LOADS},
         "engines": [

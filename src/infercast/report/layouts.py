@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infercast.forecast.intervals.intervals import LEVEL
 from infercast.forecast.latency import Percentiles
-from infercast.forecast.layouts import LayoutCost, comparison_notes, ranked
+from infercast.forecast.layout_cost import LayoutCost
+from infercast.forecast.layouts import comparison_notes, ranked
+from infercast.forecast.money import Tariff
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.layout import grid, section, styled
-from infercast.report.quantities import milliseconds
+from infercast.report.quantities import COSTS, PROMISES, milliseconds
 from infercast.serve import Workload
-from infercast.units import MILLI, format_bytes, format_seconds
+from infercast.units import MILLI, format_bytes, format_dollars, format_odds, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -28,6 +30,24 @@ class Column(NamedTuple):
     cell: Callable[[LayoutCost], str]
     rank: int = 0
     """Where a terminal is too narrow, columns of the highest rank are left out first; 0: never."""
+    matters: Callable[[Sequence[LayoutCost]], bool] = lambda costs: True
+    """Whether any of the rows has something to say here."""
+
+
+def _are_judged(costs: Sequence[LayoutCost]) -> bool:
+    return any(cost.verdict is not None for cost in costs)
+
+
+def _are_priced(costs: Sequence[LayoutCost]) -> bool:
+    return any(cost.cost is not None for cost in costs)
+
+
+def _of_verdict(cost: LayoutCost, name: str, write: Callable[[float], str]) -> str:
+    return "-" if cost.verdict is None else write(getattr(cost.verdict, name))
+
+
+def _dollars(cost: LayoutCost, name: str) -> str:
+    return "-" if cost.cost is None else format_dollars(getattr(cost.cost, name))
 
 
 BASIS = {
@@ -48,6 +68,10 @@ COLUMNS = (
     Column("tokens/s", lambda cost: f"{cost.output_tokens_per_second:,.0f}"),
     Column("80 %", lambda cost: format_rates(cost.output_tokens_per_second_interval), 1),
     Column("per GPU", lambda cost: f"{cost.output_tokens_per_second_a_gpu:,.0f}"),
+    Column("SLO kept", lambda cost: _of_verdict(cost, "attainment", format_percent), matters=_are_judged),
+    Column("odds", lambda cost: _of_verdict(cost, "odds", format_odds), matters=_are_judged),
+    Column("$/h", lambda cost: _dollars(cost, "per_hour"), 3, _are_priced),
+    Column("$/M output", lambda cost: _dollars(cost, "per_million_output_tokens"), 2, _are_priced),
     Column("basis", lambda cost: BASIS[cost.source], 1),
 )
 NARROW = 78
@@ -81,25 +105,35 @@ class LayoutTable:
         # What is printed to a narrow terminal may be wider than it; this table is not.
         room = min(options.max_width, AnyConsole().width - INDENT) if console.is_terminal else options.max_width
         unbounded = options.update(max_width=UNBOUNDED)
-        for most in range(max(column.rank for column in COLUMNS), 0, -1):
-            table = self._table([column for column in COLUMNS if column.rank <= most])
+        known = [column for column in COLUMNS if column.matters(self._costs)]
+        for most in range(max(column.rank for column in known), 0, -1):
+            table = self._table([column for column in known if column.rank <= most])
             if console.measure(table, options=unbounded).maximum <= room:
                 return table
-        return self._table([column for column in COLUMNS if not column.rank])
+        return self._table([column for column in known if not column.rank])
 
     def _table(self, columns: Sequence[Column]) -> Table:
         rows = [[column.cell(cost) for column in columns] for cost in self._costs]
         return grid([column.title for column in columns], rows)
 
 
-def render_layouts(model: str, workload: Workload, costs: Sequence[LayoutCost]) -> list[RenderableType]:
+def render_layouts(
+    model: str, workload: Workload, costs: Sequence[LayoutCost], tariff: Tariff | None = None
+) -> list[RenderableType]:
     """A table for each kind of GPU, best layouts first, and what cannot be used in one line each."""
     parts: list[RenderableType] = [styled(f"{model}: {workload.description}; latencies are means")]
+    slo = next((cost.verdict.slo for cost in costs if cost.verdict is not None), None)
+    if slo is not None:
+        parts.append(styled(f"SLO {slo}: first what keeps it; the share of requests that keep it, and the odds of it"))
     for name in dict.fromkeys(cost.gpu.name for cost in estimates_first(costs)):
         own = ranked(cost for cost in costs if cost.gpu.name == name)
         shown = [cost for cost in own if not cost.problem and cost.saturation is None]
         title = own[0].gpu.title + (" (lower bounds: the best case)" if _are_bounds(shown) else "")
         parts.append(section(title, LayoutTable(shown) if shown else styled("nothing can serve this")))
+        if shown:
+            priced = own[0].gpu.name if shown[0].price is None else shown[0].price.description
+            words = (tariff or Tariff()).unknown(priced) if shown[0].price is None else f"price: {priced}"
+            parts.append(styled(f"  {words}", style="dim"))
         saturated = [
             f"{cost.layout} ({cost.layout.gpus}, {cost.saturation.capacity:,.1f}/s)" for cost in own if cost.saturation
         ]
@@ -164,9 +198,21 @@ def layouts_list(costs: Iterable[LayoutCost]) -> list[dict[str, Any]]:
                 None if cost.problem else _ends(cost.output_tokens_per_second_interval, 1.0)
             ),
             "output_tokens_per_s_a_gpu": cost.output_tokens_per_second_a_gpu or None,
+            **_decision(cost),
         }
         for cost in costs
     ]
+
+
+def _decision(cost: LayoutCost) -> dict[str, Any]:
+    """What a forecast says of an SLO and of money, under the same keys."""
+    price = cost.price
+    return {
+        "slo_holds": None if cost.verdict is None else cost.verdict.holds,
+        **{each.key: each.data(cost) for each in (*PROMISES, *COSTS)},
+        "usd_per_gpu_hour": None if price is None else price.per_hour,
+        "price_by": None if price is None else price.whose,
+    }
 
 
 def _ends(interval: tuple[float, float] | None, scale: float) -> list[float] | None:

@@ -9,7 +9,7 @@ from infercast.forecast.intervals.intervals import Band, Intervals
 from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.pools import Level
 from infercast.forecast.result import Forecast
-from infercast.units import MILLI, format_percent
+from infercast.units import MILLI, format_dollars, format_odds, format_percent
 
 
 class Quantity(NamedTuple):
@@ -29,6 +29,8 @@ class Quantity(NamedTuple):
     """Whether people are told; JSON has it always."""
     interval: str | None = None
     """The field of `Intervals` that belongs to it."""
+    in_points: bool = False
+    """A share whose change is told in percentage points."""
 
     def data(self, owner: Any) -> Any:
         """For programs."""
@@ -46,7 +48,11 @@ class Quantity(NamedTuple):
             words = f"{self.write(value)}{self.unit}"
         return [(self.label if self.row is None else self.row, words)]
 
-    def compared(self, owner: Any) -> tuple[str, float]:
+    def written(self, value: float | None) -> str:
+        """A number for people; a dash for none."""
+        return "-" if value is None else self.write(value)
+
+    def compared(self, owner: Any) -> tuple[str, float | None]:
         """The name and the number that two runs are compared by: the peak of a level."""
         value = self.of(owner)
         return (f"{self.label} at most", value.peak) if isinstance(value, Level) else (self.label, value)
@@ -55,6 +61,20 @@ class Quantity(NamedTuple):
 def _count(value: float) -> str:
     """Sequences or requests: whole numbers without decimals."""
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def _of(part: str, name: str) -> Callable[[Any], Any]:
+    """A number of a part that a forecast may have; None where it has not."""
+
+    def find(run: Any) -> Any:
+        owner = getattr(run, part)
+        return None if owner is None else getattr(owner, name)
+
+    return find
+
+
+def _promised(run: Any) -> bool:
+    return run.verdict is not None
 
 
 RESULTS = (
@@ -72,6 +92,38 @@ RESULTS = (
     ),
 )  # fmt: skip
 """Of a whole forecast."""
+PROMISES = (
+    Quantity(
+        "slo_attainment", "SLO attainment", _of("verdict", "attainment"), format_percent,
+        " of requests keep every limit", "attainment", _promised, in_points=True,
+    ),
+    Quantity(
+        "goodput_requests_per_s", "goodput, requests/s", _of("verdict", "goodput"), "{:,.2f}".format,
+        " requests/s that keep every limit", "goodput", _promised,
+    ),
+    Quantity(
+        "slo_odds", "SLO odds", _of("verdict", "odds"), format_odds, " that all limits hold", "odds", _promised,
+        in_points=True,
+    ),
+    Quantity(
+        "slo_headroom", "SLO headroom", _of("verdict", "headroom"), "{:,.2f}".format,
+        " x, the least limit / forecast", "headroom", lambda run: _promised(run) and run.verdict.headroom is not None,
+    ),
+)  # fmt: skip
+"""Of a whole forecast for which an SLO was given."""
+COSTS = tuple(
+    Quantity(
+        f"usd_{name}", label, _of("cost", name), format_dollars, f" {words}", row, lambda run: run.cost is not None
+    )
+    for name, label, words, row in (
+        ("per_hour", "$ per hour", "per hour", "cost"),
+        ("per_request", "$ per request", "per request", ""),
+        ("per_million_output_tokens", "$/M output tokens", "per million output tokens, if they pay for all", ""),
+        ("per_million_input_tokens", "$/M input tokens", "per million input tokens, if they pay for all", ""),
+        ("per_million_tokens", "$/M tokens", "per million tokens, input and output alike", ""),
+    )
+)
+"""Of a whole forecast whose GPUs have a price."""
 LOADS = (
     Quantity("running", "running", lambda run: run.running, _count, " sequences"),
     Quantity("waiting", "waiting", lambda run: run.waiting, _count, " requests"),

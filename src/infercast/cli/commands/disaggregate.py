@@ -12,6 +12,7 @@ from infercast import Deployment
 from infercast.cli.commands.runs import Question, answer
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
+from infercast.cli.options.decision import Decided
 from infercast.cli.options.groups import Deployed, Served, Shown, asked_deployment, takes
 from infercast.errors import InputError
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, two_pools
@@ -25,7 +26,7 @@ def _size(option: str, what: str) -> Any:
     return of_pools(option, metavar="N", help=what)
 
 
-@takes(Served, Deployed, Shown)
+@takes(Served, Deployed, Decided, Shown)
 def command(
     context: typer.Context,
     model: options.Model,

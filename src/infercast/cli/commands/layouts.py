@@ -10,6 +10,7 @@ import typer
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload
+from infercast.cli.options.decision import Decided, slo_of, tariff_of
 from infercast.cli.options.groups import Deployed, Served, takes
 from infercast.cli.options.printed import Json, print_result
 from infercast.cli.progress import runs_bar
@@ -23,7 +24,7 @@ OF_ENGINE = ("engine", "max_num_batched_tokens", "max_num_seqs", "max_model_len"
 """... and those that settings are made of."""
 
 
-@takes(Served, Deployed, only=(*OF_LAYOUTS, *OF_ENGINE))
+@takes(Served, Decided, Deployed, only=(*OF_LAYOUTS, *OF_ENGINE))
 def command(
     context: typer.Context,
     model: options.Model,
@@ -57,10 +58,13 @@ def command(
       infercast layouts llama-3.3-70b --gpu h100-sxm,h200-sxm,b200-sxm --quantization fp8
 
       infercast layouts deepseek-v3 --gpu h200-sxm --gpus 8,16 --network infiniband-ndr
+
+      infercast layouts qwen3-32b --gpu h100-sxm,l40s --rate 4 --slo "ttft_p99<2s,tpot_p95<50ms" --provider aws
     """
     if concurrency is None and given["rate"] is None and given["arrival"] == "poisson" and given["trace"] is None:
         concurrency = context.params["concurrency"] = CONCURRENCY
     load = workload.workload_of(context, ROUNDS * concurrency if concurrency else workload.DEFAULT_COUNT)
+    slo, tariff = slo_of(given), tariff_of(given)
     names, counts = options.comma_list("--gpu", gpu), _counts(gpus)
     total = count_layouts(model, names, counts, given["network"])
     with runs_bar("layouts", total) as tell:
@@ -71,10 +75,12 @@ def command(
             workload=load,
             settings=engine_options.settings_of(context),
             router=router,
+            slo=slo,
+            tariff=tariff,
             tell=tell,
             **{name: given[name] for name in OF_LAYOUTS},
         )
-    print_result(as_json, layouts_list, partial(render_layouts, model, load), costs)
+    print_result(as_json, layouts_list, partial(render_layouts, model, load, tariff=tariff), costs)
 
 
 def _counts(given: list[str]) -> list[int]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from infercast import Deployment, Workload
 from infercast.cli import outputs
+from infercast.cli.options.decision import slo_of, tariff_of
 from infercast.cli.options.printed import print_json, print_result
 from infercast.cli.progress import simulation_bar
 from infercast.errors import InputError, SaturatedError
-from infercast.forecast.intervals.intervals import forecast_intervals
+from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
+from infercast.forecast.money import Tariff
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
+from infercast.forecast.slo import Slo
 from infercast.forecast.system import System
 from infercast.report.forecast import forecast_dict, render_forecast
 from infercast.report.layout import show
@@ -32,6 +36,8 @@ class Question(NamedTuple):
     steady: bool
     allow_overload: bool
     as_json: bool
+    slo: Slo | None = None
+    tariff: Tariff = Tariff()
 
     @staticmethod
     def of(given: dict[str, Any], workload: Workload) -> Question:
@@ -40,13 +46,19 @@ class Question(NamedTuple):
         if files and given["what_if"] is not None:
             raise InputError("--what-if shows two runs side by side; ask for --report or --trace-out of one")
         names = ("what_if", "breakdown", "steady", "allow_overload", "as_json")
-        return Question(workload, files, **{name: given[name] for name in names})
+        asked = {name: given[name] for name in names}
+        return Question(workload, files, **asked, slo=slo_of(given), tariff=tariff_of(given))
 
     def refuse_overload(self, forecast: Forecast) -> None:
         """A saturated run has no steady latencies to print."""
         saturation = forecast.saturation
         if saturation is not None and not self.allow_overload:
             raise SaturatedError(f"{saturation.sentence}; lower --rate, add GPUs, or pass --allow-overload")
+
+    def decide(self, forecast: Forecast, intervals: Intervals | None = None) -> Forecast:
+        """The forecast held against what is promised, with the prices that were asked for."""
+        forecast = replace(forecast, tariff=self.tariff)
+        return forecast if self.slo is None else forecast.promised(self.slo, intervals)
 
 
 def answer(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
@@ -62,6 +74,7 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
         forecast = simulate_system(system, question.workload, progress=progress, steady=question.steady)
     question.refuse_overload(forecast)
     intervals = forecast_intervals(forecast)
+    forecast = question.decide(forecast, intervals)
     question.files.write_requests(forecast)
     print_result(question.as_json, forecast_dict, render_forecast, forecast, intervals)
 
@@ -82,6 +95,7 @@ def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Bu
         with simulation_bar(len(question.workload.requests)) as progress:
             runs.append(watch_run(system, question.workload, progress=progress, steady=question.steady))
         question.refuse_overload(runs[-1].forecast)
+        runs[-1] = replace(runs[-1], forecast=question.decide(runs[-1].forecast))
     document, tables = (partial(make, breakdown=question.breakdown) for make in (runs_dict, render_runs))
     print_result(question.as_json, document, tables, (runs[0], runs[1]), changes.text)
 
@@ -96,6 +110,7 @@ def _explain(question: Question, system: System) -> None:
         run = watch_run(system, question.workload, progress=progress, steady=question.steady)
     question.refuse_overload(run.forecast)
     intervals = forecast_intervals(run.forecast)
+    run = replace(run, forecast=question.decide(run.forecast, intervals))
     question.files.write(run, intervals)
     parts = break_down(run) if question.breakdown else None
     if question.as_json:

@@ -11,12 +11,13 @@ from infercast import Deployment
 from infercast.cli.commands.runs import Question, answer
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
+from infercast.cli.options.decision import Decided
 from infercast.cli.options.groups import Deployed, Served, Shown, asked_deployment, takes
 from infercast.errors import InputError
 from infercast.forecast.system import System, system_of
 
 
-@takes(Served, Deployed, Shown)
+@takes(Served, Deployed, Decided, Shown)
 def command(
     context: typer.Context,
     model: options.Model,
@@ -38,6 +39,8 @@ def command(
       infercast simulate llama-3.3-70b --gpu h100-sxm --quantization fp8 -tp 4 -dp 2 --router prefix_aware --rate 8
 
       infercast simulate qwen3-32b --gpu h100-sxm --quantization fp8 --trace azure.csv --rate-scale 0.5
+
+      infercast simulate llama-3.1-8b --gpu l40s --rate 4 --slo "ttft_p99<1s,tpot_p95<40ms" --provider aws
     """
     question = Question.of(given, served.workload_of(context))
     asked = asked_deployment(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WIDTH, HALF = 9.2, 4.4
 """Inches of a chart that fills the page, and of one that has another beside it, or below it on a phone."""
-PERCENTILES = {"p50": "-", "p90": "--", "p99": ":"}
+PERCENTILES = {"p50": "-", "p90": "--", "p95": "-.", "p99": ":"}
 """Each with its kind of line."""
 MOST_TICKS = 7
 COLOURS = {
@@ -64,7 +64,7 @@ def _histogram(name: str, title: str, histogram: Histogram, values: Percentiles,
     high = max(edges[-1], *(getattr(band.high, each) / MILLI for each in PERCENTILES))
 
     def paint(figure: Any, tips: Tips) -> None:
-        axes = figure.subplots(gridspec_kw={"left": 0.12, "right": 0.985, "bottom": 0.15, "top": 0.82})
+        axes = figure.subplots(gridspec_kw={"left": 0.12, "right": 0.985, "bottom": 0.15, "top": 0.77})
         axes.set_xscale("log")
         widths = [right - left for left, right in pairwise(edges)]
         bars = axes.bar(edges[:-1], histogram.counts, widths, align="edge")
@@ -73,8 +73,8 @@ def _histogram(name: str, title: str, histogram: Histogram, values: Percentiles,
             tips.put(bar, f"{count:,} requests from {format_seconds(left)} to {format_seconds(right)}")
         lines = [_percentile(axes, each, values, band) for each in PERCENTILES]
         # Above the chart: beside the lines the words would run into each other wherever percentiles are close.
-        axes.legend(handles=lines, loc="lower left", bbox_to_anchor=(-0.01, 0.98), ncols=3, handlelength=1.6)
-        axes.set_title(title, y=1.12)
+        axes.legend(handles=lines, loc="lower left", bbox_to_anchor=(-0.01, 0.98), ncols=2, handlelength=1.6)
+        axes.set_title(title, y=1.2)
         axes.set(xlabel="ms", ylabel="requests", xlim=(0.98 * low, 1.02 * high))
         _round_ticks(axes, low, high)
         axes.grid(visible=False, axis="x")

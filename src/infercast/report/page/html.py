@@ -14,6 +14,7 @@ from infercast.forecast.pools import PoolRun
 from infercast.forecast.saturation import OVERLOADED
 from infercast.report.breakdown import largest_parts
 from infercast.report.caveats import caveats
+from infercast.report.decision import LIMIT_COLUMNS, cost_rows, limit_cells, price_words, promise_rows, slo_title
 from infercast.report.forecast import (
     PHASE_COLUMNS,
     engine_cells,
@@ -27,11 +28,13 @@ from infercast.report.forecast import (
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.page import charts
 from infercast.report.page.roofline_chart import PHASE_TITLES, roofline_chart
-from infercast.report.quantities import RESULTS, latencies_of
+from infercast.report.quantities import COSTS, PROMISES, RESULTS, latencies_of
 from infercast.units import format_percent, format_rate, format_seconds
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Nothing is loaded from anywhere, and a browser sees to it."""
+DECISIVE = ("slo_attainment", "slo_odds", "usd_per_hour", "usd_per_million_output_tokens")
+"""Of an SLO and of money, what stands at the top."""
 
 
 def report_page(overview: Overview, version: str, command: str = "") -> str:
@@ -43,6 +46,7 @@ def report_page(overview: Overview, version: str, command: str = "") -> str:
     about = f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
     sections = [
         _section("latency", "Latency", _latency(overview)),
+        *_decision(overview),
         _section("load", "Load", _load(overview)),
         _section("kernels", "Where time goes", _kernels(overview)),
         _section("roofline", "How close kernels come to what the GPU can do", _rooflines(overview)),
@@ -91,12 +95,19 @@ def _cards(overview: Overview) -> str:
         if quantity.matters(forecast):
             ends = format_rates(getattr(intervals, quantity.interval)) if quantity.interval else ""
             cards.append((quantity.label, quantity.write(quantity.of(forecast)), ends))
+    whose = price_words(forecast)
+    cards += [
+        (quantity.label, quantity.write(quantity.of(forecast)), whose if quantity in COSTS else "")
+        for quantity in (*PROMISES, *COSTS)
+        if quantity.key in DECISIVE and quantity.matters(forecast)
+    ]
     parts = [
         f'<div class="card"><div class="name">{escape(name)}</div><div class="value">{escape(value)}</div>'
         f'<div class="interval">{escape(interval)}</div></div>'
         for name, value, interval in cards
     ]
-    return f'<div class="cards">{"".join(parts)}</div><p class="note">Below each number its 80 % interval.</p>'
+    note = "Below a number its 80 % interval, or whose price it is."
+    return f'<div class="cards">{"".join(parts)}</div><p class="note">{note}</p>'
 
 
 def _ends(band: Band, name: str) -> str:
@@ -111,6 +122,16 @@ def _latency(overview: Overview) -> str:
         rows.append([escape(latency.title.replace("  ", "\u2003")), *cells])
     note = '<p class="note">Grey bands are the 80 % intervals of the percentiles.</p>'
     return charts.latency_chart(overview) + note + _table(["", *NAMES], rows)
+
+
+def _decision(overview: Overview) -> list[str]:
+    """The promise, if there is one, and the cost."""
+    forecast, sections = overview.forecast, []
+    if forecast.verdict is not None:
+        rows = [[escape(cell) for cell in row] for row in limit_cells(forecast.verdict)]
+        table = _table(LIMIT_COLUMNS, rows) + _facts(promise_rows(forecast))
+        sections.append(_section("slo", slo_title(forecast.verdict), table))
+    return [*sections, _section("cost", "Cost", _facts(cost_rows(forecast)))]
 
 
 def _load(overview: Overview) -> str:

@@ -1,0 +1,87 @@
+"""How a forecast does by a promise: each limit with its interval and odds, and all of them together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from infercast.forecast.slo import (
+    Limit,
+    Slo,
+    attainment,
+    counted_from,
+    headroom,
+    holds,
+    interval_of,
+    limit_odds,
+    odds,
+    parse_slo,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from infercast.forecast.intervals.intervals import Intervals
+    from infercast.forecast.result import Forecast
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedLimit:
+    """One limit, and what the forecast says of it in seconds."""
+
+    limit: Limit
+    value: float | None
+    """None where no request has such a latency; the limit holds then."""
+    interval: tuple[float, float] | None
+    odds: float
+
+    @property
+    def headroom(self) -> float | None:
+        """Limit / forecast: above 1 it holds."""
+        return None if self.value is None else self.limit.seconds / self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be said of an SLO."""
+
+    slo: Slo
+    limits: tuple[JudgedLimit, ...]
+    holds: bool
+    """In the forecast's own numbers."""
+    odds: float
+    """The probability that all limits hold."""
+    headroom: float | None
+    """The smallest limit / forecast; None where no request has any of the latencies."""
+    attainment: float
+    """The share of requests that keep every limit themselves."""
+    goodput: float
+    """Requests a second that do."""
+
+
+def judge(forecast: Forecast, slo: Slo | str, intervals: Intervals | None = None) -> Verdict:
+    """Hold a forecast against a promise; 80 % intervals are worked out if they are not given."""
+    if isinstance(slo, str):
+        slo = parse_slo(slo)
+    if intervals is None:
+        from infercast.forecast.intervals.intervals import forecast_intervals  # noqa: PLC0415 - it imports results
+
+        intervals = forecast_intervals(forecast)
+    share, least = attainment(forecast.clients, slo, counted_from(forecast)), headroom(forecast, slo)
+    return Verdict(
+        slo=slo,
+        limits=tuple(
+            JudgedLimit(
+                limit,
+                value_of(forecast, limit) or None,
+                interval_of(forecast, limit, intervals),
+                limit_odds(forecast, limit, intervals),
+            )
+            for limit in slo.limits
+        ),
+        holds=holds(forecast, slo),
+        odds=odds(forecast, slo, intervals),
+        headroom=least if isfinite(least) else None,
+        attainment=share,
+        goodput=share * forecast.requests_per_second,
+    )

@@ -1,0 +1,109 @@
+"""``--slo`` and the options of money, in every command that simulates."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LOAD = ("--rate", 8, "-n", 30, "--input-len", 200, "--output-len", 10, "--predictor", "roofline")
+ONE = ("simulate", "qwen2.5-0.5b", "--gpu", "l4", *LOAD)
+SYSTEMS = {
+    "one replica": ONE,
+    "replicas": (*ONE, "-dp", 2),
+    "pipeline": (*ONE, "-pp", 2),
+    "two pools": ("disaggregate", "qwen2.5-0.5b", "--prefill-gpu", "l4", "--decode-gpu", "a10", *LOAD),
+}
+SLO = "ttft_p99<1s,tpot_p95<1us,e2e_mean<8s"
+
+
+@pytest.mark.parametrize("words", SYSTEMS.values(), ids=SYSTEMS)
+def test_every_system_is_held_against_a_promise(infercast: Any, words: tuple[object, ...]) -> None:
+    found = infercast(*words, "--slo", SLO, "--json").json
+    assert found["slo"]["text"] == SLO
+    assert not found["slo"]["holds"]
+    first, second, third = found["slo"]["limits"]
+    assert first["forecast_ms"] == found["ttft_ms"]["p99"]
+    assert first["interval_ms"] == found["ttft_ms_interval"]["p99"]
+    assert second["headroom"] == pytest.approx(1e-3 / found["tpot_ms"]["p95"])
+    assert third["percentile"] is None
+    assert third["odds"] > 0.99
+    assert found["slo_odds"] < 0.01
+    assert found["slo_attainment"] == 0.0
+    assert found["goodput_requests_per_s"] == 0.0
+
+
+def test_the_same_for_people(infercast: Any) -> None:
+    text = infercast(*ONE, "--slo", SLO).out
+    assert "SLO: fails by tpot_p95<1us" in text
+    assert "0.0 % of requests keep every limit" in text
+    assert "< 1 % that all limits hold" in text
+    assert "SLO: holds" in infercast(*ONE, "--slo", "ttft_p99<1s").out
+    assert "SLO" not in infercast(*ONE).out
+
+
+def test_a_comparison_tells_points_and_dollars(infercast: Any) -> None:
+    text = infercast(*ONE, "--slo", SLO, "--what-if", "gpu=a10").out
+    for name in ("SLO attainment", "goodput", "SLO odds", "$ per hour", "$/M output tokens", "price by"):
+        assert name in text
+    assert "+0.0 points" in text
+    both = infercast(*ONE, "--slo", SLO, "--what-if", "sms=100", "--json").json
+    assert both["after"]["usd_per_hour"] is None, "a chip that does not exist has no price"
+    assert both["after"]["slo"]["text"] == SLO
+
+
+def test_prices_are_said_with_provider_and_date(infercast: Any) -> None:
+    text = infercast(*ONE).out
+    assert "2026-08-22 (the middle of" in text
+    assert "per million output tokens, if they pay for all" in text
+    found = infercast(*ONE, "--provider", "aws", "--spot", "--json").json
+    (price,) = found["prices"]
+    assert (price["provider"], price["kind"], price["gpus"]) == ("aws", "spot", 1)
+    assert found["usd_per_hour"] == price["usd_per_gpu_hour"]
+
+
+def test_an_unknown_price_is_no_number_and_says_how_to_give_one(infercast: Any) -> None:
+    other = ("simulate", "qwen2.5-0.5b", "--gpu", "h20", *LOAD)
+    text = infercast(*other).out
+    assert "no price of h20 is known; give --price-per-gpu-hour X, or --prices FILE with your own" in text
+    assert "$" not in text
+    assert infercast(*other, "--json").json["usd_per_hour"] is None
+    assert infercast(*other, "--price-per-gpu-hour", 3, "--json").json["usd_per_hour"] == 3
+
+
+def test_what_is_owned(infercast: Any, tmp_path: Path) -> None:
+    path = tmp_path / "ours.toml"
+    path.write_text("[l4]\ncapital_cost = 2500\nyears = 5\nwatts = 100\nelectricity_price = 0.2\n", encoding="utf-8")
+    found = infercast(*ONE, "--prices", path, "--json").json
+    assert found["usd_per_hour"] == pytest.approx(2500 / (5 * 8766) + 0.02)
+    assert found["prices"][0]["kind"] == "owned"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--slo", "ttft<1s"), "must be QUANTITY_PERCENTILE<TIME"),
+        (("--provider", "nobody"), "unknown provider 'nobody'"),
+        (("--prices", "none.toml"), "none.toml: no such file"),
+        (("--price-per-gpu-hour", "-1"), "must be dollars above 0"),
+        (("--price-per-gpu-hour", "1", "--spot"), "leave out provider, spot and prices"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_is_simulated(
+    infercast: Any, options: tuple[str, ...], words: str
+) -> None:
+    assert words in infercast(*ONE, *options).sentence
+    assert words in infercast("layouts", "qwen2.5-0.5b", "--gpu", "l4", *options).sentence
+
+
+def test_layouts_say_what_a_simulation_says(infercast: Any) -> None:
+    words = ("layouts", "qwen2.5-0.5b", "--gpu", "l4,h20", "--gpus", "1", *LOAD)
+    rows = infercast(*words, "--slo", SLO, "--price-per-gpu-hour", 2, "--json").json
+    assert {row["usd_per_hour"] for row in rows} == {2}
+    assert all(row["slo_holds"] is False and row["slo_odds"] < 0.01 for row in rows)
+    alone = infercast(*ONE, "--slo", SLO, "--price-per-gpu-hour", 2, "--json").json
+    for key in ("slo_attainment", "slo_odds", "slo_headroom", "usd_per_million_output_tokens"):
+        assert rows[0][key] == pytest.approx(alone[key])
+    text = infercast(*words, "--slo", SLO).out
+    for name in ("SLO kept", "odds", "$/h", "$/M output", "no price of h20 is known", "2026-08-22"):
+        assert name in text
+    assert "SLO" not in infercast(*words).out
