@@ -1,8 +1,8 @@
 """Candidates as deployments, and their step timers, each made once in a process.
 
-A step timer is the costly part of a deployment. Candidates that differ in replicas share one. For a quick look, so do
-those that differ in settings of the scheduler: the timer of the largest steps answers for smaller ones, too, to within
-what its grid of attention times leaves open (below 1 %). What is reported comes from a timer of the candidate's own.
+A step timer is the costly part of a deployment. Candidates that differ in replicas share one. For a quick estimate, so
+do those that differ in settings of the scheduler, and it is a rough one: steps of more tokens than it knows take as
+long as several. What is simulated has a timer of its own, so that a row is what `simulate` says of the same thing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from infercast.forecast.plan.axes import device_of, model_of
 from infercast.forecast.plan.candidate import Candidate
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
+
+ROUGH_TOKENS = 2048
+"""Tokens of the largest step that a quick estimate asks for."""
 
 
 class Site(NamedTuple):
@@ -63,12 +66,9 @@ def own_timer(site: Site, unit: Candidate) -> KernelTimer:
     return deployed(site, unit).timer()
 
 
-@lru_cache(maxsize=32)
-def shared_timer(site: Site, units: tuple[Candidate, ...]) -> KernelTimer:
-    """One timer for units that differ in settings alone, with steps as large as any of them allows."""
+def rough_timer(site: Site, units: tuple[Candidate, ...]) -> KernelTimer:
+    """One timer for units that differ in settings alone, with steps of up to `ROUGH_TOKENS` tokens."""
     found = [deployed(site, unit) for unit in units]
-    largest = max(found, key=lambda each: each.settings.max_num_batched_tokens)
     sequences = max(each.settings.max_num_seqs for each in found)
-    if sequences == largest.settings.max_num_seqs:
-        return largest.timer()
-    return replace(largest, settings=changed(largest.settings, max_num_seqs=sequences)).timer()
+    bounds = {"max_num_seqs": sequences, "max_num_batched_tokens": max(ROUGH_TOKENS, sequences)}
+    return replace(found[0], settings=changed(found[0].settings, **bounds)).timer()

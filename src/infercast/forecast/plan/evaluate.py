@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,17 @@ def evaluate_closely(candidate: Candidate, question: Question) -> Row:
 def _row(candidate: Candidate, question: Question, *, intervals: bool) -> Row:
     cost = question.cost(candidate)
     try:
-        forecast, times = _simulated(candidate, question)
+        timers = [own_timer(question.site, pool.unit) for pool in candidate.pools]
+        system, times = system_for(candidate, question, timers)
+        workload = share_of(question.workload, times)
+        run = system.serve(workload)
+        room, tightest = served_headroom(run.clients, question.slo)
+        if room <= 1.0 and not intervals:
+            # Whether it could keep up in the long run, which takes as long again, no longer matters.
+            return Row(
+                candidate, Stage.SIMULATED, cost, headroom=room, reason=f"misses {tightest} by {100 / room - 100:.0f} %"
+            )
+        forecast = simulate_system(system, workload, run=run)
     except InfercastError as problem:
         return Row(candidate, Stage.REFUSED, cost, reason=str(problem))
     figures = figures_of(forecast, question.slo, times, intervals=intervals)
@@ -53,13 +64,6 @@ def _row(candidate: Candidate, question: Question, *, intervals: bool) -> Row:
             figures = figures_of(forecast, question.slo, times, intervals=True)
         figures = replace(figures, asked_odds=question.least_odds)
     return Row(candidate, Stage.SIMULATED, cost, figures, figures.headroom)
-
-
-def _simulated(candidate: Candidate, question: Question) -> tuple[Forecast, int]:
-    """The forecast, and how many of what it is of there are."""
-    timers = [own_timer(question.site, pool.unit) for pool in candidate.pools]
-    system, times = system_for(candidate, question, timers)
-    return simulate_system(system, share_of(question.workload, times)), times
 
 
 def system_for(candidate: Candidate, question: Question, timers: Sequence[KernelTimer]) -> tuple[System, int]:
@@ -90,18 +94,18 @@ def short_headroom(question: Question, candidate: Candidate, timers: Sequence[Ke
     system, times = system_for(candidate, question, timers)
     workload = share_of(question.workload, times)
     served = system.serve(replace(workload, requests=workload.requests[:count], drawn=None)).clients
-    return served_headroom(served, question.slo)
+    return served_headroom(served, question.slo)[0]
 
 
-def served_headroom(served: Served, slo: Slo) -> float:
-    """The smallest limit / what requests saw."""
+def served_headroom(served: Served, slo: Slo) -> tuple[float, str]:
+    """The smallest limit / what requests saw, and the name of that limit."""
     rooms = []
     for limit in slo.limits:
         values: Array = getattr(served, QUANTITIES[limit.quantity])
         if values.size:
             value = values.mean() if limit.percentile is None else np.percentile(values, limit.percentile)
-            rooms.append(limit.seconds / max(float(value), 1e-12))
-    return min(rooms)
+            rooms.append((limit.seconds / max(float(value), 1e-12), limit.name))
+    return min(rooms, default=(inf, ""))
 
 
 def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool = False) -> Figures:

@@ -9,6 +9,7 @@ are cut and packed, and is off by a fifth or so. It is asked for an order, and f
 
 from __future__ import annotations
 
+from functools import cache
 from math import inf, log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
@@ -18,6 +19,7 @@ import numpy as np
 from infercast.engines.deployment import Deployment
 from infercast.engines.timer import KernelTimer
 from infercast.forecast.plan.bounds import Lengths
+from infercast.forecast.plan.deployed import ROUGH_TOKENS
 from infercast.forecast.slo import Limit, Slo
 from infercast.serve.step import StepEstimate
 
@@ -72,43 +74,58 @@ class Load(NamedTuple):
         return self.step / max(1.0 - self.busy, CLOSE)
 
 
+class Steps:
+    """Steps of a batch of average sequences, each timed once however many candidates ask."""
+
+    def __init__(self, timer: KernelTimer, mix: Mix) -> None:
+        self.mix, self._timer = mix, timer
+        self.decode = cache(self._decode)
+        self.mixed = cache(self._mixed)
+
+    def _decode(self, count: int) -> float:
+        """Seconds of a step of so many decoding sequences."""
+        context = int(self.mix.context)
+        return _seconds(self._timer.decode(count, count * context, lambda: [context] * count, 1))
+
+    def _mixed(self, tokens: int, before: int, prompts: int, decodes: int) -> float:
+        """Seconds of a step of so many equal parts of prompts beside decoding sequences."""
+        context = int(self.mix.context)
+        parts = [(tokens, before)] * prompts
+        return _seconds(self._timer.compute(parts, prompts, decodes, decodes * context, lambda: [context] * decodes))
+
+
 class Engine:
     """One replica as its step timer has it; prompts and decoding may be switched off where a pool has but one."""
 
-    def __init__(self, deployment: Deployment, timer: KernelTimer, mix: Mix, role: str = "both") -> None:
-        self._deployment, self._timer, self._mix, self._role = deployment, timer, mix, role
-        settings, layout = deployment.settings, deployment.layout
+    def __init__(self, deployment: Deployment, steps: Steps, role: str = "both") -> None:
+        self._steps, self._role = steps, role
+        self._mix = mix = steps.mix
+        settings, layout, host = deployment.settings, deployment.layout, deployment.host
         self._stages, self._copies = layout.pipeline, layout.data
         self._overlap = 1.0 if layout.pipeline == 1 else OVERLAP + (1.0 - OVERLAP) / layout.pipeline
-        self._budget = settings.max_num_batched_tokens
-        memory = deployment.memory
-        room = memory.most_sequences(max(1, int(mix.context)), chunk=1)
+        self._budget = min(settings.max_num_batched_tokens, ROUGH_TOKENS)
+        self._path = float(getattr(host, "request_path", 0.0) + getattr(host, "token_path", 0.0))
+        room = deployment.memory.most_sequences(max(1, int(mix.context)), chunk=1)
         self.seats = max(1, min(settings.max_num_seqs, room))
         """Sequences that it holds at one time."""
 
     def step(self, batch: float) -> float:
         """Seconds of a step of so many sequences, through all stages."""
-        count = max(1, min(round(batch), int(self.seats)))
-        held = int(count * self._mix.context)
-        return _seconds(self._timer.decode(count, held, lambda: [int(self._mix.context)] * count, 1))
+        return self._steps.decode(max(1, min(round(batch), self.seats)))
 
-    def added(self, tokens: float, batch: float) -> float:
-        """Seconds that a prompt of so many tokens adds to the steps that it is in."""
-        return self._mixed([(tokens, 1.0)], batch)
+    def added(self, tokens: float, batch: float, count: float = 1.0) -> float:
+        """Seconds that each of so many prompts in a step adds to the steps that it is in."""
+        decodes = min(round(batch), self.seats - 1, self._budget // 2)
+        room = max(2, self._budget - decodes)
+        part = min(max(2, round(tokens)), room)
+        many = max(1, min(int(count), self.seats - decodes, room // part))
+        before = max(0, round((tokens - part) / 2))
+        seconds = self._steps.mixed(part, before, many, decodes) - (self.step(batch) if decodes else 0.0)
+        return max(seconds, 0.0) * max(1.0, tokens / part) / many
 
     def packed(self, tokens: float, batch: float) -> float:
         """The same where steps are full of such prompts, and what each step costs by itself is shared."""
-        return self._mixed([(tokens, max(1.0, (self._budget - batch) / tokens))], batch)
-
-    def _mixed(self, prompts: list[tuple[float, float]], batch: float) -> float:
-        ((tokens, count),) = prompts
-        decodes = min(round(batch), int(self.seats) - 1)
-        room = max(2, self._budget - decodes)
-        chunk, many = min(max(2, round(tokens)), room), max(1, min(int(count), int(self.seats) - decodes))
-        held, context = int(decodes * self._mix.context), int(self._mix.context)
-        mixed = _seconds(self._timer.compute([(chunk, 0)] * many, many, decodes, held, lambda: [context] * decodes))
-        seconds = mixed - (self.step(batch) if decodes else 0.0)
-        return max(seconds, 0.0) * max(1.0, tokens / chunk) / many
+        return self.added(tokens, batch, self._budget / tokens)
 
     def load(self, rate: float) -> Load | None:
         """Its steady state at so many requests a second; None if it cannot keep up."""
@@ -160,11 +177,6 @@ class Engine:
         busy = min(load.busy * max(0.0, 1.0 + off / sqrt(stay)), 1.0 - CLOSE)
         step = self.step(max(1.0, load.batch + off * sqrt(load.batch) / 2))
         return step / max(1.0 - busy, CLOSE)
-
-    @property
-    def _path(self) -> float:
-        host = self._deployment.host
-        return float(getattr(host, "request_path", 0.0) + getattr(host, "token_path", 0.0))
 
 
 def _seconds(step: StepEstimate) -> float:

@@ -11,7 +11,7 @@ from infercast.errors import InfercastError
 from infercast.forecast.plan.bounds import lengths_of
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.deployed import deployed, own_timer
-from infercast.forecast.plan.guess import Engine, Guess, Mix, guess, mix_of
+from infercast.forecast.plan.guess import Engine, Guess, Mix, Steps, guess, mix_of
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.space import Option
 from infercast.forecast.system import link_between
@@ -63,7 +63,7 @@ def _half(question: Question, unit: Candidate, mix: Mix, role: str) -> Half | No
         deployment = deployed(question.site, unit)
     except InfercastError:
         return None
-    engine = Engine(deployment, own_timer(question.site, unit), mix, role)
+    engine = Engine(deployment, Steps(own_timer(question.site, unit), mix), role)
     return Half(unit, engine, 1 if deployment.shares_experts else question.max_gpus // unit.layout.gpus)
 
 
@@ -110,7 +110,7 @@ def _pairs(question: Question, first: Half, second: Half, mix: Mix) -> list[Opti
                 continue
             pair = replace(second.unit.times(enough), prefill=first.unit.times(prefills))
             if question.allows(pair):
-                options.append(Option(pair, question.cost(pair), ask(prefills, enough), ()))
+                options.append(Option(pair, question.cost(pair), ask(prefills, enough)))
     return options
 
 

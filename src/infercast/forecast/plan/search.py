@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -10,7 +10,7 @@ from math import inf
 
 from infercast.forecast.plan.bounds import lengths_of
 from infercast.forecast.plan.candidate import Candidate
-from infercast.forecast.plan.evaluate import evaluate, evaluate_closely
+from infercast.forecast.plan.evaluate import evaluate
 from infercast.forecast.plan.front import front_of, likely_front
 from infercast.forecast.plan.pools import pool_options
 from infercast.forecast.plan.question import Question
@@ -51,7 +51,7 @@ def plan(question: Question, workers: Executor | None = None, tell: Callable[[st
     held = [row for row in rounds.rows.values() if row.holds]
     front, runner_up = front_of(held), _runner_up(rounds, best)
     closely = dict.fromkeys(row.candidate for row in (*([best] if best else []), *front, *_some(runner_up)))
-    _look_closely(rounds, closely)
+    rounds.look_closely(closely)
     best, runner_up = _again(rounds, best), _again(rounds, runner_up)
     most = None if best is None else _most_rate(rounds, best)
     nearest: tuple[Nearest, ...] = () if best is not None else nearest_of(rounds, options, _most_rate)
@@ -158,22 +158,9 @@ def _runner_up(rounds: Rounds, best: Row | None) -> Row | None:
     goal, kind = rounds.question.goal, best.candidate.stem
     others = [row for row in rounds.rows.values() if row.holds and row.candidate.stem != kind]
     if not others:
-        others = [row for row in rounds.rows.values() if row.figures is not None and row.candidate.stem != kind]
+        others = [row for row in rounds.rows.values() if row.stage is Stage.SIMULATED and row.candidate.stem != kind]
         return max(others, key=lambda row: (row.headroom or 0.0, str(row.candidate)), default=None)
     return min(others, key=lambda row: (goal.value(row), -(row.headroom or 0.0), str(row.candidate)))
-
-
-def _look_closely(rounds: Rounds, candidates: Iterable[Candidate]) -> None:
-    """Simulate these once more for their intervals and odds."""
-    chosen = list(candidates)
-    rates = {each: rounds.rows[each].rate for each in chosen}
-    if rounds.tell is not None:
-        rounds.tell(f"{len(chosen)} intervals")
-    for candidate in chosen:
-        rate = rates[candidate]
-        question = rounds.question if rate is None else rounds.question.at_rate(rate / rounds.question.rate)
-        (row,) = rounds.workers.map(partial(evaluate_closely, question=question), [candidate])
-        rounds.rows[candidate] = replace(row, rate=rate)
 
 
 def _again(rounds: Rounds, row: Row | None) -> Row | None:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from infercast.errors import DoesNotFitError, InfercastError
 from infercast.forecast.plan.bounds import Bounds, Lengths, bounds_of, least_replicas, lengths_of, most_headroom
 from infercast.forecast.plan.candidate import Candidate
-from infercast.forecast.plan.deployed import deployed, shared_timer
-from infercast.forecast.plan.guess import Engine, Guess, Mix, guess, mix_of
+from infercast.forecast.plan.deployed import deployed, rough_timer
+from infercast.forecast.plan.guess import Engine, Guess, Mix, Steps, guess, mix_of
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Row, Stage
 from infercast.units import format_seconds
@@ -20,6 +20,8 @@ HOPELESS = 0.7
 """A headroom by the quick estimate below which a candidate is not simulated. Of those that kept their SLO in 120
 simulations of three models the lowest had 0.88; pipelines that are nearly full, which are never best, are lower."""
 
+PLENTY = 3.0
+"""A headroom from which on nobody asks for more replicas."""
 LEAST_RATE, MOST_RATE = 0.01, 1e5
 """Requests a second between which the most that a replica keeps is looked for."""
 
@@ -30,8 +32,6 @@ class Option(NamedTuple):
     candidate: Candidate
     cost: float | None
     guess: Guess
-    siblings: tuple[Candidate, ...]
-    """All units that can share its step timer; none for two pools."""
     rate: float = 0.0
     """Requests a second at which the estimate just keeps the SLO, where that is looked for."""
 
@@ -110,17 +110,20 @@ def look_at(stem: Stem, question: Question) -> Looked:
         return Looked((), tuple(rows))
     options: list[Option] = []
     units = tuple(unit for unit, _ in fitting.values())
-    lengths, timer = lengths_of(question), shared_timer(question.site, units)
+    lengths, timer = lengths_of(question), rough_timer(question.site, units)
     mix = mix_of(lengths, _cached(question, lengths))
+    steps = Steps(timer, mix)
     for unit, least in fitting.values():
-        engine = Engine(deployed(question.site, unit), timer, mix)
+        engine = Engine(deployed(question.site, unit), steps)
         for count in _counts(question, unit, least):
             candidate, rate = unit.times(count), question.rate / count
             made, factor = guess(question.slo, mix, engine, engine, (rate, rate)), 0.0
             if question.goal.finds_rate:
                 factor = _most(partial(_keeps, question, mix, engine))
                 made = made._replace(headroom=1.0 if factor else 0.0)
-            options.append(Option(candidate, question.cost(candidate), made, units, count * factor))
+            options.append(Option(candidate, question.cost(candidate), made, count * factor))
+            if made.headroom > PLENTY:
+                break
     return Looked(tuple(options), tuple(rows))
 
 

@@ -104,7 +104,8 @@ def nearest_of(
     ranked = sorted(options, key=lambda option: (-option.guess.headroom, option.cost or 0.0, str(option.candidate)))
     if not ranked:
         return ()
-    seen = [row for row in rounds.simulate(each.candidate for each in ranked[:CLOSEST]) if row.figures is not None]
+    tried = sorted(rounds.simulate(each.candidate for each in ranked[:CLOSEST]), key=lambda row: -(row.headroom or 0.0))
+    seen = [row for row in rounds.look_closely([tried[0].candidate]) if row.figures is not None]
     if not seen:
         return ()
     found = []
