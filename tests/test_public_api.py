@@ -10,6 +10,7 @@ import pytest
 import infercast
 
 PUBLIC = [
+    "DayPlan",
     "Deployment",
     "DoesNotFitError",
     "EngineSettings",
@@ -30,6 +31,7 @@ PUBLIC = [
     "Slo",
     "StepCost",
     "StepShape",
+    "Sweep",
     "Tariff",
     "UnknownNameError",
     "UnsupportedModelError",
@@ -54,10 +56,12 @@ PUBLIC = [
     "load_model",
     "model_names",
     "parse_slo",
+    "plan_day",
     "prefill_shape",
     "price_of",
     "read_trace",
     "simulate",
+    "sweep",
     "synthetic_workload",
     "workload_from_requests",
 ]

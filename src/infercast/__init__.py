@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from infercast.forecast.command.explain import Explained, explain_command
+    from infercast.forecast.day.day import DayPlan, plan_day
     from infercast.forecast.deploy import deploy, load_model
     from infercast.forecast.estimate import estimate
     from infercast.forecast.explain.breakdown import explain_run
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from infercast.forecast.result import Forecast
     from infercast.forecast.simulate import forecast_disaggregated, simulate
     from infercast.forecast.slo import Slo, parse_slo
+    from infercast.forecast.sweep.points import Sweep
+    from infercast.forecast.sweep.sweep import sweep
     from infercast.forecast.variants import Variants, estimate_variants
     from infercast.forecast.verdict import Verdict, judge
     from infercast.hardware import Gpu, gpu_names, load_gpu
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 
 # Where each public name lives. It is imported when it is first used, so that `import infercast` costs next to nothing.
 _HOMES = {
+    "DayPlan": "forecast.day.day",
     "Deployment": "engines.deployment",
     "DoesNotFitError": "errors",
     "EngineSettings": "engines.vllm.settings",
@@ -73,6 +77,7 @@ _HOMES = {
     "Slo": "forecast.slo",
     "StepCost": "forecast.explain.kernels",
     "StepShape": "serve.step",
+    "Sweep": "forecast.sweep.points",
     "Tariff": "forecast.money",
     "UnknownNameError": "errors",
     "UnsupportedModelError": "errors",
@@ -97,10 +102,12 @@ _HOMES = {
     "load_model": "forecast.deploy",
     "model_names": "models.library",
     "parse_slo": "forecast.slo",
+    "plan_day": "forecast.day.day",
     "prefill_shape": "forecast.explain.kernels",
     "price_of": "forecast.money",
     "read_trace": "serve.workload.traces",
     "simulate": "forecast.simulate",
+    "sweep": "forecast.sweep.sweep",
     "synthetic_workload": "serve.workload.synthetic",
     "workload_from_requests": "serve.workload.synthetic",
 }
@@ -114,6 +121,7 @@ _OLD_NAMES = {
 """Names of before 1.0, which goes without them."""
 
 __all__ = [
+    "DayPlan",
     "Deployment",
     "DoesNotFitError",
     "EngineSettings",
@@ -134,6 +142,7 @@ __all__ = [
     "Slo",
     "StepCost",
     "StepShape",
+    "Sweep",
     "Tariff",
     "UnknownNameError",
     "UnsupportedModelError",
@@ -158,10 +167,12 @@ __all__ = [
     "load_model",
     "model_names",
     "parse_slo",
+    "plan_day",
     "prefill_shape",
     "price_of",
     "read_trace",
     "simulate",
+    "sweep",
     "synthetic_workload",
     "workload_from_requests",
 ]

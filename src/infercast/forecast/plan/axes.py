@@ -71,12 +71,15 @@ def _formats(question: Question, candidate: Candidate) -> Iterable[tuple[str | N
 def _layouts(question: Question, candidate: Candidate) -> Iterable[ParallelLayout]:
     """All ways to put one replica on as many GPUs as there may be.
 
-    Copies that share nothing are replicas, not data parallelism, so only models with routed experts have the latter.
+    Copies that share nothing are replicas, not data parallelism, so only models with routed experts have the latter. A
+    replica that spans nodes fills them: nobody deploys one over thirteen GPUs.
     """
     config, gpu = config_of(question, candidate), device_of(candidate.gpu, question.network)
     if config is None:
         return
     for count in range(1, question.max_gpus + 1):
+        if count > gpu.gpus_per_node and count % gpu.gpus_per_node:
+            continue
         for layout in valid_layouts(config, count, gpu):
             if layout.data == 1 or config.has_experts:
                 yield layout

@@ -13,6 +13,8 @@ from infercast.units import format_seconds
 
 CLOSEST = 3
 """Candidates that are simulated where none keeps the SLO, to say how close it is."""
+SURE = 0.9
+"""Odds below which it is said what better ones cost."""
 MARGIN = 1.02
 """Limits that just do are written with so much room."""
 
@@ -59,6 +61,7 @@ def changes_of(question: Question, best: Row, held: Sequence[Row], most: float |
         limit = next(limit for limit in question.slo.limits if limit.name == figures.tightest)
         found.append(f"It keeps {figures.tightest} down to {format_seconds(limit.seconds / figures.headroom)}.")
     if question.objective == "cost" and best.cost:
+        found += _surer(best, held)
         mine = {pool.gpu for pool in best.candidate.pools}
         others = dict[str, Row]()
         for row in sorted(held, key=lambda each: each.cost or 0.0):
@@ -73,6 +76,21 @@ def changes_of(question: Question, best: Row, held: Sequence[Row], most: float |
                 else f"{named(row)} costs as much."
             )
     return tuple(found)
+
+
+def _surer(best: Row, held: Sequence[Row]) -> list[str]:
+    """What more money buys, where the winner is not sure to keep the SLO."""
+    odds = best.figures.odds if best.figures is not None else None
+    if odds is None or odds >= SURE or not best.cost:
+        return []
+    sure = [row for row in held if row.cost and row.figures is not None and (row.figures.odds or 0.0) >= SURE]
+    if not sure:
+        return []
+    row = min(sure, key=lambda each: (each.cost or 0.0, str(each.candidate)))
+    assert row.figures is not None
+    assert row.cost is not None
+    more = f"for {_percent(row.cost / best.cost - 1.0)} more" if row.cost > best.cost else "for the same money"
+    return [f"Odds are {100 * odds:.0f} %; {more} {named(row)} has {100 * (row.figures.odds or 0.0):.0f} %."]
 
 
 def why_none(question: Question, rows: Sequence[Row]) -> str:
