@@ -12,12 +12,13 @@ from infercast.forecast.plan.bounds import lengths_of
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.evaluate import evaluate
 from infercast.forecast.plan.front import front_of, likely_front
+from infercast.forecast.plan.nearest import nearest_of
 from infercast.forecast.plan.pools import pool_options
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Nearest, Plan, Row, Stage
 from infercast.forecast.plan.rounds import Rounds, climb, halve
-from infercast.forecast.plan.space import Option, Stem, look_at, stems_of
-from infercast.forecast.plan.words import changes_of, nearest_of, notes_of, why_lost, why_none
+from infercast.forecast.plan.space import HOPELESS, Option, Stem, look_at, stems_of
+from infercast.forecast.plan.words import changes_of, notes_of, why_lost, why_none
 from infercast.forecast.plan.workers import Executor, Serial
 
 WAVE = 16
@@ -46,7 +47,7 @@ def plan(question: Question, workers: Executor | None = None, tell: Callable[[st
     _simulate(rounds, options)
     best = _best(rounds)
     if best is not None and not question.goal.finds_rate:
-        rounds.simulate(likely_front(options, REACH * _price(best)))
+        rounds.simulate([*_like(best.candidate, options), *likely_front(options, REACH * _price(best))])
         best = _best(rounds)
     held = [row for row in rounds.rows.values() if row.holds]
     front, runner_up = front_of(held), _runner_up(rounds, best)
@@ -149,6 +150,12 @@ def _best(rounds: Rounds) -> Row | None:
     goal = rounds.question.goal
     held = [row for row in rounds.rows.values() if row.holds]
     return min(held, key=lambda row: (goal.value(row), -(row.headroom or 0.0), str(row.candidate)), default=None)
+
+
+def _like(candidate: Candidate, options: Sequence[Option]) -> list[Candidate]:
+    """The same with other settings: they cost as much, and one may keep more room."""
+    same = [each.candidate for each in options if each.guess.headroom >= HOPELESS]
+    return [each for each in same if each.stem == candidate.stem and each.replicas == candidate.replicas]
 
 
 def _runner_up(rounds: Rounds, best: Row | None) -> Row | None:
