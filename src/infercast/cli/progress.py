@@ -67,3 +67,18 @@ def stages_bar() -> Iterator[Callable[[str], None] | None]:
             bar.update(task, description=doing, visible=time.monotonic() - start > PATIENCE)
 
         yield tell
+
+
+def with_counts(
+    tell: Callable[[str], None] | None,
+) -> tuple[Callable[[str], None] | None, Callable[[int, int], None] | None]:
+    """What to tell of each part of the work as it begins, and of how much of it is done; None if nobody listens."""
+    if tell is None:
+        return None, None
+    doing = [""]
+
+    def say(words: str) -> None:
+        doing[0] = words
+        tell(words)
+
+    return say, lambda done, total: tell(f"{doing[0]}: {done} of {total} done")

@@ -15,7 +15,8 @@ from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_
 from infercast.cli.options.engine import is_given, note
 from infercast.cli.options.groups import Served, takes
 from infercast.cli.options.printed import Json, print_result
-from infercast.cli.progress import stages_bar
+from infercast.cli.options.workers import Working, workers_of
+from infercast.cli.progress import stages_bar, with_counts
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
 from infercast.engines.settings import read_setting
 from infercast.errors import InputError
@@ -39,7 +40,7 @@ STAYS, MOST_REQUESTS = 5.0, 5000
 """A run is so many times as long as a request stays that just keeps the SLO, within so many requests."""
 
 
-@takes(Served, Decided)
+@takes(Served, Decided, Working)
 def command(
     context: typer.Context,
     model: options.Model,
@@ -138,7 +139,9 @@ def command(
         axes=(*AXES, *_axes(vary)),
     )
     with stages_bar() as tell:
-        found = plan(question, tell=tell)
+        say, count = with_counts(tell)
+        with workers_of(given, count) as workers:
+            found = plan(question, workers, say)
     if out is not None:
         again = outputs.command_line("--out").replace(" --force", "")
         written = write_plan(found, out, again, force=force)

@@ -25,6 +25,8 @@ WAVE = 16
 """Stems that are estimated before the next look at what the best of them would cost."""
 SURE = 1.25
 """A headroom by the quick estimate at which a candidate is all but sure to keep the SLO."""
+LIKELY = 0.98
+"""A headroom by the quick estimate from which on the best of other GPUs is looked for."""
 REACH = 2.0
 """Candidates that cost more than so many times the best are not looked at: nobody wants them on a front."""
 FEW = 6
@@ -47,10 +49,11 @@ def plan(question: Question, workers: Executor | None = None, tell: Callable[[st
     _simulate(rounds, options)
     best = _best(rounds)
     if best is not None and not question.goal.finds_rate:
+        _rivals(rounds, options, best)
         rounds.simulate([*_like(best.candidate, options), *likely_front(options, REACH * _price(best))])
         best = _best(rounds)
     held = [row for row in rounds.rows.values() if row.holds]
-    front, runner_up = front_of(held), _runner_up(rounds, best)
+    front, runner_up = front_of(held, best), _runner_up(rounds, best)
     closely = dict.fromkeys(row.candidate for row in (*([best] if best else []), *front, *_some(runner_up)))
     rounds.look_closely(closely)
     best, runner_up = _again(rounds, best), _again(rounds, runner_up)
@@ -111,6 +114,19 @@ def _simulate(rounds: Rounds, options: list[Option]) -> None:
                     partial(evaluate, question=question.at_rate(rate / question.rate)), [option.candidate]
                 )
                 rounds.rows[option.candidate] = replace(row, rate=rate)
+
+
+def _rivals(rounds: Rounds, options: Sequence[Option], best: Row) -> None:
+    """The best of every other kind of GPU, as far as the quick estimate tells: what a lower price would change."""
+    known, question = rounds.question.goal.known, rounds.question
+    if known is None:
+        return
+    mine, most = {pool.gpu for pool in best.candidate.pools}, REACH * question.goal.value(best)
+    for gpu in question.gpus:
+        if gpu not in mine:
+            own = [each for each in options if {pool.gpu for pool in each.candidate.pools} == {gpu}]
+            near = [each for each in own if known(question, each.candidate) <= most]
+            climb(rounds, near, partial(known, question), LIKELY)
 
 
 def _bisect(rounds: Rounds, candidate: Candidate, low: float, high: float) -> float | None:

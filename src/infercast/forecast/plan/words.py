@@ -57,7 +57,7 @@ def changes_of(question: Question, best: Row, held: Sequence[Row], most: float |
         found += _surer(best, held)
         mine = {pool.gpu for pool in best.candidate.pools}
         others = dict[str, Row]()
-        for row in sorted(held, key=lambda each: each.cost or 0.0):
+        for row in sorted(held, key=lambda each: (each.cost or 0.0, -(each.headroom or 0.0), str(each.candidate))):
             gpus = {pool.gpu for pool in row.candidate.pools}
             if not gpus & mine and len(gpus) == 1:
                 others.setdefault(gpus.pop(), row)
