@@ -109,7 +109,7 @@ def basis_rows(plan: DayPlan) -> list[tuple[str, str]]:
          f"{rules.up_delay:g} s, down after {rules.down_delay:g} s, {limits}"),
         ("timetable", f"by hour, from this day itself: {' '.join(map(str, plan.hours))}"),
     ]  # fmt: skip
-    if plan.check is not None:
-        rows.append(("check", plan.check.sentence))
+    none = "none: skipped, too many requests at once, or replicas that share experts"
+    rows.append(("check", none if plan.check is None else plan.check.sentence))
     rows.append(("price", "not known; give --price-per-gpu-hour" if plan.price is None else plan.price.description))
     return rows
