@@ -10,10 +10,12 @@ import pytest
 import infercast
 
 PUBLIC = [
+    "DayPlan",
     "Deployment",
     "DoesNotFitError",
     "EngineSettings",
     "Estimate",
+    "Explained",
     "FileFormatError",
     "Fit",
     "Forecast",
@@ -29,6 +31,7 @@ PUBLIC = [
     "Slo",
     "StepCost",
     "StepShape",
+    "Sweep",
     "Tariff",
     "UnknownNameError",
     "UnsupportedModelError",
@@ -42,6 +45,7 @@ PUBLIC = [
     "estimate",
     "estimate_step",
     "estimate_variants",
+    "explain_command",
     "explain_run",
     "fit_memory",
     "forecast_disaggregated",
@@ -52,10 +56,12 @@ PUBLIC = [
     "load_model",
     "model_names",
     "parse_slo",
+    "plan_day",
     "prefill_shape",
     "price_of",
     "read_trace",
     "simulate",
+    "sweep",
     "synthetic_workload",
     "workload_from_requests",
 ]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         UnknownNameError,
         UnsupportedModelError,
     )
+    from infercast.forecast.command.explain import Explained, explain_command
+    from infercast.forecast.day.day import DayPlan, plan_day
     from infercast.forecast.deploy import deploy, load_model
     from infercast.forecast.estimate import estimate
     from infercast.forecast.explain.breakdown import explain_run
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from infercast.forecast.result import Forecast
     from infercast.forecast.simulate import forecast_disaggregated, simulate
     from infercast.forecast.slo import Slo, parse_slo
+    from infercast.forecast.sweep.points import Sweep
+    from infercast.forecast.sweep.sweep import sweep
     from infercast.forecast.variants import Variants, estimate_variants
     from infercast.forecast.verdict import Verdict, judge
     from infercast.hardware import Gpu, gpu_names, load_gpu
@@ -52,10 +56,12 @@ if TYPE_CHECKING:
 
 # Where each public name lives. It is imported when it is first used, so that `import infercast` costs next to nothing.
 _HOMES = {
+    "DayPlan": "forecast.day.day",
     "Deployment": "engines.deployment",
     "DoesNotFitError": "errors",
     "EngineSettings": "engines.vllm.settings",
     "Estimate": "predict.estimate",
+    "Explained": "forecast.command.explain",
     "FileFormatError": "errors",
     "Fit": "forecast.memory",
     "Forecast": "forecast.result",
@@ -71,6 +77,7 @@ _HOMES = {
     "Slo": "forecast.slo",
     "StepCost": "forecast.explain.kernels",
     "StepShape": "serve.step",
+    "Sweep": "forecast.sweep.points",
     "Tariff": "forecast.money",
     "UnknownNameError": "errors",
     "UnsupportedModelError": "errors",
@@ -84,6 +91,7 @@ _HOMES = {
     "estimate": "forecast.estimate",
     "estimate_step": "forecast.explain.kernels",
     "estimate_variants": "forecast.variants",
+    "explain_command": "forecast.command.explain",
     "explain_run": "forecast.explain.breakdown",
     "fit_memory": "forecast.memory",
     "forecast_disaggregated": "forecast.simulate",
@@ -94,10 +102,12 @@ _HOMES = {
     "load_model": "forecast.deploy",
     "model_names": "models.library",
     "parse_slo": "forecast.slo",
+    "plan_day": "forecast.day.day",
     "prefill_shape": "forecast.explain.kernels",
     "price_of": "forecast.money",
     "read_trace": "serve.workload.traces",
     "simulate": "forecast.simulate",
+    "sweep": "forecast.sweep.sweep",
     "synthetic_workload": "serve.workload.synthetic",
     "workload_from_requests": "serve.workload.synthetic",
 }
@@ -111,10 +121,12 @@ _OLD_NAMES = {
 """Names of before 1.0, which goes without them."""
 
 __all__ = [
+    "DayPlan",
     "Deployment",
     "DoesNotFitError",
     "EngineSettings",
     "Estimate",
+    "Explained",
     "FileFormatError",
     "Fit",
     "Forecast",
@@ -130,6 +142,7 @@ __all__ = [
     "Slo",
     "StepCost",
     "StepShape",
+    "Sweep",
     "Tariff",
     "UnknownNameError",
     "UnsupportedModelError",
@@ -143,6 +156,7 @@ __all__ = [
     "estimate",
     "estimate_step",
     "estimate_variants",
+    "explain_command",
     "explain_run",
     "fit_memory",
     "forecast_disaggregated",
@@ -153,10 +167,12 @@ __all__ = [
     "load_model",
     "model_names",
     "parse_slo",
+    "plan_day",
     "prefill_shape",
     "price_of",
     "read_trace",
     "simulate",
+    "sweep",
     "synthetic_workload",
     "workload_from_requests",
 ]

@@ -83,6 +83,8 @@ def test_narrow_terminals_lose_no_digit(on_terminal: Callable[..., str], words: 
         ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", "-n", "30", "-dp", "2"),
         ("disaggregate", "qwen3-0.6b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--rate", "2", "-n", "30"),
         ("layouts", "qwen3-0.6b", "--gpu", "l4", "--gpus", "1,2", "--concurrency", "2", "--output-len", "8"),
+        ("sweep", "qwen3-0.6b", "--gpu", "l4", "--rates", "1,40", "-n", "30", "--slo", "ttft_p99<1s,tpot_p95<20ms"),
+        ("capacity", "qwen3-0.6b", "--gpu", "l4", "--rate", "1", "--no-check", "--slo", "ttft_p99<1s,tpot_p95<20ms"),
         ("hosts",),
     ],
     ids=lambda words: words[0],

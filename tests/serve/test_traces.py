@@ -223,8 +223,8 @@ def test_unknown_fields_name_every_format(write: Any) -> None:
     assert message == (
         ": the fields 'time, in, out' are not those of a trace; expected "
         "azure (TIMESTAMP, ContextTokens, GeneratedTokens); mooncake (timestamp, input_length, output_length); "
-        "csv (arrival/arrival_s, input/num_input/input_tokens, output/num_output/output_tokens); "
-        "jsonl (arrival/arrival_s, input/num_input/input_tokens, output/num_output/output_tokens)"
+        "csv (arrival/arrival_s/timestamp, input/num_input/input_tokens, output/num_output/output_tokens); "
+        "jsonl (arrival/arrival_s/timestamp, input/num_input/input_tokens, output/num_output/output_tokens)"
     )
 
 
@@ -268,3 +268,25 @@ def test_any_bytes_are_a_trace_or_an_error_of_ours(tmp_path_factory: pytest.Temp
         path.write_bytes(start + data)
         with suppress(FileFormatError):
             assert read_trace(path).requests
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        ("2026-03-01T08:30:00", "2026-03-01T08:30:02.5"),
+        ("2026-03-01 08:30:00+01:00", "2026-03-01 07:30:02.5Z"),
+        ("1772353800", "1772353802.5"),
+    ],
+)
+@pytest.mark.parametrize("name", ["arrival", "timestamp"])
+def test_dates_count_from_the_earliest_request(tmp_path, name, arrivals):
+    path = tmp_path / "day.csv"
+    path.write_text(f"{name},input,output\n" + "".join(f"{arrival},10,5\n" for arrival in arrivals))
+    assert [request.arrival for request in read_trace(path).requests] == [0.0, 2.5]
+
+
+def test_a_date_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "day.csv"
+    path.write_text("arrival,input,output\n2026-13-01T08:30:00,10,5\n")
+    with pytest.raises(FileFormatError, match="arrival must be seconds or a date like '2026-03-01T08:30:00', not"):
+        read_trace(path)

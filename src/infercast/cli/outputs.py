@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 of_file = partial(typer.Option, rich_help_panel="Files")
 WINDOW = "0:60"
+FILES = ("--report", "--trace-out", "--requests-out")
 
 Report = Annotated[
     Path | None, of_file("--report", metavar="FILE", help="Also write the run as one HTML page; needs matplotlib.")
@@ -73,7 +74,7 @@ class Outputs(NamedTuple):
             from infercast.forecast.explain.overview import look_over  # noqa: PLC0415 - most runs write nothing
             from infercast.report.page.html import report_page  # noqa: PLC0415
 
-            write_whole(self.report, [report_page(look_over(run, intervals), __version__, _command_line())])
+            write_whole(self.report, [report_page(look_over(run, intervals), __version__, command_line(*FILES))])
         if self.trace is not None:
             from infercast.forecast.explain.lanes import lanes_of  # noqa: PLC0415
             from infercast.report.trace import trace_pieces  # noqa: PLC0415
@@ -88,12 +89,12 @@ class Outputs(NamedTuple):
                 typer.echo(f"infercast: {self.trace} holds {part}; --trace-window A:B shows another part", err=True)
 
 
-def _command_line() -> str:
-    """What was typed, as a shell would take it again, less the names of files that hold the same whatever they are."""
+def command_line(*files: str) -> str:
+    """What was typed, as a shell would take it again, less names of files, which hold the same whatever they are."""
     words, kept = iter(sys.argv[1:]), ["infercast"]
     for word in words:
         option, equals, _ = word.partition("=")
-        if option in ("--report", "--trace-out", "--requests-out"):
+        if option in files:
             if not equals:
                 next(words, None)
             continue

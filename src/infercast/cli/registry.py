@@ -10,6 +10,9 @@ OLD_NAMES = {"price": "estimate"}
 COMMANDS = {
     "simulate": "Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes.",
     "plan": "Find the deployment that keeps an SLO at the least cost: GPUs, layout, replicas, formats and settings.",
+    "explain-command": (
+        "Explain a command that starts an engine: every flag, what fits, a forecast, and advice by simulated gain."
+    ),
     "kernels": "Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes.",
     "diagnose": "Rank kernels by what users would gain if each were as good as the best of its shape.",
     "tune": "Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.",
@@ -18,6 +21,10 @@ COMMANDS = {
     "disaggregate": (
         "Simulate disaggregated serving: TTFT by its parts, TPOT, throughput, and what each pool and the link did."
     ),
+    "sweep": (
+        "Sweep a rate, a number of clients or a setting: TTFT, TPOT, throughput, goodput, cost, knee and saturation."
+    ),
+    "capacity": "Plan a day of traffic: replicas over time by three policies, what they cost, and minutes out of SLO.",
     "estimate": "Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.",
     "gpus": "List the GPUs that are known, or show one with the source of its numbers.",
     "models": "List the models that are bundled, or show how one config.json is understood.",
@@ -33,5 +40,5 @@ COMMANDS = {
 }
 TOGETHER = {"gpus": "catalog", "models": "catalog", "hosts": "catalog", "fit": "fit", "evaluate": "fit"}
 """Commands that share a module, in which they are functions of their names."""
-WITH_ENGINE = ("simulate", "kernels", "diagnose", "memory", "layouts", "disaggregate", "tune")
+WITH_ENGINE = ("simulate", "kernels", "diagnose", "memory", "layouts", "disaggregate", "tune", "sweep", "capacity")
 """Commands that take the flags of an engine."""

@@ -103,18 +103,27 @@ def simulate_system(
 def _state(system: System, workload: Workload, served: Served, steady: SteadyState) -> State:
     """How a system copes."""
     pool = system.pools[-1].engines
-    first, engines = pool.replicas[0], len(pool.replicas)
+    first = pool.replicas[0] if system.wire is None else receiving(pool.replicas[0])
+    return find_state(
+        first,
+        workload,
+        served,
+        steady,
+        engines=len(pool.replicas),
+        capacity=lambda: most_requests_per_second(system, workload),
+    )
+
+
+def most_requests_per_second(system: System, workload: Workload) -> float:
+    """What a system serves of such requests while others are always waiting."""
     if system.wire is not None:
-        first = receiving(first)
-        return find_state(
-            first, workload, served, steady, engines=engines, capacity=lambda: _slowest_part(system, workload)
-        )
-
-    def together() -> float:
-        return kept_full(first, workload, lambda requests: system.serve(requests).clients, engines)
-
+        return _slowest_part(system, workload)
+    pool = system.pools[0].engines
+    first, engines = pool.replicas[0], len(pool.replicas)
+    if not pool.lockstep:
+        return engines * full_rate(first, workload)
     # Replicas in lockstep serve less than each of them could alone.
-    return find_state(first, workload, served, steady, engines=engines, capacity=together if pool.lockstep else None)
+    return kept_full(first, workload, lambda requests: system.serve(requests).clients, engines)
 
 
 def _slowest_part(system: System, workload: Workload) -> float:

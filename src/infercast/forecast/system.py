@@ -125,6 +125,11 @@ def system_of(
     return System((_pool(deployment, chosen, instances=instances, timer=timer),))
 
 
+def replicas_of(deployment: Deployment, count: int) -> System:
+    """So many of one deployment, each for itself, behind a load balancer that looks at how many requests each has."""
+    return System((_pool(deployment, PROXY_ROUTER, instances=count),))
+
+
 def two_pools(
     prefill: Deployment,
     decode: Deployment,

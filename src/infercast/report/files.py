@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from io import StringIO
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from infercast.errors import InputError
 
@@ -23,6 +27,17 @@ def write_whole(path: Path, pieces: Iterable[str]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def csv_lines(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Iterator[str]:
+    """The lines of a table; a cell is empty where there is no value."""
+    line = StringIO()
+    writer = csv.writer(line, lineterminator="\n")
+    for row in chain([columns], rows):
+        writer.writerow(["" if cell is None else cell for cell in row])
+        yield line.getvalue()
+        line.seek(0)
+        line.truncate()
 
 
 def write_in_folder(path: Path, text: str) -> None:

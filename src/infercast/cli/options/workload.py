@@ -81,17 +81,16 @@ def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> W
     if longest is not None and longest < 1:
         raise InputError(f"max_model_len must be at least 1, not {longest}")
     longest = longest or load_model(given["model"]).max_positions
-    if trace is not None:
-        workload = _replayed(Path(trace), given, longest)
-    else:
-        workload = _synthetic(given, default_count, longest)
+    replays = trace is not None
+    workload = replayed(Path(trace), given, longest) if replays else _synthetic(given, default_count, longest)
     if too_long == "truncate":
         return truncated(workload, longest)
     refuse_too_long(workload, longest)
     return workload
 
 
-def _replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:
+def replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:
+    """The requests of a trace as the options of a command ask for them."""
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay none
 
     workload = read_trace(path)
@@ -105,7 +104,7 @@ def _synthetic(given: dict[str, Any], default_count: int, longest: int) -> Workl
     if given["rate"] is None and given["concurrency"] is None and arrival != "burst":
         raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
     prefix_length = given["prefix_len"]
-    inputs, outputs, is_clipped = _lengths(given["input_len"], given["output_len"], longest - prefix_length)
+    inputs, outputs, is_clipped = lengths_within(given["input_len"], given["output_len"], longest - prefix_length)
     workload = synthetic_workload(
         arrival=arrival,
         rate=given["rate"],
@@ -124,7 +123,7 @@ def _synthetic(given: dict[str, Any], default_count: int, longest: int) -> Workl
     return without_too_long(workload, longest) if given["too_long"] == "skip" else workload
 
 
-def _lengths(input_len: str, output_len: str, room: int) -> tuple[LengthDistribution, LengthDistribution, bool]:
+def lengths_within(input_len: str, output_len: str, room: int) -> tuple[LengthDistribution, LengthDistribution, bool]:
     """Lengths of prompts and answers. Those that nobody chose are clipped to what the model allows."""
     inputs, outputs = parse_lengths(input_len, "--input-len"), parse_lengths(output_len, "--output-len")
     if inputs.maximum + outputs.maximum <= room:

@@ -239,3 +239,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[i
 
     head, body = cells("th", columns), "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+facts_list, table = _facts, _table
+"""For other pages."""

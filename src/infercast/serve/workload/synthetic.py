@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -89,6 +90,16 @@ def redrawn(workload: Workload, *, seed: int, count: int) -> Workload | None:
         return None
     arguments = {field.name: getattr(drawn, field.name) for field in fields(drawn)}
     return synthetic_workload(**{**arguments, "seed": seed, "count": count})
+
+
+def redrawn_with(workload: Workload, **others: Any) -> Workload | None:
+    """The same draw with other arguments of `synthetic_workload`; None where chance made none of it, or it was cut."""
+    drawn = workload.drawn
+    if drawn is None or drawn.count != len(workload.requests) or drawn.rate != workload.rate:
+        return None
+    if workload.num_truncated or workload.num_skipped:
+        return None
+    return synthetic_workload(**{**{field.name: getattr(drawn, field.name) for field in fields(drawn)}, **others})
 
 
 def workload_from_requests(

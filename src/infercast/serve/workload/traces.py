@@ -27,6 +27,8 @@ from infercast.serve.workload.lengths import LONGEST
 from infercast.serve.workload.request import Request, Segment, Workload
 
 MOONCAKE_BLOCK_TOKENS = 512
+A_DATE = 1e8
+"""Seconds: an earliest arrival later than this, three years, is a moment since 1970 and not since the start."""
 Record = dict[str, Any]
 Row = tuple[float, int, int, tuple[Segment, ...]]
 """Arrival in the ticks of its format, input tokens, output tokens (may be 0), prefix."""
@@ -63,8 +65,8 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Workl
     """The requests of a trace file, in order of arrival; plain or gzip-compressed.
 
     ``format`` is azure, mooncake, csv or jsonl; left out, the first line tells. Arrivals of Azure and Mooncake traces
-    count from their earliest request; plain files keep their own zero. Rows out of order are sorted, equal arrivals
-    keeping the order of the file. Columns that are not known are ignored.
+    count from their earliest request, and so do dates; plain files of seconds keep their own zero. Rows out of order
+    are sorted, equal arrivals keeping the order of the file. Columns that are not known are ignored.
 
     An output of 0 tokens becomes 1, because an engine always samples one token; the description says how often that
     happened. An input of 0 tokens is refused.
@@ -80,7 +82,7 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Workl
     except (OSError, EOFError, zlib.error, csv.Error) as error:
         raise FileFormatError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     rows.sort(key=itemgetter(0))
-    origin = rows[0][0] if trace_format.starts_at_zero else 0.0
+    origin = rows[0][0] if trace_format.starts_at_zero or rows[0][0] >= A_DATE else 0.0
     requests = tuple(
         Request((arrival - origin) / trace_format.ticks_per_second, num_input, num_output or 1, prefix)
         for arrival, num_input, num_output, prefix in rows
@@ -187,7 +189,7 @@ def _mooncake_row(record: Record, segments: Segments) -> Row:
 def _plain_row(record: Record, segments: Segments) -> Row:
     """The input is the whole prompt; prefix_length of it, from the start, is shared within its prefix_group."""
     arrival_field, input_field, output_field = (_only_name(record, names) for names in _PLAIN_FIELDS)
-    arrival, num_input = _number(record, arrival_field), _whole(record, input_field, 1)
+    arrival, num_input = _moment(record, arrival_field), _whole(record, input_field, 1)
     num_output = _whole(record, output_field, 0)
     if all(record.get(field) in (None, "") for field in ("prefix_group", "prefix_length")):
         return arrival, num_input, num_output, ()
@@ -195,6 +197,21 @@ def _plain_row(record: Record, segments: Segments) -> Row:
     if length > num_input:
         raise InputError(f"prefix_length {length} is longer than the whole prompt, {input_field} {num_input}")
     return arrival, num_input, num_output, (segments[group, length],) if length else ()
+
+
+def _moment(record: Record, field: str) -> float:
+    """Seconds, or a date like ``2026-03-01T08:30:00.5`` as seconds since 1970; without a zone it is UTC."""
+    text = record.get(field)
+    if isinstance(text, str) and "-" in text[1:] and ":" in text:
+        try:
+            moment = datetime.fromisoformat(text.strip())
+            zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+            return zoned.timestamp()
+        except (ValueError, OverflowError):
+            raise InputError(
+                f"{field} must be seconds or a date like '2026-03-01T08:30:00', not {text[:80]!r}"
+            ) from None
+    return _number(record, field)
 
 
 def _only_name(record: Record, names: tuple[str, ...]) -> str:
@@ -236,7 +253,7 @@ def _describe(requests: tuple[Request, ...], label: str, name: str, num_empty: i
 
 
 _PLAIN_FIELDS = (
-    ("arrival", "arrival_s"),
+    ("arrival", "arrival_s", "timestamp"),
     ("input", "num_input", "input_tokens"),
     ("output", "num_output", "output_tokens"),
 )

@@ -1,0 +1,193 @@
+"""TTFT, TPOT, throughput, goodput and cost along an axis, the knee of the curve, and where it saturates.
+
+Each point is what `infercast simulate` says of it. Along rates and numbers of clients the deployment and its step timer
+are made once. The *knee* is the largest load at which the median time to first token is at most twice that of a light
+load, a tenth of the saturating rate; the *promise* is kept up to the largest load at which the percentiles of the SLO
+hold; both are looked for between the two points beside them by halving. *Saturation* is the rate of a deployment that
+is kept full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from infercast.engines.deployment import Deployment
+from infercast.engines.settings import Settings
+from infercast.errors import DoesNotFitError
+from infercast.forecast.deploy import GpuSource, ModelSource, deploy
+from infercast.forecast.money import GpuPrice, Tariff
+from infercast.forecast.result import Forecast
+from infercast.forecast.simulate import most_requests_per_second, simulate_system
+from infercast.forecast.slo import Slo, holds, parse_slo
+from infercast.forecast.sweep.axis import CONCURRENCY, Axis, at_load, axis_of
+from infercast.forecast.sweep.points import Edge, Point, Sweep, point_of
+from infercast.forecast.system import System, system_of
+from infercast.forecast.what_if import deploy_changed, parse_changes
+from infercast.serve import Workload
+
+TIMES_LIGHT = 2.0
+"""The knee is where the median TTFT is so many times that of a light load."""
+LIGHT, LIGHT_REQUESTS, SEED = 0.1, 300, 5
+"""Which is such a share of the saturating rate, and how many requests tell it."""
+LOADS = ("Poisson", "gamma", "constant", "closed")
+"""Words that the speed of arrivals begins with in descriptions."""
+HALVINGS = 4
+"""Between two points: a knee is known to a sixteenth of their distance."""
+
+Tell = Callable[[str], None]
+
+
+def sweep(
+    model: ModelSource,
+    gpu: GpuSource,
+    workload: Workload,
+    *,
+    rates: Iterable[float] | None = None,
+    concurrencies: Iterable[int] | None = None,
+    vary: tuple[str, Sequence[Any]] | None = None,
+    slo: Slo | str | None = None,
+    price: Tariff | float | None = None,
+    settings: Settings | None = None,
+    router: str | None = None,
+    tell: Tell | None = None,
+    **options: Any,
+) -> Sweep:
+    """Simulate a workload at several rates, numbers of clients, or values of a setting.
+
+    ``vary`` names what a what-if can change, with its values: ``("max_num_seqs", [128, 1024])``. ``price`` is in
+    dollars per GPU and hour, or says whose prices to take; left out, the middle of the bundled lists. ``options`` are
+    those of `deploy`. ``tell`` is told of each point as it begins.
+    """
+    axis, promised = axis_of(rates, concurrencies, vary), parse_slo(slo) if isinstance(slo, str) else slo
+    asked = partial(deploy, model, gpu, settings, **options)
+    tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
+    if axis.is_load:
+        return _along_load(asked(), axis, workload, promised, tariff, router, tell or _silent)
+    return _along_setting(asked, axis, workload, promised, tariff, router, tell or _silent)
+
+
+def _along_load(
+    deployment: Deployment,
+    axis: Axis,
+    workload: Workload,
+    slo: Slo | None,
+    tariff: Tariff,
+    router: str | None,
+    tell: Tell,
+) -> Sweep:
+    """One system under more and more load."""
+    system = system_of(deployment, router)
+    price = tariff.price(deployment.gpu.name)
+
+    def run(value: float) -> Forecast:
+        return simulate_system(system, at_load(workload, axis.name, value))
+
+    points: list[Point] = []
+    for value, label in zip(axis.values, axis.labels, strict=True):
+        tell(f"{axis.name} {label}")
+        points.append(point_of(label, value, run(value), slo, price))
+    known = [point.forecast.state.capacity for point in points if point.forecast and point.forecast.state.capacity]
+    capacity = known[0] if known else most_requests_per_second(system, workload)
+    light, whole = _light_ttft(system, workload, capacity), axis.name == CONCURRENCY
+    knee = _edge(points, run, lambda each: not each.saturation and each.ttft.p50 <= TIMES_LIGHT * light, whole)
+    promise = None if slo is None else _edge(points, run, partial(_keeps, slo), whole)
+    return Sweep(
+        title=_title(points),
+        workload=_without_load(workload),
+        axis=axis,
+        points=tuple(points),
+        slo=slo,
+        price=price,
+        light_ttft=light,
+        knee=knee,
+        promise=promise,
+        capacity=capacity,
+    )
+
+
+def _along_setting(
+    asked: partial[Deployment],
+    axis: Axis,
+    workload: Workload,
+    slo: Slo | None,
+    tariff: Tariff,
+    router: str | None,
+    tell: Tell,
+) -> Sweep:
+    """The same workload on one deployment after the other; what does not fit says so."""
+    points: list[Point] = []
+    prices: list[GpuPrice | None] = []
+    for place, label in enumerate(axis.labels):
+        tell(f"{axis.name} {label}")
+        changes = parse_changes(axis.changes(place))
+        number = axis.number(place)
+        try:
+            deployment = deploy_changed(asked, changes)
+        except DoesNotFitError as problem:
+            points.append(Point(label, number, problem=str(problem)))
+            continue
+        system = system_of(deployment, (changes.router or router) if deployment.layout.data > 1 else None)
+        prices.append(tariff.price(deployment.gpu.name))
+        points.append(point_of(label, number, simulate_system(system, workload), slo, prices[-1]))
+    # Where the GPU itself changes there is not one price.
+    common = prices[0] if len(set(prices)) == 1 else None
+    return Sweep(_title(points), workload.description, axis, tuple(points), slo, common)
+
+
+def _light_ttft(system: System, workload: Workload, capacity: float) -> float:
+    """The median time to first token of the same requests at a tenth of the saturating rate."""
+    requests, rate = workload.requests[:LIGHT_REQUESTS], LIGHT * capacity
+    arrivals = np.cumsum(np.random.default_rng(SEED).exponential(1.0 / rate, len(requests))).tolist()
+    light = tuple(replace(request, arrival=at) for request, at in zip(requests, arrivals, strict=True))
+    return simulate_system(system, Workload(light, rate=rate)).ttft.p50
+
+
+def _keeps(slo: Slo, forecast: Forecast) -> bool:
+    return forecast.saturation is None and holds(forecast, slo)
+
+
+def _edge(
+    points: Sequence[Point], run: Callable[[float], Forecast], is_good: Callable[[Forecast], bool], whole: bool
+) -> Edge:
+    """The largest value up to which something holds, without a gap; between two points by halving."""
+    good: float | None = None
+    for point in points:
+        assert point.forecast is not None
+        assert point.number is not None
+        if not is_good(point.forecast):
+            return Edge(None if good is None else _between(good, point.number, run, is_good, whole), reached=True)
+        good = point.number
+    return Edge(good, reached=False)
+
+
+def _between(
+    good: float, bad: float, run: Callable[[float], Forecast], is_good: Callable[[Forecast], bool], whole: bool
+) -> float:
+    for _ in range(HALVINGS):
+        middle = round((good + bad) / 2) if whole else float(f"{(good + bad) / 2:.3g}")
+        if middle in (good, bad):
+            break
+        if is_good(run(middle)):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def _title(points: Sequence[Point]) -> str:
+    return next((point.forecast.title for point in points if point.forecast is not None), "nothing fits")
+
+
+def _without_load(workload: Workload) -> str:
+    """What is sent, less how fast: that is what changes."""
+    parts = workload.description.split(", ")
+    return ", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS)
+
+
+def _silent(_: str) -> None:
+    """Nobody listens."""

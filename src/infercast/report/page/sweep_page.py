@@ -1,0 +1,87 @@
+"""A sweep as a picture: latencies, what is served and what it costs, along the axis."""
+
+from __future__ import annotations
+
+from html import escape
+from math import isfinite
+from typing import Any
+
+from infercast.forecast.sweep.points import Sweep
+from infercast.report.page.html import facts_list, table
+from infercast.report.page.plot import Plot
+from infercast.report.page.svg import INK, MUTED, SERIES, Tips
+from infercast.report.sweep import UNITS, charts_of, columns_of, summary_rows
+from infercast.report.text_chart import Chart
+from infercast.units import MILLI
+
+LINES = ("-", "--", ":")
+LATENCIES = ("TTFT", "TPOT")
+
+
+def sweep_plot(sweep: Sweep, version: str) -> Plot:
+    """The picture, and the table below it on a page."""
+    name = UNITS.get(sweep.axis.name, sweep.axis.name)
+    columns = columns_of(sweep)
+    rows = [[escape(column.cell(point)) for column in columns] for point in sweep.simulated]
+    body = facts_list(summary_rows(sweep)) + table([escape(column.title) for column in columns], rows)
+    refused = "".join(f"<p>{escape(f'{each.label}: {each.problem}')}</p>" for each in sweep.points if each.problem)
+
+    def paint(figure: Any, tips: Tips) -> None:
+        charts = charts_of(sweep)
+        panels = figure.subplots(
+            2,
+            2,
+            gridspec_kw={"left": 0.07, "right": 0.98, "bottom": 0.09, "top": 0.94, "hspace": 0.42, "wspace": 0.16},
+        )
+        for axes, chart in zip(panels.flat, charts, strict=True):
+            _panel(axes, chart, tips, name)
+            _bends(axes, sweep)
+
+    return Plot("sweep", f"{sweep.title} along {name}", sweep.workload, 5.6, paint, body + refused, version)
+
+
+def _panel(axes: Any, chart: Chart, tips: Tips, name: str) -> None:
+    """One chart with its lines, and what was promised."""
+    scale = MILLI if chart.title in LATENCIES else 1.0
+    for place, series in enumerate(chart.series):
+        values = [value / scale for value in series.values]
+        style = {"color": SERIES[place], "lw": 1.5, "marker": "o", "ms": 3.5, "label": series.name}
+        axes.plot(chart.positions, values, LINES[place], **style)
+        for position, label, value in zip(chart.positions, chart.labels, series.values, strict=True):
+            if isfinite(value):
+                (dot,) = axes.plot([position], [value / scale], "o", ms=9, alpha=0.0, color=SERIES[place])
+                tips.put(dot, f"{label} {name}: {series.name} {chart.write(value)}")
+    if chart.limit is not None:
+        axes.axhline(chart.limit / scale, color=SERIES[6], lw=1.2, ls="-.", label=chart.limit_name)
+    axes.set_title(f"{chart.title}, ms" if scale == MILLI else chart.title)
+    _vertical(axes, [value / scale for series in chart.series for value in series.values if isfinite(value)], scale)
+    if list(chart.positions) == list(range(len(chart.labels))):
+        axes.set_xticks(list(chart.positions), chart.labels)
+    if len(chart.series) > 1:
+        axes.legend(loc="best")
+    axes.set_xlabel(name)
+
+
+def _vertical(axes: Any, values: list[float], scale: float) -> None:
+    """From nothing on, or logarithmic with round numbers where latencies differ by much."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    if scale == MILLI and high > 20 * low > 0:
+        axes.set_yscale("log")
+        ticks = [mantissa * 10.0**power for power in range(-3, 8) for mantissa in (1, 2, 5)]
+        ticks = [tick for tick in ticks if low / 1.5 <= tick <= 1.5 * high]
+        axes.set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
+        axes.set_yticks([], minor=True)
+    else:
+        axes.set_ylim(0, max(1.08 * high, axes.get_ylim()[1]))
+
+
+def _bends(axes: Any, sweep: Sweep) -> None:
+    """Lines at the knee and where the promise ends."""
+    edges = (("knee", sweep.knee, MUTED), ("SLO", sweep.promise, INK))
+    for label, edge, colour in edges:
+        if edge is not None and edge.reached and edge.value is not None:
+            axes.axvline(edge.value, color=colour, lw=0.9, ls=(0, (2, 3)))
+            axes.annotate(
+                label, (edge.value, 0.0), (3, 4 if label == "knee" else 14), xycoords=("data", "axes fraction"),
+                textcoords="offset points", fontsize=8, color=colour,
+            )  # fmt: skip

@@ -1,0 +1,87 @@
+"""``infercast sweep``: a table, charts and files."""
+
+import csv
+import io
+from typing import Any
+
+import pytest
+
+WORDS = ("sweep", "qwen2.5-0.5b", "--gpu", "l4", "-n", 40, "--input-len", 100, "--output-len", 20)
+SLO = ("--slo", "ttft_p99<200ms,tpot_p95<20ms")
+
+
+def test_rates_as_json(infercast: Any) -> None:
+    found = infercast(*WORDS, "--rates", "2:60:3", *SLO, "--price-per-gpu-hour", 0.8, "--json").json
+    assert [point["value"] for point in found["points"]] == [2, 31, 60]
+    assert found["axis"] == "rate"
+    assert found["usd_per_gpu_hour"] == 0.8
+    assert found["saturation_requests_per_s"] > 2
+    assert set(found["knee"]) == set(found["slo_holds_up_to"]) == {"value", "reached"}
+    for point in found["points"]:
+        assert point["ttft_ms"]["p50"] <= point["ttft_ms"]["p95"] <= point["ttft_ms"]["p99"]
+        assert 0 <= point["slo_attainment"] <= 1
+        assert point["usd_per_million_output_tokens"] > 0
+
+
+def test_a_point_is_what_simulate_says(infercast: Any) -> None:
+    point = infercast(*WORDS, "--rates", "5", "--json").json["points"][0]
+    alone = infercast("simulate", *WORDS[1:], "--rate", 5, "--json").json
+    for name in ("ttft_ms", "tpot_ms", "end_to_end_ms", "output_tokens_per_s", "state"):
+        assert point[name] == alone[name]
+
+
+def test_settings(infercast: Any) -> None:
+    words = (*WORDS, "--rate", 20, "--setting", "max_num_seqs=2,64", "--setting", "block_size=32", "--json")
+    found = infercast(*words).json
+    assert [point["value"] for point in found["points"]] == [2, 64]
+    assert found["knee"] is None
+    names = infercast(*WORDS, "--rate", 5, "--setting", "kv_cache_dtype=auto,fp8", "--json").json
+    assert [point["value"] for point in names["points"]] == ["auto", "fp8"]
+
+
+def test_the_table_has_charts_below_it(infercast: Any) -> None:
+    text = infercast(*WORDS, "--rates", "2,20,60", *SLO).out
+    for words in ("TTFT  o p50  + p95  x p99", "requests within the SLO", "knee", "saturation", "SLO holds", "price"):
+        assert words in text
+    assert all(len(line) <= 160 for line in text.splitlines())
+
+
+def test_files(infercast: Any, tmp_path: Any) -> None:
+    pytest.importorskip("matplotlib")
+    for suffix in ("html", "svg", "png"):
+        path = tmp_path / f"sweep.{suffix}"
+        table = tmp_path / "sweep.csv"
+        assert infercast(*WORDS, "--rates", "2,60", *SLO, "--plot", path, "--csv", table).code == 0
+        content = path.read_bytes()
+        assert len(content) > 5000
+        starts = {"html": b"<!doctype html>", "svg": b"<svg", "png": b"\x89PNG"}
+        assert content.startswith(starts[suffix])
+        assert b"#0a0" not in content or suffix == "png"
+        again = tmp_path / f"again.{suffix}"
+        infercast(*WORDS, "--rates", "2,60", *SLO, "--plot", again)
+        assert again.read_bytes() == content or suffix == "html"  # which tells its own command
+    rows = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert [row["rate"] for row in rows] == ["2.0", "60.0"]
+    assert float(rows[0]["ttft_p99_ms"]) > 0
+    assert rows[0]["slo_holds"] in ("True", "False")
+
+
+WRONG = {
+    "no axis": (("--rate", 5), "a sweep is along --rates, --concurrencies or one --setting"),
+    "two axes": (("--rates", "1,2", "--concurrencies", "1,2"), "not of --rates and --concurrencies"),
+    "rate twice": (("--rates", "1,2", "--rate", 3), "--rate has no meaning with --rates"),
+    "numbers": (("--rates", "1..5"), "--rates must be FROM:TO:COUNT"),
+    "values": (("--rate", 5, "--setting", "max_num_seqs=2,x"), "max_num_seqs=x: must be a whole number"),
+    "name": (("--rate", 5, "--setting", "max_num_sequences=2,4"), "unknown what-if 'max_num_sequences'"),
+    "two settings": (("--setting", "block_size=16,32", "--setting", "max_num_seqs=1,2"), "both have several values"),
+    "plot": (("--rates", "1,2", "--plot", "x.gif"), "--plot x.gif must end in .png or .svg or .html or .htm"),
+    "csv": (("--rates", "1,2", "--csv", "x.txt"), "--csv x.txt must end in .csv"),
+    "slo": (("--rates", "1,2", "--slo", "ttft<1"), "slo 'ttft<1' must be"),
+    "router": (("--rates", "1,2", "--router", "round_robin"), "--router has no meaning for one replica"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_one_sentence(infercast: Any, name: str) -> None:
+    words, sentence = WRONG[name]
+    assert sentence in infercast(*WORDS, *words).sentence
