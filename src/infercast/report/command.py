@@ -125,9 +125,7 @@ def _render_advice(explained: Explained, advised: Advised) -> list[RenderableTyp
         text = f"{explained.recommended}\n{_effects(advised.together.real, several, most=8)}"
         parts.append(section("The command with the advice", styled(text)))
     elif advised.ranked:
-        text = (
-            "It is good as it is: what helps on the same GPUs changes answers, or costs more elsewhere than it gains."
-        )
+        text = "It is good as it is: what helps on the same GPUs changes answers, or costs more than it gains."
         parts.append(section("The command with the advice", styled(text)))
     return parts
 
