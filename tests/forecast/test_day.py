@@ -7,6 +7,7 @@ import pytest
 
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
+from infercast.forecast.day.chance import chance_out
 from infercast.forecast.day.coefficients import autoscaler_row
 from infercast.forecast.day.curve import learn_curve
 from infercast.forecast.day.day import Goal, plan_day
@@ -189,3 +190,17 @@ def test_the_row_for_an_autoscaler(plan):
     assert row["delta_ms_per_input_token"] > 0
     mean = row["fixed_ms_per_request"] + row["ms_per_input_token"] * 225 + row["ms_per_output_token"] * 70
     assert 1000 / mean == pytest.approx(row["max_requests_per_s"], rel=0.15)
+
+
+def test_few_requests_break_a_percentile_by_chance():
+    counts = np.array([0, 1, 100, 100, 100, 10_000, 10_000])
+    beyond = np.array([[0.5], [0.02], [0.0], [0.01], [0.5], [0.005], [0.02]])
+    out = chance_out(parse_slo("ttft_p99<1s"), counts, beyond)
+    assert out[0] == 0.0
+    assert out[1] == pytest.approx(0.02)  # its p99 is its only request
+    assert out[2] == pytest.approx(0.0, abs=1e-9)
+    assert out[3] == pytest.approx(1 - 0.99**100, rel=1e-6)  # 1 % of the 99 others: none may be beyond
+    assert out[4] == pytest.approx(1.0)
+    assert out[5] < 1e-6
+    assert out[6] > 1 - 1e-6
+    assert chance_out(parse_slo("ttft_mean<1s"), counts[1:3], np.array([[1.0], [0.0]])).tolist() == [1.0, 0.0]
