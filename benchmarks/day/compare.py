@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 import infercast
+from infercast.forecast.day.chance import chance_out
 from infercast.forecast.day.curve import LoadCurve, learn_curve
 from infercast.forecast.day.fleet import Replicas, fixed, run_fleet
 from infercast.forecast.day.service import learn_service
@@ -60,8 +61,9 @@ def compare(name: str, deployment, traffic: Traffic, curve: LoadCurve, slo: Slo,
     began = time.process_time()
     done = run_fleet(Replicas({1: curve}, STEP), steps.load(weights / weights.mean()), fixed(count))
     stepped = float((done.attained * steps.counts).sum() / steps.counts.sum())
-    each = np.arange(steps.num_windows) * STEP // 60.0
-    use = np.bincount(each.astype(int), done.use_of_limits * steps.counts) / np.maximum(1, traffic.counts)
+    places = (np.arange(steps.num_windows) * STEP // 60.0).astype(int)
+    beyond = [np.bincount(places, column * steps.counts) / np.maximum(1, traffic.counts) for column in done.beyond.T]
+    out = chance_out(slo, traffic.counts, np.stack(beyond, axis=1)).sum()
     quick, began = time.process_time() - began, time.process_time()
     served = replicas_of(deployment, count).serve(traffic.between(0.0, np.inf)).clients
     slow = time.process_time() - began
@@ -69,7 +71,7 @@ def compare(name: str, deployment, traffic: Traffic, curve: LoadCurve, slo: Slo,
     share = traffic.arrivals.size / traffic.arrivals[-1] / curve.full_rate / count
     print(
         f"| {name} | {count} | {share:.2f} | {100 * kept:.1f} | {100 * stepped:.1f} "
-        f"| {minutes_out(traffic, served, slo)} | {np.count_nonzero(use >= 1.0)} "
+        f"| {minutes_out(traffic, served, slo)} | {out:.1f} "
         f"| {traffic.num_windows} | {slow:.1f} s | {quick:.2f} s |",
         flush=True,
     )

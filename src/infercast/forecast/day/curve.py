@@ -84,6 +84,22 @@ class LoadCurve:
             uses.append((ends[0] + part * (ends[1] - ends[0]) + added) / limit.seconds)
         return max(uses)
 
+    def beyond(self, in_system: float) -> list[float]:
+        """For each limit, the share of requests beyond it; of a limit on a mean all or none."""
+        wait = self.wait(in_system)
+        low, high, part = self._beside(in_system)
+        shares = []
+        for place, limit in enumerate(self.slo.limits):
+            room = limit.seconds - (0.0 if limit.quantity == "tpot" else wait)
+            values = [level.values[place] for level in (low, high)]
+            if limit.percentile is None:
+                means = [_summary(each, None) for each in values]
+                shares.append(float(means[0] + part * (means[1] - means[0]) >= room))
+                continue
+            ends = [1.0 - np.searchsorted(each, room) / max(1, each.size) for each in values]
+            shares.append(float(ends[0] + part * (ends[1] - ends[0])) if values[1].size else 0.0)
+        return shares
+
     def most_kept(self) -> float:
         """The largest number of requests in a replica with which the SLO holds; 0 where it never does."""
         low, high = 0.0, 2.0 * float(self.in_system[-1])

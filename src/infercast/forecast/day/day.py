@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
+from infercast.forecast.day.chance import chance_out
 from infercast.forecast.day.check import Check, check_busiest
 from infercast.forecast.day.curve import LoadCurve, learn_curve
 from infercast.forecast.day.fleet import FleetRun, Replicas, Scaler, fixed, run_fleet
@@ -65,7 +66,9 @@ class PolicyDay:
     attained: Array
     """Share of the requests of each window that keep every limit; not a number where there are none."""
     use_of_limits: Array
-    """The largest latency of each window over its limit: below 1 the SLO holds."""
+    """The largest latency of each window over its limit, as it is on average: below 1 the SLO holds."""
+    chance_out: Array
+    """The probability that it does not hold in a window, which has few requests."""
     counts: Array
     window: float
     gpus_per_replica: int
@@ -73,8 +76,8 @@ class PolicyDay:
 
     @property
     def minutes_out(self) -> float:
-        """Minutes in which a percentile of the SLO does not hold."""
-        return float(np.count_nonzero(self.use_of_limits >= 1.0)) * self.window / 60.0
+        """Minutes in which a percentile of the SLO does not hold, as many as are to be expected."""
+        return float(self.chance_out.sum()) * self.window / 60.0
 
     @property
     def minutes(self) -> float:
@@ -221,7 +224,7 @@ class _Day:
         steps = replace(traffic, window=STEP)
         self.load = steps.load(weights / weights.mean())
         self.replicas, self.price = Replicas(curves, STEP), price
-        self._gpus, self._traffic = gpus, traffic
+        self._gpus, self._traffic, self._slo = gpus, traffic, curves[1].slo
         self._counts = steps.counts
         self._windows = (np.arange(steps.num_windows) * STEP // traffic.window).astype(np.int64)
 
@@ -234,6 +237,7 @@ class _Day:
             self._mean(done.paid),
             self._mean(done.attained, self._counts),
             np.nan_to_num(self._mean(done.use_of_limits, self._counts)),
+            self._chance_out(done.beyond, 0),
             self._traffic.counts,
             self._traffic.window,
             self._gpus,
@@ -241,8 +245,24 @@ class _Day:
         )
 
     def part(self, first: int, last: int, count: int, before: float) -> FleetRun:
-        """Some steps with a fixed fleet, after which so many requests are in the system."""
+        """Some steps with a fixed fleet, before which so many requests are in the system."""
         return run_fleet(self.replicas, self.load[first:last], fixed(count), before)
+
+    def share_in(self, done: FleetRun, first: int, goal: Goal) -> float:
+        """What a goal is about, of steps from ``first`` on."""
+        counts = self._counts[first : first + done.ready.size]
+        if goal.of == "requests":
+            return float((done.attained * counts).sum() / max(1, counts.sum()))
+        return 1.0 - float(self._chance_out(done.beyond, first).mean())
+
+    def _chance_out(self, beyond: Array, first: int) -> Array:
+        """Of each window that these steps lie in."""
+        places = self._windows[first : first + len(beyond)]
+        places = places - places[0]
+        counts = self._counts[first : first + len(beyond)]
+        each = np.bincount(places, counts)
+        shares = [np.bincount(places, counts * column) / np.maximum(each, 1) for column in beyond.T]
+        return chance_out(self._slo, each, np.stack(shares, axis=1))[: self._traffic.num_windows]
 
     def _mean(self, values: Array, weights: Array | None = None) -> Array:
         """By windows; not a number where nothing came."""
@@ -276,14 +296,13 @@ def _fixed_day(day: _Day, count: int) -> PolicyDay:
 
 
 def _timetable(day: _Day, goal: Goal, most: int) -> tuple[int, ...]:
-    """The fewest replicas of each hour with which enough of its steps hold, given what the hour before left over."""
+    """The fewest replicas of each hour that reach the goal in it, given what the hour before left over."""
     hours: list[int] = []
     before, size = 0.0, int(HOUR / STEP)
     for first in range(0, day.load.size, size):
         for count in range(1, most + 1):
             done = day.part(first, first + size, count, before)
-            good = done.use_of_limits < 1.0 if goal.of == "minutes" else done.attained
-            if float(good.mean()) >= goal.share:
+            if day.share_in(done, first, goal) >= goal.share:
                 break
         hours.append(count)
         before = float(done.in_system[-1]) * count

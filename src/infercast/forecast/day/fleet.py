@@ -36,6 +36,7 @@ class Replica:
         self._grid = np.unique(np.concatenate([np.linspace(0.0, most, POINTS), curve.in_system]))
         self._attained = np.array([curve.attained(number) for number in self._grid.tolist()])
         self._use = np.array([curve.use_of_limits(number) for number in self._grid.tolist()])
+        self._beyond = np.array([curve.beyond(number) for number in self._grid.tolist()])
 
     def after(self, in_system: float, rate: float) -> float:
         """The number in the system a step later, with so many typical requests a second."""
@@ -52,6 +53,10 @@ class Replica:
         """The largest latency over its limit."""
         return np.asarray(np.interp(in_system, self._grid, self._use))
 
+    def beyond(self, in_system: Array) -> Array:
+        """Share of the requests beyond each limit (columns)."""
+        return np.stack([np.interp(in_system, self._grid, shares) for shares in self._beyond.T], axis=1)
+
 
 @dataclass(frozen=True, slots=True)
 class FleetRun:
@@ -65,6 +70,8 @@ class FleetRun:
     """Requests in each replica."""
     attained: Array
     use_of_limits: Array
+    beyond: Array
+    """Share of the requests beyond each limit (columns)."""
 
 
 class Replicas:
@@ -78,12 +85,11 @@ class Replicas:
         return [replica for size, replica in self._by_size if size <= count][-1]
 
     def look(self, name: str, in_system: Array, counts: Array) -> Array:
-        """``attained`` or ``use_of_limits`` of many steps, each with so many replicas."""
-        found = np.empty(in_system.size)
-        for size, replica in self._by_size:
-            chosen = counts >= size
-            found[chosen] = getattr(replica, name)(in_system[chosen])
-        return found
+        """``attained``, ``use_of_limits`` or ``beyond`` of many steps, each with so many replicas."""
+        (_, found), *larger = [(size, getattr(replica, name)(in_system)) for size, replica in self._by_size]
+        for size, others in larger:
+            found[counts >= size] = others[counts >= size]
+        return np.asarray(found)
 
 
 def run_fleet(replicas: Replicas, load: Array, scaler: Scaler, first: float = 0.0) -> FleetRun:
@@ -102,8 +108,8 @@ def run_fleet(replicas: Replicas, load: Array, scaler: Scaler, first: float = 0.
     in_system, counts = np.array(numbers), np.array(ready)
     # Requests that arrive in a step meet what is there between its beginning and its end.
     met = (np.concatenate([[first / ready[0]], in_system[:-1]]) + in_system) / 2
-    attained, use = (replicas.look(name, met, counts) for name in ("attained", "use_of_limits"))
-    return FleetRun(counts, np.array(paid), in_system, attained, use)
+    attained, use, beyond = (replicas.look(name, met, counts) for name in ("attained", "use_of_limits", "beyond"))
+    return FleetRun(counts, np.array(paid), in_system, attained, use, beyond)
 
 
 def fixed(count: int) -> Scaler:
