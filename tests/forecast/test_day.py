@@ -10,7 +10,7 @@ from infercast.errors import InputError
 from infercast.forecast.day.coefficients import autoscaler_row
 from infercast.forecast.day.curve import learn_curve
 from infercast.forecast.day.day import Goal, plan_day
-from infercast.forecast.day.fleet import Replica, fixed, run_fleet
+from infercast.forecast.day.fleet import Replica, Replicas, fixed, run_fleet
 from infercast.forecast.day.policies import Autoscaler, Autoscaling, scheduled
 from infercast.forecast.day.startup import start_up
 from infercast.forecast.day.traffic import made_up_day, parse_profile, traffic_of
@@ -75,7 +75,10 @@ def test_steps_end_where_as_many_leave_as_come(curve):
 def test_steps_agree_with_a_simulation_of_every_request(deployment, curve, count):
     traffic = wave(day(rate=0.62 * curve.full_rate * count, hours=0.4), minutes=12.0)
     steps = replace(traffic, window=10.0)
-    done = run_fleet(Replica(curve, 10.0), steps.load(np.ones(traffic.arrivals.size)), fixed(count))
+    curves = {1: curve}
+    if count > 1:
+        curves[count] = learn_curve(replicas_of(deployment, count), day(), parse_slo(SLO), count)
+    done = run_fleet(Replicas(curves, 10.0), steps.load(np.ones(traffic.arrivals.size)), fixed(count))
     stepped = float((done.attained * steps.counts).sum() / steps.counts.sum())
     served = replicas_of(deployment, count).serve(traffic.between(0.0, 3600.0)).clients
     simulated = attainment(served, parse_slo(SLO))

@@ -10,6 +10,7 @@ from infercast.forecast.command.advice import Advice, Advised
 from infercast.forecast.command.explain import Explained, Served
 from infercast.forecast.command.flags import IGNORED, NOT_MODELLED, UNKNOWN, Flag
 from infercast.forecast.command.trials import Effect
+from infercast.report.decision import LIMIT_COLUMNS, cost_rows, limit_cells, slo_title
 from infercast.report.forecast import forecast_dict
 from infercast.report.layout import facts, grid, section, styled
 from infercast.report.memory import fit_dict, render_fit
@@ -36,9 +37,20 @@ def render_explained(explained: Explained) -> list[RenderableType]:
         fixes = [(each.label, _caution(each.answers, each.gpus)) for each in explained.would_fit]
         return [*parts, section("It would start with one of these", facts(fixes))] if fixes else parts
     parts.append(section("Forecast", grid(_FORECAST_COLUMNS, [_row(each) for each in explained.served])))
+    parts += _decisions(explained)
     if explained.advised is not None:
         parts += _render_advice(explained, explained.advised)
     return parts
+
+
+def _decisions(explained: Explained) -> list[RenderableType]:
+    """Whether the promise holds under each load, and what it costs under the last."""
+    parts: list[RenderableType] = []
+    for each in explained.served:
+        if (verdict := each.forecast.verdict) is not None:
+            name = "" if len(explained.served) == 1 else f", {each.load.name} load"
+            parts.append(section(f"{slo_title(verdict)}{name}", grid(LIMIT_COLUMNS, limit_cells(verdict))))
+    return [*parts, section("Cost", facts(cost_rows(explained.served[-1].forecast)))]
 
 
 def _about(explained: Explained) -> list[tuple[str, str]]:

@@ -116,8 +116,8 @@ def _effort(plan: Plan) -> str:
     counts = {stage: plan.count(stage) for stage in Stage}
     return (
         f"{plan.num_candidates:,} candidates: {counts[Stage.REFUSED]:,} do not fit, {counts[Stage.BOUND]:,} ruled out "
-        f"by bounds, {counts[Stage.ESTIMATED]:,} by a quick estimate, {counts[Stage.SCREENED]:,} by a short simulation; "
-        f"{counts[Stage.SIMULATED]:,} simulated in full"
+        f"by bounds, {counts[Stage.ESTIMATED]:,} by a quick estimate, {counts[Stage.SCREENED]:,} by a short "
+        f"simulation; {counts[Stage.SIMULATED]:,} simulated in full"
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.command.explain import Explained, explain_command, light_and_heavy
+from infercast.forecast.slo import parse_slo
 from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
 TEXT = (
@@ -97,3 +98,15 @@ def test_names_that_are_not_known() -> None:
         explain_command("vllm serve qwen3-0.6b", "h2000")
     with pytest.raises(InputError):
         explain_command("vllm serve no-such-model", "h200-sxm")
+
+
+def test_with_a_promise_its_headroom_counts() -> None:
+    workload = synthetic_workload(rate=30, count=150, input_lengths=300, output_lengths="uniform:20:60")
+    text = "vllm serve qwen3-0.6b --max-num-seqs 8 --max-model-len 4k"
+    found = explain_command(text, "h200-sxm", workload, slo=parse_slo("ttft_p99<100ms,tpot_p95<5ms"))
+    assert found.served[0].forecast.verdict is not None
+    assert found.advised is not None
+    rooms = [each for each in found.advised.ranked[0].effects if each.name == "SLO headroom"]
+    assert len(rooms) == 1
+    assert rooms[0].gain > 0
+    assert found.advised.ranked[0].change.axis == "max_num_seqs"

@@ -10,6 +10,7 @@ import typer
 
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
+from infercast.cli.options.decision import Decided, slo_of, tariff_of
 from infercast.cli.options.engine import is_given
 from infercast.cli.options.groups import Deployed, Served, takes
 from infercast.cli.options.printed import Json, print_result
@@ -28,7 +29,7 @@ USUAL_TRIALS = 24
 """For the bar: about as many settings are tried."""
 
 
-@takes(Served, Deployed, only=OF_COMMAND)
+@takes(Served, Decided, Deployed, only=OF_COMMAND)
 def command(
     context: typer.Context,
     words: Annotated[
@@ -60,6 +61,7 @@ def command(
     text = text_of(words[0], sys.stdin.read() if words == ["-"] else None) if len(words) == 1 else shlex.join(words)
     if not text.strip():
         raise InputError("there is no command to explain; give one in quotes, a file, or - for standard input")
+    slo, tariff = slo_of(given), tariff_of(given)
     engine = engine_named(given["engine"])
     reading = read_flags(the_command(text, engine.commands, service).words, engine)
     context.params |= {"model": reading.model, "max_model_len": reading.settings.get("max_model_len")}
@@ -78,6 +80,8 @@ def command(
             gpu,
             workload if said else None,
             like=workload,
+            slo=slo,
+            tariff=tariff,
             service=service,
             advice=advice,
             host=host,

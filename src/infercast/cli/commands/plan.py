@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from math import ceil
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from infercast.cli import outputs
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
-from infercast.cli.options.engine import is_given
+from infercast.cli.options.engine import is_given, note
 from infercast.cli.options.groups import Served, takes
 from infercast.cli.options.printed import Json, print_result
 from infercast.cli.options.workers import Working, workers_of
@@ -25,6 +27,7 @@ from infercast.forecast.plan.search import plan
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK
 from infercast.report.plan import plan_dict, render_plan
+from infercast.report.plan_files.folder import check_folder, write_plan
 from infercast.serve import Workload
 from infercast.serve.workload.synthetic import redrawn
 
@@ -77,6 +80,13 @@ def command(
     pcie_topology: options.PcieTopology = None,
     api_server: options.ApiServer = True,
     predictor: options.PredictorName = "learned",
+    out: Annotated[
+        Path | None,
+        outputs.of_file("--out", metavar="DIR", help="Also write what to run next: commands, manifests, tables."),
+    ] = None,
+    force: Annotated[
+        bool, outputs.of_file("--force", metavar="", help="Write into a folder that is not empty.")
+    ] = False,
     as_json: Json = False,
     **given: Any,
 ) -> None:
@@ -95,6 +105,8 @@ def command(
     slo = slo_of(given)
     if slo is None:
         raise InputError('a plan needs a promise to keep: --slo "ttft_p99<1s,tpot_p95<40ms", say')
+    if out is not None:
+        check_folder(out, force=force)
     names = options.comma_list("--gpu", gpu)
     tariff = tariff_of(given)
     prices = [tariff.price(each) for each in names]
@@ -130,6 +142,11 @@ def command(
         say, count = with_counts(tell)
         with workers_of(given, count) as workers:
             found = plan(question, workers, say)
+    if out is not None:
+        again = outputs.command_line("--out").replace(" --force", "")
+        written = write_plan(found, out, again, force=force)
+        if not as_json:
+            note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
     print_result(as_json, plan_dict, render_plan, found)
 
 

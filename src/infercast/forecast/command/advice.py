@@ -1,6 +1,6 @@
 """Advice on a command: each setting around it tried with the same requests, ranked by what users would gain.
 
-A change counts where it is more than chance (four draws of requests, served before and after it) and, where other
+A change counts where it is more than chance (draws of requests that are served before and after it) and, where other
 kernels run, more than their estimates may be off. What changes the model's answers or the number of GPUs is told, and
 never put into the command that is recommended.
 """
@@ -14,8 +14,19 @@ from typing import Any
 from infercast.errors import InfercastError
 from infercast.forecast.command.changes import Change, changes_around
 from infercast.forecast.command.point import Point, Timers
-from infercast.forecast.command.trials import Effect, Load, Trial, differs, effects, try_further, try_point
+from infercast.forecast.command.trials import (
+    DRAWS,
+    HEADROOM,
+    Effect,
+    Load,
+    Trial,
+    differs,
+    effects,
+    try_further,
+    try_point,
+)
 from infercast.forecast.memory import Fit
+from infercast.serve import Workload
 
 LEAST_GAIN = 0.002
 """Of the mean over all numbers, below which a change is not worth its place in a command."""
@@ -38,8 +49,18 @@ class Advice:
 
     @property
     def gain(self) -> float:
-        """The mean gain over all numbers, as a logarithm."""
-        return sum(each.gain for each in self.effects) / max(1, len(self.effects))
+        """The mean gain over all numbers, as a logarithm; the headroom of a promise counts as much as all others."""
+        rooms, others = (
+            [each.gain for each in self.effects if (each.name == HEADROOM) is which] for which in (True, False)
+        )
+        means = [sum(gains) / len(gains) for gains in (rooms, others) if gains]
+        return sum(means) / max(1, len(means))
+
+    @property
+    def worst(self) -> float:
+        """The largest loss: of the headroom of what is promised, or of any number where nothing is."""
+        judged = [each.gain for each in self.effects if each.name == HEADROOM] or [each.gain for each in self.effects]
+        return min(judged, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +88,8 @@ def advise(
     """Try every change around a point that fits."""
     deployment = point.deploy()
     draws = [load.draws(timers.system(deployment).pools[0].replica) for load in loads]
-    base = try_point(deployment, draws, timers)
-    try_further(base, draws)
+    base = try_point(deployment, draws, timers, most=DRAWS)
+    draws = _telling_first(draws, base)
     found: list[Advice] = []
     quiet: list[str] = []
     refused: list[tuple[str, str]] = []
@@ -103,12 +124,23 @@ def advise(
     )
 
 
+def _telling_first(draws: Sequence[list[Workload]], base: Trial) -> list[list[Workload]]:
+    """The draws of each load with the one first in which requests wait longest: what a limit does shows there."""
+    ordered = []
+    for number, of_load in enumerate(draws):
+        longest = [float(seen.ttft.max()) for seen in base.seen[number]]
+        order = sorted(range(len(of_load)), key=lambda at: -longest[at])
+        base.seen[number] = [base.seen[number][at] for at in order]
+        ordered.append([of_load[at] for at in order])
+    return ordered
+
+
 def _combine(
     point: Point,
     base: Trial,
     ranked: Sequence[Advice],
     loads: Sequence[Load],
-    draws: Sequence[Sequence[Any]],
+    draws: Sequence[Sequence[Workload]],
     timers: Timers,
 ) -> tuple[dict[str, Any], Advice | None]:
     """Add one change after the other, best first, as long as users gain and nothing gets much worse."""
@@ -121,16 +153,14 @@ def _combine(
             continue
         values = {**applied, **change.values}
         try:
-            trial = try_point(point.changed(values).deploy(), draws, timers)
+            trial = try_point(point.changed(values).deploy(), draws, timers, most=DRAWS)
         except InfercastError:
             continue
-        try_further(trial, draws)
         kernels = change.kernels or (best is not None and best.change.kernels)
         label = change.label if best is None else f"{best.change.label}, {change.label}"
         both = Change("together", values, label, kernels)
         now = Advice(both, tuple(effects(base, trial, loads, kernels=kernels)))
-        worst = min((each.gain for each in now.effects), default=0.0)
-        if now.gain > (0.0 if best is None else best.gain) + LEAST_GAIN and worst > -TRADE:
+        if now.worst > -TRADE and now.gain > (0.0 if best is None else best.gain) + LEAST_GAIN:
             applied, best = values, now
             axes.add(change.axis)
     return applied, best

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from infercast.engines.registry import AnyEngine, engine_named
@@ -21,8 +21,10 @@ from infercast.forecast.command.trials import Load
 from infercast.forecast.deploy import GpuSource, load_device
 from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
 from infercast.forecast.memory import Fit
+from infercast.forecast.money import Tariff
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
+from infercast.forecast.slo import Slo
 from infercast.forecast.system import System
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
@@ -81,6 +83,8 @@ def explain_command(
     workload: Workload | None = None,
     *,
     like: Workload | None = None,
+    slo: Slo | None = None,
+    tariff: Tariff | None = None,
     service: str | None = None,
     engine: str | None = None,
     advice: bool = True,
@@ -92,7 +96,8 @@ def explain_command(
     """Explain a command line, a ``docker run``, a compose file or a Kubernetes manifest; the text is never executed.
 
     Without a ``workload``, requests ``like`` these random ones (or the usual ones) come at a light and at a heavy rate.
-    Of several commands in a text, ``service`` names one. ``given`` goes to `deploy` as it is.
+    What is promised (``slo``) is held against the forecast, and advice is ranked by its headroom. Of several commands
+    in a text, ``service`` names one. ``given`` goes to `deploy` as it is.
     """
     chosen = engine_named(engine)
     pasted = the_command(text, chosen.commands, service)
@@ -116,12 +121,13 @@ def explain_command(
         )
     system = timers.system(deployment)
     capacity = capacity_of(system, load)
-    loads = light_and_heavy(load, capacity) if workload is None else [Load("as asked", workload)]
+    loads = light_and_heavy(load, capacity, slo) if workload is None else [Load("as asked", workload, slo)]
     served = []
     for each in loads:
         tell(f"{each.name} load")
-        forecast = simulate_system(system, each.workload)
-        served.append(Served(each, forecast, forecast_intervals(forecast)))
+        forecast = replace(simulate_system(system, each.workload), tariff=tariff or Tariff())
+        intervals = forecast_intervals(forecast)
+        served.append(Served(each, forecast if slo is None else forecast.promised(slo, intervals), intervals))
     meanings = explain_flags(point, reading, fit, deployment)
     advised = advise(point, fit, loads, timers, tell) if advice else None
     notes += _notes(pasted, fit, chosen)
@@ -148,13 +154,13 @@ def capacity_of(system: System, workload: Workload) -> float:
     return len(pool.engines.replicas) * full_rate(pool.replica, workload)
 
 
-def light_and_heavy(like: Workload, capacity: float) -> list[Load]:
+def light_and_heavy(like: Workload, capacity: float, slo: Slo | None = None) -> list[Load]:
     """Random requests at shares of what can be served."""
     if like.drawn is None:
         raise InputError("the requests of a light and a heavy load must be drawn; give a workload to have it served")
     drawn = {each.name: getattr(like.drawn, each.name) for each in fields(like.drawn)}
     return [
-        Load(name, synthetic_workload(**{**drawn, "rate": float(f"{share * capacity:.2g}")}))
+        Load(name, synthetic_workload(**{**drawn, "rate": float(f"{share * capacity:.2g}")}), slo)
         for name, share in LOADS.items()
     ]
 

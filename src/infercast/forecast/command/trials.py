@@ -1,10 +1,14 @@
-"""A point served with the same draws of requests as others, and by how much two of them differ beyond chance."""
+"""A point served with the same draws of requests as others, and by how much two of them differ beyond chance.
+
+Requests of all draws are summed up together: a percentile of four runs. What chance does to the ratio of two points is
+told by leaving out one draw after the other (the jackknife), which also works where a queue builds up in one of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import hypot, sqrt
+from math import hypot, inf, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,23 +18,52 @@ from infercast.engines.deployment import Deployment
 from infercast.forecast.command.point import Timers
 from infercast.forecast.intervals.luck import APART
 from infercast.forecast.intervals.redraw import redraw
-from infercast.forecast.intervals.results import chance_in, results_of
+from infercast.forecast.intervals.results import chance_of
 from infercast.forecast.intervals.uncertainty import MEASURED, Uncertainty, uncertainty_of
+from infercast.forecast.slo import QUANTITIES, Slo
 from infercast.forecast.system import System, busiest
 from infercast.serve import Replica, Workload
+from infercast.serve.fleet.served import Served
 
 Array = npt.NDArray[Any]
 
-DRAWS, REQUESTS = 4, 200
+DRAWS, REQUESTS = 4, 300
 """Each point is served with so many draws of so many requests."""
-STUDENT = 3.182
-"""Standard errors on either side that hold 95 % of the mean of four draws."""
+STUDENT = 2.353
+"""Standard errors on either side that hold 90 %, where the error is known from four draws."""
 LEAST = 0.02
 """Nobody changes a setting for less."""
-WATCHED = {"TTFT p50": 1, "TTFT p99": 4, "TPOT p50": 6, "TPOT p99": 9}
-"""Where each is in a row of `results_of`."""
-THROUGHPUT, AT_THROUGHPUT = "output tokens/s", 20
-"""Watched as well where requests do not come at a rate of their own."""
+PERCENTILES = {
+    "TTFT p50": ("ttft", 0.5),
+    "TTFT p99": ("ttft", 0.99),
+    "TPOT p50": ("tpot", 0.5),
+    "TPOT p99": ("tpot", 0.99),
+}
+"""What two points are compared by."""
+THROUGHPUT, HEADROOM = "output tokens/s", "SLO headroom"
+"""Beside them, where requests wait for each other, and where something is promised: the smallest limit / forecast."""
+
+
+class Seen(NamedTuple):
+    """What the requests of one draw saw, or those of several."""
+
+    ttft: Array
+    tpot: Array
+    end_to_end: Array
+    rate: float
+    """Output tokens a second."""
+
+    @staticmethod
+    def of(served: Served) -> Seen:
+        """One draw."""
+        duration = float(served.last_token.max() - served.sent_at.min())
+        return Seen(served.ttft, served.tpot, served.end_to_end, float(served.num_output.sum()) / duration)
+
+    @staticmethod
+    def together(draws: Sequence[Seen]) -> Seen:
+        """Several draws as one."""
+        ttft, tpot, whole = (np.concatenate(values) for values in zip(*(each[:3] for each in draws), strict=True))
+        return Seen(ttft, tpot, whole, sum(each.rate for each in draws) / len(draws))
 
 
 class Load(NamedTuple):
@@ -38,21 +71,41 @@ class Load(NamedTuple):
 
     name: str
     workload: Workload
+    slo: Slo | None = None
+    """What is promised, if anything."""
 
-    @property
-    def watched(self) -> dict[str, int]:
-        """What two points are compared by."""
-        own_rate = self.workload.rate is not None or self.workload.concurrency is None
-        return WATCHED if own_rate else {**WATCHED, THROUGHPUT: AT_THROUGHPUT}
+    def numbers(self, seen: Seen) -> dict[str, float]:
+        """What points are compared by; without TPOT where no request has a second token."""
+        found = {
+            name: float(np.percentile(values, 100 * fraction))
+            for name, (kind, fraction) in PERCENTILES.items()
+            if (values := getattr(seen, kind)).size
+        }
+        if self.workload.concurrency is not None:
+            found[THROUGHPUT] = seen.rate
+        if self.slo is not None:
+            found[HEADROOM] = _headroom(seen, self.slo)
+        return found
 
     def draws(self, replica: Replica) -> list[Workload]:
         """Further draws of the same requests; of requests that are given, the first ones."""
-        drawn = self.workload.drawn
+        seed = 0 if self.workload.drawn is None else self.workload.drawn.seed
         count = min(len(self.workload.requests), REQUESTS)
-        seeds = [(0 if drawn is None else drawn.seed) + APART * number for number in range(DRAWS)]
-        found = [redraw(self.workload, replica, seed=seed, count=count) for seed in seeds]
+        seeds = [seed + APART * number for number in range(DRAWS)]
+        found = [redraw(self.workload, replica, seed=each, count=count) for each in seeds]
         given = replace(self.workload, requests=self.workload.requests[: DRAWS * REQUESTS])
         return [each for each in found if each is not None] or [given]
+
+
+def _headroom(seen: Seen, slo: Slo) -> float:
+    """The smallest limit / what requests saw."""
+    rooms = []
+    for limit in slo.limits:
+        values: Array = getattr(seen, QUANTITIES[limit.quantity])
+        if values.size:
+            value = values.mean() if limit.percentile is None else np.percentile(values, limit.percentile)
+            rooms.append(limit.seconds / max(float(value), 1e-12))
+    return min(rooms, default=inf)
 
 
 class Effect(NamedTuple):
@@ -75,57 +128,52 @@ class Effect(NamedTuple):
         """Positive where it is better; nothing where it may be noise."""
         if not self.is_real:
             return 0.0
-        return self.change if self.name == THROUGHPUT else -self.change
+        return self.change if self.name in (THROUGHPUT, HEADROOM) else -self.change
 
 
 @dataclass(slots=True)
 class Trial:
-    """One point, and what it did with each draw of each load."""
+    """One point, and what requests saw of it in each draw of each load."""
 
-    deployment: Deployment
     system: System
-    results: list[list[Array]]
-    """Of each load, of each draw that was served so far."""
+    seen: list[list[Seen]]
     uncertainty: Uncertainty
-    chances: list[Array]
-    """Of each load, what the luck of ranks adds."""
+    """How far its kernels may be off."""
 
 
-def try_point(deployment: Deployment, draws: Sequence[Sequence[Workload]], timers: Timers) -> Trial:
-    """Serve the first draw of each load."""
+def try_point(deployment: Deployment, draws: Sequence[Sequence[Workload]], timers: Timers, most: int = 1) -> Trial:
+    """Serve the first draws of each load, ``most`` of them."""
     system = timers.system(deployment)
-    results: list[list[Array]] = []
-    chances: list[Array] = []
+    seen: list[list[Seen]] = []
     uncertainty = Uncertainty(0.0, 0.0)
     for of_load in draws:
-        run = system.serve(of_load[0])
-        results.append([results_of(run.clients)])
-        chances.append(chance_in(run.clients))
-        uncertainty = uncertainty_of(deployment, busiest(run.records[0]), MEASURED)
-    return Trial(deployment, system, results, uncertainty, chances)
+        runs = [system.serve(each) for each in of_load[:most]]
+        seen.append([Seen.of(run.clients) for run in runs])
+        uncertainty = uncertainty_of(deployment, busiest(runs[0].records[0]), MEASURED)
+    return Trial(system, seen, uncertainty)
 
 
 def try_further(trial: Trial, draws: Sequence[Sequence[Workload]]) -> None:
     """Serve the other draws, too."""
-    for number, of_load in enumerate(draws):
-        served = trial.results[number]
-        served += [results_of(trial.system.serve(each).clients) for each in of_load[len(served) :]]
+    for of_load, seen in zip(draws, trial.seen, strict=True):
+        seen += [Seen.of(trial.system.serve(each).clients) for each in of_load[len(seen) :]]
 
 
 def effects(before: Trial, after: Trial, loads: Sequence[Load], *, kernels: bool) -> list[Effect]:
-    """What differs between two points, draw by draw; ``kernels``: whether they run different ones."""
+    """What differs between two points; ``kernels``: whether they run different ones."""
     found = []
-    for number, load in enumerate(loads):
-        pairs = zip(before.results[number], after.results[number], strict=False)
-        ratios = np.log(np.array([second / first for first, second in pairs]))
-        for name, at in load.watched.items():
-            change = float(ratios[:, at].mean())
-            if not np.isfinite(change):
-                continue
-            if len(ratios) > 1:
-                noise = STUDENT * float(ratios[:, at].std(ddof=1)) / sqrt(len(ratios))
+    for load, first, second in zip(loads, before.seen, after.seen, strict=True):
+        whole = _ratios(load, first, second)
+        count = len(first)
+        left_out = [
+            _ratios(load, first[:at] + first[at + 1 :], second[:at] + second[at + 1 :]) for at in range(count)
+        ] if count > 1 else []  # fmt: skip
+        for name, change in whole.items():
+            if left_out:
+                parts = np.array([each[name] for each in left_out])
+                noise = STUDENT * sqrt((count - 1) / count * float(np.square(parts - parts.mean()).sum()))
             else:
-                noise = float(before.chances[number][at])
+                noise = _luck_of_ranks(name, first[0])
             if kernels:
                 noise = hypot(noise, _estimates(before, name), _estimates(after, name))
             found.append(Effect(load.name, name, change, noise))
@@ -134,14 +182,27 @@ def effects(before: Trial, after: Trial, loads: Sequence[Load], *, kernels: bool
 
 def differs(before: Trial, after: Trial, loads: Sequence[Load]) -> bool:
     """Whether the first draws show anything at all."""
+    pairs = zip(loads, before.seen, after.seen, strict=True)
     return any(
-        abs(float(np.log(after.results[number][0][at] / before.results[number][0][at]))) > LEAST / 2
-        for number, load in enumerate(loads)
-        for at in load.watched.values()
-        if np.isfinite(before.results[number][0][at])
+        abs(change) > LEAST / 2
+        for load, first, second in pairs
+        for change in _ratios(load, first[:1], second[:1]).values()
     )
+
+
+def _ratios(load: Load, before: Sequence[Seen], after: Sequence[Seen]) -> dict[str, float]:
+    """Logarithms of the ratios of what two points are compared by."""
+    first, second = (load.numbers(Seen.together(each)) for each in (before, after))
+    return {name: log(second[name] / first[name]) for name in first if 0 < first[name] < inf}
+
+
+def _luck_of_ranks(name: str, seen: Seen) -> float:
+    """What is left open of a percentile of given requests, which have no other draws."""
+    kind, fraction = PERCENTILES.get(name, ("ttft", 0.99))
+    return 0.0 if name == THROUGHPUT else chance_of(getattr(seen, kind), fraction)
 
 
 def _estimates(trial: Trial, name: str) -> float:
     """How far the kernels behind a number may be off."""
-    return trial.uncertainty.prompts if name.startswith("TTFT") else trial.uncertainty.decodes
+    prompts, decodes, _ = trial.uncertainty
+    return prompts if name.startswith("TTFT") else max(prompts, decodes) if name == HEADROOM else decodes

@@ -7,7 +7,7 @@ The step is taken backwards (the rate of leaving is that of its end), so that lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,26 @@ class FleetRun:
     use_of_limits: Array
 
 
-def run_fleet(replica: Replica, load: Array, scaler: Scaler, first: float = 0.0) -> FleetRun:
+class Replicas:
+    """Replicas of fleets of several sizes: what one of many does is taken from the largest that was simulated."""
+
+    def __init__(self, curves: Mapping[int, LoadCurve], step: float) -> None:
+        self._by_size = [(size, Replica(curve, step)) for size, curve in sorted(curves.items())]
+
+    def of(self, count: int) -> Replica:
+        """One of so many."""
+        return [replica for size, replica in self._by_size if size <= count][-1]
+
+    def look(self, name: str, in_system: Array, counts: Array) -> Array:
+        """``attained`` or ``use_of_limits`` of many steps, each with so many replicas."""
+        found = np.empty(in_system.size)
+        for size, replica in self._by_size:
+            chosen = counts >= size
+            found[chosen] = getattr(replica, name)(in_system[chosen])
+        return found
+
+
+def run_fleet(replicas: Replicas, load: Array, scaler: Scaler, first: float = 0.0) -> FleetRun:
     """Step through a day; ``first`` are requests in the system at its beginning."""
     ready: list[int] = []
     paid: list[int] = []
@@ -75,15 +94,16 @@ def run_fleet(replica: Replica, load: Array, scaler: Scaler, first: float = 0.0)
     total, arrived = first, float(load[0]) if load.size else 0.0
     for step, rate in enumerate(load.tolist()):
         serving, costing = scaler(step, arrived, total)
-        number = replica.after(total / serving, rate / serving)
+        number = replicas.of(serving).after(total / serving, rate / serving)
         total, arrived = serving * number, rate
         ready.append(serving)
         paid.append(costing)
         numbers.append(number)
-    in_system = np.array(numbers)
+    in_system, counts = np.array(numbers), np.array(ready)
     # Requests that arrive in a step meet what is there between its beginning and its end.
     met = (np.concatenate([[first / ready[0]], in_system[:-1]]) + in_system) / 2
-    return FleetRun(np.array(ready), np.array(paid), in_system, replica.attained(met), replica.use_of_limits(met))
+    attained, use = (replicas.look(name, met, counts) for name in ("attained", "use_of_limits"))
+    return FleetRun(counts, np.array(paid), in_system, attained, use)
 
 
 def fixed(count: int) -> Scaler:

@@ -21,7 +21,7 @@ from infercast.forecast.plan.candidate import Candidate
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 
-ROUGH_TOKENS = 2048
+ROUGH_TOKENS = 4096
 """Tokens of the largest step that a quick estimate asks for."""
 
 

@@ -17,19 +17,22 @@ SURE = 1.1
 """A headroom by the quick estimate at which a candidate is simulated for its place on the front."""
 MOST = 6
 """Candidates that are simulated for it."""
+SAME = 1.02
+"""Times that differ by less are the same."""
 ALIKE = 0.05
 """Two points whose times differ by less are one."""
 
 
-def front_of(rows: Sequence[Row]) -> list[Row]:
-    """Of rows that keep the SLO, the cheapest first."""
+def front_of(rows: Sequence[Row], winner: Row | None = None) -> list[Row]:
+    """Of rows that keep the SLO, the cheapest first; the winner is among them, and of those like it no other."""
 
     def point(row: Row) -> Point:
         figures = row.figures
         assert figures is not None
         return _money(row.cost, row.gpus), figures.ttft.p50, 0.0 if figures.tpot is None else figures.tpot.p50
 
-    return _undominated(sorted(rows, key=lambda row: (point(row), str(row.candidate))), point)
+    ordered = sorted(rows, key=lambda row: (point(row)[0], row is not winner, point(row), str(row.candidate)))
+    return _undominated(ordered, point, SAME)
 
 
 def likely_front(options: Sequence[Option], most: float) -> list[Candidate]:
@@ -49,12 +52,12 @@ def likely_front(options: Sequence[Option], most: float) -> list[Candidate]:
     return [thinned[number].candidate for number in sorted(chosen) if number < len(thinned)]
 
 
-def _undominated(ordered: Sequence[Each], point: Callable[[Each], Point]) -> list[Each]:
-    """Those that none before them, which are no dearer, equals or beats in everything."""
+def _undominated(ordered: Sequence[Each], point: Callable[[Each], Point], same: float = 1.0) -> list[Each]:
+    """Those that none before them, which are no dearer, equals or beats in everything, to within a factor."""
     kept: list[tuple[Point, Each]] = []
     for each in ordered:
         mine = point(each)
-        if not any(all(theirs <= own for theirs, own in zip(other, mine, strict=True)) for other, _ in kept):
+        if not any(all(theirs <= own * same for theirs, own in zip(other, mine, strict=True)) for other, _ in kept):
             kept.append((mine, each))
     return [each for _, each in kept]
 

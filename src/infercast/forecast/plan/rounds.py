@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from math import inf
 
 from infercast.errors import InfercastError
@@ -26,12 +26,12 @@ SHORT = 200
 PROMISING = 0.9
 """A headroom in a short simulation from which on the whole workload is simulated. Short runs are mostly too good: of
 120 candidates, the lowest of those that then kept their SLO had 1.02."""
-AT_ONCE = 4
-"""Candidates of a portion."""
+CLOSE = 0.88
+"""A headroom from which on other settings may make up for what is missing ..."""
+MOST_CLOSE = 3
+"""... of so many kinds of replicas."""
 PAIR = 2
 """Candidates whose whole simulations are asked for at once, where the first that holds ends the search."""
-OF_A_KIND = 2
-"""Candidates of a portion that differ in settings alone."""
 
 
 @dataclass
@@ -47,8 +47,10 @@ class Rounds:
     def screen(self, options: Sequence[Option]) -> list[Option]:
         """Those that a short simulation finds promising, the best first."""
         asked = [option for option in options if option.candidate not in self.rows]
-        self._say(f"{len(asked)} short simulations")
-        kept = []
+        if asked:
+            self._say(f"{len(asked)} short simulations")
+        known = [option for option in options if option.candidate in self.rows]
+        kept = [(room, each) for each in known if (room := self.rows[each.candidate].headroom or 0.0) >= PROMISING]
         for option, room in zip(asked, self.workers.map(partial(short, question=self.question), asked), strict=True):
             reason = f"a short simulation has a headroom of {room:.2f}"
             self.rows[option.candidate] = Row(option.candidate, Stage.SCREENED, option.cost, None, room, reason)
@@ -60,7 +62,8 @@ class Rounds:
         """The whole workload on each of them."""
         asked = list(candidates)
         new = [each for each in dict.fromkeys(asked) if not self._is_done(each)]
-        self._say(f"{len(new)} simulations")
+        if new:
+            self._say(f"{len(new)} simulations")
         for row in self.workers.map(partial(evaluate, question=self.question), new):
             self.rows[row.candidate] = row
         return [self.rows[each] for each in asked]
@@ -99,38 +102,40 @@ def short(option: Option, question: Question) -> float:
         return 0.0
 
 
-def climb(rounds: Rounds, options: Sequence[Option], value: Callable[[Candidate], float]) -> float:
+def climb(
+    rounds: Rounds, options: Sequence[Option], value: Callable[[Candidate], float], hopeless: float = HOPELESS
+) -> float:
     """Go up from the lowest value that is not hopeless to the first at which a candidate keeps the SLO; returns it.
 
-    At each value the likeliest candidates are simulated, first shortly; where they come close, so are others like them.
+    At each value one candidate of every kind is simulated, first shortly; kinds that come close, with other settings.
     """
-    hopeful = [option for option in options if option.guess.headroom >= HOPELESS]
+    hopeful = [option for option in options if option.guess.headroom >= hopeless]
     hopeful.sort(key=lambda option: (value(option.candidate), -option.guess.headroom, str(option.candidate)))
     for level, group in groupby(hopeful, key=lambda option: value(option.candidate)):
-        waiting = list(group)
-        for _ in range(2):
-            chosen = _diverse(waiting)
-            waiting = [option for option in waiting if option not in chosen]
-            promising = rounds.screen(chosen)
-            for first in range(0, len(promising), PAIR):
-                found = rounds.simulate(option.candidate for option in promising[first : first + PAIR])
-                if any(row.holds for row in found):
-                    return level
-            if not promising:
-                break
+        kinds: dict[Candidate, list[Option]] = {}
+        for option in group:
+            kinds.setdefault(option.candidate.stem, []).append(option)
+        promising = rounds.screen([each[0] for each in kinds.values()])
+        if _first_that_holds(rounds, promising):
+            return level
+        close = [option.candidate for option in promising if _room(rounds, option) >= CLOSE]
+        others = [option for each in close[:MOST_CLOSE] for option in kinds[each.stem][1:]]
+        if _first_that_holds(rounds, rounds.screen(others)):
+            return level
     return inf
 
 
-def _diverse(options: Sequence[Option]) -> list[Option]:
-    """The first of them, not too many of one kind."""
-    counts: dict[Candidate, int] = {}
-    chosen = []
-    for option in options:
-        stem = option.candidate.stem
-        counts[stem] = counts.get(stem, 0) + 1
-        if counts[stem] <= OF_A_KIND:
-            chosen.append(option)
-    return list(islice(chosen, AT_ONCE))
+def _first_that_holds(rounds: Rounds, options: Sequence[Option]) -> bool:
+    """Simulate one pair after the other until one of them keeps the SLO."""
+    for first in range(0, len(options), PAIR):
+        found = rounds.simulate(option.candidate for option in options[first : first + PAIR])
+        if any(row.holds for row in found):
+            return True
+    return False
+
+
+def _room(rounds: Rounds, option: Option) -> float:
+    return rounds.rows[option.candidate].headroom or 0.0
 
 
 def halve(rounds: Rounds, options: Sequence[Option], value: Callable[[Option], float], most: int) -> None:

@@ -12,18 +12,21 @@ from infercast.forecast.plan.bounds import lengths_of
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.evaluate import evaluate
 from infercast.forecast.plan.front import front_of, likely_front
+from infercast.forecast.plan.nearest import nearest_of
 from infercast.forecast.plan.pools import pool_options
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Nearest, Plan, Row, Stage
 from infercast.forecast.plan.rounds import Rounds, climb, halve
-from infercast.forecast.plan.space import Option, Stem, look_at, stems_of
-from infercast.forecast.plan.words import changes_of, nearest_of, notes_of, why_lost, why_none
+from infercast.forecast.plan.space import HOPELESS, Option, Stem, look_at, stems_of
+from infercast.forecast.plan.words import changes_of, notes_of, why_lost, why_none
 from infercast.forecast.plan.workers import Executor, Serial
 
 WAVE = 16
 """Stems that are estimated before the next look at what the best of them would cost."""
 SURE = 1.25
 """A headroom by the quick estimate at which a candidate is all but sure to keep the SLO."""
+LIKELY = 0.98
+"""A headroom by the quick estimate from which on the best of other GPUs is looked for."""
 REACH = 2.0
 """Candidates that cost more than so many times the best are not looked at: nobody wants them on a front."""
 FEW = 6
@@ -46,10 +49,11 @@ def plan(question: Question, workers: Executor | None = None, tell: Callable[[st
     _simulate(rounds, options)
     best = _best(rounds)
     if best is not None and not question.goal.finds_rate:
-        rounds.simulate(likely_front(options, REACH * _price(best)))
+        _rivals(rounds, options, best)
+        rounds.simulate([*_like(best.candidate, options), *likely_front(options, REACH * _price(best))])
         best = _best(rounds)
     held = [row for row in rounds.rows.values() if row.holds]
-    front, runner_up = front_of(held), _runner_up(rounds, best)
+    front, runner_up = front_of(held, best), _runner_up(rounds, best)
     closely = dict.fromkeys(row.candidate for row in (*([best] if best else []), *front, *_some(runner_up)))
     rounds.look_closely(closely)
     best, runner_up = _again(rounds, best), _again(rounds, runner_up)
@@ -112,6 +116,19 @@ def _simulate(rounds: Rounds, options: list[Option]) -> None:
                 rounds.rows[option.candidate] = replace(row, rate=rate)
 
 
+def _rivals(rounds: Rounds, options: Sequence[Option], best: Row) -> None:
+    """The best of every other kind of GPU, as far as the quick estimate tells: what a lower price would change."""
+    known, question = rounds.question.goal.known, rounds.question
+    if known is None:
+        return
+    mine, most = {pool.gpu for pool in best.candidate.pools}, REACH * question.goal.value(best)
+    for gpu in question.gpus:
+        if gpu not in mine:
+            own = [each for each in options if {pool.gpu for pool in each.candidate.pools} == {gpu}]
+            near = [each for each in own if known(question, each.candidate) <= most]
+            climb(rounds, near, partial(known, question), LIKELY)
+
+
 def _bisect(rounds: Rounds, candidate: Candidate, low: float, high: float) -> float | None:
     """The most requests a second that keep the SLO, between these multiples of the rate; None if not even the least."""
 
@@ -149,6 +166,12 @@ def _best(rounds: Rounds) -> Row | None:
     goal = rounds.question.goal
     held = [row for row in rounds.rows.values() if row.holds]
     return min(held, key=lambda row: (goal.value(row), -(row.headroom or 0.0), str(row.candidate)), default=None)
+
+
+def _like(candidate: Candidate, options: Sequence[Option]) -> list[Candidate]:
+    """The same with other settings: they cost as much, and one may keep more room."""
+    same = [each.candidate for each in options if each.guess.headroom >= HOPELESS]
+    return [each for each in same if each.stem == candidate.stem and each.replicas == candidate.replicas]
 
 
 def _runner_up(rounds: Rounds, best: Row | None) -> Row | None:

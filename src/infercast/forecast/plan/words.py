@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from infercast.forecast.plan.question import Question
-from infercast.forecast.plan.result import Nearest, Row, Stage
-from infercast.forecast.plan.rounds import Rounds
-from infercast.forecast.plan.space import Option
-from infercast.forecast.slo import Limit, Slo
+from infercast.forecast.plan.result import Row, Stage
 from infercast.units import format_seconds
 
-CLOSEST = 3
-"""Candidates that are simulated where none keeps the SLO, to say how close it is."""
 SURE = 0.9
 """Odds below which it is said what better ones cost."""
-MARGIN = 1.02
-"""Limits that just do are written with so much room."""
 
 
 def named(row: Row) -> str:
@@ -64,7 +57,7 @@ def changes_of(question: Question, best: Row, held: Sequence[Row], most: float |
         found += _surer(best, held)
         mine = {pool.gpu for pool in best.candidate.pools}
         others = dict[str, Row]()
-        for row in sorted(held, key=lambda each: each.cost or 0.0):
+        for row in sorted(held, key=lambda each: (each.cost or 0.0, -(each.headroom or 0.0), str(each.candidate))):
             gpus = {pool.gpu for pool in row.candidate.pools}
             if not gpus & mine and len(gpus) == 1:
                 others.setdefault(gpus.pop(), row)
@@ -113,39 +106,6 @@ def why_none(question: Question, rows: Sequence[Row]) -> str:
         best = max(ruled_out, key=lambda row: row.headroom or 0.0)
         return f"None of these GPUs can do it within {within}; of the best, {best.candidate.gpu}: {best.reason}."
     return f"No candidate keeps up with {question.rate:.3g} requests/s within {within}."
-
-
-def nearest_of(
-    rounds: Rounds, options: Sequence[Option], most_rate: Callable[[Rounds, Row], float | None]
-) -> tuple[Nearest, ...]:
-    """The tightest SLO that can be had at this rate, and the rate at which this one can."""
-    ranked = sorted(options, key=lambda option: (-option.guess.headroom, option.cost or 0.0, str(option.candidate)))
-    if not ranked:
-        return ()
-    tried = sorted(rounds.simulate(each.candidate for each in ranked[:CLOSEST]), key=lambda row: -(row.headroom or 0.0))
-    seen = [row for row in rounds.look_closely([tried[0].candidate]) if row.figures is not None]
-    if not seen:
-        return ()
-    found = []
-    best = max(seen, key=lambda row: (_steady(row), row.headroom or 0.0))
-    if best.figures is not None and best.figures.state != "overloaded":
-        reached = Slo(tuple(_loosened(limit, MARGIN / best.figures.headroom) for limit in rounds.question.slo.limits))
-        found.append(Nearest(best, f"{named(best)} keeps {reached} at this rate, for {money(best.cost)}."))
-    rate = most_rate(rounds, best)
-    if rate is not None:
-        found.append(
-            Nearest(best, f"{named(best)} keeps this SLO up to {rate:.3g} requests/s, for {money(best.cost)}.")
-        )
-    return tuple(found)
-
-
-def _steady(row: Row) -> bool:
-    return row.figures is not None and row.figures.state != "overloaded"
-
-
-def _loosened(limit: Limit, factor: float) -> Limit:
-    """A limit that is so many times as long, if that is longer, in three digits."""
-    return Limit(limit.quantity, limit.percentile, float(f"{limit.seconds * max(1.0, factor):.3g}"))
 
 
 def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
