@@ -84,14 +84,19 @@ def _render_prices(gpu: str) -> RenderableType:
 
 
 def gpu_dict(gpu: Gpu) -> dict[str, Any]:
-    """One GPU as plain data, in SI units, and what providers ask for it in dollars an hour."""
+    """One GPU as plain data, in SI units."""
+    return asdict(gpu)
+
+
+def priced_gpu_dict(gpu: Gpu) -> dict[str, Any]:
+    """The same, and what providers ask for it in dollars an hour."""
     from infercast.forecast.price_list import PRICES, offers_of  # noqa: PLC0415 - lists of machines do without
 
     prices = [
         {"provider": provider, "date": date, **{kind: entry.get(kind) for kind in PRICES}}
         for provider, date, entry in offers_of(gpu.name)
     ]
-    return {**asdict(gpu), "usd_per_hour": prices}
+    return {**gpu_dict(gpu), "usd_per_hour": prices}
 
 
 def _formats(gpu: Gpu) -> tuple[str, str, str]:
