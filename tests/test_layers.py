@@ -45,6 +45,7 @@ LIBRARIES = {
     "pandas": {"fit", "measure", "forecast"},
     "pyarrow": {"measure"},
     "matplotlib": {"report"},
+    "ray": {"forecast"},
     "torch": {"measure"},
     "triton": {"measure"},
     "vllm": {"measure"},

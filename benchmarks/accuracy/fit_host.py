@@ -29,8 +29,9 @@ from infercast.forecast.deploy import deploy
 from infercast.measure.host import CONFIG
 from infercast.serve import Request, Workload, simulate
 from infercast.serve.step import StepShape
-from infercast.validate.compare import deployment_of, quantile
+from infercast.validate.compare import deployment_of
 from infercast.validate.measured import WARM_UP, MeasuredRun, read_measured
+from infercast.validate.summaries import quantile
 
 NAMES = (
     "wake", "prompt_step", "piece_layer", "eager_step", "eager_kernel",

@@ -18,9 +18,12 @@ import numpy as np
 from infercast.forecast.intervals.intervals import LEVEL, responses
 from infercast.forecast.intervals.uncertainty import HOST_SPREAD, uncertainty_of
 from infercast.serve import simulate
-from infercast.validate.compare import chances_of, deployment_of, quantile, summary_of
+from infercast.validate.compare import deployment_of
 from infercast.validate.measured import WARM_UP, MeasuredFile, read_measured
+from infercast.validate.summaries import chances_of, measured_summary, summary_of
 
+COUNTED = [0, 2, 3, 5]
+"""TTFT p50 and p99, TPOT p50 and throughput, on which the spread was chosen."""
 SPREADS = np.arange(0.02, 0.301, 0.005)
 
 
@@ -36,9 +39,8 @@ def values_of(measured: MeasuredFile, model_config: Path | None) -> np.ndarray:
             continue
         about = uncertainty_of(deployment, record)
         moved = responses(before, about, lambda engine, run=run: summary_of(simulate(engine, run.workload)))
-        seen = [quantile(run.ttft, 0.5), quantile(run.ttft, 0.99), quantile(run.tpot, 0.5)]
-        errors = np.log(np.array([*seen, run.output_tokens_per_second]) / summary_of(record))
-        rows.append(np.stack([errors, *moved, chances_of(record)], axis=1))
+        errors = np.log(measured_summary(run) / summary_of(record))
+        rows.append(np.stack([errors, *moved, chances_of(record)], axis=1)[COUNTED])
     return np.concatenate(rows)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UnknownNameError,
         UnsupportedModelError,
     )
+    from infercast.forecast.command.explain import Explained, explain_command
     from infercast.forecast.day.day import DayPlan, plan_day
     from infercast.forecast.deploy import deploy, load_model
     from infercast.forecast.estimate import estimate
@@ -60,6 +61,7 @@ _HOMES = {
     "DoesNotFitError": "errors",
     "EngineSettings": "engines.vllm.settings",
     "Estimate": "predict.estimate",
+    "Explained": "forecast.command.explain",
     "FileFormatError": "errors",
     "Fit": "forecast.memory",
     "Forecast": "forecast.result",
@@ -89,6 +91,7 @@ _HOMES = {
     "estimate": "forecast.estimate",
     "estimate_step": "forecast.explain.kernels",
     "estimate_variants": "forecast.variants",
+    "explain_command": "forecast.command.explain",
     "explain_run": "forecast.explain.breakdown",
     "fit_memory": "forecast.memory",
     "forecast_disaggregated": "forecast.simulate",
@@ -123,6 +126,7 @@ __all__ = [
     "DoesNotFitError",
     "EngineSettings",
     "Estimate",
+    "Explained",
     "FileFormatError",
     "Fit",
     "Forecast",
@@ -152,6 +156,7 @@ __all__ = [
     "estimate",
     "estimate_step",
     "estimate_variants",
+    "explain_command",
     "explain_run",
     "fit_memory",
     "forecast_disaggregated",

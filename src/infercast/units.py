@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 MILLI = 1e-3
 MICRO = 1e-6
@@ -11,6 +12,23 @@ MIB = 1024**2
 GIB = 1024**3
 GIGA = 1e9
 TERA = 1e12
+
+
+def whole_number(text: str) -> int:
+    """A whole number as people write it: ``32k`` is 32,000, ``32K`` is 32,768, ``1.5m`` is 1,500,000."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT])", text.strip())
+    if match is None:
+        try:
+            return int(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a whole number such as 8192, 8k (8,000) or 8K (8,192)") from None
+    number, unit = match.groups()
+    power = "kmgt".index(unit.lower()) + 1
+    if unit.islower():
+        return int(float(number) * 1000**power)
+    if "." in number:
+        raise ValueError(f"{text!r}: {unit} means {1024**power:,}, which takes no decimals; {unit.lower()} does")
+    return int(number) << 10 * power
 
 
 def format_seconds(seconds: float) -> str:

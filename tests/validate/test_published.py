@@ -164,7 +164,16 @@ def test_the_command(table: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -
     code, out, _ = call(path, "--predictor", "roofline", "--json")
     assert code == 0
     result = json.loads(out)
-    assert set(result) == {"runs", "by_gpu", "by_model", "by_layout", "by_source", "summary", "interval_level"}
+    assert set(result) == {
+        "runs",
+        "by_gpu",
+        "by_model",
+        "by_layout",
+        "by_source",
+        "summary",
+        "interval_level",
+        "reliability",
+    }
     assert result["summary"]["runs"] == 1
     assert set(result["summary"]["ttft"]) == {"count", "median", "mean", "p90", "bias", "interval_coverage"}
     low, high = result["runs"][0]["ttft_ms"]["interval"]
@@ -174,4 +183,4 @@ def test_the_command(table: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -
     assert "Absolute error by layout" in out
     code, _, err = call(path, "--gpu", "l4")
     assert code == 2
-    assert "takes only --predictor, --host and --json" in err
+    assert "takes only --predictor, --host, --plot and --json" in err

@@ -68,7 +68,7 @@ def make_app(asked: str | None) -> typer.Typer:
 
 def load_command(name: str) -> Callable[..., Any]:
     """The function behind a command."""
-    module = importlib.import_module(f"infercast.cli.commands.{TOGETHER.get(name, name)}")
+    module = importlib.import_module(f"infercast.cli.commands.{TOGETHER.get(name, name).replace('-', '_')}")
     command: Callable[..., Any] = getattr(module, name if name in TOGETHER else "command")
     return command
 

@@ -48,3 +48,37 @@ def runs_bar(doing: str, total: int) -> Iterator[Callable[[str], None] | None]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(doing, total=total)
         yield lambda label: bar.update(task, advance=1, description=label)
+
+
+@contextmanager
+def stages_bar() -> Iterator[Callable[[str], None] | None]:
+    """What to tell about work of unknown length: what it is at; shown after a while, None if piped."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where a bar is shown
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task, start = bar.add_task("", total=None, visible=False), time.monotonic()
+
+        def tell(doing: str) -> None:
+            bar.update(task, description=doing, visible=time.monotonic() - start > PATIENCE)
+
+        yield tell
+
+
+def with_counts(
+    tell: Callable[[str], None] | None,
+) -> tuple[Callable[[str], None] | None, Callable[[int, int], None] | None]:
+    """What to tell of each part of the work as it begins, and of how much of it is done; None if nobody listens."""
+    if tell is None:
+        return None, None
+    doing = [""]
+
+    def say(words: str) -> None:
+        doing[0] = words
+        tell(words)
+
+    return say, lambda done, total: tell(f"{doing[0]}: {done} of {total} done")

@@ -9,6 +9,10 @@ OLD_NAMES = {"price": "estimate"}
 """Commands that have another name since; 1.0 goes without the old ones."""
 COMMANDS = {
     "simulate": "Simulate a served workload: TTFT, TPOT, throughput, load, and where GPU time goes.",
+    "plan": "Find the deployment that keeps an SLO at the least cost: GPUs, layout, replicas, formats and settings.",
+    "explain-command": (
+        "Explain a command that starts an engine: every flag, what fits, a forecast, and advice by simulated gain."
+    ),
     "kernels": "Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes.",
     "diagnose": "Rank kernels by what users would gain if each were as good as the best of its shape.",
     "tune": "Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.",

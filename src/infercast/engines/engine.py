@@ -100,6 +100,45 @@ class Flags(NamedTuple):
     """Flags that change a forecast and are not modelled, with what they are about."""
 
 
+class Commands(NamedTuple):
+    """How the engine is started and asked: words of command lines, images, and what others call it."""
+
+    serve: Sequence[str] = ()
+    """Words that start its server, before the model; none of an engine without one."""
+    module: str = ""
+    """The server as a module of Python, as ``python -m`` takes it."""
+    bench: Sequence[str] = ()
+    """Words that start its own benchmark of a server."""
+    image: str = ""
+    """Its container, without a tag; flags follow at once."""
+    tag: str = "latest"
+    """The tag of a release; ``{version}`` stands for its number."""
+    image_words: Sequence[str] = ()
+    """What the names of containers that hold it have in them."""
+    environment: str = ""
+    """How the names of its environment variables begin."""
+    port: int = 8000
+    """Where its server listens."""
+    health: str = "/health"
+    """The path that answers once it serves."""
+    short: Mapping[str, str] = {}
+    """Short flags, without the dash, by the long ones."""
+    other_meaning: Collection[str] = ()
+    """Flags that change nothing, whose names mean something else in our own commands."""
+    unmodelled: Mapping[str, str] = {}
+    """Flags that our own commands do not know, with what they are about."""
+    disaggregated: Mapping[str, str] = {}
+    """The flag that joins a prefill pool and a decode pool, and its value for each role."""
+    elsewhere: Mapping[str, str] = {}
+    """Its names in the systems that start it."""
+    several_nodes: Mapping[str, Sequence[str]] = {}
+    """Flags of each node of a replica over several: of ``stages``, of ``copies``, and of ``others`` than the first."""
+    on_the_fly: Mapping[str, str] = {}
+    """Formats of weights that it makes from any checkpoint, and the flag's value for each."""
+
+
+NO_COMMANDS = Commands()
+
 Asked = TypeVar("Asked", bound=Settings)
 Filled = TypeVar("Filled", bound=Resolved)
 
@@ -118,6 +157,7 @@ class Engine(Generic[Asked, Filled]):
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
     names: Names
     flags: Flags
+    commands: Commands = NO_COMMANDS
 
     settings_type: type[Asked]
     settings_from: Callable[[Mapping[str, Any], Tell], dict[str, Any]]

@@ -16,7 +16,7 @@ from infercast.forecast.pools import link_run, pool_run
 from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import State, find_state, judged
 from infercast.forecast.steady import SteadyState, find_steady
-from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, system_of, two_pools
+from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
 from infercast.serve import Workload
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import receiving
@@ -70,14 +70,18 @@ def simulate_system(
     watch: Sequence[Sequence[Watcher]] = (),
     progress: Progress | None = None,
     steady: bool = False,
+    run: Run | None = None,
 ) -> Forecast:
-    """Simulate a workload; ``watch``: for each pool one watcher a replica, told of its steps."""
+    """Simulate a workload; ``watch``: for each pool one watcher a replica, told of its steps.
+
+    ``run``: what the system did with the workload, where it has been asked already.
+    """
     if not isinstance(workload, Workload):
         raise InputError(
             f"a simulation needs a workload, not {_short(workload)}; infercast.synthetic_workload, read_trace and "
             "workload_from_requests make one"
         )
-    run = system.serve(workload, watch, progress)
+    run = run or system.serve(workload, watch, progress)
     steady_state = find_steady(run.clients, workload)
     state = _state(system, workload, run.clients, steady_state)
     steady_state = judged(steady_state, state)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from math import erf, inf, log, log10, sqrt
+from math import inf, log, log10
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import InputError
-from infercast.forecast.intervals.uncertainty import EIGHTY
+from infercast.forecast.intervals.odds import odds_within, slower_by
 from infercast.forecast.latency import FRACTIONS, NAMES, Percentiles
 from infercast.serve import Record
 from infercast.serve.fleet.served import Served
@@ -154,8 +154,8 @@ def headroom(forecast: Forecast, slo: Slo) -> float:
 def odds(forecast: Forecast, slo: Slo, intervals: Intervals | None = None) -> float:
     """The probability that all limits hold, from the 80 % intervals of the forecast, worked out if not given.
 
-    Around each number is a log-normal distribution with these ends. All limits of one run are off together, because
-    one GPU and one host make them all, so the least likely limit decides.
+    Around each number is a distribution with these ends, whose shape was found on measured runs (docs/odds.md). All
+    limits of one run are off together, because one GPU and one host make them all, so the least likely limit decides.
     """
     if intervals is None:
         from infercast.forecast.intervals.intervals import forecast_intervals  # noqa: PLC0415 - it imports results
@@ -168,7 +168,7 @@ def limit_odds(forecast: Forecast, limit: Limit, intervals: Intervals) -> float:
     """The probability that one limit holds."""
     value = value_of(forecast, limit)
     ends = interval_of(forecast, limit, intervals)
-    return 1.0 if ends is None else chance_below(limit.seconds, value, *ends)
+    return 1.0 if ends is None else chance_below(limit.seconds, value, *ends, slower=_slower(forecast))
 
 
 def _keeps_up(forecast: Forecast, intervals: Intervals) -> float:
@@ -177,21 +177,22 @@ def _keeps_up(forecast: Forecast, intervals: Intervals) -> float:
     if saturation is None:
         return 1.0
     low, high = (rate / forecast.requests_per_second for rate in intervals.requests_per_second)
-    capacity = saturation.capacity
-    return 1.0 - chance_below(saturation.offered, capacity, capacity * low, capacity * high)
+    # A rate of at least what is offered is a time between requests of at most that.
+    time = 1 / saturation.capacity
+    return chance_below(1 / saturation.offered, time, time / high, time / low, slower=_slower(forecast))
 
 
-def chance_below(limit: float, value: float, low: float, high: float) -> float:
-    """The probability of less than ``limit`` where ``value`` is the median and 80 % lie between ``low`` and ``high``.
+def _slower(forecast: Forecast) -> float:
+    return slower_by([pool.deployment for pool in forecast.pools], forecast.workload)
 
-    Each side is log-normal by itself.
+
+def chance_below(limit: float, value: float, low: float, high: float, *, slower: float = 0.0) -> float:
+    """The probability of at most ``limit`` where ``value`` is forecast and 80 % lie between ``low`` and ``high``.
+
+    Each side has its own width; ``slower`` moves the middle (`odds_within`).
     """
-    if limit == value:
-        return 0.5
-    spread = log(high / value) if limit > value else log(value / low)
-    if spread <= 0:
-        return 1.0 if limit > value else 0.0
-    return 0.5 * (1.0 + erf(EIGHTY * log(limit / value) / spread / sqrt(2.0)))
+    room = log(limit / value)
+    return float(odds_within(room, log(high / value) if room >= 0 else log(value / low), slower))
 
 
 def value_of(forecast: Forecast, limit: Limit) -> float:

@@ -18,6 +18,7 @@ from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulat
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
 from infercast.serve.loop import Progress, Watcher
+from infercast.serve.step import StepTimer
 
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
 """What a pool of replicas does."""
@@ -111,11 +112,17 @@ class System(NamedTuple):
         return Run((tuple(done.prefill), tuple(done.decode)), _clients_of(done), done)
 
 
-def system_of(deployment: Deployment, router: str | None = None) -> System:
-    """All replicas of a deployment; ``router`` names the load balancer before several, that of the engine if not."""
-    if router is not None and deployment.layout.data == 1:
+def system_of(
+    deployment: Deployment, router: str | None = None, *, instances: int = 1, timer: StepTimer | None = None
+) -> System:
+    """All replicas of a deployment; ``router`` names the load balancer before several, that of the engine if not.
+
+    There are ``instances`` of the deployment, each for itself. ``timer`` is one that was made for it before.
+    """
+    if router is not None and instances * deployment.layout.data == 1:
         raise InputError(f"router {router!r} has no meaning for one replica; deploy with data_parallel_size=N")
-    return System((_pool(deployment, router or deployment.engine.load_balancer),))
+    chosen = router or deployment.engine.load_balancer
+    return System((_pool(deployment, chosen, instances=instances, timer=timer),))
 
 
 def replicas_of(deployment: Deployment, count: int) -> System:
@@ -130,8 +137,12 @@ def two_pools(
     instances: tuple[int, int] = (1, 1),
     link: str = DEFAULT_LINK,
     router: str = PROXY_ROUTER,
+    timers: tuple[StepTimer | None, StepTimer | None] = (None, None),
 ) -> System:
-    """A prefill pool and a decode pool of the same model, joined by a network or by NVLink within a node."""
+    """A prefill pool and a decode pool of the same model, joined by a network or by NVLink within a node.
+
+    ``timers`` are those that were made for the two deployments before.
+    """
     if prefill.model.name != decode.model.name or prefill.model.cache_dtype != decode.model.cache_dtype:
         raise InputError(
             f"both pools must serve one model with one KV-cache format, not {prefill.model.name} "
@@ -141,11 +152,13 @@ def two_pools(
         if count < 1:
             raise InputError(f"{role}_instances must be at least 1, not {count}")
     wire = link_between(prefill, decode, link, instances)
-    plans = zip((prefill, decode), (PREFILL, DECODE), instances, strict=True)
-    return System(tuple(_pool(each, router, role, count) for each, role, count in plans), link, wire)
+    plans = zip((prefill, decode), (PREFILL, DECODE), instances, timers, strict=True)
+    return System(tuple(_pool(each, router, role, count, timer) for each, role, count, timer in plans), link, wire)
 
 
-def _pool(deployment: Deployment, router: str, role: str = BOTH, instances: int = 1) -> ServingPool:
+def _pool(
+    deployment: Deployment, router: str, role: str = BOTH, instances: int = 1, timer: StepTimer | None = None
+) -> ServingPool:
     layout, lockstep = deployment.layout, deployment.shares_experts
     count = instances * layout.data
     if count > MOST_ENGINES:
@@ -157,7 +170,7 @@ def _pool(deployment: Deployment, router: str, role: str = BOTH, instances: int 
             "instance, or instances without data parallelism"
         )
     shared = deployment.engine.shared_seconds(deployment) if lockstep else None
-    engines = Pool(same_engines(deployment.replica(), count), router, lockstep, shared)
+    engines = Pool(same_engines(deployment.replica(timer), count), router, lockstep, shared)
     return ServingPool(deployment, engines, role, instances)
 
 

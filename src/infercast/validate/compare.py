@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings
 from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.intervals.intervals import half_widths
-from infercast.forecast.intervals.results import chance_of
+from infercast.forecast.intervals.odds import slower_by
 from infercast.forecast.intervals.uncertainty import uncertainty_of
 from infercast.hardware import gpu_from_driver_name
 from infercast.serve import Record, Replica, simulate
@@ -23,6 +21,7 @@ from infercast.validate.dummy_weights import with_dummy_weights
 from infercast.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 from infercast.validate.parts import Comparison, FileParts, Parts, parts_of
 from infercast.validate.scatter import Scatter, scatter_of
+from infercast.validate.summaries import chances_of, measured_summary, summary_of
 
 SET_BELOW = 0.8
 """An engine with fewer KV blocks than this share of what fits was told how many, though its file may not say so."""
@@ -39,6 +38,10 @@ class RunComparison:
     ttft_p99: Comparison
     tpot_p50: Comparison | None
     output_tokens_per_second: Comparison
+    ttft_p95: Comparison | None = None
+    tpot_p95: Comparison | None = None
+    slower: float = 0.0
+    """How much slower than forecast the middle of what such a run shows is (`slower_by`)."""
     scatter: Scatter | None = None
     """Request by request."""
     parts: Parts | None = None
@@ -136,7 +139,7 @@ def validate(
             if run.kind == WARM_UP:
                 continue
             widths = _half_widths(before, deployment, run, record)
-            runs.append(_compare(measured, run, record, widths))
+            runs.append(_compare(measured, run, record, widths, slower_by([deployment], run.workload)))
     return Validation(tuple(runs), tuple(kv_blocks), num_stalled)
 
 
@@ -181,27 +184,6 @@ def deployment_of(
     return deployment
 
 
-def quantile(values: npt.NDArray[Any], fraction: float) -> float:
-    """The value at that rank without interpolation, as the measured summaries have it."""
-    ranked = np.sort(values)
-    return float(ranked[min(ranked.size - 1, int(ranked.size * fraction))])
-
-
-def summary_of(record: Record) -> npt.NDArray[Any]:
-    """TTFT p50 and p99, TPOT p50 (not a number where nobody has a second token) and output tokens a second."""
-    tpot, duration = record.tpot, float(record.last_token.max() - record.sent_at.min())
-    middle = quantile(tpot, 0.5) if tpot.size else np.nan
-    return np.array(
-        [quantile(record.ttft, 0.5), quantile(record.ttft, 0.99), middle, record.num_output.sum() / duration]
-    )
-
-
-def chances_of(record: Record) -> npt.NDArray[Any]:
-    """What chance adds to the uncertainty of each of these."""
-    tpot = chance_of(record.tpot, 0.5) if record.tpot.size else 0.0
-    return np.array([chance_of(record.ttft, 0.5), chance_of(record.ttft, 0.99), tpot, 0.0])
-
-
 def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, record: Record) -> list[float]:
     """How far each of these may be off; the engine is as it was before the run."""
     uncertainty = uncertainty_of(deployment, record)
@@ -211,17 +193,24 @@ def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, rec
     return widths
 
 
-def _compare(measured: MeasuredFile, run: MeasuredRun, record: Record, widths: list[float]) -> RunComparison:
+def _compare(
+    measured: MeasuredFile, run: MeasuredRun, record: Record, widths: list[float], slower: float
+) -> RunComparison:
     """Percentiles and throughput of one run, both sides by the same definitions."""
-    ttft_p50, ttft_p99, tpot_p50, rate = summary_of(record).tolist()
+    both = zip(measured_summary(run).tolist(), summary_of(record).tolist(), widths, strict=True)
+    pairs = [Comparison(*each) for each in both]
+    ttft_p50, ttft_p95, ttft_p99, tpot_p50, tpot_p95, rate = pairs
     return RunComparison(
         file=measured.path.name,
         kind=run.kind,
         label=run.label,
-        ttft_p50=Comparison(quantile(run.ttft, 0.5), ttft_p50, widths[0]),
-        ttft_p99=Comparison(quantile(run.ttft, 0.99), ttft_p99, widths[1]),
-        tpot_p50=Comparison(quantile(run.tpot, 0.5), tpot_p50, widths[2]) if record.tpot.size else None,
-        output_tokens_per_second=Comparison(run.output_tokens_per_second, rate, widths[3]),
+        ttft_p50=ttft_p50,
+        ttft_p95=ttft_p95,
+        ttft_p99=ttft_p99,
+        tpot_p50=tpot_p50 if record.tpot.size else None,
+        tpot_p95=tpot_p95 if record.tpot.size else None,
+        output_tokens_per_second=rate,
+        slower=slower,
         scatter=scatter_of(run, record),
         parts=parts_of(run, record),
     )

@@ -12,11 +12,10 @@ from math import exp
 
 import numpy as np
 
+from infercast.forecast.intervals.odds import is_at_once
 from infercast.serve import Record
 from infercast.validate.measured import MeasuredRun
 
-AT_ONCE = 0.05
-"""Requests sent within so many seconds form a static batch."""
 LEAST_PROMPTS = 1024
 """With fewer prompt tokens in all, launching them takes longer than computing them on any GPU."""
 
@@ -73,7 +72,7 @@ def parts_of(run: MeasuredRun, record: Record) -> Parts:
     """Everything there is to tell about one run."""
     arrivals = np.array([request.arrival for request in run.workload.requests])
     num_input = sum(request.num_input for request in run.workload.requests)
-    if float(np.ptp(arrivals)) > AT_ONCE:
+    if not is_at_once(run.workload):
         return Parts(is_static=False, num_input=num_input)
     measured = float((arrivals + run.ttft).max() - arrivals.min())
     predicted = float(record.first_token.max() - record.sent_at.min())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from infercast.bundled import read_data
-from infercast.engines.engine import Engine, Names
+from infercast.engines.engine import Commands, Engine, Names
 from infercast.engines.vllm.block_size import default_block_size
 from infercast.engines.vllm.expert_defaults import EXPERT_LAUNCHES
 from infercast.engines.vllm.expert_padding import expert_multiples
@@ -78,6 +78,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         load_balancer="vllm",
         names=Names(**read_data("engines/vllm/names.toml")),
         flags=FLAGS,
+        commands=Commands(**read_data("engines/vllm/commands.toml")),
         settings_type=EngineSettings,
         settings_from=settings_of,
         bounds=BOUNDS,

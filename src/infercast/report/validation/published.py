@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.intervals.intervals import LEVEL
 from infercast.report.layout import grid, section, styled
+from infercast.report.validation.reliability import reliability_dict, render_reliability
 from infercast.units import MILLI, format_percent
 from infercast.validate.parts import Comparison
 from infercast.validate.published.compare import PublishedComparison, Summary, summarise
 from infercast.validate.published.table import PublishedRun
+from infercast.validate.reliability import reliability_of_published
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,7 +40,7 @@ def render_published(compared: Sequence[PublishedComparison]) -> list[Renderable
     if refused:
         parts.append(section("Not simulated", styled("\n".join(refused))))
     parts += [section(f"Absolute error by {name}", _group_grid(name, compared)) for name in GROUPS]
-    return parts
+    return [*parts, render_reliability([reliability_of_published(compared)])]
 
 
 def published_dict(compared: Sequence[PublishedComparison]) -> dict[str, Any]:
@@ -52,6 +54,7 @@ def published_dict(compared: Sequence[PublishedComparison]) -> dict[str, Any]:
             for name in GROUPS
         },
         "interval_level": LEVEL,
+        "reliability": reliability_dict(reliability_of_published(compared)),
         "summary": {**_summaries(compared), "runs": len(compared)},
     }
 

@@ -9,9 +9,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from infercast.report.layout import grid, section
+from infercast.report.validation.reliability import orders_dict, reliability_groups, render_orders, render_reliability
 from infercast.units import MILLI, format_percent
 from infercast.validate.compare import RunComparison, Validation
 from infercast.validate.parts import Comparison
+from infercast.validate.reliability import orders_of, reliability_of
 
 QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
 TITLES = ("TTFT p50", "TTFT p99", "TPOT p50", "tokens/s")
@@ -30,6 +32,8 @@ def render_validation(validation: Validation) -> list[RenderableType]:
         section("Which part is off: median error", _parts_grid(validation)),
         section(f"Median absolute error{left_out}", medians),
         section("Measured values inside the 80 % intervals of forecasts", _coverage_grid(validation)),
+        render_reliability(reliability_of(validation.runs)),
+        render_orders(orders_of(validation.runs)),
     ]
 
 
@@ -96,7 +100,7 @@ def _render_file(validation: Validation, name: str, blocks: Comparison | None) -
 
 def validation_dict(validation: Validation) -> dict[str, Any]:
     """The same as plain data; errors are fractions."""
-    files = validation.file_parts()
+    files, promises = validation.file_parts(), reliability_of(validation.runs)
     idle = [abs(each.idle_ttft) for each in files if each.idle_ttft is not None]
     return {
         "runs": [_run_dict(run) for run in validation.runs],
@@ -111,6 +115,8 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
             }
             for each in files
         ],
+        "reliability": reliability_groups(promises),
+        "rank_correlation": orders_dict(orders_of(validation.runs)),
         "summary": {
             "ttft_p50_ape_median": validation.median_ape("ttft_p50"),
             "ttft_p99_ape_median": validation.median_ape("ttft_p99"),
@@ -124,6 +130,7 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
             "kv_blocks_ape_max": max((pair.ape for _, pair in validation.kv_blocks if pair), default=None),
             "interval_coverage": validation.coverage(*QUANTITIES),
             **{f"{quantity}_interval_coverage": validation.coverage(quantity) for quantity in QUANTITIES},
+            "reliability_worst": promises[0].worst,
             "runs": len(validation.runs),
             "stalled_runs": validation.num_stalled,
         },

@@ -17,6 +17,7 @@ from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InfercastError
 from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.intervals.intervals import system_half_widths
+from infercast.forecast.intervals.odds import slower_by
 from infercast.forecast.intervals.uncertainty import uncertainty_of
 from infercast.forecast.system import busiest, system_of
 from infercast.models.spec import ModelConfig
@@ -47,6 +48,8 @@ class PublishedComparison:
     output_tokens_per_second: Comparison | None = None
     problem: str = ""
     """Why there is no forecast."""
+    slower: float = 0.0
+    """How much slower than forecast the middle of what such a run shows is (`slower_by`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,4 +171,4 @@ def _compare(run: PublishedRun, deployment: Deployment) -> PublishedComparison:
         for name, value, width in zip(QUANTITIES, predicted.tolist(), widths.tolist(), strict=True)
     )
     ttft, tpot, end_to_end, rate = pairs
-    return PublishedComparison(run, ttft, tpot, end_to_end, rate)
+    return PublishedComparison(run, ttft, tpot, end_to_end, rate, slower=slower_by([deployment], run.workload))

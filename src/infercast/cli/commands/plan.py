@@ -1,0 +1,185 @@
+"""``infercast plan``: the deployment that keeps a promise to users at the least cost."""
+
+from __future__ import annotations
+
+from math import ceil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from infercast.cli import outputs
+from infercast.cli.options import shared as options
+from infercast.cli.options import workload as served
+from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
+from infercast.cli.options.engine import is_given, note
+from infercast.cli.options.groups import Served, takes
+from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.workers import Working, workers_of
+from infercast.cli.progress import stages_bar, with_counts
+from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
+from infercast.engines.settings import read_setting
+from infercast.errors import InputError
+from infercast.forecast.plan.axes import AXES, Axis, setting_axis
+from infercast.forecast.plan.objectives import OBJECTIVES
+from infercast.forecast.plan.question import ENGINE_SETTINGS, Question
+from infercast.forecast.plan.search import plan
+from infercast.forecast.slo import Slo
+from infercast.forecast.system import DEFAULT_LINK
+from infercast.report.plan import plan_dict, render_plan
+from infercast.report.plan_files.folder import check_folder, write_plan
+from infercast.serve import Workload
+from infercast.serve.workload.synthetic import redrawn
+
+USUAL_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
+"""What is chosen from where nobody says."""
+ANY = "any"
+WEIGHTS = (None, "fp8", "int4")
+"""What any format of weights means: the checkpoint's, 8 bits, 4 bits."""
+STAYS, MOST_REQUESTS = 5.0, 5000
+"""A run is so many times as long as a request stays that just keeps the SLO, within so many requests."""
+
+
+@takes(Served, Decided, Working)
+def command(
+    context: typer.Context,
+    model: options.Model,
+    gpu: Annotated[
+        list[str], typer.Option("--gpu", metavar="GPU,GPU", help="What to choose from: names or your own TOML files.")
+    ] = list(USUAL_GPUS),  # noqa: B006 - read only
+    max_gpus: Annotated[int, typer.Option("--max-gpus", metavar="N", help="Most GPUs in all.")] = 8,
+    budget: Annotated[float | None, of_decision("--budget", metavar="X", help="Most dollars an hour.")] = None,
+    objective: Annotated[
+        str, of_decision("--objective", metavar="NAME", help=f"What to look for: {', '.join(OBJECTIVES)}.")
+    ] = "cost",
+    least_odds: Annotated[
+        float,
+        of_decision("--odds", metavar="P", help="How sure the SLO must be to hold, such as 0.9; 0: by the forecast."),
+    ] = 0.0,
+    quantization: Annotated[
+        list[str], typer.Option("--quantization", "-q", metavar="T,T", help="Weights: none, fp8, int4, ... or any.")
+    ] = ["none"],  # noqa: B006 - read only
+    kv_cache_dtype: Annotated[
+        list[str], options.of_engine("--kv-cache-dtype", metavar="T,T", help="auto, bf16, fp8, or any.")
+    ] = ["auto"],  # noqa: B006 - read only
+    engine: Annotated[
+        list[str], options.of_engine("--engine", metavar="NAME,NAME", help="Engines with their versions.")
+    ] = [DEFAULT_ENGINE],  # noqa: B006 - read only
+    vary: Annotated[
+        list[str],
+        options.of_engine("--vary", metavar="NAME=V,V", help="A setting of the engine to try with these values."),
+    ] = [],  # noqa: B006 - read only
+    max_model_len: options.MaxModelLen = None,
+    disaggregate: Annotated[
+        bool, typer.Option("--disaggregate", metavar="", help="Look at prefill pools with decode pools, too.")
+    ] = False,
+    network: Annotated[
+        str, typer.Option("--network", metavar="NAME", help="Between nodes; none: no engine spans two.")
+    ] = DEFAULT_LINK,
+    link: Annotated[str, typer.Option("--link", metavar="NAME", help="Between two pools.")] = DEFAULT_LINK,
+    pcie_topology: options.PcieTopology = None,
+    api_server: options.ApiServer = True,
+    predictor: options.PredictorName = "learned",
+    out: Annotated[
+        Path | None,
+        outputs.of_file("--out", metavar="DIR", help="Also write what to run next: commands, manifests, tables."),
+    ] = None,
+    force: Annotated[
+        bool, outputs.of_file("--force", metavar="", help="Write into a folder that is not empty.")
+    ] = False,
+    as_json: Json = False,
+    **given: Any,
+) -> None:
+    """Find the deployment that keeps an SLO at the least cost: GPUs, layout, replicas, formats and settings.
+
+    For example:
+
+      infercast plan llama-3.1-8b --rate 20 --slo "ttft_p99<1s,tpot_p95<40ms"
+
+      infercast plan llama-3.3-70b --rate 20 --slo "ttft_p99<1s,tpot_p95<40ms" --gpu h100-sxm,b200-sxm --max-gpus 16
+      --quantization any --odds 0.9
+
+      infercast plan deepseek-v3.1 --rate 20 --slo "ttft_p99<2s,tpot_p95<50ms" --gpu h200-sxm --max-gpus 32
+      --disaggregate
+    """
+    slo = slo_of(given)
+    if slo is None:
+        raise InputError('a plan needs a promise to keep: --slo "ttft_p99<1s,tpot_p95<40ms", say')
+    if out is not None:
+        check_folder(out, force=force)
+    names = options.comma_list("--gpu", gpu)
+    tariff = tariff_of(given)
+    prices = [tariff.price(each) for each in names]
+    if objective == "cost" or budget is not None:
+        for name, price in zip(names, prices, strict=True):
+            if price is None:
+                raise InputError(tariff.unknown(name))
+    chosen = tuple(engine_named(each).name for each in options.comma_list("--engine", engine))
+    question = Question(
+        model=model,
+        workload=_long_enough(context, served.workload_of(context), slo),
+        slo=slo,
+        gpus=tuple(names),
+        engines=chosen,
+        prices=tuple(None if price is None else price.per_hour for price in prices),
+        max_gpus=max_gpus,
+        budget=budget,
+        quantizations=_formats("--quantization", quantization),
+        kv_cache_dtypes=("auto", "fp8") if kv_cache_dtype == [ANY] else _names("--kv-cache-dtype", kv_cache_dtype),
+        settings=ENGINE_SETTINGS if not vary else ((),),
+        max_model_len=max_model_len,
+        disaggregate=disaggregate,
+        objective=objective,
+        least_odds=least_odds,
+        network=None if network == "none" else network,
+        link=link,
+        pcie_topology=pcie_topology,
+        api_server=api_server,
+        predictor=predictor,
+        axes=(*AXES, *_axes(vary)),
+    )
+    with stages_bar() as tell:
+        say, count = with_counts(tell)
+        with workers_of(given, count) as workers:
+            found = plan(question, workers, say)
+    if out is not None:
+        again = outputs.command_line("--out").replace(" --force", "")
+        written = write_plan(found, out, again, force=force)
+        if not as_json:
+            note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
+    print_result(as_json, plan_dict, render_plan, found)
+
+
+def _long_enough(context: typer.Context, workload: Workload, slo: Slo) -> Workload:
+    """Random requests, so many that the run is some times as long as a request may stay, unless a number is given."""
+    if workload.drawn is None or workload.rate is None or is_given(context, "num_requests"):
+        return workload
+    limits = slo.of_a_request
+    outputs = sum(request.num_output for request in workload.requests) / len(workload.requests)
+    stay = min(limits.get("e2e", 3600.0), limits.get("ttft", 1.0) + limits.get("tpot", 0.05) * outputs)
+    needed = min(MOST_REQUESTS, max(served.DEFAULT_COUNT, ceil(STAYS * stay * workload.rate / 100) * 100))
+    return redrawn(workload, seed=workload.drawn.seed, count=needed) or workload
+
+
+def _names(option: str, given: list[str]) -> tuple[str, ...]:
+    return tuple(options.comma_list(option, given))
+
+
+def _formats(option: str, given: list[str]) -> tuple[str | None, ...]:
+    """Formats of weights; ``none`` is the checkpoint's own."""
+    if given == [ANY]:
+        return WEIGHTS
+    return tuple(None if name == "none" else name for name in _names(option, given))
+
+
+def _axes(vary: list[str]) -> list[Axis]:
+    """One for each setting that is to be varied."""
+    known = {name: kind for each in engines().values() for name, kind in each.setting_types.items()}
+    axes = []
+    for text in vary:
+        name, equals, values = (part.strip() for part in text.partition("="))
+        name = name.replace("-", "_")
+        if not equals or not values:
+            raise InputError(f"--vary {text!r} must be NAME=VALUE,VALUE, such as max_num_seqs=64,256")
+        axes.append(setting_axis(name, tuple(read_setting(known, name, part, "--vary") for part in values.split(","))))
+    return axes

@@ -1,0 +1,180 @@
+"""The flags of a command, each of which is read, ignored, not modelled or unknown."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from infercast.engines.registry import AnyEngine
+from infercast.engines.settings import TRUTHS
+from infercast.errors import InputError, near_names
+from infercast.forecast.what_if import OPTIONS
+from infercast.units import whole_number
+
+READ, IGNORED, NOT_MODELLED, UNKNOWN = "read", "ignored", "not modelled", "unknown"
+OURS_ALONE = {
+    "network", "pcie_topology", "api_server", "expert_routing", "engine", "prompts_first", "cudagraph_mode",
+}  # fmt: skip
+"""Options of ours that are no flags of an engine."""
+OF_DEPLOY: dict[str, type] = {
+    **{name: kind for name, kind in OPTIONS.items() if name not in OURS_ALONE},
+    "language_model_only": bool,
+    "hf_overrides": str,
+    "mamba_cache_dtype": str,
+    "mamba_ssm_cache_dtype": str,
+    "gdn_prefill_backend": str,
+}
+"""Flags that say which model and layout, by the names of `deploy`."""
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag as it was written, and what became of it."""
+
+    name: str
+    """Without the dashes, in its long form."""
+    text: str
+    """The value as it was written; empty for a switch."""
+    status: str
+    note: str = ""
+    """Why it is not read, or the nearest known names."""
+    field: str = ""
+    """The option of ours that it sets ..."""
+    value: Any = None
+    """... and to what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All flags of a command."""
+
+    model: str
+    flags: tuple[Flag, ...]
+
+    def values(self, names: Sequence[str] | dict[str, Any]) -> dict[str, Any]:
+        """What was given for some of our options; the last word counts."""
+        return {flag.field: flag.value for flag in self.flags if flag.field in names}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `deploy` is told."""
+        return self.values(OF_DEPLOY)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the engine is told."""
+        return {flag.field: flag.value for flag in self.flags if flag.field and flag.field not in OF_DEPLOY}
+
+
+def read_flags(words: Sequence[str], engine: AnyEngine) -> Reading:
+    """Sort the words of a command that follow the program."""
+    flags: list[Flag] = []
+    models: list[str] = []
+    rest = deque(words)
+    while rest:
+        word = rest.popleft()
+        if not word.startswith("-") or NUMBER.fullmatch(word):
+            if models:
+                flags.append(Flag(word, "", UNKNOWN, "a word that belongs to no flag"))
+            else:
+                models.append(word)
+            continue
+        written, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("--") and written[:1] in engine.commands.short and written[1:].isdigit():
+            written, equals, value = written[:1], "=", written[1:]  # -O3
+        name = engine.commands.short.get(written, written) if not word.startswith("--") else written
+        name = name.replace("_", "-")
+        if name == "model":
+            models[:0] = [value if equals else _next(rest)]
+        else:
+            flags.append(_flag(name, value if equals else None, rest, engine))
+    if not models or not models[0]:
+        starts = " ".join(engine.commands.serve)
+        raise InputError(f"the command names no model; add one: `{starts} MODEL ...` or --model MODEL")
+    return Reading(_plain(models[0], "the model"), tuple(flags))
+
+
+def _next(rest: deque[str]) -> str:
+    return rest.popleft() if rest else ""
+
+
+def _flag(name: str, given: str | None, rest: deque[str], engine: AnyEngine) -> Flag:
+    """One flag, with the words behind it that belong to it."""
+    flags, types = engine.flags, _types(engine)
+    field, negated = flags.settings.get(name, name.replace("-", "_")), False
+    if field.startswith("no_") and types.get(field[3:]) is bool:
+        field, negated = field[3:], True
+    if types.get(field) is bool:
+        return Flag(name, given or "", READ, field=field, value=_truth(name, given) is not negated)
+    if field in types:
+        text = _listed(rest) if name in flags.lists and given is None else _next(rest) if given is None else given
+        return Flag(name, text, READ, field=field, value=_typed(name, text, types[field]))
+    if name.removeprefix("no-") in flags.switches:
+        return Flag(name, given or "", IGNORED)
+    if name in flags.values or name in engine.commands.other_meaning:
+        return Flag(name, _next(rest) if given is None else given, IGNORED)
+    return _left_out(name, given if given is not None else _loose(rest), engine, types)
+
+
+def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -> Flag:
+    """A flag that changes a forecast and is not modelled, or one that nobody knows."""
+    flags = engine.flags
+    about = {**engine.commands.unmodelled, **flags.not_modelled}
+    if name in about:
+        return Flag(name, text, NOT_MODELLED, about[name])
+    whole, dot, _ = name.partition(".")
+    if dot and (whole in about or whole.replace("-", "_") in types):
+        return Flag(name, text, NOT_MODELLED, f"one key of --{whole}; give it as JSON to have it read")
+    known = {each.replace("_", "-") for each in types} | {*flags.switches, *flags.values, *about, "model"}
+    near = [f"--{each}" for each in near_names(name, sorted(known), most=3)]
+    return Flag(name, text, UNKNOWN, f"did you mean {' or '.join(near)}?" if near else "no flag that is known")
+
+
+def _types(engine: AnyEngine) -> dict[str, type]:
+    """Kinds of values of all flags that are read; what is no plain word is text."""
+    settings = {name: engine.setting_types.get(name, str) for name in engine.flags.options if name not in OURS_ALONE}
+    return {**settings, **OF_DEPLOY, "decode_context_parallel_size": int}
+
+
+def _listed(rest: deque[str]) -> str:
+    return ",".join(_while(rest, lambda word: word.replace(",", "").isdigit()))
+
+
+def _loose(rest: deque[str]) -> str:
+    """What may be the value of a flag that nobody knows: the next word unless it is a flag."""
+    return _next(rest) if rest and not rest[0].startswith("-") else ""
+
+
+def _while(rest: deque[str], wanted: Any) -> Iterator[str]:
+    while rest and wanted(rest[0]):
+        yield rest.popleft()
+
+
+def _truth(name: str, given: str | None) -> bool:
+    if given is None:
+        return True
+    if given.lower() not in TRUTHS:
+        raise InputError(f"--{name}={given} is a switch; leave the value out, or write true or false")
+    return TRUTHS[given.lower()]
+
+
+def _typed(name: str, text: str, kind: type) -> Any:
+    text = _plain(text, f"--{name}")
+    try:
+        return whole_number(text) if kind is int else kind(text)
+    except ValueError:
+        wanted = "a whole number such as 8192, 8k or 8K" if kind is int else "a number"
+        raise InputError(f"--{name} must be {wanted}, not {text!r}") from None
+
+
+def _plain(text: str, what: str) -> str:
+    """A value that is there, and in which nothing is left to a shell."""
+    if not text:
+        raise InputError(f"{what} has no value")
+    if found := re.search(r"\$[\w({]", text):
+        raise InputError(f"{what} is {text!r}: write the value of the variable {text[found.start() :]!r}")
+    return text

@@ -1,0 +1,186 @@
+"""What a flag means for this model on this GPU, and the default that it replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from infercast.engines.deployment import Deployment
+from infercast.errors import InfercastError
+from infercast.forecast.command.flags import OF_DEPLOY, READ, Flag, Reading
+from infercast.forecast.command.point import Point
+from infercast.forecast.explain.kernels import decode_shape, estimate_shape
+from infercast.forecast.memory import Fit
+from infercast.models.layout import ParallelLayout
+from infercast.serve.step import StepShape
+from infercast.units import format_bytes, format_percent, format_seconds
+
+PROMPT = 1024
+"""Tokens of the prompts that a full step is made of here."""
+
+
+class Meaning(NamedTuple):
+    """A flag with its default and its consequence."""
+
+    flag: Flag
+    default: str
+    text: str
+
+
+class Around(NamedTuple):
+    """What sentences are made from."""
+
+    fit: Fit
+    """As asked for ..."""
+    usual: Fit | None
+    """... and without the flag; None where that cannot be."""
+    deployment: Deployment | None
+    """As asked for, if it fits."""
+    usual_deployment: Callable[[], Deployment]
+
+
+def explain_flags(point: Point, reading: Reading, fit: Fit, deployment: Deployment | None) -> list[Meaning]:
+    """Every flag that is read, in the order of the command."""
+    found = []
+    for flag in reading.flags:
+        if flag.status == READ:
+            without = point.changed({flag.field: None})
+            try:
+                usual = without.fit(fit.context)
+            except InfercastError:
+                usual = None
+            around = Around(fit, usual, deployment, without.deploy)
+            found.append(Meaning(flag, _default(flag.field, usual), _sentence(flag, around)))
+    return found
+
+
+def _default(field: str, usual: Fit | None) -> str:
+    """What the engine would have without it."""
+    if usual is None:
+        return "needed"
+    special: dict[str, Callable[[Fit], str]] = {
+        "quantization": lambda fit: fit.model.weights.name,
+        "dtype": lambda fit: fit.model.weights.name,
+        "kv_cache_dtype": lambda fit: fit.model.cache_dtype,
+        "num_gpu_blocks_override": lambda fit: f"{fit.memory.num_blocks:,}",
+    }
+    if field in special:
+        return special[field](usual)
+    sizes = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size"}
+    if field in OF_DEPLOY or field in sizes:
+        return "1" if field in sizes else "off" if OF_DEPLOY[field] is bool else "auto"
+    value = getattr(usual.settings, field, None)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:,}" if isinstance(value, int) else "engine's" if value is None else str(value)
+
+
+def _sentence(flag: Flag, around: Around) -> str:
+    try:
+        return SENTENCES[flag.field](flag, around) if flag.field in SENTENCES else ""
+    except InfercastError:
+        return ""
+
+
+def _layout(layout: ParallelLayout, around: Around) -> str:
+    memory = around.fit.memory
+    each = f"{format_bytes(memory.weights)} of weights and {format_bytes(memory.kv.first_token_bytes)} a token"
+    return f"{layout.tensor} GPUs share every layer: {each} on each" if layout.tensor > 1 else f"one GPU has {each}"
+
+
+def _step(flag: Flag, around: Around) -> str:
+    """How long a full step of prompts takes, which is how long others may wait for it."""
+    tokens = int(flag.value)
+    if around.deployment is None:
+        return f"a step computes at most {tokens:,} tokens"
+    length = min(PROMPT, tokens, around.deployment.settings.max_model_len)
+    count = max(1, tokens // length)
+    step = estimate_shape(around.deployment, StepShape([length] * count, [0] * count, count))
+    return f"a step full of prompts takes {format_seconds(step.seconds)}, and decoding waits that long beside it"
+
+
+def _sequences(flag: Flag, around: Around) -> str:
+    fit = around.fit
+    room = f"the KV cache has room for {fit.most_sequences:,} of {fit.context:,} tokens"
+    decides = "this flag decides" if fit.most_sequences > flag.value else "the cache decides"
+    return f"{room}: {decides} how many run"
+
+
+def _longest(flag: Flag, around: Around) -> str:
+    memory = around.fit.memory
+    if not memory.request_blocks:
+        return "no sequence fits"
+    share = memory.kv.shape.most_blocks(flag.value, 1) / memory.request_blocks
+    return f"one sequence of that length takes {format_percent(share)} of the KV cache"
+
+
+def _memory(_: Flag, around: Around) -> str:
+    memory = around.fit.memory
+    text = f"{format_bytes(memory.kv_bytes)} of KV cache, {memory.num_tokens:,} tokens"
+    if around.usual is not None and around.usual.memory.num_tokens != memory.num_tokens:
+        text += f"; the default holds {around.usual.memory.num_tokens:,}"
+    return text
+
+
+def _weights(_: Flag, around: Around) -> str:
+    text = f"weights are {around.fit.model.weights.name}, {format_bytes(around.fit.memory.weights)} a GPU"
+    return text if around.usual is None else f"{text} in place of {format_bytes(around.usual.memory.weights)}"
+
+
+def _token(_: Flag, around: Around) -> str:
+    memory = around.fit.memory
+    text = f"{format_bytes(memory.kv.first_token_bytes)} a token and GPU"
+    if around.usual is None:
+        return text
+    usual = around.usual.memory
+    return (
+        f"{text} in place of {format_bytes(usual.kv.first_token_bytes)}; {memory.num_tokens:,} tokens fit in place of "
+        f"{usual.num_tokens:,}"
+    )
+
+
+def _eager(flag: Flag, around: Around) -> str:
+    if not flag.value or around.deployment is None:
+        return "CUDA graphs are recorded" if not flag.value else "no CUDA graphs"
+    one = decode_shape(1, PROMPT)
+    now, usual = (estimate_shape(each, one).seconds for each in (around.deployment, around.usual_deployment()))
+    return f"no CUDA graphs: a token of one sequence takes {format_seconds(now)} in place of {format_seconds(usual)}"
+
+
+def _graphs(_: Flag, around: Around) -> str:
+    sizes = getattr(around.fit.settings, "capture_sizes", ())
+    return f"{len(sizes)} CUDA graphs, up to {sizes[-1]:,} tokens" if sizes else "no CUDA graphs"
+
+
+def _switch(yes: str, no: str) -> Callable[[Flag, Around], str]:
+    return lambda flag, _: yes if flag.value else no
+
+
+SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
+    "tensor_parallel_size": lambda _, around: _layout(around.fit.layout, around),
+    "pipeline_parallel_size": lambda flag, _: f"{flag.value} stages of layers, one after the other",
+    "data_parallel_size": lambda flag, around: (
+        f"{flag.value} replicas, {flag.value * around.fit.memory.num_tokens:,} tokens of KV cache together"
+    ),
+    "enable_expert_parallel": lambda _, around: f"experts are spread over {around.fit.layout.expert_gpus} GPUs",
+    "quantization": _weights,
+    "dtype": _weights,
+    "hf_overrides": _weights,
+    "kv_cache_dtype": _token,
+    "max_num_batched_tokens": _step,
+    "max_num_seqs": _sequences,
+    "max_model_len": _longest,
+    "gpu_memory_utilization": _memory,
+    "num_gpu_blocks_override": _memory,
+    "block_size": lambda _, around: f"{around.fit.memory.num_blocks:,} blocks",
+    "enable_prefix_caching": _switch("prompts that begin alike are computed once", "every prompt is computed whole"),
+    "enable_chunked_prefill": _switch("prompts are split over steps", "a prompt is computed in one step"),
+    "async_scheduling": _switch("a step is planned while the last one runs", "the GPU waits while a step is planned"),
+    "long_prefill_token_threshold": lambda flag, _: f"a step computes at most {flag.value:,} tokens of one prompt",
+    "enforce_eager": _eager,
+    "compilation_config": _graphs,
+    "cudagraph_capture_sizes": _graphs,
+    "max_cudagraph_capture_size": _graphs,
+    "scheduling_policy": lambda *_: "requests of a workload have no priorities",
+}
+"""A sentence for each flag that has one."""

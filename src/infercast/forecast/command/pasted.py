@@ -1,0 +1,204 @@
+"""What people paste: command lines, ``docker run``, compose files and Kubernetes manifests, as the engine's own words.
+
+Text is only ever split, never given to a shell. Variables are replaced where the same text gives their values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from infercast.engines.engine import Commands
+from infercast.errors import InputError
+from infercast.forecast.command.shell import Line, docker_run, shell_lines
+from infercast.forecast.command.yaml_flow import Tree
+from infercast.forecast.command.yaml_text import read_documents
+
+SHELLS = ("sh", "bash", "zsh", "dash", "ash")
+VARIABLE = re.compile(r"\$(?:\{(\w+)\}|\((\w+)\)|(\w+))")
+GPU_COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Pasted:
+    """One command that starts the engine."""
+
+    words: tuple[str, ...]
+    """What follows the program: the model, perhaps, and flags."""
+    where: str = "command line"
+    """Which of the commands of a file it is."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpus: int | None = None
+    """GPUs that a container is given."""
+    replicas: int = 1
+    """So many of it are started."""
+
+
+def find_commands(text: str, commands: Commands) -> list[Pasted]:
+    """Every command in a text that starts the engine's server."""
+    if _is_yaml(text):
+        found = [each for tree in read_documents(text) for each in _containers(tree, commands)]
+    else:
+        found = list(_in_shell(text, commands))
+    return [replace(each, words=tuple(_replaced(word, each.environment) for word in each.words)) for each in found]
+
+
+def the_command(text: str, commands: Commands, service: str | None = None) -> Pasted:
+    """The one command of a text; ``service`` says which of several."""
+    found = find_commands(text, commands)
+    starts = " ".join(commands.serve)
+    if not found:
+        shown = " ".join(text.split())[:80]
+        raise InputError(
+            f"no command that starts a server was found in {shown!r}; paste `{starts} MODEL ...`, `docker run ... "
+            f"{commands.image} ...`, a compose file or a Kubernetes manifest"
+        )
+    if service is not None:
+        named = [each for each in found if service in each.where.split()]
+        if not named:
+            known = ", ".join(each.where for each in found)
+            raise InputError(f"--service {service!r} is not in what was pasted; found: {known}")
+        found = named
+    if len({each.words for each in found}) > 1:
+        known = ", ".join(each.where for each in found)
+        raise InputError(f"{len(found)} different commands were found ({known}); say which with --service NAME")
+    return replace(found[0], replicas=sum(each.replicas for each in found))
+
+
+def text_of(argument: str, standard_input: str | None = None) -> str:
+    """The text that an argument stands for: standard input (``-``), a file of that name, or itself."""
+    if argument == "-":
+        return standard_input or ""
+    is_name = "\n" not in argument and len(argument) < 1000 and not re.search(r"\s--?\w", argument)
+    if is_name and (path := Path(argument)).is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as problem:
+            raise InputError(f"{argument} cannot be read as text: {problem}") from None
+    if is_name and " " not in argument and argument.endswith((".yaml", ".yml", ".sh", ".txt")):
+        raise InputError(f"there is no file {argument}; give a file, a command line in quotes, or - for standard input")
+    return argument
+
+
+def _is_yaml(text: str) -> bool:
+    """Whether the first line that says something is a key or a list item."""
+    first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
+    return first.startswith("---") or re.match(r"\s*(- |[\w./-]+:(\s|$))", first) is not None
+
+
+def _in_shell(text: str, commands: Commands) -> Iterator[Pasted]:
+    known: dict[str, str] = {}
+    for line in shell_lines(text):
+        known |= line.environment
+        for found in _in_line(line, commands):
+            yield replace(found, environment={**known, **found.environment})
+
+
+def _in_line(line: Line, commands: Commands) -> Iterator[Pasted]:
+    words, environment = line.words, line.environment
+    if (container := docker_run(words)) is not None:
+        inner = _arguments([*container.entry, *container.words], container.image, commands)
+        if inner is not None:
+            yield Pasted(
+                tuple(inner), f"docker run {container.image}", {**environment, **container.environment}, container.gpus
+            )
+        return
+    inner = _arguments(words, "", commands)
+    if inner is not None:
+        yield Pasted(tuple(inner), environment=environment)
+
+
+def _arguments(words: Sequence[str], image: str, commands: Commands) -> list[str] | None:
+    """What follows the program that starts the engine; None where nothing here does."""
+    serve = list(commands.serve)
+    for at, word in enumerate(words):
+        if [word.rsplit("/", 1)[-1], *words[at + 1 : at + len(serve)]] == serve:
+            return list(words[at + len(serve) :])
+        if word == "-m" and words[at + 1 : at + 2] == [commands.module]:
+            return list(words[at + 2 :])
+        if word.rsplit("/", 1)[-1] in SHELLS and (script := _script(words[at + 1 :])) is not None:
+            lines = [_arguments(line.words, image, commands) for line in shell_lines(script)]
+            return next((found for found in lines if found is not None), None)
+    first = words[0] if words else "--"
+    if any(each in image for each in commands.image_words) and (first.startswith("-") or "/" in first):
+        return list(words)
+    return None
+
+
+def _script(words: Sequence[str]) -> str | None:
+    """What a shell is told to run with ``-c``, also as ``-lc``."""
+    for at, word in enumerate(words[:-1]):
+        if re.fullmatch(r"-[a-z]*c", word):
+            return words[at + 1]
+    return None
+
+
+def _containers(tree: Tree, commands: Commands, name: str = "", replicas: int = 1) -> Iterator[Pasted]:
+    """Every part of a document that has a command or arguments, wherever it stands."""
+    if isinstance(tree, list):
+        for each in tree:
+            yield from _containers(each, commands, name, replicas)
+    if not isinstance(tree, dict):
+        return
+    if str(tree.get("replicas", "")).isdigit():
+        replicas = int(str(tree["replicas"]))
+    if "command" in tree or "args" in tree or "entrypoint" in tree:
+        own = tree.get("name")
+        called = own if isinstance(own, str) else name
+        words = [*_words(tree.get("entrypoint")), *_words(tree.get("command")), *_words(tree.get("args"))]
+        environment = _environment(tree.get("environment", tree.get("env")))
+        inner = _arguments(words, str(tree.get("image", "")), commands)
+        if inner is not None:
+            yield Pasted(tuple(inner), f"service {called}".rstrip(), environment, _gpus(tree), replicas)
+    for key, each in tree.items():
+        if key not in ("command", "args", "entrypoint", "environment", "env"):
+            yield from _containers(each, commands, key if isinstance(each, dict) else name, replicas)
+
+
+def _words(value: Tree) -> list[str]:
+    """A list as it is, or a line as a shell would split it."""
+    if isinstance(value, list):
+        return [str(each) for each in value if each is not None]
+    return [word for line in shell_lines(value) for word in line.words] if isinstance(value, str) else []
+
+
+def _environment(value: Tree) -> dict[str, str]:
+    """Compose has a mapping or ``NAME=value`` lines, Kubernetes a list of names and values."""
+    if isinstance(value, dict):
+        return {name: str(each or "") for name, each in value.items()}
+    found: dict[str, str] = {}
+    for each in value if isinstance(value, list) else []:
+        if isinstance(each, dict) and isinstance(each.get("name"), str):
+            found[str(each["name"])] = str(each.get("value") or "")
+        elif isinstance(each, str):
+            name, _, text = each.partition("=")
+            found[name] = text
+    return found
+
+
+def _gpus(tree: Tree) -> int | None:
+    """How many GPUs a container asks for, in the places where compose and Kubernetes say it."""
+    if isinstance(tree, list):
+        return next((count for each in tree if (count := _gpus(each)) is not None), None)
+    if not isinstance(tree, dict):
+        return None
+    for key in GPU_COUNTS:
+        if str(tree.get(key, "")).isdigit():
+            return int(str(tree[key]))
+    if "capabilities" in tree:
+        named, asked = tree.get("device_ids"), str(tree.get("count", ""))
+        return len(named) if isinstance(named, list) else int(asked) if asked.isdigit() else None
+    below = (tree.get(key) for key in ("resources", "limits", "requests", "deploy", "reservations", "devices"))
+    return next((count for each in below if (count := _gpus(each)) is not None), None)
+
+
+def _replaced(word: str, known: Mapping[str, str]) -> str:
+    """A word with the variables that the text itself gives a value to."""
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1] or found[2] or found[3]
+        return known.get(name) or found[0]
+
+    return VARIABLE.sub(value, word)

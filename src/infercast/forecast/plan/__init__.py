@@ -1,0 +1,1 @@
+"""Which deployment keeps a promise to users at the least cost."""

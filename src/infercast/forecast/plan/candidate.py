@@ -1,0 +1,102 @@
+"""A deployment that might be the answer: what runs where, how often, and with which settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from infercast.models.layout import ParallelLayout
+
+Settings = tuple[tuple[str, Any], ...]
+"""Names and values, in order of names, so that equal ones are equal."""
+
+ONE_GPU = ParallelLayout()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Equal replicas of one deployment; with ``prefill`` they decode what that pool has computed the prompts of."""
+
+    engine: str
+    """With its version, such as ``vllm@0.25``."""
+    gpu: str
+    """A bundled name or a file."""
+    layout: ParallelLayout = ONE_GPU
+    """Of one replica; its ``data`` copies share experts, where a model has any."""
+    replicas: int = 1
+    quantization: str | None = None
+    """None: as the checkpoint has it."""
+    kv_cache_dtype: str = "auto"
+    settings: Settings = ()
+    """Of the engine, by its own names, where they are not its choice."""
+    prefill: Candidate | None = None
+
+    @property
+    def pools(self) -> tuple[Candidate, ...]:
+        """What computes prompts and what decodes, or the one pool that does both."""
+        return (self,) if self.prefill is None else (self.prefill, replace(self, prefill=None))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all pools."""
+        return sum(pool.replicas * pool.layout.gpus for pool in self.pools)
+
+    @property
+    def stem(self) -> Candidate:
+        """What step times depend on: the same for all numbers of replicas and all settings."""
+        prefill = None if self.prefill is None else self.prefill.stem
+        return replace(self, replicas=1, settings=(), prefill=prefill)
+
+    @property
+    def unit(self) -> Candidate:
+        """One replica of each pool."""
+        prefill = None if self.prefill is None else self.prefill.unit
+        return replace(self, replicas=1, prefill=prefill)
+
+    def times(self, replicas: int) -> Candidate:
+        """So many replicas of it (of the decode pool, where there are two)."""
+        return replace(self, replicas=replicas)
+
+    def with_settings(self, **values: Any) -> Candidate:
+        """With other settings; None gives one back to the engine."""
+        merged = {**dict(self.settings), **values}
+        return replace(self, settings=tuple(sorted((key, each) for key, each in merged.items() if each is not None)))
+
+    def options(self) -> dict[str, Any]:
+        """Flags of the command that starts one replica, without dashes; True stands for a flag without a value.
+
+        The engine's own choices are left out. Of two pools, ask each of `pools`.
+        """
+        layout, found = self.layout, dict[str, Any]()
+        sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
+        found |= {f"{name}-parallel-size": size for name, size in sizes.items() if size > 1}
+        if layout.experts:
+            found["enable-expert-parallel"] = True
+        if self.quantization is not None:
+            found["quantization"] = self.quantization
+        if self.kv_cache_dtype != "auto":
+            found["kv-cache-dtype"] = self.kv_cache_dtype
+        for name, value in self.settings:
+            flag = name.replace("_", "-")
+            found |= {f"no-{flag}": True} if value is False else {flag: value}
+        return found
+
+    @property
+    def formats(self) -> str:
+        """Formats of weights and, if it is not the weights' own choice, of keys and values."""
+        keys = "" if self.kv_cache_dtype == "auto" else f", KV {self.kv_cache_dtype}"
+        return f"{self.quantization or 'as published'}{keys}"
+
+    def __str__(self) -> str:
+        if self.prefill is not None:
+            return f"prefill {self.prefill} + decode {replace(self, prefill=None)}"
+        settings = "".join(f", {name} {_word(value)}" for name, value in self.settings if name not in UNSAID)
+        return f"{self.replicas} x {self.layout} on {self.gpu} ({self.formats}{settings})"
+
+
+UNSAID = ("max_model_len",)
+"""Settings that all candidates of a question have in common."""
+
+
+def _word(value: Any) -> str:
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)

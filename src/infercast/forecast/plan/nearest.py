@@ -1,0 +1,88 @@
+"""The nearest question that has an answer, where one has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from infercast.errors import InfercastError
+from infercast.forecast.plan.bounds import lengths_of
+from infercast.forecast.plan.deployed import deployed
+from infercast.forecast.plan.question import Question
+from infercast.forecast.plan.result import Nearest, Row, Stage
+from infercast.forecast.plan.rounds import Rounds
+from infercast.forecast.plan.space import Option, look_at, stems_of
+from infercast.forecast.plan.words import money, named
+from infercast.forecast.slo import Limit, Slo
+
+CLOSEST = 3
+"""Candidates that are simulated to say how close it is."""
+LOOSER = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+"""Limits are tried at so many times what was asked for."""
+LARGER = (2, 4, 8, 16)
+"""Numbers of GPUs are, too."""
+LOOKED = 24
+"""Kinds of replicas that are estimated for it."""
+MARGIN = 1.02
+"""Limits that just do are written with so much room."""
+
+MostRate = Callable[[Rounds, Row], float | None]
+
+
+def nearest_of(rounds: Rounds, options: Sequence[Option], most_rate: MostRate) -> tuple[Nearest, ...]:
+    """The tightest SLO that can be had at this rate, and the rate at which this one can; or what would fit at all."""
+    question = rounds.question
+    ranked = _likeliest(options) or _with_looser_limits(rounds)
+    if not ranked:
+        return _what_fits(question)
+    tried = sorted(rounds.simulate(each.candidate for each in ranked[:CLOSEST]), key=lambda row: -(row.headroom or 0.0))
+    (best,) = rounds.look_closely([tried[0].candidate])
+    if best.figures is None:
+        return ()
+    found = []
+    if best.figures.state != "overloaded":
+        reached = Slo(tuple(_loosened(limit, MARGIN / best.figures.headroom) for limit in question.slo.limits))
+        found.append(Nearest(best, f"{named(best)} keeps {reached} at this rate, for {money(best.cost)}."))
+    rate = most_rate(rounds, best)
+    if rate is not None:
+        words = f"{named(best)} keeps this SLO up to {rate:.3g} requests/s, for {money(best.cost)}."
+        found.append(Nearest(best, words))
+    return tuple(found)
+
+
+def _likeliest(options: Sequence[Option]) -> list[Option]:
+    hopeful = [option for option in options if option.guess.headroom > 0] or list(options)
+    return sorted(hopeful, key=lambda option: (-option.guess.headroom, option.cost or 0.0, str(option.candidate)))
+
+
+def _with_looser_limits(rounds: Rounds) -> list[Option]:
+    """What is likeliest to keep the least loosened limits that bounds allow."""
+    question = rounds.question
+    for factor in LOOSER:
+        looser = replace(question, slo=Slo(tuple(_loosened(limit, factor) for limit in question.slo.limits)))
+        stems, _ = stems_of(looser, lengths_of(looser))
+        looked = rounds.workers.map(partial(look_at, question=looser), stems[:LOOKED])
+        options = [option for each in looked for option in each.options]
+        if any(option.guess.headroom > 0 for option in options):
+            return _likeliest(options)
+    return []
+
+
+def _what_fits(question: Question) -> tuple[Nearest, ...]:
+    """The smallest number of GPUs on which the model fits at all."""
+    for times in LARGER:
+        larger = replace(question, max_gpus=times * question.max_gpus)
+        for unit in larger.units():
+            try:
+                deployed(question.site, unit)
+            except InfercastError:
+                continue
+            row = Row(unit, Stage.ESTIMATED, question.cost(unit), reason="more GPUs than allowed")
+            return (Nearest(row, f"{named(row)} fits: {unit.gpus} GPUs for {money(row.cost)}."),)
+    return ()
+
+
+def _loosened(limit: Limit, factor: float) -> Limit:
+    """A limit that is so many times as long, if that is longer, in three digits."""
+    return Limit(limit.quantity, limit.percentile, float(f"{limit.seconds * max(1.0, factor):.3g}"))

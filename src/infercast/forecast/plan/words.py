@@ -1,0 +1,124 @@
+"""Why, and what would change it: the sentences of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from infercast.forecast.plan.question import Question
+from infercast.forecast.plan.result import Row, Stage
+from infercast.units import format_seconds
+
+SURE = 0.9
+"""Odds below which it is said what better ones cost."""
+
+
+def named(row: Row) -> str:
+    """A candidate as part of a sentence."""
+    return str(row.candidate)
+
+
+def money(cost: float | None) -> str:
+    """An hour of it."""
+    return "an unknown price" if cost is None else f"${cost:,.2f} an hour"
+
+
+def why_lost(question: Question, best: Row, other: Row | None) -> str:
+    """Why the runner-up is not the winner."""
+    if other is None:
+        return "Nothing else keeps the SLO within these limits."
+    goal, figures, theirs = question.goal, best.figures, other.figures
+    assert figures is not None
+    assert theirs is not None
+    if not other.holds:
+        return f"{named(other)} lost because it misses {theirs.tightest} by {_percent(1.0 / theirs.headroom - 1.0)}."
+    mine, its = goal.value(best), goal.value(other)
+    room = f"its headroom is {theirs.headroom:.2f}, the winner's {figures.headroom:.2f}"
+    if goal.name == "cost":
+        more = f"it costs {money(other.cost)}, {_percent(its / mine - 1.0)} more" if its > mine else ""
+    elif goal.name == "gpus":
+        more = f"it needs {other.gpus} GPUs, the winner {best.gpus}" if its > mine else ""
+    elif goal.finds_rate:
+        more = f"it serves {-its:.3g} requests/s, the winner {-mine:.3g}" if its > mine else ""
+    else:
+        more = f"it answers in {format_seconds(its)}, the winner in {format_seconds(mine)}" if its > mine else ""
+    return f"{named(other)} lost because {more or f'it takes as much and {room}'}{f'; {room}' if more else ''}."
+
+
+def changes_of(question: Question, best: Row, held: Sequence[Row], most: float | None) -> tuple[str, ...]:
+    """What would change the decision."""
+    found = []
+    if most is not None and not question.goal.finds_rate:
+        found.append(f"Above {most:.3g} requests/s it no longer keeps the SLO ({question.rate:.3g} are asked for).")
+    figures = best.figures
+    if figures is not None and figures.headroom > 1.0:
+        limit = next(limit for limit in question.slo.limits if limit.name == figures.tightest)
+        found.append(f"It keeps {figures.tightest} down to {format_seconds(limit.seconds / figures.headroom)}.")
+    if question.objective == "cost" and best.cost:
+        found += _surer(best, held)
+        mine = {pool.gpu for pool in best.candidate.pools}
+        others = dict[str, Row]()
+        for row in sorted(held, key=lambda each: (each.cost or 0.0, -(each.headroom or 0.0), str(each.candidate))):
+            gpus = {pool.gpu for pool in row.candidate.pools}
+            if not gpus & mine and len(gpus) == 1:
+                others.setdefault(gpus.pop(), row)
+        for gpu, row in others.items():
+            assert row.cost is not None
+            found.append(
+                f"At a {_percent(1.0 - best.cost / row.cost)} lower price of {gpu}, {named(row)} would cost less."
+                if row.cost > best.cost
+                else f"{named(row)} costs as much."
+            )
+    return tuple(found)
+
+
+def _surer(best: Row, held: Sequence[Row]) -> list[str]:
+    """What more money buys, where the winner is not sure to keep the SLO."""
+    odds = best.figures.odds if best.figures is not None else None
+    if odds is None or odds >= SURE or not best.cost:
+        return []
+    sure = [row for row in held if row.cost and row.figures is not None and (row.figures.odds or 0.0) >= SURE]
+    if not sure:
+        return []
+    row = min(sure, key=lambda each: (each.cost or 0.0, str(each.candidate)))
+    assert row.figures is not None
+    assert row.cost is not None
+    more = f"for {_percent(row.cost / best.cost - 1.0)} more" if row.cost > best.cost else "for the same money"
+    return [f"Odds are {100 * odds:.0f} %; {more} {named(row)} has {100 * (row.figures.odds or 0.0):.0f} %."]
+
+
+def why_none(question: Question, rows: Sequence[Row]) -> str:
+    """Which constraint fails where nothing keeps the SLO."""
+    tried = [row for row in rows if row.stage is not Stage.REFUSED]
+    if not tried:
+        reason = rows[0].reason if rows else "no layout is allowed"
+        return f"Nothing fits on up to {question.max_gpus} GPUs: {reason}"
+    seen = [row for row in tried if row.figures is not None]
+    within = f"{question.max_gpus} GPUs" + ("" if question.budget is None else f" and {money(question.budget)}")
+    if seen:
+        best = max(seen, key=lambda row: row.headroom or 0.0)
+        assert best.figures is not None
+        return (
+            f"No candidate keeps {question.slo} at {question.rate:.3g} requests/s within {within}: the closest, "
+            f"{named(best)}, misses {best.figures.tightest} by {_percent(1.0 / best.figures.headroom - 1.0)}."
+        )
+    ruled_out = [row for row in tried if row.stage is Stage.BOUND]
+    if len(ruled_out) == len(tried):
+        best = max(ruled_out, key=lambda row: row.headroom or 0.0)
+        return f"None of these GPUs can do it within {within}; of the best, {best.candidate.gpu}: {best.reason}."
+    return f"No candidate keeps up with {question.rate:.3g} requests/s within {within}."
+
+
+def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
+    """What to know before acting on it."""
+    notes = [f"max_model_len is {question.model_len:,}; the longest request has {question.longest:,} tokens"]
+    if len(question.quantizations) > 1 or question.quantizations[0] is not None:
+        notes.append("quantised weights change answers: check quality before you choose them")
+    if any(row.figures is not None and row.figures.source in ("typical", "roofline") for row in rows):
+        notes.append("some GPUs were never measured: their numbers are rough, as their wide intervals say")
+    if question.network is not None and question.max_gpus > 8:
+        notes.append(f"engines that span nodes are joined by {question.network}")
+    return tuple(notes)
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.0f} %" if share >= 0.005 else "less than 1 %"

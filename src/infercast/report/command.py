@@ -1,0 +1,227 @@
+"""A command explained, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import exp
+from typing import TYPE_CHECKING, Any
+
+from infercast.forecast.command.advice import Advice, Advised
+from infercast.forecast.command.explain import Explained, Served
+from infercast.forecast.command.flags import IGNORED, NOT_MODELLED, UNKNOWN, Flag
+from infercast.forecast.command.trials import Effect
+from infercast.report.decision import LIMIT_COLUMNS, cost_rows, limit_cells, slo_title
+from infercast.report.forecast import forecast_dict
+from infercast.report.layout import facts, grid, section, styled
+from infercast.report.memory import fit_dict, render_fit
+from infercast.units import format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SHOWN_EFFECTS = 4
+"""Of a change, the largest; JSON has all."""
+
+
+def render_explained(explained: Explained) -> list[RenderableType]:
+    """Tables for a terminal."""
+    parts = [section("The command", facts(_about(explained)))]
+    if explained.meanings:
+        rows = [(f"--{each.flag.name}", each.flag.text, each.default, each.text) for each in explained.meanings]
+        columns = ("flag", "value", "default", "what it means here")
+        parts.append(section("Flags that are read", grid(columns, rows, text_columns=1, notes_at=(3,))))
+    parts += _other_flags(explained.reading.flags)
+    parts += render_fit(explained.fit)
+    if explained.problem:
+        parts.append(section("It does not start", styled(explained.problem, style="bold red")))
+        fixes = [(each.label, _caution(each.answers, each.gpus)) for each in explained.would_fit]
+        return [*parts, section("It would start with one of these", facts(fixes))] if fixes else parts
+    parts.append(section("Forecast", grid(_FORECAST_COLUMNS, [_row(each) for each in explained.served])))
+    parts += _decisions(explained)
+    if explained.advised is not None:
+        parts += _render_advice(explained, explained.advised)
+    return parts
+
+
+def _decisions(explained: Explained) -> list[RenderableType]:
+    """Whether the promise holds under each load, and what it costs under the last."""
+    parts: list[RenderableType] = []
+    for each in explained.served:
+        if (verdict := each.forecast.verdict) is not None:
+            name = "" if len(explained.served) == 1 else f", {each.load.name} load"
+            parts.append(section(f"{slo_title(verdict)}{name}", grid(LIMIT_COLUMNS, limit_cells(verdict))))
+    return [*parts, section("Cost", facts(cost_rows(explained.served[-1].forecast)))]
+
+
+def _about(explained: Explained) -> list[tuple[str, str]]:
+    rows = [
+        ("read from", explained.pasted.where),
+        ("model", f"{explained.reading.model} ({explained.fit.model.name})"),
+        ("GPU", f"{explained.fit.layout.gpus} x {explained.fit.gpu.title} ({explained.fit.gpu.name})"),
+        ("engine", explained.engine.name),
+    ]
+    if explained.capacity is not None:
+        rows.append(("it can serve", f"about {explained.capacity:,.3g} requests/s of the length below"))
+    for each in explained.served:
+        name = "load" if len(explained.served) == 1 else f"{each.load.name} load"
+        rows.append((name, each.forecast.workload.description))
+    return rows + [("note", note) for note in explained.notes]
+
+
+def _other_flags(flags: Iterable[Flag]) -> list[RenderableType]:
+    """Those that are not read, and why."""
+    by_status: dict[str, list[Flag]] = {}
+    for flag in flags:
+        by_status.setdefault(flag.status, []).append(flag)
+    rows = []
+    for status, title in ((NOT_MODELLED, "forecast without"), (UNKNOWN, "unknown")):
+        for flag in by_status.get(status, ()):
+            written = f"--{flag.name}" if "belongs to no flag" not in flag.note else flag.name
+            rows.append((title, f"{written}: {flag.note}"))
+    if ignored := by_status.get(IGNORED):
+        names = ", ".join(f"--{flag.name}" for flag in ignored)
+        rows.append(("ignored", f"{names}: no forecast depends on {'it' if len(ignored) == 1 else 'them'}"))
+    return [section("Other flags", facts(rows))] if rows else []
+
+
+_FORECAST_COLUMNS = (
+    "load", "requests/s", "TTFT p50", "p99", "80 % interval", "TPOT p50", "p99", "80 % interval", "output tokens/s",
+    "state",
+)  # fmt: skip
+
+
+def _row(served: Served) -> tuple[str, ...]:
+    forecast, intervals = served.forecast, served.intervals
+    cells = [served.load.name, f"{forecast.requests_per_second:,.3g}"]
+    for values, band in ((forecast.ttft, intervals.ttft), (forecast.tpot, intervals.tpot)):
+        if values is None or band is None:
+            cells += ["-", "-", "-"]
+        else:
+            ends = f"{format_seconds(band.low.p99)} to {format_seconds(band.high.p99)}"
+            cells += [format_seconds(values.p50), format_seconds(values.p99), ends]
+    return (*cells, f"{forecast.output_tokens_per_second:,.0f}", forecast.state.word)
+
+
+def _render_advice(explained: Explained, advised: Advised) -> list[RenderableType]:
+    several = len(explained.served) > 1
+    parts: list[RenderableType] = []
+    if advised.ranked:
+        rows = [_advice_row(each, several) for each in advised.ranked]
+        parts.append(section("Advice, best first", grid(_ADVICE_COLUMNS, rows, text_columns=2, notes_at=(3,))))
+    else:
+        parts.append(section("Advice", styled("Nothing that was tried is better beyond chance on the same GPUs.")))
+    for title, changes in (
+        ("With other numbers of GPUs", advised.other_gpus),
+        ("What gains something and loses more, or only loses", advised.worse),
+    ):
+        if changes:
+            rows = [_advice_row(each, several) for each in changes]
+            parts.append(section(title, grid(_ADVICE_COLUMNS, rows, text_columns=2, notes_at=(3,))))
+    rest = [("no effect beyond chance", ", ".join(advised.without_effect))] if advised.without_effect else []
+    rest += [(f"refused: {label}", reason) for label, reason in advised.refused]
+    if rest:
+        parts.append(section("Also tried", facts(rest)))
+    if explained.recommended is not None and advised.together is not None:
+        text = f"{explained.recommended}\n{_effects(advised.together.real, several, most=8)}"
+        parts.append(section("The command with the advice", styled(text)))
+    return parts
+
+
+_ADVICE_COLUMNS = ("change", "what it does", "mean gain", "")
+
+
+def _advice_row(advice: Advice, several: bool) -> tuple[str, ...]:
+    caution = _caution(advice.change.answers, advice.change.gpus)
+    return (
+        advice.change.label,
+        _effects(advice.real, several, SHOWN_EFFECTS),
+        f"{100 * (exp(advice.gain) - 1):+.1f} %",
+        caution,
+    )
+
+
+def _effects(effects: Sequence[Effect], several: bool, most: int) -> str:
+    """``TPOT p99 -17 %, TTFT p50 +4 %``, with the load before it where there are two."""
+    return ", ".join(f"{f'{each.load} ' if several else ''}{each.name} {_percent(each)}" for each in effects[:most])
+
+
+def _percent(effect: Effect) -> str:
+    factor = exp(effect.change)
+    return f"x {factor:.1f}" if factor >= 3 else f"{100 * (factor - 1):+.0f} %"
+
+
+def _caution(answers: bool, gpus: float) -> str:
+    """What to know before a change is made."""
+    parts = [f"{gpus:g} x as many GPUs"] if gpus != 1.0 else []
+    return ", ".join([*parts, *(["changes the model's answers"] if answers else [])])
+
+
+def explained_dict(explained: Explained) -> dict[str, Any]:
+    """The same as plain data."""
+    meanings = {id(each.flag): each for each in explained.meanings}
+    advised = explained.advised
+    return {
+        "command": explained.command,
+        "read_from": explained.pasted.where,
+        "model": explained.reading.model,
+        "gpu": explained.fit.gpu.name,
+        "engine": explained.engine.name,
+        "flags": [
+            {
+                "flag": flag.name,
+                "value": flag.text or None,
+                "status": flag.status,
+                "note": flag.note or None,
+                "default": meanings[id(flag)].default if id(flag) in meanings else None,
+                "means": meanings[id(flag)].text if id(flag) in meanings else None,
+            }
+            for flag in explained.reading.flags
+        ],
+        "environment": sorted(explained.pasted.environment),
+        "notes": list(explained.notes),
+        "memory": fit_dict(explained.fit),
+        "problem": explained.problem or None,
+        "would_fit": [_change_dict(each.label, each.values) for each in explained.would_fit],
+        "requests_per_s_at_most": explained.capacity,
+        "loads": [
+            {"load": each.load.name, "forecast": forecast_dict(each.forecast, each.intervals)}
+            for each in explained.served
+        ],
+        "advice": None if advised is None else _advised_dict(advised),
+        "recommended": explained.recommended,
+    }
+
+
+def _change_dict(label: str, values: dict[str, Any]) -> dict[str, Any]:
+    return {"change": label, "values": values}
+
+
+def _advised_dict(advised: Advised) -> dict[str, Any]:
+    return {
+        "ranked": [_advice_dict(each) for each in advised.ranked],
+        "other_gpus": [_advice_dict(each) for each in advised.other_gpus],
+        "worse": [_advice_dict(each) for each in advised.worse],
+        "without_effect": list(advised.without_effect),
+        "refused": [{"change": label, "reason": reason} for label, reason in advised.refused],
+        "applied": advised.applied,
+        "together": None if advised.together is None else _advice_dict(advised.together),
+    }
+
+
+def _advice_dict(advice: Advice) -> dict[str, Any]:
+    return {
+        **_change_dict(advice.change.label, advice.change.values),
+        "gain": exp(advice.gain) - 1.0,
+        "changes_answers": advice.change.answers,
+        "gpus": advice.change.gpus,
+        "effects": [
+            {
+                "load": each.load,
+                "quantity": each.name,
+                "change": exp(each.change) - 1.0,
+                "noise": exp(each.noise) - 1.0,
+                "beyond_noise": each.is_real,
+            }
+            for each in advice.effects
+        ],
+    }

@@ -1,0 +1,200 @@
+"""A plan, for people and for programs."""
+
+from __future__ import annotations
+
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from infercast.forecast.plan.candidate import Candidate
+from infercast.forecast.plan.result import Figures, Plan, Row, Stage
+from infercast.report.intervals import format_interval, interval_fields
+from infercast.report.layout import facts, grid, section, styled
+from infercast.report.quantities import milliseconds
+from infercast.units import format_dollars, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+NARROW = 100
+SHOWN = 8
+"""Candidates that did not win, in the table."""
+
+
+def render_plan(plan: Plan) -> list[RenderableType]:
+    """The winner, the front, why the runner-up lost, and what would change the decision."""
+    question = plan.question
+    title = f"{question.model}: {question.workload.description}; {question.slo}"
+    parts: list[RenderableType] = [styled(title)]
+    if plan.winner is None:
+        parts.append(section("no answer", styled(fill(plan.why, NARROW))))
+        parts += [section("nearest", styled(fill(each.sentence, NARROW))) for each in plan.nearest]
+    else:
+        parts.append(section(f"winner: {question.goal.says}", facts(_winner(plan.winner))))
+        if len(plan.front) > 1:
+            parts.append(section("nothing beats these in cost, TTFT and TPOT together", _table(plan.front)))
+        sentences = [plan.why, *plan.changes]
+        parts.append(
+            section("why, and what would change it", styled("\n".join(fill(each, NARROW) for each in sentences)))
+        )
+    others = [row for row in plan.rows if row.stage is Stage.SIMULATED and row not in plan.front][:SHOWN]
+    if others:
+        parts.append(section("others that were simulated", _others(others)))
+    parts.append(styled(_effort(plan), style="dim"))
+    parts += [styled(fill(note, NARROW), style="dim") for note in plan.notes]
+    return parts
+
+
+def _winner(row: Row) -> list[tuple[str, str]]:
+    figures = row.figures
+    assert figures is not None
+    rows = [("deployment", str(row.candidate)), ("GPUs", f"{row.gpus}")]
+    if row.cost is not None:
+        rows.append(("cost", f"{format_dollars(row.cost)} an hour"))
+    rows += [("TTFT", _latency(figures, "ttft")), ("TPOT", _latency(figures, "tpot"))]
+    within = f"{figures.goodput:,.2f} requests/s within the SLO"
+    rows.append(("throughput", f"{figures.output_tokens_per_second:,.0f} output tokens/s, {within}"))
+    if row.rate is not None:
+        rows.append(("most requests/s", f"{row.rate:.3g} within the SLO"))
+    if figures.odds is not None:
+        rows.append(("odds", f"the SLO holds with a probability of {format_percent(figures.odds)}"))
+    rows.append(("headroom", f"{figures.headroom:.2f} times, least in {figures.tightest}"))
+    rows.append(("bottleneck", figures.bottleneck))
+    for pool, name in zip(row.candidate.pools, ("prefill", "decode"), strict=False):
+        label = "options" if row.candidate.prefill is None else f"{name} options"
+        rows.append((label, _options(pool) or "none"))
+    return rows
+
+
+def _options(candidate: Candidate) -> str:
+    """As a command line has them."""
+    return " ".join(
+        f"--{name}" if value is True else f"--{name} {value}" for name, value in candidate.options().items()
+    )
+
+
+def _latency(figures: Figures, name: str) -> str:
+    """Median, p99 and the interval of that."""
+    values, band = getattr(figures, name), None if figures.intervals is None else getattr(figures.intervals, name)
+    if values is None:
+        return "-"
+    ends = "" if band is None else f" (80 %: {format_interval(band.low.p99, band.high.p99)})"
+    return f"p50 {format_seconds(values.p50)}, p95 {format_seconds(values.p95)}, p99 {format_seconds(values.p99)}{ends}"
+
+
+def _table(rows: tuple[Row, ...]) -> RenderableType:
+    columns = ("deployment", "GPUs", "$/h", "TTFT p99", "80 %", "TPOT p99", "80 %", "headroom", "odds")
+    return grid(columns, [_cells(row) for row in rows])
+
+
+def _cells(row: Row) -> list[str]:
+    figures = row.figures
+    assert figures is not None
+    cells = [str(row.candidate), f"{row.gpus}", "-" if row.cost is None else f"{row.cost:,.2f}"]
+    for name in ("ttft", "tpot"):
+        values, band = getattr(figures, name), None if figures.intervals is None else getattr(figures.intervals, name)
+        cells.append("-" if values is None else format_seconds(values.p99))
+        cells.append("-" if band is None else format_interval(band.low.p99, band.high.p99))
+    odds = "-" if figures.odds is None else format_percent(figures.odds)
+    return [*cells, f"{figures.headroom:.2f}", odds]
+
+
+def _others(rows: list[Row]) -> RenderableType:
+    cells = [
+        [
+            str(row.candidate),
+            f"{row.gpus}",
+            "-" if row.cost is None else f"{row.cost:,.2f}",
+            "-" if row.headroom is None else f"{row.headroom:.2f}",
+            row.reason or "keeps the SLO",
+        ]
+        for row in rows
+    ]
+    return grid(("deployment", "GPUs", "$/h", "headroom", ""), cells, notes_at=(4,))
+
+
+def _effort(plan: Plan) -> str:
+    counts = {stage: plan.count(stage) for stage in Stage}
+    return (
+        f"{plan.num_candidates:,} candidates: {counts[Stage.REFUSED]:,} do not fit, {counts[Stage.BOUND]:,} ruled out "
+        f"by bounds, {counts[Stage.ESTIMATED]:,} by a quick estimate, {counts[Stage.SCREENED]:,} by a short "
+        f"simulation; {counts[Stage.SIMULATED]:,} simulated in full"
+    )
+
+
+def plan_dict(plan: Plan) -> dict[str, Any]:
+    """The same as plain data; of candidates those that were simulated, and how many came how far."""
+    question = plan.question
+    return {
+        "model": question.model,
+        "workload": question.workload.description,
+        "rate": question.rate,
+        "slo": str(question.slo),
+        "objective": question.objective,
+        "max_gpus": question.max_gpus,
+        "budget_per_hour": question.budget,
+        "winner": None if plan.winner is None else row_dict(plan.winner),
+        "front": [row_dict(row) for row in plan.front],
+        "runner_up": None if plan.runner_up is None else row_dict(plan.runner_up),
+        "why": plan.why,
+        "changes": list(plan.changes),
+        "nearest": [{"sentence": each.sentence, **row_dict(each.row)} for each in plan.nearest],
+        "simulated": [row_dict(row) for row in plan.rows if row.stage is Stage.SIMULATED],
+        "candidates": plan.num_candidates,
+        "stages": {stage.value: plan.count(stage) for stage in Stage},
+        "notes": list(plan.notes),
+    }
+
+
+def row_dict(row: Row) -> dict[str, Any]:
+    """One candidate and what is known of it."""
+    figures = row.figures
+    return {
+        **_candidate_dict(row.candidate),
+        "prefill": None if row.candidate.prefill is None else _candidate_dict(row.candidate.prefill),
+        "total_gpus": row.gpus,
+        "cost_per_hour": row.cost,
+        "stage": row.stage.value,
+        "reason": row.reason or None,
+        "headroom": row.headroom,
+        "slo_holds": row.holds,
+        "most_requests_per_s": row.rate,
+        **({} if figures is None else _figures_dict(figures)),
+    }
+
+
+def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
+    layout = candidate.layout
+    return {
+        "engine": candidate.engine,
+        "gpu": candidate.gpu,
+        "replicas": candidate.replicas,
+        "tensor_parallel_size": layout.tensor,
+        "pipeline_parallel_size": layout.pipeline,
+        "data_parallel_size": layout.data,
+        "enable_expert_parallel": layout.experts,
+        "quantization": candidate.quantization,
+        "kv_cache_dtype": candidate.kv_cache_dtype,
+        "settings": dict(candidate.settings),
+        "options": candidate.options(),
+    }
+
+
+def _figures_dict(figures: Figures) -> dict[str, Any]:
+    return {
+        "ttft_ms": milliseconds(figures.ttft),
+        "tpot_ms": milliseconds(figures.tpot),
+        "end_to_end_ms": milliseconds(figures.end_to_end),
+        "output_tokens_per_s": figures.output_tokens_per_second,
+        "requests_per_s": figures.requests_per_second,
+        "attainment": figures.attainment,
+        "goodput": figures.goodput,
+        "tightest": figures.tightest,
+        "odds": figures.odds,
+        "state": figures.state,
+        "capacity_requests_per_s": figures.capacity,
+        "busy": figures.busy,
+        "kv_peak": figures.kv_peak,
+        "bottleneck": figures.bottleneck,
+        "source": figures.source,
+        **interval_fields(figures.intervals),
+    }

@@ -1,0 +1,1 @@
+"""Files that a user of a plan runs next."""

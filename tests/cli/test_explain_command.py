@@ -1,0 +1,66 @@
+"""``infercast explain-command``."""
+
+import io
+import json
+import sys
+from typing import Any
+
+import pytest
+
+COMMAND = "vllm serve qwen3-0.6b --max-num-seqs 16 --enable-lora --prot 80 --host 0.0.0.0"
+SMALL = ("--gpu", "h200-sxm", "--rate", 20, "-n", 40, "--input-len", 200, "--output-len", 20)
+
+
+def test_tables(infercast: Any) -> None:
+    result = infercast("explain-command", COMMAND, *SMALL, "--no-advice")
+    assert result.code == 0, result.err
+    for words in (
+        "Flags that are read",
+        "--max-num-seqs",
+        "--enable-lora: LoRA adapters",
+        "--prot: did you mean --port?",
+        "--host: no forecast depends on it",
+        "KV blocks",
+        "TTFT p50",
+    ):
+        assert words in result.out
+
+
+def test_json_has_flags_memory_loads_and_advice(infercast: Any) -> None:
+    found = infercast("explain-command", COMMAND, *SMALL, "--json").json
+    assert [flag["status"] for flag in found["flags"]] == ["read", "not modelled", "unknown", "ignored"]
+    assert found["flags"][0]["default"] == "1,024"
+    assert found["memory"]["fits"]
+    assert found["loads"][0]["forecast"]["ttft_ms"]["p99"] > 0
+    assert {"ranked", "other_gpus", "worse", "without_effect", "refused", "applied", "together"} == set(found["advice"])
+    gains = [each["gain"] for each in found["advice"]["ranked"]]
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_standard_input_and_files(infercast: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(COMMAND))
+    piped = infercast("explain-command", "-", *SMALL, "--no-advice", "--json").json
+    file = tmp_path / "pod.yaml"
+    file.write_text("kind: Pod\nspec:\n  containers:\n  - name: a\n    image: vllm/vllm-openai\n"
+                    f"    args: {json.dumps(['--model', *COMMAND.split()[2:]])}\n")  # fmt: skip
+    read = infercast("explain-command", file, *SMALL, "--no-advice", "--json").json
+    assert read["read_from"] == "service a"
+    assert read["loads"] == piped["loads"]
+
+
+def test_words_behind_two_dashes_need_no_quotes(infercast: Any) -> None:
+    found = infercast("explain-command", *SMALL, "--no-advice", "--json", "--", *COMMAND.split()).json
+    assert found["model"] == "qwen3-0.6b"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("curl localhost", "no command that starts a server was found"),
+        ("vllm serve", "the command names no model"),
+        (" ", "there is no command to explain"),
+        ("vllm serve qwen3-0.6b --max-num-seqs x", "--max-num-seqs must be a whole number"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(infercast: Any, text: str, problem: str) -> None:
+    assert problem in infercast("explain-command", text, *SMALL).sentence

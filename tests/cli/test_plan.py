@@ -1,0 +1,68 @@
+"""``infercast plan`` on the command line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SMALL = (
+    "plan", "llama-3.1-8b", "--gpu", "h100-sxm", "--max-gpus", 1, "--rate", 4, "-n", 60, "--input-len", 200,
+    "--output-len", 20, "--slo", "ttft_p99<1s,tpot_p95<40ms",
+)  # fmt: skip
+
+
+def test_a_plan(infercast: Any) -> None:
+    result = infercast(*SMALL, "--json").json
+    winner = result["winner"]
+    assert (winner["gpu"], winner["replicas"], winner["tensor_parallel_size"]) == ("h100-sxm", 1, 1)
+    assert winner["slo_holds"]
+    assert 0 <= winner["odds"] <= 1
+    assert winner["options"]["max-model-len"] == 8192
+    assert winner["cost_per_hour"] > 0
+    assert result["stages"]["simulated"] >= 1
+    assert result["front"]
+    text = infercast(*SMALL).out
+    for words in ("winner: costs least", "an hour", "headroom", "bottleneck", "--max-model-len 8192"):
+        assert words in text
+
+
+def test_no_answer_is_an_answer(infercast: Any) -> None:
+    result = infercast(*SMALL, "--slo", "ttft_p99<1s,tpot_p95<1ms", "--json").json
+    assert result["winner"] is None
+    assert "tpot_p95" in result["why"]
+    assert "no answer" in infercast(*SMALL, "--slo", "tpot_p95<1ms").out
+
+
+def test_settings_to_vary(infercast: Any) -> None:
+    result = infercast(*SMALL, "--vary", "max_num_seqs=16,32", "--quantization", "none,fp8", "--json").json
+    assert {row["settings"]["max_num_seqs"] for row in result["simulated"]} <= {16, 32}
+    assert {row["quantization"] for row in result["simulated"]} <= {None, "fp8"}
+
+
+def test_a_trace(infercast: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    lines = [f"{number / 4},{100 + number},10" for number in range(40)]
+    trace.write_text("arrival,num_input,num_output\n" + "\n".join(lines) + "\n")
+    words = ("plan", "llama-3.1-8b", "--gpu", "h100-sxm", "--max-gpus", 1, "--trace", trace, "--slo", "ttft_p99<1s")
+    assert infercast(*words, "--json").json["winner"]["slo_holds"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--slo", "speed<1s"), "slo"),
+        (("--objective", "speed"), "objective"),
+        (("--vary", "max_num_seqs"), "--vary"),
+        (("--vary", "speed=1,2"), "speed"),
+        (("--gpu", "p100", "--provider", "lambda"), "price"),
+        (("--max-gpus", 0), "max_gpus"),
+        (("--engine", "nobody"), "engine"),
+        (("--odds", 2), "odds"),
+    ],
+)
+def test_what_is_wrong_is_said(infercast: Any, words: tuple[object, ...], said: str) -> None:
+    assert said in infercast(*SMALL, *words).sentence
+
+
+def test_a_plan_needs_a_promise(infercast: Any) -> None:
+    assert "--slo" in infercast(*SMALL[:-2]).sentence

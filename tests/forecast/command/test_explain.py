@@ -1,0 +1,112 @@
+"""A command explained: meanings, forecast and advice that is more than chance."""
+
+from math import exp
+
+import pytest
+
+from infercast.errors import InputError, UnknownNameError
+from infercast.forecast.command.explain import Explained, explain_command, light_and_heavy
+from infercast.forecast.slo import parse_slo
+from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
+
+TEXT = (
+    "VLLM_X=1 CUDA_VISIBLE_DEVICES=0,1 vllm serve qwen3-0.6b --max-num-seqs 8 --enforce-eager --max-model-len 4k "
+    "--port 1"
+)
+
+
+@pytest.fixture(scope="module")
+def explained() -> Explained:
+    workload = synthetic_workload(rate=10, count=120, input_lengths=300, output_lengths="uniform:20:60")
+    return explain_command(TEXT, "h200-sxm", workload)
+
+
+def test_flags_say_what_they_mean(explained: Explained) -> None:
+    said = {each.flag.name: (each.default, each.text) for each in explained.meanings}
+    assert said["max-num-seqs"][0] == "1,024"
+    assert "this flag decides how many run" in said["max-num-seqs"][1]
+    assert said["enforce-eager"][0] == "off"
+    assert said["enforce-eager"][1].startswith("no CUDA graphs: a token of one sequence takes ")
+    assert "of the KV cache" in said["max-model-len"][1]
+    assert "port" not in said
+
+
+def test_what_stands_beside_the_flags_is_noted(explained: Explained) -> None:
+    assert "environment variables are not modelled: VLLM_X" in explained.notes
+    assert "the flags use 1 GPUs, fewer than the 2 that the command is given" in explained.notes
+
+
+def test_the_best_advice_is_the_one_that_simulations_bear_out(explained: Explained) -> None:
+    assert explained.advised is not None
+    best = explained.advised.ranked[0]
+    assert best.change.label == "enforce_eager off"
+    assert exp(best.gain) > 1.5
+    assert all(abs(each.change) > each.noise for each in best.real)
+    # A cache that nothing fills is no better for being larger.
+    assert "gpu_memory_utilization 0.95" in explained.advised.without_effect
+
+
+def test_the_recommended_command_has_the_advice_and_keeps_the_rest(explained: Explained) -> None:
+    assert explained.recommended is not None
+    assert explained.recommended.startswith("vllm serve qwen3-0.6b ")
+    assert "--no-enforce-eager" in explained.recommended
+    assert "--max-model-len 4k --port 1" in explained.recommended
+    assert "quantization" not in explained.recommended  # it would change answers
+    assert "parallel" not in explained.recommended  # and this the number of GPUs
+    again = explain_command(explained.recommended, "h200-sxm", explained.served[0].load.workload, advice=False)
+    before, after = explained.served[0].forecast, again.served[0].forecast
+    assert before.tpot is not None
+    assert after.tpot is not None
+    assert after.tpot.p50 < 0.6 * before.tpot.p50
+
+
+def test_the_same_twice(explained: Explained) -> None:
+    other = explain_command(TEXT, "h200-sxm", explained.served[0].load.workload)
+    assert other.advised == explained.advised
+    assert other.recommended == explained.recommended
+
+
+def test_a_command_that_does_not_fit_says_what_would() -> None:
+    found = explain_command("vllm serve llama-3.3-70b --max-num-seqs 16", "h100-sxm")
+    assert "does not fit" in found.problem
+    assert found.served == ()
+    labels = [each.label for each in found.would_fit]
+    assert "tensor_parallel_size 4" in labels
+    assert "quantization fp8, tensor_parallel_size 2" in labels
+    assert any(label.startswith("quantization int4, max_model_len ") for label in labels)
+    assert found.recommended is None
+
+
+def test_a_light_and_a_heavy_load() -> None:
+    found = explain_command("vllm serve qwen3-0.6b --max-model-len 16384", "l4", advice=False)
+    assert [each.load.name for each in found.served] == ["light", "heavy"]
+    light, heavy = (each.forecast for each in found.served)
+    assert found.capacity is not None
+    assert light.workload.rate == pytest.approx(0.2 * found.capacity, rel=0.1)
+    assert heavy.ttft.p99 > light.ttft.p99
+    assert heavy.saturation is None
+
+
+def test_given_requests_have_no_other_rates() -> None:
+    given = workload_from_requests(synthetic_workload(rate=1, count=3, input_lengths=9, output_lengths=9).requests)
+    with pytest.raises(InputError, match="must be drawn"):
+        light_and_heavy(given, 1.0)
+
+
+def test_names_that_are_not_known() -> None:
+    with pytest.raises(UnknownNameError):
+        explain_command("vllm serve qwen3-0.6b", "h2000")
+    with pytest.raises(InputError):
+        explain_command("vllm serve no-such-model", "h200-sxm")
+
+
+def test_with_a_promise_its_headroom_counts() -> None:
+    workload = synthetic_workload(rate=30, count=150, input_lengths=300, output_lengths="uniform:20:60")
+    text = "vllm serve qwen3-0.6b --max-num-seqs 8 --max-model-len 4k"
+    found = explain_command(text, "h200-sxm", workload, slo=parse_slo("ttft_p99<100ms,tpot_p95<5ms"))
+    assert found.served[0].forecast.verdict is not None
+    assert found.advised is not None
+    rooms = [each for each in found.advised.ranked[0].effects if each.name == "SLO headroom"]
+    assert len(rooms) == 1
+    assert rooms[0].gain > 0
+    assert found.advised.ranked[0].change.axis == "max_num_seqs"

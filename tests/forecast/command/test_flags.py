@@ -1,0 +1,71 @@
+"""Every flag is read, ignored, not modelled or unknown."""
+
+import pytest
+
+from infercast.engines.registry import engine_named
+from infercast.errors import InputError
+from infercast.forecast.command.flags import IGNORED, NOT_MODELLED, READ, UNKNOWN, read_flags
+
+ENGINE = engine_named()
+
+
+def statuses(text: str) -> dict[str, str]:
+    return {flag.name: flag.status for flag in read_flags(["m", *text.split()], ENGINE).flags}
+
+
+def test_what_is_read() -> None:
+    words = "-tp 2 --max_num_seqs=64 --max-num-batched-tokens 8k --no-enable-prefix-caching -q fp8 --enforce-eager"
+    reading = read_flags(["--model", "m", *words.split(), "--cudagraph-capture-sizes", "1", "2", "4"], ENGINE)
+    assert reading.model == "m"
+    assert reading.options == {"tensor_parallel_size": 2, "quantization": "fp8"}
+    assert reading.settings == {
+        "max_num_seqs": 64,
+        "max_num_batched_tokens": 8000,
+        "enable_prefix_caching": False,
+        "enforce_eager": True,
+        "cudagraph_capture_sizes": "1,2,4",
+    }
+
+
+def test_what_is_not_read() -> None:
+    found = statuses(
+        "--host 0.0.0.0 --seed 1 --port 80 --trust-remote-code --enable-lora --lora-modules a=b --foo bar -O3 "
+        "--max-num-batch-tokens 3 --compilation-config.mode 3 --block-size 32"
+    )
+    assert found == {
+        "host": IGNORED,
+        "seed": IGNORED,
+        "port": IGNORED,
+        "trust-remote-code": IGNORED,
+        "enable-lora": NOT_MODELLED,
+        "lora-modules": NOT_MODELLED,
+        "foo": UNKNOWN,
+        "optimization-level": NOT_MODELLED,
+        "max-num-batch-tokens": UNKNOWN,
+        "compilation-config.mode": NOT_MODELLED,
+        "block-size": READ,
+    }
+
+
+def test_an_unknown_flag_has_near_names() -> None:
+    (flag,) = read_flags(["m", "--max-num-batch-tokens", "3"], ENGINE).flags
+    assert flag.note.startswith("did you mean --max-num-batched-tokens")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--max-num-seqs", "many"], "--max-num-seqs must be a whole number such as 8192, 8k or 8K, not 'many'"),
+        (["--max-num-seqs"], "--max-num-seqs has no value"),
+        (["--max-model-len", "$LEN"], "write the value of the variable"),
+        (["--enforce-eager=maybe"], "is a switch"),
+    ],
+)
+def test_values_that_are_refused(words: list[str], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        read_flags(["m", *words], ENGINE)
+
+
+def test_a_command_without_a_model() -> None:
+    with pytest.raises(InputError, match="the command names no model"):
+        read_flags(["--port", "80"], ENGINE)

@@ -1,0 +1,207 @@
+"""The answer of a search, held against simulations of every candidate."""
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from infercast.errors import InputError
+from infercast.forecast.plan.axes import AXES, setting_axis
+from infercast.forecast.plan.candidate import Candidate
+from infercast.forecast.plan.evaluate import evaluate
+from infercast.forecast.plan.front import front_of
+from infercast.forecast.plan.objectives import OBJECTIVES, Objective
+from infercast.forecast.plan.question import Question
+from infercast.forecast.plan.result import Plan, Row, Stage
+from infercast.forecast.plan.search import plan
+
+Ask = Callable[..., Question]
+
+
+@pytest.fixture(scope="module")
+def answer(ask: Ask) -> Plan:
+    return plan(ask())
+
+
+def test_the_winner_costs_no_more_than_the_cheapest_of_all(ask: Ask, answer: Plan) -> None:
+    question = answer.question
+    costs = []
+    for unit in question.units():
+        for count in range(1, question.max_gpus // unit.layout.gpus + 1):
+            row = evaluate(unit.times(count), question)
+            costs += [row.cost] if row.holds else []
+    assert answer.winner is not None
+    assert answer.winner.cost == min(cost for cost in costs if cost is not None)
+
+
+def test_what_an_answer_says(answer: Plan) -> None:
+    winner = answer.winner
+    assert winner is not None
+    assert winner.figures is not None
+    assert answer.rows[0] == winner
+    assert winner.figures.intervals is not None
+    assert winner.figures.odds is not None
+    assert winner.figures.headroom > 1
+    assert winner.figures.bottleneck
+    assert winner in answer.front
+    assert answer.runner_up is not None
+    assert "lost because" in answer.why
+    assert any("requests/s" in sentence for sentence in answer.changes)
+    assert answer.num_candidates >= answer.count(Stage.SIMULATED) > 0
+    assert all(row.figures is not None and row.figures.odds is not None for row in answer.front)
+
+
+def test_the_same_question_has_the_same_answer(ask: Ask, answer: Plan) -> None:
+    again = plan(ask())
+    assert repr(again.rows) == repr(answer.rows)
+    assert (again.why, again.changes) == (answer.why, answer.changes)
+
+
+class Backwards:
+    """An executor that works from the end, as processes may, and through pickles."""
+
+    width = 4
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        """In the order of the items."""
+        carried = pickle.loads(pickle.dumps(function))
+        done = [carried(pickle.loads(pickle.dumps(item))) for item in reversed(list(items))]
+        return iter(done[::-1])
+
+
+def test_it_does_not_matter_who_does_the_work(ask: Ask, answer: Plan) -> None:
+    other = plan(ask(), workers=Backwards())
+    assert repr(other.rows) == repr(answer.rows)
+
+
+def test_rows_are_what_simulate_says(ask: Ask, answer: Plan) -> None:
+    assert answer.winner is not None
+    assert answer.winner.figures is not None
+    row = evaluate(answer.winner.candidate, ask())
+    assert row.figures is not None
+    assert row.figures.ttft == answer.winner.figures.ttft
+
+
+def test_an_slo_that_nothing_keeps_has_a_nearest_one(ask: Ask) -> None:
+    found = plan(ask(slo="ttft_p99<30ms,tpot_p95<6ms", gpus=("l40s", "h100-sxm"), max_gpus=2))
+    assert found.winner is None
+    assert "cannot hold" in found.why or "misses" in found.why
+    assert not found.front
+    assert "keeps" in found.nearest[0].sentence
+    found = plan(ask(slo="ttft_p99<1s,tpot_p95<40ms", gpus=("l40s",), rate=60.0, max_gpus=2))
+    assert found.winner is None
+    assert "No candidate" in found.why
+    assert any("up to" in each.sentence for each in found.nearest)
+
+
+def test_nothing_fits(ask: Ask) -> None:
+    found = plan(ask("llama-3.3-70b", gpus=("l40s",), max_gpus=2, slo="ttft_p99<99s,tpot_p95<9s", rate=0.1))
+    assert found.winner is None
+    assert "Nothing fits" in found.why
+    assert "4 GPUs" in found.nearest[0].sentence
+
+
+def test_a_budget_is_kept(ask: Ask, answer: Plan) -> None:
+    found = plan(ask(budget=1.5, slo="tpot_p95<200ms,ttft_p99<9s", rate=1.0))
+    assert found.winner is not None
+    assert found.winner.cost is not None
+    assert found.winner.cost <= 1.5
+    assert all(row.cost is None or row.cost <= 1.5 or row.stage is Stage.BOUND for row in found.rows)
+
+
+def test_fewest_gpus(ask: Ask) -> None:
+    found = plan(ask(objective="gpus", rate=12.0))
+    assert found.winner is not None
+    assert found.winner.gpus == 1
+    assert found.winner.candidate.gpu == "h100-sxm"
+
+
+def test_least_latency_takes_more_than_least_cost(ask: Ask, answer: Plan) -> None:
+    found = plan(ask(objective="latency"))
+    assert found.winner is not None
+    assert found.winner.figures is not None
+    assert answer.winner is not None
+    assert answer.winner.figures is not None
+    assert found.winner.figures.end_to_end.mean <= answer.winner.figures.end_to_end.mean
+
+
+def test_most_requests_a_second(ask: Ask) -> None:
+    found = plan(ask(objective="throughput", gpus=("l40s",), max_gpus=2))
+    assert found.winner is not None
+    rate = found.winner.rate
+    assert rate is not None
+    assert evaluate(found.winner.candidate, found.question.at_rate(rate / found.question.rate)).holds
+    assert not evaluate(found.winner.candidate, found.question.at_rate(1.3 * rate / found.question.rate)).holds
+
+
+def test_odds_that_are_asked_for_are_kept(ask: Ask) -> None:
+    found = plan(ask(least_odds=0.9))
+    assert found.winner is not None
+    assert found.winner.figures is not None
+    assert (found.winner.figures.odds or 0.0) >= 0.9
+
+
+def test_two_pools(ask: Ask) -> None:
+    found = plan(ask(gpus=("h100-sxm",), disaggregate=True, max_gpus=2, slo="ttft_p99<2s,tpot_p95<15ms"))
+    pairs = [row for row in found.rows if row.candidate.prefill is not None]
+    assert pairs
+    assert all(row.gpus <= 2 for row in pairs)
+
+
+def test_another_axis_is_one_more_record(ask: Ask) -> None:
+    axes = (*AXES, setting_axis("max_num_seqs", (32, 64)))
+    question = ask(axes=axes, gpus=("h100-sxm",), max_gpus=1)
+    assert {dict(unit.settings)["max_num_seqs"] for unit in question.units()} == {32, 64}
+    assert plan(question).winner is not None
+
+
+def test_another_objective_is_one_more_record(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def watts(question: Question, candidate: Candidate) -> float:
+        return sum(pool.gpus * {"l40s": 350.0, "h100-sxm": 700.0}[pool.gpu] for pool in candidate.pools)
+
+    def watts_of(row: Row) -> float:
+        return watts(question, row.candidate)
+
+    monkeypatch.setitem(OBJECTIVES, "energy", Objective("energy", "draws least", watts, watts_of))
+    question = ask(objective="energy")
+    found = plan(question)
+    assert found.winner is not None
+    assert watts_of(found.winner) == min(watts_of(row) for row in found.rows if row.holds)
+
+
+def test_a_front_is_beaten_nowhere(answer: Plan) -> None:
+    held = [row for row in answer.rows if row.holds]
+    front = front_of(held)
+    for row in held:
+        assert row in front or any((each.cost or 0) <= (row.cost or 0) for each in front)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"objective": "speed"}, "unknown objective"),
+        ({"max_gpus": 0}, "max_gpus"),
+        ({"budget": -1.0}, "budget"),
+        ({"prices": (None, None)}, "price of l40s, h100-sxm"),
+        ({"least_odds": 1.0}, "least_odds"),
+        ({"gpus": (), "prices": ()}, "at least one kind"),
+    ],
+)
+def test_bad_questions(ask: Ask, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        ask(**given)
+
+
+def test_questions_can_be_pickled(ask: Ask) -> None:
+    question = ask(axes=(*AXES, setting_axis("max_num_seqs", (32, 64))))
+    again = pickle.loads(pickle.dumps(partial(evaluate, question=question)))
+    assert list(again.keywords["question"].units()) == list(question.units())
+
+
+def test_a_closed_loop_has_no_rate(ask: Ask) -> None:
+    question = ask()
+    with pytest.raises(InputError, match="closed loop"):
+        replace(question, workload=replace(question.workload, concurrency=4, rate=None))
