@@ -13,8 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 import infercast
+from infercast.forecast.day.chance import chance_out
 from infercast.forecast.day.curve import LoadCurve, learn_curve
-from infercast.forecast.day.fleet import Replica, fixed, run_fleet
+from infercast.forecast.day.fleet import Replicas, fixed, run_fleet
 from infercast.forecast.day.service import learn_service
 from infercast.forecast.day.traffic import Traffic, made_up_day, traffic_of
 from infercast.forecast.slo import Slo, attainment, parse_slo
@@ -26,7 +27,7 @@ STEP, SECONDS = 10.0, 2400.0
 INPUTS = parse_lengths("lognormal:700:0.9:16:8000", "inputs")
 OUTPUTS = parse_lengths("lognormal:180:0.8:4:1000", "outputs")
 CASES = (
-    ("llama-3.1-8b", "l40s", {}, "ttft_p99<2s,tpot_p95<60ms", 3),
+    ("llama-3.1-8b", "l40s", {}, "ttft_p99<2s,tpot_p95<60ms", 4),
     ("llama-3.3-70b", "h100-sxm", {"tensor_parallel_size": 4, "quantization": "fp8"}, "ttft_p99<1s,tpot_p95<50ms", 2),
     ("qwen3-30b-a3b", "h100-sxm", {}, "ttft_p99<500ms,tpot_p95<40ms", 1),
 )
@@ -58,10 +59,11 @@ def compare(name: str, deployment, traffic: Traffic, curve: LoadCurve, slo: Slo,
     weights = service.of(traffic.inputs, traffic.outputs)
     steps = replace(traffic, window=STEP)
     began = time.process_time()
-    done = run_fleet(Replica(curve, STEP), steps.load(weights / weights.mean()), fixed(count))
+    done = run_fleet(Replicas({1: curve}, STEP), steps.load(weights / weights.mean()), fixed(count))
     stepped = float((done.attained * steps.counts).sum() / steps.counts.sum())
-    each = np.arange(steps.num_windows) * STEP // 60.0
-    use = np.bincount(each.astype(int), done.use_of_limits * steps.counts) / np.maximum(1, traffic.counts)
+    places = (np.arange(steps.num_windows) * STEP // 60.0).astype(int)
+    beyond = [np.bincount(places, column * steps.counts) / np.maximum(1, traffic.counts) for column in done.beyond.T]
+    out = chance_out(slo, traffic.counts, np.stack(beyond, axis=1)).sum()
     quick, began = time.process_time() - began, time.process_time()
     served = replicas_of(deployment, count).serve(traffic.between(0.0, np.inf)).clients
     slow = time.process_time() - began
@@ -69,7 +71,7 @@ def compare(name: str, deployment, traffic: Traffic, curve: LoadCurve, slo: Slo,
     share = traffic.arrivals.size / traffic.arrivals[-1] / curve.full_rate / count
     print(
         f"| {name} | {count} | {share:.2f} | {100 * kept:.1f} | {100 * stepped:.1f} "
-        f"| {minutes_out(traffic, served, slo)} | {np.count_nonzero(use >= 1.0)} "
+        f"| {minutes_out(traffic, served, slo)} | {out:.1f} "
         f"| {traffic.num_windows} | {slow:.1f} s | {quick:.2f} s |",
         flush=True,
     )
@@ -82,12 +84,12 @@ def main() -> None:
     print("| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |")
     for model, gpu, options, text, count in CASES:
         slo, deployment = parse_slo(text), infercast.deploy(model, gpu, **options)
-        curve = learn_curve(system_of(deployment), waves(2.0), slo)
+        curve = learn_curve(replicas_of(deployment, count), waves(2.0), slo, count)
         for load in LOADS:
             compare(f"{model}, {gpu}", deployment, waves(load * curve.full_rate * count), curve, slo, count)
         for path in sys.argv[1:]:
             hour = infercast.read_trace(path)
-            curve_of_trace = learn_curve(system_of(deployment), traffic_of(hour), slo)
+            curve_of_trace = learn_curve(replicas_of(deployment, count), traffic_of(hour), slo, count)
             for load in LOADS[1::2]:
                 trace = traffic_of(scaled(hour, rate=load * curve_of_trace.full_rate * count))
                 compare(f"{model}, {gpu}, trace", deployment, trace, curve_of_trace, slo, count)

@@ -19,8 +19,13 @@ from infercast.forecast.shapes import SHAPES
 
 # A right and quick command line of each, to be spoilt.
 SMALL = ("--rate", "5", "--num-requests", "8")
+PROMISE = "ttft_p99<1s,tpot_p95<40ms"
 RIGHT: dict[str, tuple[str, ...]] = {
     "simulate": ("qwen3-0.6b", "--gpu", "h200-sxm", *SMALL),
+    "explain-command": ("vllm serve qwen3-0.6b --max-num-seqs 8", "--gpu", "h200-sxm", "--no-advice", *SMALL),
+    "plan": ("qwen3-0.6b", "--gpu", "l4", "--max-gpus", "1", "--slo", PROMISE, *SMALL),
+    "sweep": ("qwen3-0.6b", "--gpu", "h200-sxm", "--rates", "5,6", "--num-requests", "8"),
+    "capacity": ("qwen3-0.6b", "--gpu", "h200-sxm", "--slo", PROMISE, *SMALL),
     "kernels": ("qwen3-0.6b", "--gpu", "h200-sxm", "--decode", "4"),
     "diagnose": ("qwen3-0.6b", "--gpu", "h200-sxm", *SMALL),
     "tune": ("qwen3-30b-a3b", "--gpu", "h200-sxm", "--tokens", "16"),
@@ -79,6 +84,10 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "model": ("qwen3-0.6b", "deepseek-v2-lite", "gpt-oss-20b", "gemma-3-1b", "llama-3.1-405b", "Qwen/Qwen3-0.6B"),
     "gpu": ("h200-sxm", "mi300x", "t4", "p100", "b300-sxm", "rtx-4090", "H200-SXM", "h200"),
     "name": ("h200-sxm", "qwen3-0.6b"),
+    "words": ("vllm serve qwen3-0.6b -tp 2", "vllm serve", "docker run vllm/vllm-openai --model", "a: [b", "- 'x",
+              "vllm serve '", "command: [vllm, serve, qwen3-0.6b]", "vllm serve qwen3-0.6b --max-num-seqs 0 --foo",
+              "vllm serve $MODEL"),
+    "slo": (PROMISE, "ttft_p99<0s", "tpot<1", "e2e_mean<1e400s", "ttft_p50<1ns"),
     "family": ("gemm", "prefill", "decode", "moe", "norm", "rope", "quantise", "all_reduce", "all_gather"),
     "families": ("gemm", "moe,gemm", ",", "gemm,", "collective"),
     "arrival": ("poisson", "gamma", "constant", "burst"),

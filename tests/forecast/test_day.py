@@ -7,10 +7,11 @@ import pytest
 
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
+from infercast.forecast.day.chance import chance_out
 from infercast.forecast.day.coefficients import autoscaler_row
 from infercast.forecast.day.curve import learn_curve
 from infercast.forecast.day.day import Goal, plan_day
-from infercast.forecast.day.fleet import Replica, fixed, run_fleet
+from infercast.forecast.day.fleet import Replica, Replicas, fixed, run_fleet
 from infercast.forecast.day.policies import Autoscaler, Autoscaling, scheduled
 from infercast.forecast.day.startup import start_up
 from infercast.forecast.day.traffic import made_up_day, parse_profile, traffic_of
@@ -75,7 +76,10 @@ def test_steps_end_where_as_many_leave_as_come(curve):
 def test_steps_agree_with_a_simulation_of_every_request(deployment, curve, count):
     traffic = wave(day(rate=0.62 * curve.full_rate * count, hours=0.4), minutes=12.0)
     steps = replace(traffic, window=10.0)
-    done = run_fleet(Replica(curve, 10.0), steps.load(np.ones(traffic.arrivals.size)), fixed(count))
+    curves = {1: curve}
+    if count > 1:
+        curves[count] = learn_curve(replicas_of(deployment, count), day(), parse_slo(SLO), count)
+    done = run_fleet(Replicas(curves, 10.0), steps.load(np.ones(traffic.arrivals.size)), fixed(count))
     stepped = float((done.attained * steps.counts).sum() / steps.counts.sum())
     served = replicas_of(deployment, count).serve(traffic.between(0.0, 3600.0)).clients
     simulated = attainment(served, parse_slo(SLO))
@@ -83,21 +87,23 @@ def test_steps_agree_with_a_simulation_of_every_request(deployment, curve, count
     assert stepped == pytest.approx(simulated, abs=0.08)
 
 
-def test_a_day_with_three_policies(deployment):
+@pytest.fixture(scope="module")
+def plan(deployment):
     traffic = made_up_day(9.0, "sine:1.9:12", INPUTS, OUTPUTS)
-    plan = plan_day(deployment, traffic, SLO, price=1.0, check=False)
+    return plan_day(deployment, traffic, SLO, price=1.0, check=False)
+
+
+def test_a_day_with_three_policies(plan):
     plain, timed, scaled = plan.policies
     assert plain.keeps(plan.goal)
     assert plain.ready.min() == plain.ready.max() == plan.smallest_fleet > 1
     assert timed.keeps(plan.goal)
     assert timed.gpu_hours < plain.gpu_hours
+    assert scaled.keeps(plan.goal)
     assert scaled.gpu_hours < plain.gpu_hours
     assert len(plan.hours) == 24
     assert plan.hours[12] == max(plan.hours) > min(plan.hours)
     assert plain.cost == pytest.approx(plain.gpu_hours) == pytest.approx(24 * plan.smallest_fleet, rel=0.001)
-    smaller = Goal(0.5)
-    assert plan_day(deployment, traffic, SLO, goal=smaller, check=False).smallest_fleet <= plan.smallest_fleet
-    assert plan_day(deployment, traffic, SLO, check=False).policies[2].ready.tolist() == scaled.ready.tolist()
 
 
 def test_the_check_simulates_the_busiest_minutes(deployment):
@@ -176,8 +182,7 @@ def test_a_day_of_a_trace():
         traffic_of(load, 0.01)
 
 
-def test_the_row_for_an_autoscaler(deployment):
-    plan = plan_day(deployment, day(), SLO, check=False)
+def test_the_row_for_an_autoscaler(plan):
     row = autoscaler_row(plan)
     assert row["max_requests_per_s_at_slo"] < row["max_requests_per_s"]
     assert 0 < row["alpha_ms"] < 60
@@ -185,3 +190,17 @@ def test_the_row_for_an_autoscaler(deployment):
     assert row["delta_ms_per_input_token"] > 0
     mean = row["fixed_ms_per_request"] + row["ms_per_input_token"] * 225 + row["ms_per_output_token"] * 70
     assert 1000 / mean == pytest.approx(row["max_requests_per_s"], rel=0.15)
+
+
+def test_few_requests_break_a_percentile_by_chance():
+    counts = np.array([0, 1, 100, 100, 100, 10_000, 10_000])
+    beyond = np.array([[0.5], [0.02], [0.0], [0.01], [0.5], [0.005], [0.02]])
+    out = chance_out(parse_slo("ttft_p99<1s"), counts, beyond)
+    assert out[0] == 0.0
+    assert out[1] == pytest.approx(0.02)  # its p99 is its only request
+    assert out[2] == pytest.approx(0.0, abs=1e-9)
+    assert out[3] == pytest.approx(1 - 0.99**100, rel=1e-6)  # 1 % of the 99 others: none may be beyond
+    assert out[4] == pytest.approx(1.0)
+    assert out[5] < 1e-6
+    assert out[6] > 1 - 1e-6
+    assert chance_out(parse_slo("ttft_mean<1s"), counts[1:3], np.array([[1.0], [0.0]])).tolist() == [1.0, 0.0]

@@ -24,10 +24,14 @@ from infercast.forecast.plan.cluster import RayCluster
 from infercast.forecast.plan.executors import executor_for
 from infercast.forecast.plan.plain import from_plain, to_plain
 from infercast.forecast.plan.processes import TRIES, Processes, WorkerError, pieces_of
+from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Row, Stage
 from infercast.forecast.plan.resume import Resumed
+from infercast.forecast.plan.search import plan
 from infercast.forecast.plan.workers import Serial
+from infercast.forecast.slo import parse_slo
 from infercast.models.layout import ParallelLayout
+from infercast.serve.workload.synthetic import synthetic_workload
 
 JOBS = """
     import os, time
@@ -186,7 +190,7 @@ def test_pieces_hold_all_items_and_keep_all_busy() -> None:
     for count in (1, 2, 7, 100, 5000):
         pieces = pieces_of(range(count), 4)
         assert [item for piece in pieces for item in piece] == list(range(count))
-        assert len(pieces) >= min(count, 16)
+        assert len(pieces) >= min(count, 32)
 
 
 def test_bad_numbers_are_refused() -> None:
@@ -243,6 +247,25 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not third.asked
     list(Resumed(third, path).map(partial(row_of, headroom=3.0), candidates[:2]))  # another question
     assert third.asked == candidates[:2]
+
+
+@pytest.fixture(scope="module")
+def question() -> Question:
+    workload = synthetic_workload(count=30, rate=4.0, input_lengths=200, output_lengths=20)
+    slo = parse_slo("ttft_p95<500ms,tpot_p95<40ms")
+    return Question(
+        "qwen3-0.6b", workload, slo, ("l4", "l40s"), ("vllm@0.25",), prices=(1.0, 1.5), max_gpus=1, settings=((),)
+    )
+
+
+def test_a_plan_does_not_depend_on_who_makes_it(question: Question, two: Processes, tmp_path: Path) -> None:
+    alone, together = plan(question), plan(question, two)
+    assert alone.winner is not None
+    assert together == alone
+    path, counted = tmp_path / "rows.jsonl", Counted()
+    assert plan(question, Resumed(Serial(), path)) == alone
+    assert plan(question, Resumed(counted, path)) == alone
+    assert not counted.asked
 
 
 def test_the_same_candidate_twice_is_judged_once(tmp_path: Path) -> None:

@@ -104,12 +104,12 @@ def basis_rows(plan: DayPlan) -> list[tuple[str, str]]:
     unit = "requests in each replica" if rules.measure == "queue" else "of a replica's largest rate"
     limits = f"{rules.least} to {'any number of' if rules.most is None else rules.most} replicas"
     rows = [
-        ("method", f"one replica simulated at {len(plan.curve.levels)} loads, then the day in steps of 10 s"),
+        ("method", f"a replica simulated at {len(plan.curve.levels)} loads, then the day in steps of 10 s"),
         ("autoscaler", f"target {rules.target:g} {unit}, looks every {rules.interval:g} s, up after "
          f"{rules.up_delay:g} s, down after {rules.down_delay:g} s, {limits}"),
         ("timetable", f"by hour, from this day itself: {' '.join(map(str, plan.hours))}"),
     ]  # fmt: skip
-    if plan.check is not None:
-        rows.append(("check", plan.check.sentence))
+    none = "none: skipped, too many requests at once, or replicas that share experts"
+    rows.append(("check", none if plan.check is None else plan.check.sentence))
     rows.append(("price", "not known; give --price-per-gpu-hour" if plan.price is None else plan.price.description))
     return rows

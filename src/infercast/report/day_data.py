@@ -88,9 +88,9 @@ def day_rows(plan: DayPlan) -> Iterator[str]:
         plan.traffic.counts.tolist(),
     ]
     for day in plan.policies:
-        names += [f"{day.policy}_{name}" for name in ("replicas", "replicas_paid", "slo_attainment", "in_slo")]
+        names += [f"{day.policy}_{name}" for name in ("replicas", "replicas_paid", "slo_attainment", "chance_out")]
         attained = [None if isnan(value) else value for value in day.attained.tolist()]
-        columns += [day.ready.tolist(), day.paid.tolist(), attained, (day.use_of_limits < 1.0).astype(int).tolist()]
+        columns += [day.ready.tolist(), day.paid.tolist(), attained, day.chance_out.tolist()]
     yield from csv_lines(names, zip(*columns, strict=True))
 
 

@@ -31,12 +31,19 @@ def render_sweep(sweep: Sweep) -> list[RenderableType]:
     parts: list[RenderableType] = [styled(f"{sweep.title}: {sweep.workload}")]
     parts.append(section(f"Along {name}", FittingTable(columns_of(sweep), sweep.simulated)))
     refused = [f"{point.label}: {point.problem}" for point in sweep.points if point.problem]
-    parts += [styled(fill(sentence, NARROW), style="dim") for sentence in refused]
+    parts += [styled(fill(sentence, NARROW), style="dim") for sentence in refused + overload_notes(sweep)]
     if len(sweep.simulated) > 1:
         parts.append(TextCharts(charts_of(sweep)))
     if rows := summary_rows(sweep):
         parts.append(section("Where it bends" if sweep.axis.is_load else "Best values", facts(rows)))
     return parts
+
+
+def overload_notes(sweep: Sweep) -> list[str]:
+    """What to know of rows with a queue that grows without end."""
+    if not any(point.is_overloaded for point in sweep.points):
+        return []
+    return ["Of overloaded rows, latencies and the share in SLO tell how long the run was: the queue grows on."]
 
 
 def columns_of(sweep: Sweep) -> list[Column]:

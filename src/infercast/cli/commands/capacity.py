@@ -76,7 +76,7 @@ def command(
         data_parallel_size=data_parallel_size,
     )()
     traffic = day_options.day_of(context)
-    with runs_bar("day", 4) as tell:
+    with runs_bar("day", 5) as tell:
         plan = plan_day(
             deployment,
             traffic,

@@ -71,7 +71,11 @@ class Scaled:
     ] = RULES.measure
     target: Annotated[
         float | None,
-        of_fleet("--target", metavar="X", help="What each should have; default: 0.85 of what the SLO allows."),
+        of_fleet(
+            "--target",
+            metavar="X",
+            help="What each should have; default: the most that reaches the goal.",
+        ),
     ] = None
     interval: Annotated[float, of_fleet("--interval", metavar="S", help="Seconds from one decision to the next.")] = (
         RULES.interval

@@ -13,7 +13,8 @@ from infercast.forecast.slo import Slo, attainment
 from infercast.forecast.system import replicas_of
 
 Array = npt.NDArray[Any]
-MOST_REQUESTS = 6000
+MOST_REQUESTS, MOST_AT_ALL = 6000, 20_000
+"""Further windows are added up to the first; one window and those before it may take the second."""
 MOST_MINUTES = 30
 RAMP = 2
 """Windows before those that count, in which the fleet fills up."""
@@ -55,7 +56,7 @@ def check_busiest(deployment: Deployment, traffic: Traffic, slo: Slo, count: int
         first, last = wider
     begin = max(0, first - RAMP) * traffic.window
     load = traffic.between(begin, (last + 1) * traffic.window)
-    if len(load.requests) > 2 * MOST_REQUESTS:
+    if len(load.requests) > MOST_AT_ALL:
         return None
     served = replicas_of(deployment, count).serve(load).clients
     since = first * traffic.window - begin

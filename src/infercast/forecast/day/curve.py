@@ -84,6 +84,22 @@ class LoadCurve:
             uses.append((ends[0] + part * (ends[1] - ends[0]) + added) / limit.seconds)
         return max(uses)
 
+    def beyond(self, in_system: float) -> list[float]:
+        """For each limit, the share of requests beyond it; of a limit on a mean all or none."""
+        wait = self.wait(in_system)
+        low, high, part = self._beside(in_system)
+        shares = []
+        for place, limit in enumerate(self.slo.limits):
+            room = limit.seconds - (0.0 if limit.quantity == "tpot" else wait)
+            values = [level.values[place] for level in (low, high)]
+            if limit.percentile is None:
+                means = [_summary(each, None) for each in values]
+                shares.append(float(means[0] + part * (means[1] - means[0]) >= room))
+                continue
+            ends = [1.0 - np.searchsorted(each, room) / max(1, each.size) for each in values]
+            shares.append(float(ends[0] + part * (ends[1] - ends[0])) if values[1].size else 0.0)
+        return shares
+
     def most_kept(self) -> float:
         """The largest number of requests in a replica with which the SLO holds; 0 where it never does."""
         low, high = 0.0, 2.0 * float(self.in_system[-1])
@@ -121,30 +137,34 @@ def _summary(values: Array, percentile: float | None) -> float:
     return float(values.mean() if percentile is None else np.percentile(values, percentile))
 
 
-def learn_curve(system: System, traffic: Traffic, slo: Slo) -> LoadCurve:
-    """Simulate one replica at several loads with requests of the day."""
+def learn_curve(system: System, traffic: Traffic, slo: Slo, replicas: int = 1) -> LoadCurve:
+    """Simulate a replica at several loads with requests of the day; alone, or as one of so many in a system.
+
+    Behind a load balancer each has steadier traffic than one alone. The curve is that of one of them either way.
+    """
     random = np.random.default_rng(SEED)
-    mix = _sample(traffic, MOST, random)
+    mix = _sample(traffic, MOST if replicas == 1 else 2 * MOST, random)
     whole = traffic.workload(mix, np.zeros(mix.size))
     full = most_requests_per_second(system, whole)
     levels: list[Level] = []
     for share in SHARES:
         rate, stay = share * full, levels[-1].in_system / levels[-1].rate if levels else 1.0
-        count = int(np.clip(RESIDENCES * rate * stay, LEAST, min(MOST, mix.size)))
+        count = min(int(max(RESIDENCES * rate * stay, LEAST)), mix.size)
         gaps = random.exponential(1.0 / rate, count)
         load = traffic.workload(mix[:count], np.cumsum(gaps), rate)
-        levels.append(_level(simulate_system(system, load), slo, rate))
+        levels.append(_level(simulate_system(system, load), slo, rate, replicas))
     pool = system.pools[-1].engines
     seats = len(pool.replicas) * num_seats(pool.replicas[0], whole.requests)
     for share in FULLNESS:
         clients = int(share * seats)
-        if clients > (1.2 if share < 1.0 else 1.02) * levels[-1].in_system:
+        if clients > (1.2 if share < 1.0 else 1.02) * replicas * levels[-1].in_system:
             count = int(np.clip(4 * clients, LEAST, 2 * MOST))
-            levels.append(_level(simulate_system(system, _clients(traffic, mix, count, clients)), slo, None))
+            levels.append(_level(simulate_system(system, _clients(traffic, mix, count, clients)), slo, None, replicas))
     ordered = sorted(levels, key=lambda level: level.in_system)
     # A replica with more in it serves no less; what chance makes of it otherwise is smoothed.
-    rates = np.maximum.accumulate([min(level.rate, full) for level in ordered[:-1]] + [full])
-    return LoadCurve(tuple(ordered), slo, full, np.array([level.in_system for level in ordered]), rates)
+    each = full / replicas
+    rates = np.maximum.accumulate([min(level.rate, each) for level in ordered[:-1]] + [each])
+    return LoadCurve(tuple(ordered), slo, each, np.array([level.in_system for level in ordered]), rates)
 
 
 def _sample(traffic: Traffic, count: int, random: np.random.Generator) -> Array:
@@ -165,7 +185,7 @@ def _clients(traffic: Traffic, mix: Array, count: int, clients: int) -> Workload
     return Workload(load.requests, concurrency=clients, description=load.description)
 
 
-def _level(forecast: Forecast, slo: Slo, rate: float | None) -> Level:
+def _level(forecast: Forecast, slo: Slo, rate: float | None, replicas: int) -> Level:
     """What a simulation shows, from its steady part where it has one, and else without its beginning."""
     served, steady = forecast.clients, forecast.steady
     start = float(served.sent_at.min())
@@ -173,7 +193,7 @@ def _level(forecast: Forecast, slo: Slo, rate: float | None) -> Level:
     begin = start + (steady.begin if steady.settled else RAMP_UP * steady.end)
     kept = served.sent_at >= begin
     done = np.count_nonzero((served.last_token > begin) & (served.last_token <= end)) / max(end - begin, 1e-9)
-    through = rate or float(done)
+    through = (rate or float(done)) / replicas
     stay = float(served.end_to_end[kept].mean())
     several = served.num_output > 1
     tpot = np.zeros(served.sent_at.size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -13,21 +13,24 @@ import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
+from infercast.forecast.day.chance import chance_out
 from infercast.forecast.day.check import Check, check_busiest
 from infercast.forecast.day.curve import LoadCurve, learn_curve
-from infercast.forecast.day.fleet import FleetRun, Replica, Scaler, fixed, run_fleet
-from infercast.forecast.day.policies import HOUR, SAFETY, Autoscaler, Autoscaling, scheduled
+from infercast.forecast.day.fleet import FleetRun, Replicas, Scaler, fixed, run_fleet
+from infercast.forecast.day.policies import HOUR, SAFETIES, Autoscaler, Autoscaling, scheduled
 from infercast.forecast.day.service import ServiceTime, learn_service
 from infercast.forecast.day.startup import StartUp, start_up
 from infercast.forecast.day.traffic import STEP, Traffic, traffic_of
 from infercast.forecast.money import GpuPrice, Tariff
 from infercast.forecast.slo import Slo, parse_slo
-from infercast.forecast.system import system_of
+from infercast.forecast.system import replicas_of, system_of
 from infercast.serve import Workload
 
 Array = npt.NDArray[Any]
 
 MOST_REPLICAS = 1024
+TOGETHER = (2, 4)
+"""So many replicas are simulated together, where a fleet has them: behind a balancer each has steadier traffic."""
 FIXED, SCHEDULED, AUTOSCALED = "fixed", "scheduled", "autoscaled"
 POLICIES = (FIXED, SCHEDULED, AUTOSCALED)
 
@@ -63,7 +66,9 @@ class PolicyDay:
     attained: Array
     """Share of the requests of each window that keep every limit; not a number where there are none."""
     use_of_limits: Array
-    """The largest latency of each window over its limit: below 1 the SLO holds."""
+    """The largest latency of each window over its limit, as it is on average: below 1 the SLO holds."""
+    chance_out: Array
+    """The probability that it does not hold in a window, which has few requests."""
     counts: Array
     window: float
     gpus_per_replica: int
@@ -71,8 +76,8 @@ class PolicyDay:
 
     @property
     def minutes_out(self) -> float:
-        """Minutes in which a percentile of the SLO does not hold."""
-        return float(np.count_nonzero(self.use_of_limits >= 1.0)) * self.window / 60.0
+        """Minutes in which a percentile of the SLO does not hold, as many as are to be expected."""
+        return float(self.chance_out.sum()) * self.window / 60.0
 
     @property
     def minutes(self) -> float:
@@ -115,6 +120,7 @@ class DayPlan:
     slo: Slo
     goal: Goal
     curve: LoadCurve
+    """Of one replica, beside others where the fleet has several."""
     service: ServiceTime
     start: StartUp
     autoscaler: Autoscaler
@@ -166,29 +172,28 @@ def plan_day(
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
     system = system_of(deployment)
     say("one replica at several loads")
-    curve = learn_curve(system, traffic, promised)
-    most_kept = curve.most_kept()
-    if most_kept <= 0.0:
+    lone = learn_curve(system, traffic, promised)
+    if lone.most_kept() <= 0.0:
         raise InputError(
             f"slo {promised} cannot hold on {deployment.model.name}, {deployment.layout} of {deployment.gpu.name}: an "
-            f"idle replica already takes {curve.use_of_limits(0.0):.2f} times a limit; loosen it or deploy otherwise"
+            f"idle replica already takes {lone.use_of_limits(0.0):.2f} times a limit; loosen it or deploy otherwise"
         )
     say("requests of other lengths")
     service = learn_service(system, traffic, deployment.settings.max_model_len)
-    day = _Day(curve, traffic, service, deployment.layout.gpus, tariff.price(deployment.gpu.name))
+    build = partial(
+        _Day, traffic=traffic, service=service, gpus=deployment.layout.gpus, price=tariff.price(deployment.gpu.name)
+    )
     lag = start or start_up(deployment)
+    say("several replicas behind a load balancer")
+    curves = {1: lone} | _beside_others(deployment, traffic, promised, _smallest(build({1: lone}), wanted)[0])
+    curve = curves[max(curves)]
+    most_kept = curve.most_kept()
     say("the day")
+    day = build(curves)
     fleet, plain = _smallest(day, wanted)
     hours = _timetable(day, wanted, fleet)
-    rules = _with_target(autoscaler or Autoscaler(), curve, most_kept)
-    assert rules.target is not None
-    first = max(1, int(np.ceil(day.load[: int(HOUR / STEP)].mean() / (SAFETY * curve.rate_at(most_kept)))))
-    scaler = Autoscaling(rules, rules.target, curve.full_rate, STEP, lag.seconds, first)
-    policies = (
-        plain,
-        day.run(SCHEDULED, scheduled(hours, STEP, lag.seconds)),
-        day.run(AUTOSCALED, scaler),
-    )
+    rules, scaled = _autoscaled(day, autoscaler or Autoscaler(), wanted, curve, lag.seconds)
+    policies = plain, day.run(SCHEDULED, scheduled(hours, STEP, lag.seconds)), scaled
     say("the busiest minutes, request by request")
     found = check_busiest(deployment, traffic, promised, fleet, plain.attained) if check else None
     return DayPlan(
@@ -196,29 +201,43 @@ def plan_day(
     )
 
 
+def _beside_others(deployment: Deployment, traffic: Traffic, slo: Slo, fleet: int) -> dict[int, LoadCurve]:
+    """The curve of one of two or four replicas, where there are about as many; none for those that share experts."""
+    together = max((size for size in TOGETHER if size <= fleet), default=1)
+    if together == 1 or deployment.shares_experts:
+        return {}
+    return {together: learn_curve(replicas_of(deployment, together), traffic, slo, together)}
+
+
 class _Day:
     """The day in steps, ready to be run with any number of replicas."""
 
     def __init__(
-        self, curve: LoadCurve, traffic: Traffic, service: ServiceTime, gpus: int, price: GpuPrice | None
+        self,
+        curves: Mapping[int, LoadCurve],
+        traffic: Traffic,
+        service: ServiceTime,
+        gpus: int,
+        price: GpuPrice | None,
     ) -> None:
         weights = service.of(traffic.inputs, traffic.outputs)
         steps = replace(traffic, window=STEP)
         self.load = steps.load(weights / weights.mean())
-        self.replica, self.price = Replica(curve, STEP), price
-        self._gpus, self._traffic = gpus, traffic
+        self.replicas, self.price = Replicas(curves, STEP), price
+        self._gpus, self._traffic, self._slo = gpus, traffic, curves[1].slo
         self._counts = steps.counts
         self._windows = (np.arange(steps.num_windows) * STEP // traffic.window).astype(np.int64)
 
     def run(self, name: str, scaler: Scaler) -> PolicyDay:
         """The whole day."""
-        done = run_fleet(self.replica, self.load, scaler)
+        done = run_fleet(self.replicas, self.load, scaler)
         return PolicyDay(
             name,
             self._mean(done.ready),
             self._mean(done.paid),
             self._mean(done.attained, self._counts),
             np.nan_to_num(self._mean(done.use_of_limits, self._counts)),
+            self._chance_out(done.beyond, 0),
             self._traffic.counts,
             self._traffic.window,
             self._gpus,
@@ -226,8 +245,24 @@ class _Day:
         )
 
     def part(self, first: int, last: int, count: int, before: float) -> FleetRun:
-        """Some steps with a fixed fleet, after which so many requests are in the system."""
-        return run_fleet(self.replica, self.load[first:last], fixed(count), before)
+        """Some steps with a fixed fleet, before which so many requests are in the system."""
+        return run_fleet(self.replicas, self.load[first:last], fixed(count), before)
+
+    def share_in(self, done: FleetRun, first: int, goal: Goal) -> float:
+        """What a goal is about, of steps from ``first`` on."""
+        counts = self._counts[first : first + done.ready.size]
+        if goal.of == "requests":
+            return float((done.attained * counts).sum() / max(1, counts.sum()))
+        return 1.0 - float(self._chance_out(done.beyond, first).mean())
+
+    def _chance_out(self, beyond: Array, first: int) -> Array:
+        """Of each window that these steps lie in."""
+        places = self._windows[first : first + len(beyond)]
+        places = places - places[0]
+        counts = self._counts[first : first + len(beyond)]
+        each = np.bincount(places, counts)
+        shares = [np.bincount(places, counts * column) / np.maximum(each, 1) for column in beyond.T]
+        return chance_out(self._slo, each, np.stack(shares, axis=1))[: self._traffic.num_windows]
 
     def _mean(self, values: Array, weights: Array | None = None) -> Array:
         """By windows; not a number where nothing came."""
@@ -261,23 +296,31 @@ def _fixed_day(day: _Day, count: int) -> PolicyDay:
 
 
 def _timetable(day: _Day, goal: Goal, most: int) -> tuple[int, ...]:
-    """The fewest replicas of each hour with which enough of its steps hold, given what the hour before left over."""
+    """The fewest replicas of each hour that reach the goal in it, given what the hour before left over."""
     hours: list[int] = []
     before, size = 0.0, int(HOUR / STEP)
     for first in range(0, day.load.size, size):
         for count in range(1, most + 1):
             done = day.part(first, first + size, count, before)
-            good = done.use_of_limits < 1.0 if goal.of == "minutes" else done.attained
-            if float(good.mean()) >= goal.share:
+            if day.share_in(done, first, goal) >= goal.share:
                 break
         hours.append(count)
         before = float(done.in_system[-1]) * count
     return tuple(hours)
 
 
-def _with_target(rules: Autoscaler, curve: LoadCurve, most_kept: float) -> Autoscaler:
-    """A target that nobody gave follows from where the SLO just holds."""
-    if rules.target is not None:
-        return rules
-    at_limit = curve.rate_at(most_kept) / curve.full_rate if rules.measure == "utilization" else most_kept
-    return replace(rules, target=float(f"{SAFETY * at_limit:.3g}"))
+def _autoscaled(day: _Day, rules: Autoscaler, goal: Goal, curve: LoadCurve, lag: float) -> tuple[Autoscaler, PolicyDay]:
+    """The rules with their target, and the day by them.
+
+    A target that nobody gave is a share of the load with which the SLO just holds: the largest one of `SAFETIES` with
+    which the day reaches the goal, or the smallest of them.
+    """
+    most = curve.most_kept()
+    at_limit = curve.rate_at(most) / curve.full_rate if rules.measure == "utilization" else most
+    first = max(1, int(np.ceil(day.load[: int(HOUR / STEP)].mean() / curve.rate_at(most))))
+    targets = [float(f"{share * at_limit:.3g}") for share in SAFETIES] if rules.target is None else [rules.target]
+    for target in targets:
+        done = day.run(AUTOSCALED, Autoscaling(rules, target, curve.full_rate, STEP, lag, first))
+        if done.keeps(goal):
+            break
+    return replace(rules, target=target), done

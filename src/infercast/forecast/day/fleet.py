@@ -7,7 +7,7 @@ The step is taken backwards (the rate of leaving is that of its end), so that lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ class Replica:
         self._grid = np.unique(np.concatenate([np.linspace(0.0, most, POINTS), curve.in_system]))
         self._attained = np.array([curve.attained(number) for number in self._grid.tolist()])
         self._use = np.array([curve.use_of_limits(number) for number in self._grid.tolist()])
+        self._beyond = np.array([curve.beyond(number) for number in self._grid.tolist()])
 
     def after(self, in_system: float, rate: float) -> float:
         """The number in the system a step later, with so many typical requests a second."""
@@ -52,6 +53,10 @@ class Replica:
         """The largest latency over its limit."""
         return np.asarray(np.interp(in_system, self._grid, self._use))
 
+    def beyond(self, in_system: Array) -> Array:
+        """Share of the requests beyond each limit (columns)."""
+        return np.stack([np.interp(in_system, self._grid, shares) for shares in self._beyond.T], axis=1)
+
 
 @dataclass(frozen=True, slots=True)
 class FleetRun:
@@ -65,9 +70,29 @@ class FleetRun:
     """Requests in each replica."""
     attained: Array
     use_of_limits: Array
+    beyond: Array
+    """Share of the requests beyond each limit (columns)."""
 
 
-def run_fleet(replica: Replica, load: Array, scaler: Scaler, first: float = 0.0) -> FleetRun:
+class Replicas:
+    """Replicas of fleets of several sizes: what one of many does is taken from the largest that was simulated."""
+
+    def __init__(self, curves: Mapping[int, LoadCurve], step: float) -> None:
+        self._by_size = [(size, Replica(curve, step)) for size, curve in sorted(curves.items())]
+
+    def of(self, count: int) -> Replica:
+        """One of so many."""
+        return [replica for size, replica in self._by_size if size <= count][-1]
+
+    def look(self, name: str, in_system: Array, counts: Array) -> Array:
+        """``attained``, ``use_of_limits`` or ``beyond`` of many steps, each with so many replicas."""
+        (_, found), *larger = [(size, getattr(replica, name)(in_system)) for size, replica in self._by_size]
+        for size, others in larger:
+            found[counts >= size] = others[counts >= size]
+        return np.asarray(found)
+
+
+def run_fleet(replicas: Replicas, load: Array, scaler: Scaler, first: float = 0.0) -> FleetRun:
     """Step through a day; ``first`` are requests in the system at its beginning."""
     ready: list[int] = []
     paid: list[int] = []
@@ -75,15 +100,16 @@ def run_fleet(replica: Replica, load: Array, scaler: Scaler, first: float = 0.0)
     total, arrived = first, float(load[0]) if load.size else 0.0
     for step, rate in enumerate(load.tolist()):
         serving, costing = scaler(step, arrived, total)
-        number = replica.after(total / serving, rate / serving)
+        number = replicas.of(serving).after(total / serving, rate / serving)
         total, arrived = serving * number, rate
         ready.append(serving)
         paid.append(costing)
         numbers.append(number)
-    in_system = np.array(numbers)
+    in_system, counts = np.array(numbers), np.array(ready)
     # Requests that arrive in a step meet what is there between its beginning and its end.
     met = (np.concatenate([[first / ready[0]], in_system[:-1]]) + in_system) / 2
-    return FleetRun(np.array(ready), np.array(paid), in_system, replica.attained(met), replica.use_of_limits(met))
+    attained, use, beyond = (replicas.look(name, met, counts) for name in ("attained", "use_of_limits", "beyond"))
+    return FleetRun(counts, np.array(paid), in_system, attained, use, beyond)
 
 
 def fixed(count: int) -> Scaler:

@@ -22,7 +22,7 @@ class Autoscaler:
     """``utilization``: requests that arrive, as a share of what replicas serve at most.
     ``queue``: requests in a replica, running or waiting."""
     target: float | None = None
-    """What one replica should have; None: a share of what it has where the SLO just holds (`SAFETY`)."""
+    """What one replica should have; None: a share of what it has where the SLO just holds (`SAFETIES`)."""
     interval: float = 30.0
     """From one decision to the next."""
     up_delay: float = 0.0
@@ -43,8 +43,8 @@ class Autoscaler:
             raise InputError(f"replicas must be at least 1 and from few to many, not {self.least} to {self.most}")
 
 
-SAFETY = 0.85
-"""Of the load with which the SLO just holds, an autoscaler aims at so much by default."""
+SAFETIES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
+"""Shares of the load with which the SLO just holds that an autoscaler may aim at by default."""
 
 
 def scheduled(hours: Sequence[int], step: float, lag: float) -> Scaler:

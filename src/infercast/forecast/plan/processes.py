@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 TRIES = 3
 """How often work is begun whose worker failed or was killed."""
-PIECES_A_WORKER = 4
+PIECES_A_WORKER = 8
 """So many pieces for each worker, so that none waits long for the last one."""
 MOST_IN_A_PIECE = 16
 MOST_FUNCTIONS = 4

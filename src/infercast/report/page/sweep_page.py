@@ -10,7 +10,7 @@ from infercast.forecast.sweep.points import Sweep
 from infercast.report.page.html import facts_list, table
 from infercast.report.page.plot import Plot
 from infercast.report.page.svg import INK, MUTED, SERIES, Tips
-from infercast.report.sweep import UNITS, charts_of, columns_of, summary_rows
+from infercast.report.sweep import UNITS, charts_of, columns_of, overload_notes, summary_rows
 from infercast.report.text_chart import Chart
 from infercast.units import MILLI
 
@@ -23,8 +23,11 @@ def sweep_plot(sweep: Sweep, version: str) -> Plot:
     name = UNITS.get(sweep.axis.name, sweep.axis.name)
     columns = columns_of(sweep)
     rows = [[escape(column.cell(point)) for column in columns] for point in sweep.simulated]
-    body = facts_list(summary_rows(sweep)) + table([escape(column.title) for column in columns], rows)
-    refused = "".join(f"<p>{escape(f'{each.label}: {each.problem}')}</p>" for each in sweep.points if each.problem)
+    body = facts_list(summary_rows(sweep)) + table(
+        [escape(column.title).replace(" ", "<br>") for column in columns], rows
+    )
+    notes = [f"{each.label}: {each.problem}" for each in sweep.points if each.problem] + overload_notes(sweep)
+    below = body + "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
 
     def paint(figure: Any, tips: Tips) -> None:
         charts = charts_of(sweep)
@@ -37,7 +40,7 @@ def sweep_plot(sweep: Sweep, version: str) -> Plot:
             _panel(axes, chart, tips, name)
             _bends(axes, sweep)
 
-    return Plot("sweep", f"{sweep.title} along {name}", sweep.workload, 5.6, paint, body + refused, version)
+    return Plot("sweep", f"{sweep.title} along {name}", sweep.workload, 5.6, paint, below, version)
 
 
 def _panel(axes: Any, chart: Chart, tips: Tips, name: str) -> None:
@@ -82,6 +85,6 @@ def _bends(axes: Any, sweep: Sweep) -> None:
         if edge is not None and edge.reached and edge.value is not None:
             axes.axvline(edge.value, color=colour, lw=0.9, ls=(0, (2, 3)))
             axes.annotate(
-                label, (edge.value, 0.0), (3, 4 if label == "knee" else 14), xycoords=("data", "axes fraction"),
-                textcoords="offset points", fontsize=8, color=colour,
+                label, (edge.value, 0.0), (-3 if label == "knee" else 3, 4), xycoords=("data", "axes fraction"),
+                textcoords="offset points", fontsize=8, color=colour, ha="right" if label == "knee" else "left",
             )  # fmt: skip
