@@ -10,16 +10,18 @@ from infercast.errors import InfercastError
 from infercast.forecast.plan.bounds import lengths_of
 from infercast.forecast.plan.deployed import deployed
 from infercast.forecast.plan.question import Question
-from infercast.forecast.plan.result import Nearest, Row, Stage
+from infercast.forecast.plan.result import Figures, Nearest, Row, Stage
 from infercast.forecast.plan.rounds import Rounds
 from infercast.forecast.plan.space import Option, look_at, stems_of
 from infercast.forecast.plan.words import money, named
-from infercast.forecast.slo import Limit, Slo
+from infercast.forecast.slo import QUANTITIES, Limit, Slo
 
 CLOSEST = 3
 """Candidates that are simulated to say how close it is."""
 LOOSER = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 """Limits are tried at so many times what was asked for."""
+SLOWER = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, 256.0)
+"""Rates are, at so many parts of it."""
 LARGER = (2, 4, 8, 16)
 """Numbers of GPUs are, too."""
 LOOKED = 24
@@ -42,13 +44,35 @@ def nearest_of(rounds: Rounds, options: Sequence[Option], most_rate: MostRate) -
         return ()
     found = []
     if best.figures.state != "overloaded":
-        reached = Slo(tuple(_loosened(limit, MARGIN / best.figures.headroom) for limit in question.slo.limits))
+        reached = Slo(tuple(_reached(limit, best.figures) for limit in question.slo.limits))
         found.append(Nearest(best, f"{named(best)} keeps {reached} at this rate, for {money(best.cost)}."))
+    else:
+        slower = _at_lower_rates(rounds)
+        best = rounds.simulate([slower[0].candidate])[0] if slower else best
     rate = most_rate(rounds, best)
     if rate is not None:
         words = f"{named(best)} keeps this SLO up to {rate:.3g} requests/s, for {money(best.cost)}."
         found.append(Nearest(best, words))
     return tuple(found)
+
+
+def _reached(limit: Limit, figures: Figures) -> Limit:
+    """The limit, or what is kept in its place, in three digits."""
+    summary = getattr(figures, QUANTITIES[limit.quantity])
+    value = getattr(summary, limit.name.partition("_")[2], limit.seconds / figures.headroom)
+    return limit if value < limit.seconds else _loosened(limit, MARGIN * value / limit.seconds)
+
+
+def _at_lower_rates(rounds: Rounds) -> list[Option]:
+    """What is likeliest to keep the SLO at the least lowered rate."""
+    for factor in SLOWER:
+        slower = rounds.question.at_rate(1.0 / factor)
+        stems, _ = stems_of(slower, lengths_of(slower))
+        looked = rounds.workers.map(partial(look_at, question=slower), stems[:LOOKED])
+        options = [option for each in looked for option in each.options if option.guess.headroom > 1.0]
+        if options:
+            return _likeliest(options)
+    return []
 
 
 def _likeliest(options: Sequence[Option]) -> list[Option]:
