@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from infercast.forecast.money import Tariff
-from infercast.forecast.price_list import PRICES, offers_of
 from infercast.hardware import Gpu
 from infercast.hardware.hosts import HostCpu
 from infercast.report.layout import facts, grid, section, styled
@@ -71,6 +69,9 @@ def render_gpu(gpu: Gpu) -> list[RenderableType]:
 
 def _render_prices(gpu: str) -> RenderableType:
     """What providers ask for it, the cheapest on demand first."""
+    from infercast.forecast.money import Tariff  # noqa: PLC0415 - lists of machines do without
+    from infercast.forecast.price_list import PRICES, offers_of  # noqa: PLC0415 - as above
+
     offers = offers_of(gpu)
     if not offers:
         return section("Prices", styled(Tariff().unknown(gpu)))
@@ -83,12 +84,19 @@ def _render_prices(gpu: str) -> RenderableType:
 
 
 def gpu_dict(gpu: Gpu) -> dict[str, Any]:
-    """One GPU as plain data, in SI units, and what providers ask for it in dollars an hour."""
+    """One GPU as plain data, in SI units."""
+    return asdict(gpu)
+
+
+def priced_gpu_dict(gpu: Gpu) -> dict[str, Any]:
+    """The same, and what providers ask for it in dollars an hour."""
+    from infercast.forecast.price_list import PRICES, offers_of  # noqa: PLC0415 - lists of machines do without
+
     prices = [
         {"provider": provider, "date": date, **{kind: entry.get(kind) for kind in PRICES}}
         for provider, date, entry in offers_of(gpu.name)
     ]
-    return {**asdict(gpu), "usd_per_hour": prices}
+    return {**gpu_dict(gpu), "usd_per_hour": prices}
 
 
 def _formats(gpu: Gpu) -> tuple[str, str, str]:

@@ -124,6 +124,9 @@ def _render_advice(explained: Explained, advised: Advised) -> list[RenderableTyp
     if explained.recommended is not None and advised.together is not None:
         text = f"{explained.recommended}\n{_effects(advised.together.real, several, most=8)}"
         parts.append(section("The command with the advice", styled(text)))
+    elif advised.ranked:
+        text = "It is good as it is: what helps on the same GPUs changes answers, or costs more than it gains."
+        parts.append(section("The command with the advice", styled(text)))
     return parts
 
 

@@ -110,3 +110,15 @@ def test_with_a_promise_its_headroom_counts() -> None:
     assert len(rooms) == 1
     assert rooms[0].gain > 0
     assert found.advised.ranked[0].change.axis == "max_num_seqs"
+
+
+def test_requests_that_are_given_are_served_as_they_are() -> None:
+    """They have no other draws: what the luck of ranks leaves open is the noise."""
+    drawn = synthetic_workload(rate=30, count=200, input_lengths="uniform:50:900", output_lengths="uniform:20:60")
+    found = explain_command(
+        "vllm serve qwen3-0.6b --max-num-seqs 4 --max-model-len 4k", "h200-sxm", workload_from_requests(drawn.requests)
+    )
+    assert found.advised is not None
+    assert found.advised.ranked[0].change.axis == "max_num_seqs"
+    assert found.recommended is not None
+    assert all(each.noise > 0 for each in found.advised.ranked[0].effects)

@@ -145,6 +145,10 @@ j: |
     as it is
 k: plain text
   goes on
+m: [
+  vllm serve,  # a bracket that is closed where its key begins
+  "x"
+]
 l:
 url: http://host:80/path#part
 """
@@ -156,6 +160,7 @@ url: http://host:80/path#part
             "h": {"g": "two\nlines", "i": "folded text\nmore"},
             "j": "kept\n\n  as it is\n",
             "k": "plain text goes on",
+            "m": ["vllm serve", "x"],
             "l": None,
             "url": "http://host:80/path#part",
         }

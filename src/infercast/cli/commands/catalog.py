@@ -30,7 +30,7 @@ def gpus(
     if name is None:
         _print_all(as_json, catalog.gpu_dict, catalog.render_gpus, map(load_gpu, gpu_names()))
     else:
-        print_result(as_json, catalog.gpu_dict, catalog.render_gpu, load_gpu(name))
+        print_result(as_json, catalog.priced_gpu_dict, catalog.render_gpu, load_gpu(name))
 
 
 def models(

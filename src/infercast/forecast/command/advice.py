@@ -31,7 +31,7 @@ from infercast.serve import Workload
 LEAST_GAIN = 0.002
 """Of the mean over all numbers, below which a change is not worth its place in a command."""
 TRADE = 0.05
-"""The recommended command makes no number worse by more than this."""
+"""The recommended command makes no number worse by more than this, or than what is gained on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _combine(
         label = change.label if best is None else f"{best.change.label}, {change.label}"
         both = Change("together", values, label, kernels)
         now = Advice(both, tuple(effects(base, trial, loads, kernels=kernels)))
-        if now.worst > -TRADE and now.gain > (0.0 if best is None else best.gain) + LEAST_GAIN:
+        if now.worst > -max(TRADE, now.gain) and now.gain > (0.0 if best is None else best.gain) + LEAST_GAIN:
             applied, best = values, now
             axes.add(change.axis)
     return applied, best

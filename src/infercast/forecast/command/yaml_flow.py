@@ -40,6 +40,11 @@ class Flow:
         self._text += " " + (line if self._opens in ('"', "'") else _without_comment(line))
 
     @property
+    def is_closed_later(self) -> bool:
+        """Whether it began with a quote or a bracket."""
+        return self._opens in ("[", "{", '"', "'")
+
+    @property
     def is_complete(self) -> bool:
         """Whether quotes and brackets are closed; a plain scalar goes on for as long as its lines do."""
         if self._opens in ('"', "'"):

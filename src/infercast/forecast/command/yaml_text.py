@@ -153,7 +153,12 @@ class Reader:
         if block := BLOCK.match(text):
             return self._block(indent, folded=block[1] == ">", chomp=block[2] or block[3])
         flow = Flow(text, self._anchors, lambda sentence: self._problem(sentence, line.number))
-        while not flow.is_complete and (more := self._peek()) is not None and more.indent > indent:
+        # A bracket may be closed where its key begins.
+        while (
+            not flow.is_complete
+            and (more := self._peek()) is not None
+            and (flow.is_closed_later or more.indent > indent)
+        ):
             self._at += 1
             flow.add(more.text)
         return flow.value()

@@ -92,6 +92,12 @@ def closely(asked: tuple[Candidate, float | None], question: Question) -> Row:
     return evaluate_closely(candidate, question if rate is None else question.at_rate(rate / question.rate))
 
 
+def at_rate(asked: tuple[Candidate, float], question: Question) -> Row:
+    """A candidate whose requests come so many times as fast."""
+    candidate, factor = asked
+    return evaluate(candidate, question.at_rate(factor))
+
+
 def short(option: Option, question: Question) -> float:
     """The headroom of a short simulation."""
     candidate = option.candidate

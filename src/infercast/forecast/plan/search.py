@@ -10,13 +10,12 @@ from math import inf
 
 from infercast.forecast.plan.bounds import lengths_of
 from infercast.forecast.plan.candidate import Candidate
-from infercast.forecast.plan.evaluate import evaluate
 from infercast.forecast.plan.front import front_of, likely_front
 from infercast.forecast.plan.nearest import nearest_of
 from infercast.forecast.plan.pools import pool_options
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Nearest, Plan, Row, Stage
-from infercast.forecast.plan.rounds import Rounds, climb, halve
+from infercast.forecast.plan.rounds import Rounds, at_rate, climb, halve
 from infercast.forecast.plan.space import HOPELESS, Option, Stem, look_at, stems_of
 from infercast.forecast.plan.words import changes_of, notes_of, why_lost, why_none
 from infercast.forecast.plan.workers import Executor, Serial
@@ -31,7 +30,7 @@ REACH = 2.0
 """Candidates that cost more than so many times the best are not looked at: nobody wants them on a front."""
 FEW = 6
 """Candidates of which the most requests a second are found, or the least latency."""
-BISECTIONS = 5
+TRISECTIONS = 3
 MOST_TIMES = 4.0
 """Rates beyond so many times the one that is asked for are not looked at."""
 
@@ -110,9 +109,8 @@ def _simulate(rounds: Rounds, options: list[Option]) -> None:
             factor = option.rate / question.rate
             rate = _bisect(rounds, option.candidate, 0.7 * factor, 1.4 * factor)
             if rate is not None:
-                (row,) = rounds.workers.map(
-                    partial(evaluate, question=question.at_rate(rate / question.rate)), [option.candidate]
-                )
+                asked = [(option.candidate, rate / question.rate)]
+                (row,) = rounds.workers.map(partial(at_rate, question=question), asked)
                 rounds.rows[option.candidate] = replace(row, rate=rate)
 
 
@@ -129,19 +127,24 @@ def _rivals(rounds: Rounds, options: Sequence[Option], best: Row) -> None:
             climb(rounds, near, partial(known, question), LIKELY)
 
 
-def _bisect(rounds: Rounds, candidate: Candidate, low: float, high: float) -> float | None:
-    """The most requests a second that keep the SLO, between these multiples of the rate; None if not even the least."""
+def _bisect(rounds: Rounds, candidate: Candidate, low: float, high: float, *, known: bool = False) -> float | None:
+    """The most requests a second that keep the SLO, between these multiples of the rate; None if not even the least.
 
-    def holds(factor: float) -> bool:
-        question = rounds.question.at_rate(factor)
-        (row,) = rounds.workers.map(partial(evaluate, question=question), [candidate])
-        return row.holds
+    ``known``: the least is known to. Two rates are asked for at once, so that two workers have something to do.
+    """
 
-    if not holds(low):
+    def hold(*factors: float) -> list[bool]:
+        asked = [(candidate, factor) for factor in factors]
+        return [row.holds for row in rounds.workers.map(partial(at_rate, question=rounds.question), asked)]
+
+    if not known and not all(hold(low)):
         return None
-    for _ in range(BISECTIONS):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if holds(middle) else (low, middle)
+    for _ in range(TRISECTIONS):
+        third = (high / low) ** (1 / 3)
+        first, second = hold(low * third, low * third * third)
+        edges = [low, low * third, low * third * third, high]
+        part = 0 if not first else 1 if not second else 2
+        low, high = edges[part], edges[part + 1]
     return low * rounds.question.rate
 
 
@@ -152,7 +155,7 @@ def _most_rate(rounds: Rounds, row: Row) -> float | None:
     if row.holds:
         capacity = row.figures.capacity if row.figures is not None else None
         most = MOST_TIMES if capacity is None else max(1.02, min(MOST_TIMES, capacity / rounds.question.rate))
-        return _bisect(rounds, row.candidate, 1.0, most)
+        return _bisect(rounds, row.candidate, 1.0, most, known=True)
     low = 1.0
     while low > 1e-3:
         low /= MOST_TIMES
