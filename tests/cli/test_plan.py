@@ -58,6 +58,8 @@ def test_a_trace(infercast: Any, tmp_path: Path) -> None:
         (("--max-gpus", 0), "max_gpus"),
         (("--engine", "nobody"), "engine"),
         (("--odds", 2), "odds"),
+        (("--quantization", "fp9"), "fp9"),
+        (("--kv-cache-dtype", "fp9"), "fp9"),
     ],
 )
 def test_what_is_wrong_is_said(infercast: Any, words: tuple[object, ...], said: str) -> None:

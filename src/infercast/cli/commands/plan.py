@@ -20,6 +20,7 @@ from infercast.cli.progress import stages_bar, with_counts
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
 from infercast.engines.settings import read_setting
 from infercast.errors import InputError
+from infercast.forecast.deploy import load_model
 from infercast.forecast.plan.axes import AXES, Axis, setting_axis
 from infercast.forecast.plan.objectives import OBJECTIVES
 from infercast.forecast.plan.question import ENGINE_SETTINGS, Question
@@ -124,8 +125,8 @@ def command(
         prices=tuple(None if price is None else price.per_hour for price in prices),
         max_gpus=max_gpus,
         budget=budget,
-        quantizations=_formats("--quantization", quantization),
-        kv_cache_dtypes=("auto", "fp8") if kv_cache_dtype == [ANY] else _names("--kv-cache-dtype", kv_cache_dtype),
+        quantizations=_formats(model, "--quantization", quantization),
+        kv_cache_dtypes=_caches(model, kv_cache_dtype),
         settings=ENGINE_SETTINGS if not vary else ((),),
         max_model_len=max_model_len,
         disaggregate=disaggregate,
@@ -165,11 +166,24 @@ def _names(option: str, given: list[str]) -> tuple[str, ...]:
     return tuple(options.comma_list(option, given))
 
 
-def _formats(option: str, given: list[str]) -> tuple[str | None, ...]:
+def _caches(model: str, given: list[str]) -> tuple[str, ...]:
+    """Formats of keys and values."""
+    if given == [ANY]:
+        return "auto", "fp8"
+    names = _names("--kv-cache-dtype", given)
+    for name in names:
+        load_model(model, kv_cache_dtype=name)
+    return names
+
+
+def _formats(model: str, option: str, given: list[str]) -> tuple[str | None, ...]:
     """Formats of weights; ``none`` is the checkpoint's own."""
     if given == [ANY]:
         return WEIGHTS
-    return tuple(None if name == "none" else name for name in _names(option, given))
+    names = tuple(None if name == "none" else name for name in _names(option, given))
+    for name in names:
+        load_model(model, quantization=name)  # a format that was asked for by name is refused here, not left out
+    return names
 
 
 def _axes(vary: list[str]) -> list[Axis]:

@@ -15,7 +15,7 @@ Each = TypeVar("Each")
 
 SURE = 1.1
 """A headroom by the quick estimate at which a candidate is simulated for its place on the front."""
-MOST = 6
+MOST = 5
 """Candidates that are simulated for it."""
 SAME = 1.02
 """Times that differ by less are the same."""

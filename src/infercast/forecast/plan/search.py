@@ -174,7 +174,11 @@ def _best(rounds: Rounds) -> Row | None:
 def _like(candidate: Candidate, options: Sequence[Option]) -> list[Candidate]:
     """The same with other settings: they cost as much, and one may keep more room."""
     same = [each.candidate for each in options if each.guess.headroom >= HOPELESS]
-    return [each for each in same if each.stem == candidate.stem and each.replicas == candidate.replicas]
+    return [each for each in same if each.stem == candidate.stem and _sizes(each) == _sizes(candidate)]
+
+
+def _sizes(candidate: Candidate) -> list[int]:
+    return [pool.replicas for pool in candidate.pools]
 
 
 def _runner_up(rounds: Rounds, best: Row | None) -> Row | None:
