@@ -10,8 +10,9 @@ from infercast.errors import InputError
 from infercast.forecast.day.chance import chance_out
 from infercast.forecast.day.coefficients import autoscaler_row
 from infercast.forecast.day.curve import learn_curve
-from infercast.forecast.day.day import Goal, plan_day
+from infercast.forecast.day.day import plan_day
 from infercast.forecast.day.fleet import Replica, Replicas, fixed, run_fleet
+from infercast.forecast.day.outcome import Goal
 from infercast.forecast.day.policies import Autoscaler, Autoscaling, scheduled
 from infercast.forecast.day.startup import start_up
 from infercast.forecast.day.traffic import made_up_day, parse_profile, traffic_of

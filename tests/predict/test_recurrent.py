@@ -65,7 +65,7 @@ def test_padding_and_histograms_are_the_same_batch():
     listed, counted = scan(700, 700, 64), Scan(np.array([700, 64, 9]), np.array([2, 1, 0]), **HEADS)
     assert seconds(counted) == pytest.approx(seconds(listed), rel=1e-9)
     assert counted.num_tokens == listed.num_tokens == 1464
-    assert (counted.num_chunks, counted.most_chunks, counted.num_sequences) == (23, 11, 3)
+    assert (counted.most_chunks, counted.num_sequences) == (11, 3)
     assert counted.flops == listed.flops
     assert counted.bytes_read == listed.bytes_read
 

@@ -62,11 +62,6 @@ class Scan:
         return self._sum((self.queries > 0) * 1)
 
     @cached_property
-    def num_chunks(self) -> Quantity:
-        """Chunks of the batch; the last one of a sequence may be short."""
-        return self._sum(-(-self.queries // self.chunk))
-
-    @cached_property
     def most_chunks(self) -> Quantity:
         """Chunks of the longest sequence, which follow each other."""
         here = self.queries if isinstance(self.sequences, int) else self.queries * (np.asarray(self.sequences) > 0)

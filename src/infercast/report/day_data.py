@@ -7,7 +7,8 @@ from math import isnan
 from typing import Any
 
 from infercast.forecast.day.coefficients import autoscaler_row
-from infercast.forecast.day.day import DayPlan, PolicyDay
+from infercast.forecast.day.day import DayPlan
+from infercast.forecast.day.outcome import PolicyDay
 from infercast.report.files import csv_lines
 from infercast.units import MILLI
 

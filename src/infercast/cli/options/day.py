@@ -13,7 +13,7 @@ from infercast.cli.options import workload as served
 from infercast.cli.options.engine import is_given
 from infercast.cli.options.shared import of_workload
 from infercast.errors import InputError
-from infercast.forecast.day.day import Goal
+from infercast.forecast.day.outcome import Goal
 from infercast.forecast.day.policies import MEASURES, Autoscaler
 from infercast.forecast.day.startup import LOAD_BANDWIDTH, OTHER_SECONDS, StartUp, start_up
 from infercast.forecast.day.traffic import WINDOW, Traffic, made_up_day, traffic_of

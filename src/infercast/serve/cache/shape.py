@@ -85,10 +85,6 @@ class KvShape(NamedTuple):
             self.sizes[number], (self.windows[number],), chunked=self.chunked, states=states, aligned=self.aligned
         )
 
-    def grown(self, group: int, before: int, after: int) -> int:
-        """Blocks that a group takes where a sequence grows from so many blocks to more."""
-        return min(1, after - before) if self.aligned and group in self.states else after - before
-
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks of the least size for that many tokens."""
         return -(-num_tokens // self.block_size)
