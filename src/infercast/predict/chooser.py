@@ -41,7 +41,7 @@ class Chooser:
         self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
     ) -> Iterator[Choice]:
         """Models that could serve, best first."""
-        others = tuple(dict.fromkeys(any_kernel(family, each) for each in variants if each))
+        others = tuple(dict.fromkeys(found for each in variants if each and (found := any_kernel(family, each))))
         known = {entry.variant for entry in self._artifact.entries_of(family) if entry.family == family}
         if known.isdisjoint((*variants, *others)):
             return  # no GPU has one: none needs to be looked at
