@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from infercast.hardware import Gpu
+from infercast.hardware.kernels import facts_of, is_modelled
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.gemm import Gemm
 from infercast.predict.physics.formats import as_run
@@ -79,6 +80,9 @@ CUTLASS = Constants(
 PLAIN = replace(CUBLAS, step=963.0, split=False)
 # Quantising ``x``: launch seconds, share of the DRAM bandwidth, and seconds an SM needs for a row at least.
 QUANTISE_LAUNCH, QUANTISE_DRAM, QUANTISE_ROW = 2.0e-6, 0.595, 0.194e-6
+# vLLM's takes whole chunks of a row, by so many threads: seconds of a row and a chunk on an SM that holds two of them.
+CHUNKED, CHUNK, ROW_THREADS = "vllm", 2048.0, 1024
+QUANTISE_CHUNKED_ROW, QUANTISE_CHUNK = 0.47e-6, 0.50e-6
 
 
 class Tile:
@@ -105,7 +109,8 @@ class Machine:
         major = gpu.compute_capability.partition(".")[0]
         late = major.isdigit() and int(major) >= ASYNCHRONOUS
         slow = REFERENCE_CLOCK / gpu.boost_clock
-        per_launch = CLOCK_FREE_LAUNCH + (1 - CLOCK_FREE_LAUNCH) * slow
+        facts = facts_of(gpu) if is_modelled(gpu) else None
+        per_launch = (CLOCK_FREE_LAUNCH + (1 - CLOCK_FREE_LAUNCH) * slow) * (facts.launch if facts else 1.0)
         self.gpu, self.batch, self.scaled = gpu, float(op.batch), op.dtype in SCALED
         self.constants = c = CUTLASS if self.scaled else PLAIN if op.dtype == "fp32" else CUBLAS
         self.bytes_x, self.bytes_w = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
@@ -127,9 +132,11 @@ class Machine:
         self.reduce_value = self.batch * PARTIAL_BYTES / (gpu.l2_bandwidth * c.reduce_l2)
         self.launch = c.launch * (c.async_launch if late else 1.0) * per_launch
         self.cold_start = c.cold_start * (c.async_cold if late else 1.0)
-        self.quantise = QUANTISE_LAUNCH * per_launch
+        self.quantise, chunked = QUANTISE_LAUNCH * per_launch, op.quantiser == CHUNKED and op.dtype == "fp8"
         self.quantise_value = self.batch * (bytes_of("bf16") + self.bytes_x) / (QUANTISE_DRAM * gpu.dram_bandwidth)
-        self.quantise_row = self.batch * QUANTISE_ROW / gpu.sms
+        slots = gpu.sms * (facts.threads_per_sm // ROW_THREADS if facts else 2) / 2
+        self.quantise_row = self.batch * (QUANTISE_CHUNKED_ROW / slots if chunked else QUANTISE_ROW / gpu.sms)
+        self.quantise_chunk = self.batch * QUANTISE_CHUNK / gpu.sms if chunked else 0.0
         self.per_cache_byte, self.balance = 1 / gpu.l2_bytes, self.batch * 2 * gpu.dram_bandwidth / self.peak
         self.per_chip, self.row_seconds = 1 / gpu.sms, 1e-6 / gpu.sms
         self.tiles = tuple(self._tile(late, slow, rows, cols) for rows, cols in TILES)
