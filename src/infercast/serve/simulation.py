@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import add
-from typing import cast
 
 from infercast.errors import InputError
-from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import FirstUses
 from infercast.serve.loop import Loop, Observer, Progress, Watcher
 from infercast.serve.record import Record
-from infercast.serve.scheduler.policy import MixingPolicy, Policy
-from infercast.serve.scheduler.scheduler import Scheduler
+from infercast.serve.scheduler.build import scheduler_of
+from infercast.serve.scheduler.policy import Policy
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import Timeline
@@ -103,16 +101,19 @@ def loop_of(
     watch: Watcher | None = None,
 ) -> Loop:
     """The loop of one engine, ready to take its turns."""
-    cache = KvCache(
+    is_pipeline = replica.stages is not None
+    scheduler = scheduler_of(
+        replica.policy,
         replica.num_blocks,
         replica.kv_shape,
         caching=replica.prefix_caching,
         sparse_windows=replica.sparse_windows,
+        steps_under_way=replica.steps_under_way,
+        decode_together=not is_pipeline,
+        max_model_len=replica.max_model_len,
     )
-    is_pipeline = replica.stages is not None
-    policy = cast(MixingPolicy, replica.policy)
     return Loop(
-        Scheduler(policy, cache, replica.steps_under_way, decode_together=not is_pipeline),
+        scheduler,
         clients,
         record,
         replica.timer,
