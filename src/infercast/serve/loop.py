@@ -235,15 +235,29 @@ class Loop:
             self.watch.stretch(step.shape, step.estimate, ends, held)
         self._step_seconds, step.end = seconds[-1], ends[-1]
         timeline.clock, timeline.gpu_free = clocks[-1], ends[-1]
-        taken_in = clocks[1:] if self.steps_under_way > 1 else clocks[:-1]
-        if taken_in and (plan.fresh or record.was_interrupted):
-            record.tokens(taken_in.pop(0), plan.decodes, plan.fresh, ())
-            plan.fresh = []
-        record.steady_tokens(plan.decodes, taken_in)
         if self.steps_under_way > 1:
+            self._take_in_all(plan, clocks[1:])
             self.under_way.append(step)
         else:
+            self._take_in_all(plan, clocks[:-1])
             self._take_in(step, clocks[-1])
+
+    def _take_in_all(self, plan: Plan, times: list[float]) -> None:
+        """The results of the same step again and again, all but the last one."""
+        record, count, done = self.record, plan.decodes, plan.early
+        if done:
+            self.scheduler.end_early(plan)
+        if times and (plan.fresh or record.was_interrupted):
+            record.tokens(times[0], count, plan.fresh, done if len(times) == 1 else ())
+            plan.fresh = []
+            del times[0]
+        if done and times:
+            record.steady_tokens(count, times[:-1])
+            record.tokens(times[-1], count, (), done)
+        else:
+            record.steady_tokens(count, times)
+        for _ in done:
+            self.clients.answer(record.last_end)
 
     def _finish(self) -> None:
         """Wait for the oldest step under way and take its result in."""

@@ -28,6 +28,6 @@ def scheduler_of(
     """Whoever plans steps by these rules, with an empty cache."""
     if isinstance(policy, PrefillFirst):
         cache = RadixCache(num_blocks, shape, caching=caching)
-        return PrefillScheduler(policy, cache, max_model_len)
+        return PrefillScheduler(policy, cache, steps_under_way, max_model_len)
     blocks = KvCache(num_blocks, shape, caching=caching, sparse_windows=sparse_windows)
     return Scheduler(cast(MixingPolicy, policy), blocks, steps_under_way, decode_together=decode_together)

@@ -40,5 +40,8 @@ class Planner(Protocol):
     def start(self, plan: Plan, steps: int = 1) -> list[int]:
         """The step just planned is handed to the GPU so many times; returns the blocks held in each."""
 
+    def end_early(self, plan: Plan) -> None:
+        """Let go of those who had their last token in a repetition of a step before the last."""
+
     def complete(self, plan: Plan) -> SequenceOf[Sequence]:
         """Take in the tokens that a finished step yields; returns the sequences that are done."""

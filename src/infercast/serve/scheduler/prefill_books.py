@@ -21,7 +21,9 @@ from infercast.serve.workload.request import Request
 class PrefillBooks:
     """Sequences inside an engine, and the steps that compute them."""
 
-    def __init__(self, policy: PrefillFirst, cache: RadixCache, max_model_len: int | None = None) -> None:
+    def __init__(
+        self, policy: PrefillFirst, cache: RadixCache, steps_under_way: int = 2, max_model_len: int | None = None
+    ) -> None:
         self.policy, self.cache = policy, cache
         self.waiting: deque[DeclaredSequence] = deque()
         self.cohort = DecodeBatch(cache, policy.longest_promise)
@@ -35,6 +37,8 @@ class PrefillBooks:
         self.just_left: list[DeclaredSequence] = []
         """Who had to leave since somebody looked, and had its last token in the last step of decoding that ended."""
         self.num_preemptions = 0
+        self._is_late = steps_under_way > 1
+        """Whether results come when the next step is under way."""
         self._longest = cache.num_blocks * cache.page if max_model_len is None else max_model_len
         self._under_way: deque[Plan] = deque()
         self._joining: Plan | None = None
@@ -67,16 +71,31 @@ class PrefillBooks:
             self.cohort.done += steps - 1
             self._decay(steps - 1)
         if plan.decodes:
-            plan.ending = [*self.cohort.advance(steps)]
+            ending = self.cohort.advance(steps)
+            plan.ending = [*ending]
+            if steps > 1 and ending:
+                self._part(plan)
         if plan.sequences:
             self._joining = plan
         self._under_way.append(plan)
         return held
 
+    def _part(self, plan: Plan) -> None:
+        """Of those who have ended in repetitions of a step, tell who did before the last one."""
+        steps = self.cohort.steps
+        plan.early = [each for each in plan.ending if each.last_step < steps]
+        plan.ending = [each for each in plan.ending if each.last_step == steps]
+        plan.wasted = len(plan.early)
+
+    def end_early(self, plan: Plan) -> None:
+        """The result before the last one has come, in which some ended who are in the last step nevertheless."""
+        for sequence in cast(list[DeclaredSequence], plan.early):
+            self._end(sequence)
+
     def complete(self, plan: Plan) -> list[DeclaredSequence]:
         """Take in the tokens that a finished step yields; returns the sequences that are done."""
         self._under_way.popleft()
-        done: list[DeclaredSequence] = []
+        done = cast(list[DeclaredSequence], [*plan.ending])
         if plan.decodes:
             self.cohort.done += 1
         for sequence in cast(list[DeclaredSequence], plan.sampled):
@@ -90,19 +109,19 @@ class PrefillBooks:
             if produced < sequence.num_output:
                 self.cache.keep(sequence.lease, sequence.prompt_end)
             else:
-                self._end(sequence, done)
+                self._end(sequence)
+                done.append(sequence)
         for sequence in cast(list[DeclaredSequence], plan.ending):
-            self._end(sequence, done)
+            self._end(sequence)
         return done
 
-    def _end(self, sequence: DeclaredSequence, done: list[DeclaredSequence]) -> None:
+    def _end(self, sequence: DeclaredSequence) -> None:
         """A sequence has all its tokens; the tree keeps what was computed, a step too many included."""
         if sequence.joined >= 0:
             self.cohort.leave(sequence)
             self.ended.append(sequence)
         self.cache.finish(sequence.lease, sequence.num_computed)
         sequence.num_produced = sequence.num_output
-        done.append(sequence)
 
     def _merge(self) -> None:
         """The prompts of the last step decode from now on, but for the one of which a part is missing."""

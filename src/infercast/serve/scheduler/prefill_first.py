@@ -66,6 +66,10 @@ class PrefillFirst:
         """What a step under way uses is given up with its result."""
         return False
 
+    def spare_tokens(self, block_size: int) -> int:
+        """A block that is begun, one that may be needed, and a token."""
+        return 2 * block_size + 1
+
     def of_computed_prompts(self) -> PrefillFirst:
         """Whole prompts are taken in at once."""
         return replace(self, chunked_prefill_size=None, max_prefill_tokens=WHOLE_PROMPT)

@@ -35,7 +35,8 @@ class PrefillScheduler(PrefillBooks):
         """How often in a row the step just planned can be computed before something changes that is known of."""
         if plan.sequences or plan.wasted or (self.waiting and not self.is_full):
             return 1
-        return self.cohort.steps_left()
+        # Who has its last token is in one step more, which is the same but for that.
+        return self.cohort.steps_left() + self._is_late
 
     def steps_with_room(self, steps: int) -> int:
         """Of the steps after the next one, those for which there are pages."""

@@ -53,7 +53,7 @@ class Plan:
     """What one step computes: a token each of ``decodes`` sequences that decode together, and others beside them."""
 
     __slots__ = (
-        "computed", "contexts", "decode_context", "decodes", "ending", "fresh", "held", "is_apart", "left",
+        "computed", "contexts", "decode_context", "decodes", "early", "ending", "fresh", "held", "is_apart", "left",
         "new_tokens", "num_cut", "num_preempted", "sampled", "sequences", "started", "wasted", "yielded",
     )  # fmt: skip
 
@@ -74,6 +74,8 @@ class Plan:
         self.yielded: list[int] = []
         self.ending: list[Sequence] = []
         """Those of the cohort whose last token this step yields."""
+        self.early: list[Sequence] = []
+        """Where the step is repeated, those whose last token the one before the last yields."""
         self.left: list[Sequence] = []
         """Those that were in the cohort in this step, and are no more."""
         self.num_preempted = 0
