@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from infercast.bundled import DATA
 from infercast.engines.vllm.settings import EngineSettings
+from infercast.engines.vllm.versions import MEASURED
 from infercast.errors import FileFormatError
 from infercast.serve.workload.request import Request, Segment, Workload
 
@@ -111,7 +112,8 @@ def read_measured(path: Path) -> MeasuredFile:
         kv_cache_dtype=setting("kv_cache_dtype", str) if config.get("kv_cache_dtype") else "auto",
         tensor_parallel_size=setting("tensor_parallel_size", int) if config.get("tensor_parallel_size") else 1,
         settings=EngineSettings(
-            **{name: setting(name, kind) for name, kind in STATED.items()}
+            **{"engine": MEASURED}
+            | {name: setting(name, kind) for name, kind in STATED.items()}
             | {"async_scheduling": bool(config.get("async_scheduling", True)), "enable_prefix_caching": True}
             | _further_settings(path, arguments)
         ),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 
 from infercast.engines.engine import Flags
-from infercast.engines.registry import DEFAULT_ENGINE, engines
-from infercast.errors import InputError
+from infercast.engines.registry import engine_named
+from infercast.errors import InputError, UnknownNameError
 
 
 def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -52,8 +52,11 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _flags(arguments: list[str]) -> Flags:
     """Those of the engine that the words name; of one that nobody knows, the command will tell."""
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
-    named, known = DEFAULT_ENGINE, engines()
+    named = None
     for word, after in pairs:
         if word == "--engine" or word.startswith("--engine="):
             named = word.partition("=")[2] or after
-    return known.get(named, known[DEFAULT_ENGINE]).flags
+    try:
+        return engine_named(named).flags
+    except UnknownNameError:
+        return engine_named().flags
