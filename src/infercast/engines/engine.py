@@ -11,7 +11,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from infercast.engines.host import HostCosts, bundled_host
+from infercast.engines.measured import Fields, MeasuredSetup
 from infercast.engines.settings import TYPES, Resolved, Settings
+from infercast.errors import FileFormatError
 from infercast.hardware import Gpu
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
@@ -139,6 +141,12 @@ class Commands(NamedTuple):
 
 NO_COMMANDS = Commands()
 
+
+def no_measured_files(config: Fields) -> MeasuredSetup:
+    """Of an engine whose measured runs nobody has."""
+    raise FileFormatError(config.path, f"holds runs of {config.word('engine')}, whose files cannot be read")
+
+
 Asked = TypeVar("Asked", bound=Settings)
 Filled = TypeVar("Filled", bound=Resolved)
 
@@ -199,6 +207,9 @@ class Engine(Generic[Asked, Filled]):
     """The engine as the simulation sees it, with its limits and its way of scheduling; warmed up, or just started."""
     shared_seconds: Callable[[Deployment], Callable[[float], float]]
     """Seconds that replicas that share experts spend together in a step, by the tokens that each of them brings."""
+
+    measured_setup: Callable[[Fields], MeasuredSetup] = no_measured_files
+    """How it was set up, from the ``config`` of a file of measured runs."""
 
     @property
     def family(self) -> str:

@@ -37,6 +37,14 @@ def engine_named(name: str | None = None) -> AnyEngine:
     return known[name]
 
 
+def measured_engine(family: str) -> AnyEngine:
+    """Any release of an engine: all of them read the same files of measured runs."""
+    for engine in engines().values():
+        if engine.family == family:
+            return engine
+    raise UnknownNameError("engine", family, FAMILIES)
+
+
 def engine_of(settings: Settings) -> AnyEngine:
     """The engine that settings are for."""
     engine = engine_named(settings.engine)
