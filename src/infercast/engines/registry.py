@@ -12,6 +12,7 @@ from infercast.errors import InputError, UnknownNameError
 
 FAMILIES = {
     "vllm": "infercast.engines.vllm.engine",
+    "sglang": "infercast.engines.sglang.engine",
 }
 """Where the releases of each engine are found, as ``RELEASES``; a line here is all that others need to know of it."""
 DEFAULT_ENGINE = "vllm@0.25"
@@ -29,9 +30,21 @@ def engines() -> dict[str, AnyEngine]:
     return known
 
 
+def newest(name: str) -> str:
+    """The newest release of an engine that is named without a version, any other name as it is."""
+    if name not in FAMILIES:
+        return name
+    return max((each for each in engines() if each.partition("@")[0] == name), key=_numbers)
+
+
+def _numbers(name: str) -> list[int]:
+    """A release's version as numbers: 0.5.16 is after 0.5.9."""
+    return [int(part) for part in name.partition("@")[2].split(".") if part.isdigit()]
+
+
 def engine_named(name: str | None = None) -> AnyEngine:
     """The engine of a name (None: the default), or an error with the nearest known ones."""
-    name, known = DEFAULT_ENGINE if name is None else name, engines()
+    name, known = DEFAULT_ENGINE if name is None else newest(name), engines()
     if name not in known:
         raise UnknownNameError("engine", name, known)
     return known[name]

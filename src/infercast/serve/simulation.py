@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import add
+from typing import cast
 
 from infercast.errors import InputError
 from infercast.serve.cache.kv_cache import KvCache
@@ -15,7 +16,7 @@ from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import FirstUses
 from infercast.serve.loop import Loop, Observer, Progress, Watcher
 from infercast.serve.record import Record
-from infercast.serve.scheduler.policy import Policy
+from infercast.serve.scheduler.policy import MixingPolicy, Policy
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepTimer
@@ -109,8 +110,9 @@ def loop_of(
         sparse_windows=replica.sparse_windows,
     )
     is_pipeline = replica.stages is not None
+    policy = cast(MixingPolicy, replica.policy)
     return Loop(
-        Scheduler(replica.policy, cache, replica.steps_under_way, decode_together=not is_pipeline),
+        Scheduler(policy, cache, replica.steps_under_way, decode_together=not is_pipeline),
         clients,
         record,
         replica.timer,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from infercast.bundled import read_data
 from infercast.engines.engine import Commands, Engine, Names
+from infercast.engines.sharing import shared_seconds
 from infercast.engines.vllm.block_size import default_block_size
 from infercast.engines.vllm.expert_defaults import EXPERT_LAUNCHES
 from infercast.engines.vllm.expert_padding import expert_multiples
@@ -18,7 +19,6 @@ from infercast.engines.vllm.measured import measured_setup
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory
 from infercast.engines.vllm.replica import vllm_replica
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
-from infercast.engines.vllm.sharing import shared_seconds
 from infercast.engines.vllm.sparse import choose_sparse_kernels
 from infercast.engines.vllm.states import ALIGN, States, check_aligned
 from infercast.engines.vllm.versions import ENGINES, MEASURED
