@@ -7,6 +7,7 @@ from infercast.engines.engine import Commands, Engine, Names
 from infercast.engines.sglang.flags import FLAGS, settings_of
 from infercast.engines.sglang.graphs import SglangGraphs
 from infercast.engines.sglang.host import SglangHost, SglangHostModel
+from infercast.engines.sglang.measured import measured_setup
 from infercast.engines.sglang.memory import plan_memory
 from infercast.engines.sglang.padding import expert_multiples
 from infercast.engines.sglang.replica import sglang_replica
@@ -64,6 +65,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         host_model=SglangHostModel,
         replica=sglang_replica,
         shared_seconds=shared_seconds,
+        measured_setup=measured_setup,
     )
 
 
