@@ -14,6 +14,7 @@ from infercast.engines.deployment import Deployment
 from infercast.engines.host import bundled_host, read_host
 from infercast.engines.vllm.host import VllmHost
 from infercast.engines.vllm.settings import EngineSettings
+from infercast.engines.vllm.versions import MEASURED
 from infercast.errors import InfercastError
 from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.intervals.intervals import system_half_widths
@@ -108,7 +109,7 @@ def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | No
     model = _model(run)
     longest = max(request.num_input + request.num_output for request in run.workload.requests)
     context = min(model.max_positions, run.max_model_len or longest + CONTEXT_MARGIN)
-    settings = EngineSettings(**{**flags.settings, "max_model_len": context})
+    settings = EngineSettings(**{**flags.settings, "max_model_len": context, "engine": MEASURED})
     if settings.max_num_batched_tokens is not None and not settings.enable_chunked_prefill:
         # Without chunks a prompt must fit in one step.
         settings = replace(settings, max_num_batched_tokens=max(settings.max_num_batched_tokens, context))
