@@ -40,7 +40,7 @@ NAMES = {
     "void (anonymous namespace)::fused_qknorm_warp<128l, true, __nv_bfloat16>": "norm",
     "void (anonymous namespace)::fused_rope_store_kernel<true, 128l, true, __nv_bfloat16>": "rope",
     "void (anonymous namespace)::store_kvcache<2048l, 4, true, long>": "kv_write",
-    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda": "activation",
+    "void at::native::elementwise_kernel<128, 4, impl_nocast<at::native::direct_copy_kernel": "activation",
     "_router_triton_kernel": "moe",
     "Memcpy HtoD (Pinned -> Device)": "other",
 }
