@@ -100,6 +100,8 @@ class Flags(NamedTuple):
     """Flags with a value that change nothing."""
     not_modelled: Mapping[str, str] = {}
     """Flags that change a forecast and are not modelled, with what they are about."""
+    called: Mapping[str, str] = {}
+    """What flags of other engines are called here."""
 
 
 class Commands(NamedTuple):
@@ -109,6 +111,8 @@ class Commands(NamedTuple):
     """Words that start its server, before the model; none of an engine without one."""
     module: str = ""
     """The server as a module of Python, as ``python -m`` takes it."""
+    other_serve: Sequence[str] = ()
+    """Other words that start it."""
     bench: Sequence[str] = ()
     """Words that start its own benchmark of a server."""
     image: str = ""
@@ -121,6 +125,8 @@ class Commands(NamedTuple):
     """How the names of its environment variables begin."""
     port: int = 8000
     """Where its server listens."""
+    negates: bool = True
+    """Whether a switch is turned off by ``--no-`` before its name, and not by leaving it out."""
     health: str = "/health"
     """The path that answers once it serves."""
     short: Mapping[str, str] = {}
@@ -147,6 +153,13 @@ def no_measured_files(config: Fields) -> MeasuredSetup:
     raise FileFormatError(config.path, f"holds runs of {config.word('engine')}, whose files cannot be read")
 
 
+def plain_sizes(_: ModelConfig, layout: ParallelLayout) -> dict[str, Any]:
+    """A layout by the names of its sizes."""
+    sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
+    found: dict[str, Any] = {f"{name}_parallel_size": size for name, size in sizes.items() if size > 1}
+    return {**found, "enable_expert_parallel": True} if layout.experts else found
+
+
 Asked = TypeVar("Asked", bound=Settings)
 Filled = TypeVar("Filled", bound=Resolved)
 
@@ -165,6 +178,8 @@ class Engine(Generic[Asked, Filled]):
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
     names: Names
     flags: Flags
+    shares_copies: bool = True
+    """Whether copies of data parallelism share experts, and an exchange of tokens needs such copies."""
     commands: Commands = NO_COMMANDS
 
     settings_type: type[Asked]
@@ -178,6 +193,11 @@ class Engine(Generic[Asked, Filled]):
     """The same in words."""
     resolve: Callable[[Asked, ModelConfig, ParallelLayout, Gpu], Filled]
     """What the engine would choose where nothing is asked for; an error where it would refuse."""
+
+    spread: Callable[[Asked, ModelConfig, ParallelLayout, Gpu], ParallelLayout] = lambda _, __, layout, ___: layout
+    """The layout that it makes of the sizes that it is given."""
+    sizes_for: Callable[[ModelConfig, ParallelLayout], dict[str, Any]] = plain_sizes
+    """What it is told to have a layout: options of `deploy` and settings by name, defaults left out."""
 
     check_gpu: Callable[[Gpu], None]
     """Refuse a GPU that the engine does not run on."""

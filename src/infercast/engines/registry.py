@@ -18,6 +18,14 @@ FAMILIES = {
 DEFAULT_ENGINE = "vllm@0.25"
 """The one that was measured."""
 
+ABSENT = {
+    "TensorRT-LLM": ("tensorrt-llm", "tensorrt_llm", "trtllm", "trt-llm", "trtllm-serve"),
+    "TGI": ("tgi", "text-generation-inference"),
+    "LMDeploy": ("lmdeploy",),
+    "llama.cpp": ("llama.cpp", "llama-cpp", "ollama"),
+}
+"""Engines that people ask for and that are not modelled, and what they are called."""
+
 AnyEngine = Engine[Any, Any]
 
 
@@ -46,8 +54,21 @@ def engine_named(name: str | None = None) -> AnyEngine:
     """The engine of a name (None: the default), or an error with the nearest known ones."""
     name, known = DEFAULT_ENGINE if name is None else newest(name), engines()
     if name not in known:
+        if (title := absent(name)) is not None:
+            raise InputError(f"{title} is not modelled; {what_there_is()}")
         raise UnknownNameError("engine", name, known)
     return known[name]
+
+
+def absent(name: str) -> str | None:
+    """The title of an engine that is known by name only."""
+    called = name.lower().partition("@")[0]
+    return next((title for title, names in ABSENT.items() if called in names), None)
+
+
+def what_there_is() -> str:
+    """Which engines can be asked for."""
+    return f"use --engine {' or '.join(FAMILIES)}, which run many of the same kernels"
 
 
 def measured_engine(family: str) -> AnyEngine:

@@ -64,7 +64,7 @@ def command(
     slo, tariff = slo_of(given), tariff_of(given)
     engine = engine_named(given["engine"])
     reading = read_flags(the_command(text, engine.commands, service).words, engine)
-    context.params |= {"model": reading.model, "max_model_len": reading.settings.get("max_model_len")}
+    context.params |= {"model": reading.model, "max_model_len": reading.settings.get(engine.bounds[2])}
     said = any(given[name] is not None for name in SERVES) or is_given(context, "arrival")
     if not said:
         context.params["rate"] = 1.0  # of requests whose rate is chosen later

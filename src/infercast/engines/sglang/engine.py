@@ -14,6 +14,7 @@ from infercast.engines.sglang.padding import expert_multiples
 from infercast.engines.sglang.replica import sglang_replica
 from infercast.engines.sglang.resolve import resolve
 from infercast.engines.sglang.settings import NEWEST, ResolvedSglang, SglangSettings
+from infercast.engines.sglang.spread import fuses_norms, sizes_for, spread
 from infercast.engines.sharing import shared_seconds
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -57,7 +58,10 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         describe=_describe,
         resolve=resolve,
         check_gpu=check_gpu,
-        fuses_norms=lambda *_: False,
+        fuses_norms=fuses_norms,
+        shares_copies=False,
+        spread=spread,
+        sizes_for=sizes_for,
         choose_kernels=choose_kernels,
         expert_multiples=expert_multiples,
         graphs=lambda settings: SglangGraphs(settings.decode_sizes, settings.prefill_sizes),

@@ -136,7 +136,8 @@ def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -
 
 def _types(engine: AnyEngine) -> dict[str, type]:
     """Kinds of values of all flags that are read; what is no plain word is text."""
-    settings = {name: engine.setting_types.get(name, str) for name in engine.flags.options if name not in OURS_ALONE}
+    types = {name: str if kind is tuple else kind for name, kind in engine.setting_types.items()}
+    settings = {name: types.get(name, str) for name in engine.flags.options if name not in OURS_ALONE}
     return {**settings, **OF_DEPLOY, "decode_context_parallel_size": int}
 
 

@@ -18,7 +18,7 @@ Order = Literal["arrival", "longest_match"]
 
 @dataclass(frozen=True, slots=True)
 class PrefillFirst:
-    """Prompts first, one of them at most in pieces; who has produced least gives way and goes to the end of the queue."""
+    """Prompts first, one of them at most in pieces; who has produced least gives way and goes to the queue's end."""
 
     max_running_requests: int
     chunked_prefill_size: int | None = 8192
