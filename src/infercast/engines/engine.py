@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from infercast.engines.host import HostCosts, bundled_host
-from infercast.engines.measured import Fields, MeasuredSetup
+from infercast.engines.measured import Fields, MeasuredSetup, ProfiledStep
 from infercast.engines.settings import TYPES, Resolved, Settings
 from infercast.errors import FileFormatError
 from infercast.hardware import Gpu
@@ -237,6 +237,8 @@ class Engine(Generic[Asked, Filled]):
 
     measured_setup: Callable[[Fields], MeasuredSetup] = no_measured_files
     """How it was set up, from the ``config`` of a file of measured runs."""
+    profiled_step: Callable[[str], ProfiledStep | None] = lambda _: None
+    """What a step held, from its name in a profile; None where the name is not of a step."""
 
     @property
     def family(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from infercast.engines.settings import Settings
 from infercast.errors import FileFormatError
@@ -49,6 +49,14 @@ class Fields:
     def inner(self, name: str) -> Fields:
         """An object within, which may be missing."""
         return Fields(self.path, self.get(name, dict) if name in self else {}, f"{self.place}.{name}")
+
+
+class ProfiledStep(NamedTuple):
+    """What one step of a profiled engine held."""
+
+    prompts: int
+    prompt_tokens: int
+    decodes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ def _norms(shard: Shard, stack: Stack, tokens: Size) -> list[Call]:
         return _hyper_connections(shard, tokens, stack.streams, 2 * stack.layers)
     halves = ((stack.mixer, stack.mixer.part), (stack.feed_forward, "feed_forward"))
     formats = [
-        getattr(weights, f"activation_{part}") if half.takes_quantised else weights.base
+        getattr(weights, f"activation_{part}") if half.takes_quantised and not weights.quantised_apart else weights.base
         for half, part in halves
         if not half.is_empty
     ]

@@ -7,7 +7,8 @@ from infercast.engines.engine import Commands, Engine, Names
 from infercast.engines.sglang.flags import FLAGS, settings_of
 from infercast.engines.sglang.graphs import SglangGraphs
 from infercast.engines.sglang.host import SglangHost, SglangHostModel
-from infercast.engines.sglang.measured import measured_setup
+from infercast.engines.sglang.kernels import choose_kernels
+from infercast.engines.sglang.measured import measured_setup, profiled_step
 from infercast.engines.sglang.memory import plan_memory
 from infercast.engines.sglang.padding import expert_multiples
 from infercast.engines.sglang.replica import sglang_replica
@@ -61,6 +62,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         shares_copies=False,
         spread=spread,
         sizes_for=sizes_for,
+        choose_kernels=choose_kernels,
         expert_multiples=expert_multiples,
         graphs=lambda settings: SglangGraphs(settings.decode_sizes, settings.prefill_sizes),
         plan_memory=plan_memory,
@@ -70,6 +72,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         replica=sglang_replica,
         shared_seconds=shared_seconds,
         measured_setup=measured_setup,
+        profiled_step=profiled_step,
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from typing import Any
 
-from infercast.engines.measured import Fields, MeasuredSetup
+from infercast.engines.measured import Fields, MeasuredSetup, ProfiledStep
 from infercast.engines.sglang.settings import NEWEST, SglangSettings
 
 KINDS = {"bool": bool, "int": int, "float": float, "str": str}
@@ -17,6 +18,9 @@ TAKEN = (
     "max_mamba_cache_size", "mamba_full_memory_ratio",
 )  # fmt: skip
 """Settings of ours among the arguments that the engine states after its start, defaults filled in."""
+
+DECODE, PROMPTS = re.compile(r"step\[DECODE bs=(\d+)"), re.compile(r"step\[EXTEND bs=(\d+) toks=(\d+)")
+"""How steps are named in a profile: sequences, and tokens of prompts."""
 
 
 def measured_setup(config: Fields) -> MeasuredSetup:
@@ -49,3 +53,11 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             "kv_cache_dtype": config.word("kv_cache_dtype"),
         },
     )
+
+
+def profiled_step(name: str) -> ProfiledStep | None:
+    """What a step held, from its name."""
+    if (decode := DECODE.match(name)) is not None:
+        return ProfiledStep(0, 0, int(decode[1]))
+    prompts = PROMPTS.match(name)
+    return None if prompts is None else ProfiledStep(int(prompts[1]), int(prompts[2]), 0)

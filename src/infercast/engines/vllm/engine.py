@@ -16,7 +16,7 @@ from infercast.engines.vllm.graphs import Graphs
 from infercast.engines.vllm.host import VllmHost, VllmHostModel
 from infercast.engines.vllm.kv import hybrid_block_size
 from infercast.engines.vllm.launches import launch_work
-from infercast.engines.vllm.measured import measured_setup
+from infercast.engines.vllm.measured import measured_setup, profiled_step
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory
 from infercast.engines.vllm.new_kernels import is_new
 from infercast.engines.vllm.replica import vllm_replica
@@ -105,6 +105,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         replica=vllm_replica,
         shared_seconds=shared_seconds,
         measured_setup=measured_setup,
+        profiled_step=profiled_step,
     )
 
 

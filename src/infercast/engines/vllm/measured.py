@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from typing import Any
 
-from infercast.engines.measured import Fields, MeasuredSetup
+from infercast.engines.measured import Fields, MeasuredSetup, ProfiledStep
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.engines.vllm.versions import MEASURED
 
@@ -14,6 +15,8 @@ STATED: dict[str, type] = {
     "block_size": int,
 }  # fmt: skip
 """Settings that every file must have."""
+STEP = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
+"""How a step is named in a profile: prompts and their tokens, decoding sequences and theirs."""
 FORMATS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend")
 
 
@@ -50,6 +53,12 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             **{name: arguments.word(name) for name in FORMATS},
         },
     )
+
+
+def profiled_step(name: str) -> ProfiledStep | None:
+    """What a step held, from its name."""
+    match = STEP.match(name)
+    return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3)))
 
 
 def _further_settings(arguments: Fields) -> dict[str, Any]:
