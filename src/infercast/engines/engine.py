@@ -18,6 +18,7 @@ from infercast.hardware import Gpu
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
+from infercast.ops import Op
 from infercast.serve import Replica
 from infercast.serve.step import HostCost, StepTimer
 
@@ -174,6 +175,12 @@ class Engine(Generic[Asked, Filled]):
     """As its makers write it."""
     note: str = ""
     """What to know of a release whose costs were not measured."""
+    is_measured: bool = True
+    """Whether its costs were measured; those of another release stand in otherwise, and intervals are wider."""
+    is_new_kernel: Callable[[Op, Gpu], bool] = lambda *_: False
+    """Whether this release runs a kernel of its own for an operator that nobody measured; an older one stands in."""
+    has_new_runner: Callable[[ModelConfig], bool] = lambda _: False
+    """Whether this release launches a model by other code than the one whose host times were measured."""
     load_balancer: str
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
     names: Names

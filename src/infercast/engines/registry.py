@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 from infercast.engines.engine import Engine
+from infercast.engines.release import is_same_version, nearest_version, numbers
 from infercast.engines.settings import Settings
 from infercast.errors import InputError, UnknownNameError
 
@@ -15,8 +17,8 @@ FAMILIES = {
     "sglang": "infercast.engines.sglang.engine",
 }
 """Where the releases of each engine are found, as ``RELEASES``; a line here is all that others need to know of it."""
-DEFAULT_ENGINE = "vllm@0.25"
-"""The one that was measured."""
+DEFAULT_ENGINE = "vllm@0.32"
+"""The newest release of the engine that most people run."""
 
 ABSENT = {
     "TensorRT-LLM": ("tensorrt-llm", "tensorrt_llm", "trtllm", "trt-llm", "trtllm-serve"),
@@ -38,26 +40,43 @@ def engines() -> dict[str, AnyEngine]:
     return known
 
 
+def known_releases() -> str:
+    """For people: each engine with its first and last release."""
+    found = []
+    for family in FAMILIES:
+        versions = [name.partition("@")[2] for name in engines() if name.partition("@")[0] == family]
+        found.append(f"{family}@{versions[0]}" + (f" to {versions[-1]}" if len(versions) > 1 else ""))
+    return ", ".join(found)
+
+
 def newest(name: str) -> str:
     """The newest release of an engine that is named without a version, any other name as it is."""
     if name not in FAMILIES:
         return name
-    return max((each for each in engines() if each.partition("@")[0] == name), key=_numbers)
+    releases = [each for each in engines() if each.partition("@")[0] == name]
+    return max(releases, key=lambda each: numbers(each.partition("@")[2]))
 
 
-def _numbers(name: str) -> list[int]:
-    """A release's version as numbers: 0.5.16 is after 0.5.9."""
-    return [int(part) for part in name.partition("@")[2].split(".") if part.isdigit()]
-
-
+@cache
 def engine_named(name: str | None = None) -> AnyEngine:
-    """The engine of a name (None: the default), or an error with the nearest known ones."""
+    """The engine of a name (None: the default), or an error with the nearest known ones.
+
+    A version that is none of ours is answered by the nearest release, which then says so in its note.
+    """
     name, known = DEFAULT_ENGINE if name is None else newest(name), engines()
-    if name not in known:
-        if (title := absent(name)) is not None:
-            raise InputError(f"{title} is not modelled; {what_there_is()}")
+    if name in known:
+        return known[name]
+    if (title := absent(name)) is not None:
+        raise InputError(f"{title} is not modelled; {what_there_is()}")
+    nearest = nearest_version(name, known)
+    if nearest is None:
         raise UnknownNameError("engine", name, known)
-    return known[name]
+    release = known[nearest]
+    if is_same_version(name, nearest):
+        return replace(release, name=name)
+    return replace(
+        release, name=name, is_measured=False, note=f"its rules are not known; those of {nearest}, costs not measured"
+    )
 
 
 def absent(name: str) -> str | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 
 from infercast.engines.engine import Flags
-from infercast.engines.registry import DEFAULT_ENGINE, AnyEngine, engines, newest
-from infercast.errors import InputError
+from infercast.engines.registry import AnyEngine, engine_named, engines
+from infercast.errors import InputError, UnknownNameError
 
 
 def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -83,9 +83,11 @@ def _refuse_foreign(name: str, engine: AnyEngine) -> None:
 def _engine(arguments: list[str]) -> AnyEngine:
     """The one that the words name; of one that nobody knows, the command will tell."""
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
-    named, known = DEFAULT_ENGINE, engines()
+    named = None
     for word, after in pairs:
         if word == "--engine" or word.startswith("--engine="):
             named = word.partition("=")[2] or after
-    # Several may be named with commas between them: flags are then those of the first.
-    return known.get(newest(named.partition(",")[0]), known[DEFAULT_ENGINE])
+    try:  # several may be named with commas between them: flags are then those of the first
+        return engine_named(named and named.partition(",")[0])
+    except (InputError, UnknownNameError):
+        return engine_named()

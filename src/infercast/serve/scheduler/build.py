@@ -24,10 +24,13 @@ def scheduler_of(
     steps_under_way: int,
     decode_together: bool,
     max_model_len: int | None,
+    retained_every: int = 0,
 ) -> Planner:
     """Whoever plans steps by these rules, with an empty cache."""
     if isinstance(policy, PrefillFirst):
         cache = RadixCache(num_blocks, shape, caching=caching)
         return PrefillScheduler(policy, cache, steps_under_way, max_model_len)
-    blocks = KvCache(num_blocks, shape, caching=caching, sparse_windows=sparse_windows)
+    blocks = KvCache(
+        num_blocks, shape, caching=caching, sparse_windows=sparse_windows, retained_every=retained_every
+    )
     return Scheduler(cast(MixingPolicy, policy), blocks, steps_under_way, decode_together=decode_together)

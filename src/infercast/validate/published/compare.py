@@ -15,6 +15,7 @@ from infercast.engines.host import bundled_host, read_host
 from infercast.engines.registry import engine_named
 from infercast.engines.vllm.host import VllmHost
 from infercast.engines.vllm.settings import EngineSettings
+from infercast.engines.vllm.versions import MEASURED
 from infercast.errors import InfercastError, InputError
 from infercast.forecast.command.flags import Reading
 from infercast.forecast.deploy import deploy, load_model
@@ -114,7 +115,7 @@ def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | No
     model = _model(run)
     longest = max(request.num_input + request.num_output for request in run.workload.requests)
     context = min(model.max_positions, run.max_model_len or longest + CONTEXT_MARGIN)
-    settings = EngineSettings(**{**flags.settings, "max_model_len": context})
+    settings = EngineSettings(**{**flags.settings, "max_model_len": context, "engine": MEASURED})
     if settings.max_num_batched_tokens is not None and not settings.enable_chunked_prefill:
         # Without chunks a prompt must fit in one step.
         settings = replace(settings, max_num_batched_tokens=max(settings.max_num_batched_tokens, context))
