@@ -116,8 +116,18 @@ class Commands(NamedTuple):
     """Other words that start it."""
     bench: Sequence[str] = ()
     """Words that start its own benchmark of a server."""
+    bench_flags: str = ""
+    """What follows them: the rate, the number and lengths of requests and the name of the file stand in braces."""
+    bench_end_to_end: str = "e2el"
+    """What its results call the time of a whole request."""
     image: str = ""
-    """Its container, without a tag; flags follow at once."""
+    """Its container, without a tag."""
+    image_serves: bool = True
+    """Whether the container starts the server by itself, so that flags follow at once."""
+    always: Sequence[str] = ()
+    """Words that a server needs to be reached from other machines."""
+    kv_cache_dtypes: Mapping[str, str] = {}
+    """What it calls formats of keys and values that go by other names here."""
     tag: str = "latest"
     """The tag of a release; ``{version}`` stands for its number."""
     image_words: Sequence[str] = ()
@@ -154,7 +164,7 @@ def no_measured_files(config: Fields) -> MeasuredSetup:
     raise FileFormatError(config.path, f"holds runs of {config.word('engine')}, whose files cannot be read")
 
 
-def plain_sizes(_: ModelConfig, layout: ParallelLayout) -> dict[str, Any]:
+def plain_sizes(layout: ParallelLayout) -> dict[str, Any]:
     """A layout by the names of its sizes."""
     sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
     found: dict[str, Any] = {f"{name}_parallel_size": size for name, size in sizes.items() if size > 1}
@@ -203,8 +213,10 @@ class Engine(Generic[Asked, Filled]):
 
     spread: Callable[[Asked, ModelConfig, ParallelLayout, Gpu], ParallelLayout] = lambda _, __, layout, ___: layout
     """The layout that it makes of the sizes that it is given."""
-    sizes_for: Callable[[ModelConfig, ParallelLayout], dict[str, Any]] = plain_sizes
+    sizes_for: Callable[[ParallelLayout], dict[str, Any]] = plain_sizes
     """What it is told to have a layout: options of `deploy` and settings by name, defaults left out."""
+    tried: Sequence[tuple[tuple[str, Any], ...]] = ((),)
+    """Settings that a plan tries, each in order of names."""
 
     check_gpu: Callable[[Gpu], None]
     """Refuse a GPU that the engine does not run on."""

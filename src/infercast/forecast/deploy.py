@@ -172,6 +172,13 @@ def deploy(
     )
 
 
+def layout_arguments(engine: AnyEngine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What an engine is told to have a layout: arguments of `deploy`, and settings."""
+    told = engine.sizes_for(layout)
+    settings = {name: value for name, value in told.items() if name in engine.flags.options}
+    return {name: value for name, value in told.items() if name not in settings}, settings
+
+
 def asked_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, AnyEngine]:
     """What is asked of which engine; settings of None are the engine's choice."""
     if settings is None:

@@ -88,12 +88,11 @@ def settings_of(context: typer.Context, **fixed: Any) -> Settings:
 
 def longest_asked(context: typer.Context) -> int | None:
     """Tokens of the longest sequence that the engine is told to serve, under whatever name it has for that."""
-    named = context.params.get("engine", DEFAULT_ENGINE)
-    engine = engine_named((named[0] if isinstance(named, list) else named).partition(",")[0])
-    name = engine.bounds[2]
     for text in context.params.get("setting") or ():
-        if text.partition("=")[0] == name:
-            return int(read_setting(engine.setting_types, name, text.partition("=")[2]))
+        engine = engine_named(context.params["engine"])
+        name, _, value = text.partition("=")
+        if name == engine.bounds[2]:
+            return int(read_setting(engine.setting_types, name, value))
     asked: int | None = context.params.get("max_model_len")
     return asked
 

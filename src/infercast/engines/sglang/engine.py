@@ -21,6 +21,14 @@ from infercast.hardware import Gpu
 
 OLDEST = (7, 5)
 """Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built."""
+TRIED = (
+    (),
+    (("chunked_prefill_size", 2048),),
+    (("chunked_prefill_size", 16384), ("max_prefill_tokens", 16384)),
+    (("max_running_requests", 128),),
+    (("enable_mixed_chunk", True),),
+)
+"""What a plan tries: the engine's own choice, smaller and larger chunks, fewer requests, decoding beside prompts."""
 BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
 
 
@@ -62,6 +70,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         shares_copies=False,
         spread=spread,
         sizes_for=sizes_for,
+        tried=TRIED,
         choose_kernels=choose_kernels,
         expert_multiples=expert_multiples,
         graphs=lambda settings: SglangGraphs(settings.decode_sizes, settings.prefill_sizes),

@@ -71,9 +71,9 @@ def _check_groups(model: ModelConfig, tensor: int, data: int) -> None:
         )
 
 
-def sizes_for(model: ModelConfig, layout: ParallelLayout) -> dict[str, Any]:
+def sizes_for(layout: ParallelLayout) -> dict[str, Any]:
     """What the engine is told to have a layout, by the names of options and settings."""
-    in_groups = model.has_experts and layout.data > 1 and not layout.apart
+    in_groups = layout.data > 1 and not layout.apart
     tensor = layout.tensor * layout.data if in_groups else layout.tensor
     sizes = {
         "tensor_parallel_size": tensor,
