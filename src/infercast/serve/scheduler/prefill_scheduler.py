@@ -21,8 +21,10 @@ class PrefillScheduler(PrefillBooks):
     def plan(self) -> Plan | None:
         """Plan the next step without the results of steps under way; None if nothing can be computed."""
         plan = Plan()
-        self._merge()
-        if not self._plan_prompts(plan):
+        if self._joining is not None:
+            self._merge(self._joining)
+        may_start = self.cut is not None or (self.waiting and not self.is_full)
+        if not (may_start and self._plan_prompts(plan)):
             self._plan_decoding(plan)
         plan.held = self.cache.num_held
         if plan.decodes or plan.sequences:
@@ -45,8 +47,6 @@ class PrefillScheduler(PrefillBooks):
     def _plan_prompts(self, plan: Plan) -> bool:
         """A step of prompts, if one can be formed; those who decode may be beside them."""
         cohort, cut = self.cohort, self.cut
-        if cut is None and (self.is_full or not self.waiting):
-            return False
         num_running, most = len(cohort.members) + len(self.ended), self.policy.max_running_requests
         places = min(most - num_running, most - len(cohort.members) - (cut is not None))
         if places <= 0 and cut is None:
