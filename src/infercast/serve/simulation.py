@@ -34,7 +34,8 @@ class Replica:
     kv_shape: KvShape = field(default_factory=KvShape)
     prefix_caching: bool = True
     sparse_windows: bool = False
-    """As for `KvCache`."""
+    retained_every: int = 0
+    """Both as for `KvCache`."""
     steps_under_way: int = 2
     """2: the next step is planned while one runs (asynchronous scheduling); 1: one after the other."""
     request_path_seconds: float = 0.0
@@ -108,6 +109,7 @@ def loop_of(
         replica.kv_shape,
         caching=replica.prefix_caching,
         sparse_windows=replica.sparse_windows,
+        retained_every=replica.retained_every,
         steps_under_way=replica.steps_under_way,
         decode_together=not is_pipeline,
         max_model_len=replica.max_model_len,

@@ -21,6 +21,7 @@ def scheduler_of(
     *,
     caching: bool,
     sparse_windows: bool,
+    retained_every: int,
     steps_under_way: int,
     decode_together: bool,
     max_model_len: int | None,
@@ -29,5 +30,5 @@ def scheduler_of(
     if isinstance(policy, PrefillFirst):
         cache = RadixCache(num_blocks, shape, caching=caching)
         return PrefillScheduler(policy, cache, steps_under_way, max_model_len)
-    blocks = KvCache(num_blocks, shape, caching=caching, sparse_windows=sparse_windows)
+    blocks = KvCache(num_blocks, shape, caching=caching, sparse_windows=sparse_windows, retained_every=retained_every)
     return Scheduler(cast(MixingPolicy, policy), blocks, steps_under_way, decode_together=decode_together)

@@ -164,6 +164,7 @@ class PrefillScheduler(PrefillBooks):
             cache.make_room(cohort.blocks_due() * cache.page)
             if cache.num_blank >= cohort.blocks_due():
                 break
+        self._renumber(staying)
         self.num_preemptions += plan.num_preempted
         self.is_full = False
         room = cohort.num_produced() + headroom * len(staying)
