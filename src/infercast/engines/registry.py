@@ -20,6 +20,14 @@ FAMILIES = {
 DEFAULT_ENGINE = "vllm@0.32"
 """The newest release of the engine that most people run."""
 
+ABSENT = {
+    "TensorRT-LLM": ("tensorrt-llm", "tensorrt_llm", "trtllm", "trt-llm", "trtllm-serve"),
+    "TGI": ("tgi", "text-generation-inference"),
+    "LMDeploy": ("lmdeploy",),
+    "llama.cpp": ("llama.cpp", "llama-cpp", "ollama"),
+}
+"""Engines that people ask for and that are not modelled, and what they are called."""
+
 AnyEngine = Engine[Any, Any]
 
 
@@ -58,6 +66,8 @@ def engine_named(name: str | None = None) -> AnyEngine:
     name, known = DEFAULT_ENGINE if name is None else newest(name), engines()
     if name in known:
         return known[name]
+    if (title := absent(name)) is not None:
+        raise InputError(f"{title} is not modelled; {what_there_is()}")
     nearest = nearest_version(name, known)
     if nearest is None:
         raise UnknownNameError("engine", name, known)
@@ -67,6 +77,25 @@ def engine_named(name: str | None = None) -> AnyEngine:
     return replace(
         release, name=name, is_measured=False, note=f"its rules are not known; those of {nearest}, costs not measured"
     )
+
+
+def absent(name: str) -> str | None:
+    """The title of an engine that is known by name only."""
+    called = name.lower().partition("@")[0]
+    return next((title for title, names in ABSENT.items() if called in names), None)
+
+
+def what_there_is() -> str:
+    """Which engines can be asked for."""
+    return f"use --engine {' or '.join(FAMILIES)}, which run many of the same kernels"
+
+
+def measured_engine(family: str) -> AnyEngine:
+    """Any release of an engine: all of them read the same files of measured runs."""
+    for engine in engines().values():
+        if engine.family == family:
+            return engine
+    raise UnknownNameError("engine", family, FAMILIES)
 
 
 def engine_of(settings: Settings) -> AnyEngine:

@@ -146,7 +146,7 @@ def deploy(
     exchange = all2all_backend or backends[0]
     if exchange not in backends:
         raise InputError(f"unknown all2all_backend {exchange!r}; known: {', '.join(backends)}")
-    if exchange != backends[0] and not (enable_expert_parallel and data_parallel_size > 1):
+    if chosen.shares_copies and exchange != backends[0] and not (enable_expert_parallel and data_parallel_size > 1):
         raise InputError(
             f"all2all_backend {exchange} is for replicas that share experts; add enable_expert_parallel and a "
             "data_parallel_size of 2 or more, or leave it out"
@@ -165,11 +165,18 @@ def deploy(
         config,
         device,
         wanted,
-        layout,
+        chosen.spread(wanted, config, layout, device),
         make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor,
         host_of(chosen, host),
         over_http=api_server,
     )
+
+
+def layout_arguments(engine: AnyEngine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What an engine is told to have a layout: arguments of `deploy`, and settings."""
+    told = engine.sizes_for(layout)
+    settings = {name: value for name, value in told.items() if name in engine.flags.options}
+    return {name: value for name, value in told.items() if name not in settings}, settings
 
 
 def asked_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, AnyEngine]:
@@ -177,7 +184,7 @@ def asked_settings(settings: Settings | None, engine: str | None = None) -> tupl
     if settings is None:
         chosen = engine_named(engine)
         return chosen.settings(), chosen
-    wanted = settings if engine is None else changed(settings, engine=engine)
+    wanted = settings if engine is None else changed(settings, engine=engine_named(engine).name)
     return wanted, engine_of(wanted)
 
 

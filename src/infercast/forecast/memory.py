@@ -60,6 +60,7 @@ def fit_memory(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
     )
     engine.check_gpu(device)
+    layout = engine.spread(wanted, config, layout, device)
     check_layout(config, layout)
     check_nodes(config, layout, device)
     config = engine.choose_kernels(config, device)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from infercast.cli.options.engine import is_given
+from infercast.cli.options.engine import is_given, longest_asked
 from infercast.cli.options.shared import of_workload
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
@@ -77,7 +77,7 @@ def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> W
         raise InputError(f"--num-requests must be at least 1, not {num_requests}")
     check_too_long(too_long)
     refuse_idle_options(context, SYNTHETIC if trace is not None else ("rate_scale",), trace is not None)
-    longest = given.get("max_model_len")
+    longest = longest_asked(context)
     if longest is not None and longest < 1:
         raise InputError(f"max_model_len must be at least 1, not {longest}")
     longest = longest or load_model(given["model"]).max_positions

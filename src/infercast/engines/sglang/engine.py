@@ -7,17 +7,28 @@ from infercast.engines.engine import Commands, Engine, Names
 from infercast.engines.sglang.flags import FLAGS, settings_of
 from infercast.engines.sglang.graphs import SglangGraphs
 from infercast.engines.sglang.host import SglangHost, SglangHostModel
+from infercast.engines.sglang.kernels import choose_kernels
+from infercast.engines.sglang.measured import measured_setup, profiled_step
 from infercast.engines.sglang.memory import plan_memory
 from infercast.engines.sglang.padding import expert_multiples
 from infercast.engines.sglang.replica import sglang_replica
 from infercast.engines.sglang.resolve import resolve
 from infercast.engines.sglang.settings import NEWEST, ResolvedSglang, SglangSettings
+from infercast.engines.sglang.spread import fuses_norms, sizes_for, spread
 from infercast.engines.sharing import shared_seconds
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 
 OLDEST = (7, 5)
 """Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built."""
+TRIED = (
+    (),
+    (("chunked_prefill_size", 2048),),
+    (("chunked_prefill_size", 16384), ("max_prefill_tokens", 16384)),
+    (("max_running_requests", 128),),
+    (("enable_mixed_chunk", True),),
+)
+"""What a plan tries: the engine's own choice, smaller and larger chunks, fewer requests, decoding beside prompts."""
 BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
 
 
@@ -55,7 +66,12 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         describe=_describe,
         resolve=resolve,
         check_gpu=check_gpu,
-        fuses_norms=lambda *_: False,
+        fuses_norms=fuses_norms,
+        shares_copies=False,
+        spread=spread,
+        sizes_for=sizes_for,
+        tried=TRIED,
+        choose_kernels=choose_kernels,
         expert_multiples=expert_multiples,
         graphs=lambda settings: SglangGraphs(settings.decode_sizes, settings.prefill_sizes),
         plan_memory=plan_memory,
@@ -64,6 +80,8 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         host_model=SglangHostModel,
         replica=sglang_replica,
         shared_seconds=shared_seconds,
+        measured_setup=measured_setup,
+        profiled_step=profiled_step,
     )
 
 

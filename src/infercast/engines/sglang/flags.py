@@ -8,6 +8,7 @@ from typing import Any
 
 from infercast.bundled import read_data
 from infercast.engines.engine import Flags, Tell
+from infercast.engines.settings import read_setting
 from infercast.engines.sglang.settings import SglangSettings
 
 FLAGS = Flags(
@@ -16,5 +17,8 @@ FLAGS = Flags(
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
-    """Fields of the settings from the values of flags."""
-    return dict(given)
+    """Fields of the settings from the values of flags; what is not modelled is refused, or told."""
+    values = dict(given)
+    if isinstance(sizes := values.get("cuda_graph_bs"), str):
+        values["cuda_graph_bs"] = read_setting({"cuda_graph_bs": tuple}, "cuda_graph_bs", sizes)
+    return values

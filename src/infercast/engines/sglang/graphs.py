@@ -34,6 +34,13 @@ def prefill_sizes(largest: int) -> tuple[int, ...]:
     return tuple(size for size in (*sizes, *range(LONG, largest + 1, LONG_STEP)) if size <= largest)
 
 
+def kept_sizes(sizes: tuple[int, ...], running: int, multiple: int = 1) -> tuple[int, ...]:
+    """Of the sizes of decode steps, those that can come: as many as run at once, in multiples of a group's GPUs."""
+    most = -(-running // multiple) * multiple
+    wanted = {*sizes, most} if sizes and sizes[-1] > most else {*sizes}
+    return tuple(sorted(size for size in wanted if size <= most and size % multiple == 0))
+
+
 class SglangGraphs(NamedTuple):
     """The graphs an engine recorded at its start, of decode steps and of steps with prompts; no sizes: none."""
 

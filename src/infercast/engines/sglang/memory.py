@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines.memory import Memory
+from infercast.engines.sglang.defaults import graph_bytes
 from infercast.engines.sglang.kv import cells, kv_layout
 from infercast.engines.sglang.padding import expert_multiples
 from infercast.engines.sglang.settings import ResolvedSglang, SglangSettings
+from infercast.engines.sglang.states import state_pool
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.rank import stage_weight_bytes
@@ -35,8 +37,8 @@ class Budget(NamedTuple):
     weights: float
     kv_bytes: float
     token_bytes: float
-    state_bytes: float
-    """Of one sequence in recurrent layers."""
+    states: int = 0
+    """Of recurrent layers, whose memory is not in `kv_bytes`."""
 
 
 def free_before_loading(gpu: Gpu, layout: ParallelLayout) -> float:
@@ -55,8 +57,11 @@ def budget(
     for stage in range(layout.pipeline):
         weights = stage_weight_bytes(model, layout, stage, multiples)
         each = cells(model, layout, settings, stage)
+        left = static_share * free - weights
+        pool = state_pool(model, layout, settings)
+        states = pool.fit(left, settings, layout.sharing if settings.enable_dp_attention else 1)
         token = each.token(settings.swa_full_tokens_ratio)
-        found.append(Budget(free, weights, static_share * free - weights, token, each.state))
+        found.append(Budget(free, weights, left - states * each.state, token, states))
     return min(found, key=lambda one: (one.kv_bytes / max(one.token_bytes, 1.0), -one.weights))
 
 
@@ -70,12 +75,13 @@ def plan_memory(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: 
     """The memory of one GPU, as the engine divides it at its start. ``num_blocks`` may come out as 0."""
     room = budget(model, layout, gpu, settings, settings.mem_fraction_static)
     reserved = room.free_before * (1.0 - settings.mem_fraction_static)
+    graphs = min(reserved, graph_bytes(settings.decode_sizes, settings.prefill_sizes))
     return Memory(
         total=gpu.driver_bytes,
         usable=gpu.driver_bytes,
         weights=room.weights,
-        activations=reserved,
-        graphs=0.0,
+        activations=reserved - graphs,
+        graphs=graphs,
         libraries=gpu.driver_bytes - room.free_before,
         kv=kv_layout(room.token_bytes, settings.page_size),
         num_blocks=tokens_that_fit(room, settings, settings.page_size) // settings.page_size,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infercast.errors import InputError, UnknownNameError
-
 NEWEST = "sglang@0.5.16"
 """The release that is modelled, and whose costs were measured."""
 ORDERS = ("fcfs", "lpm")
@@ -13,12 +11,8 @@ ORDERS = ("fcfs", "lpm")
 NO_CHUNKS = -1
 """`chunked_prefill_size` of a server that computes prompts whole."""
 PREFILL_GRAPHS = ("breakable", "disabled")
-LONGEST_GRAPH = 65_536
-"""No engine records graphs for larger steps."""
-COUNTS = (
-    "max_running_requests", "max_total_tokens", "max_prefill_tokens", "prefill_max_requests", "page_size",
-    "context_length", "cuda_graph_max_bs", "max_mamba_cache_size",
-)  # fmt: skip
+STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
+"""How states of recurrent layers are kept for prefixes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +40,19 @@ class SglangSettings:
     disable_cuda_graph_padding: bool = False
     cuda_graph_max_bs: int | None = None
     cuda_graph_bs: tuple[int, ...] | None = None
+    cuda_graph_max_bs_prefill: int | None = None
     cuda_graph_backend_prefill: str = PREFILL_GRAPHS[0]
+    disable_decode_cuda_graph: bool = False
+    disable_prefill_cuda_graph: bool = False
     max_mamba_cache_size: int | None = None
     mamba_full_memory_ratio: float = 0.9
+    mamba_radix_cache_strategy: str = STRATEGIES[0]
+    ep_size: int = 1
+    """GPUs that experts are spread over: 1, or all that share them."""
+    enable_flashinfer_allreduce_fusion: bool = False
+    """Norms in the kernels of all-reduces, also for models where the engine would leave them apart ..."""
+    enforce_disable_flashinfer_allreduce_fusion: bool = False
+    """... or for none."""
     engine: str = NEWEST
     """The engine and its version, whose rules and defaults hold."""
 
@@ -67,6 +71,10 @@ class ResolvedSglang(SglangSettings):
     """Sequences of the decode steps that have a graph."""
     prefill_sizes: tuple[int, ...]
     """Tokens of the steps of prompts that have one."""
+    longest: int
+    """Tokens of the longest sequence: the context, or all that the cache holds."""
+    groups: int = 1
+    """Of DP attention."""
 
     @property
     def chunk(self) -> int | None:
@@ -87,37 +95,4 @@ class ResolvedSglang(SglangSettings):
     @property
     def max_model_len(self) -> int:
         """Tokens of the longest sequence."""
-        return self.context_length
-
-
-def check(settings: SglangSettings, max_positions: int) -> None:
-    """One clear sentence for each knob that is out of range."""
-    for name in COUNTS:
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}")
-    share = settings.mem_fraction_static
-    if share is not None and not 0 < share < 1:
-        raise InputError(f"mem_fraction_static must lie in (0, 1), not {share}")
-    chunk = settings.chunked_prefill_size
-    if chunk is not None and chunk < 1 and chunk != NO_CHUNKS:
-        raise InputError(f"chunked_prefill_size must be at least 1, or -1 for whole prompts, not {chunk}")
-    if settings.schedule_policy not in ORDERS:
-        raise UnknownNameError("schedule_policy", settings.schedule_policy, ORDERS)
-    if settings.schedule_conservativeness < 0:
-        raise InputError(f"schedule_conservativeness must be 0 or more, not {settings.schedule_conservativeness}")
-    if not 0 < settings.swa_full_tokens_ratio <= 1:
-        raise InputError(f"swa_full_tokens_ratio must lie in (0, 1], not {settings.swa_full_tokens_ratio}")
-    if not settings.mamba_full_memory_ratio > 0:
-        raise InputError(f"mamba_full_memory_ratio must be above 0, not {settings.mamba_full_memory_ratio}")
-    sizes = settings.cuda_graph_bs
-    if sizes is not None and not (sizes and all(size >= 1 for size in sizes)):
-        raise InputError(f"cuda_graph_bs must be one or more numbers of at least 1, not {list(sizes)}")
-    if max(settings.cuda_graph_max_bs or 1, *(sizes or (1,))) > LONGEST_GRAPH:
-        raise InputError(f"cuda_graph_max_bs must be at most {LONGEST_GRAPH:,}")
-    if settings.cuda_graph_backend_prefill not in PREFILL_GRAPHS:
-        raise UnknownNameError("cuda_graph_backend_prefill", settings.cuda_graph_backend_prefill, PREFILL_GRAPHS)
-    if settings.context_length is not None and settings.context_length > max_positions:
-        raise InputError(
-            f"context_length {settings.context_length} is above the {max_positions} positions the model was made for"
-        )
+        return self.longest

@@ -16,6 +16,7 @@ from infercast.engines.vllm.graphs import Graphs
 from infercast.engines.vllm.host import VllmHost, VllmHostModel
 from infercast.engines.vllm.kv import hybrid_block_size
 from infercast.engines.vllm.launches import launch_work
+from infercast.engines.vllm.measured import measured_setup, profiled_step
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory
 from infercast.engines.vllm.new_kernels import is_new
 from infercast.engines.vllm.replica import vllm_replica
@@ -33,6 +34,14 @@ OLDEST = (7, 0)
 """Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta."""
 FUSING_KERNELS = ("hopper", "blackwell")
 """Where FlashInfer has a kernel for all-reduces that carry a norm, which vLLM then uses."""
+TRIED = (
+    (),
+    (("max_num_batched_tokens", 2048),),
+    (("max_num_batched_tokens", 16384),),
+    (("max_num_seqs", 128),),
+    (("enable_chunked_prefill", False),),
+)
+"""What a plan tries: the engine's own choice, smaller and larger steps, fewer sequences, whole prompts."""
 BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
 
@@ -91,6 +100,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         describe=_describe,
         resolve=_resolve,
         check_gpu=check_gpu,
+        tried=TRIED,
         fuses_norms=lambda _, gpu: gpu.kernels in FUSING_KERNELS,
         choose_kernels=choose_sparse_kernels,
         expert_multiples=expert_multiples,
@@ -103,6 +113,8 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         host_model=lambda host, *what: VllmHostModel(host, launch_work(*what)),
         replica=vllm_replica,
         shared_seconds=shared_seconds,
+        measured_setup=measured_setup,
+        profiled_step=profiled_step,
     )
 
 

@@ -107,7 +107,7 @@ class ExpertFeedForward(FeedForward):
     def held_bytes(self, shard: Shard, multiples: Multiples = UNPADDED) -> float:
         """A share of the width of each expert or whole experts, as their kernels pad them."""
         weights, layout, hidden = shard.weights, shard.layout, shard.hidden
-        whole = layout.experts and layout.data > 1 and shard.architecture in WHOLE_SHARED_EXPERTS
+        whole = layout.experts and layout.sharing > 1 and shard.architecture in WHOLE_SHARED_EXPERTS
         dense = self.shared_inter / (1 if whole else layout.tensor) + self.dense_inter / layout.tensor
         beside = hidden * (self._products * dense + 2 * self.latent)
         padded = _rounded(self.latent or hidden, multiples[0])
@@ -128,7 +128,7 @@ class ExpertFeedForward(FeedForward):
         routed = self.topk * (max((self._products - 1) * inter, hidden) + inter)
         beside = self._products * layout.share(sum(self.dense_widths))
         # Where copies share experts, every GPU sees the tokens of all copies.
-        return (routed + hidden) * layout.data + beside
+        return (routed + hidden) * layout.sharing + beside
 
     def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """Router, experts and whatever runs beside them."""
@@ -179,7 +179,7 @@ class ExpertFeedForward(FeedForward):
             routing=self.routing,
         )
         calls.append(Call("experts", experts, layers))
-        if layout.data > 1:
+        if layout.sharing > 1:
             calls += exchange_calls(shard, self.topk, tokens, layers, width)
         if self.latent_norm:
             normed = norm(tokens, width, residual=False, dtype=weights.base, out_dtype=weights.base)

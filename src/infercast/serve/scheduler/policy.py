@@ -42,6 +42,9 @@ class Policy(Protocol):
         starts has to have room for, and who gave way comes back when its last step is done.
         """
 
+    def spare_tokens(self, block_size: int) -> int:
+        """Tokens beyond its own for which there must be room before a request can start."""
+
     def of_computed_prompts(self) -> Policy:
         """The same rules where prompts arrive computed, so that no step is bounded by their tokens."""
 
@@ -109,6 +112,10 @@ class FirstCome:
     def repeats(self) -> bool:
         """Decoding goes on from step to step, unless prompts go before it."""
         return not self.prompts_first
+
+    def spare_tokens(self, block_size: int) -> int:
+        """None."""
+        return 0
 
     def chunk(self, missing: int, budget: int, *, alone: bool) -> int:
         """As much as there is, fits the budget and the threshold allows."""

@@ -18,7 +18,7 @@ Order = Literal["arrival", "longest_match"]
 
 @dataclass(frozen=True, slots=True)
 class PrefillFirst:
-    """Prompts first, one of them at most in pieces; who has produced least gives way and goes to the end of the queue."""
+    """Prompts first, one of them at most in parts; who has produced least gives way, to the end of the queue."""
 
     max_running_requests: int
     chunked_prefill_size: int | None = 8192
@@ -65,6 +65,10 @@ class PrefillFirst:
     def settles(self) -> bool:
         """What a step under way uses is given up with its result."""
         return False
+
+    def spare_tokens(self, block_size: int) -> int:
+        """A block that is begun, one that may be needed, and a token."""
+        return 2 * block_size + 1
 
     def of_computed_prompts(self) -> PrefillFirst:
         """Whole prompts are taken in at once."""

@@ -60,6 +60,13 @@ class Scheduler(Running):
             return 1
         return self.cohort.steps_left()
 
+    def steps_with_room(self, steps: int) -> int:
+        """Of the steps after the next one, those for which there are blocks."""
+        return self.cohort.steps_with_room(steps)
+
+    def end_early(self, plan: Plan) -> None:
+        """Nobody does: a step is repeated until the first has its last token."""
+
     def _plan_apart(self, plan: Plan) -> None:
         """Running sequences that are planned by themselves, in order."""
         position = 0
