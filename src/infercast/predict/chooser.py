@@ -66,7 +66,7 @@ class Chooser:
 
     def _is_borrowed(self, family: str, engine: str, asked: str, variant: str) -> bool:
         """Whether a model is of the kernel that is asked for; each engine writes its own for Triton."""
-        own = engine == self._profile.engine or engine == SWEEP or not self._profile.engine
+        own = engine in (self._profile.engine, SWEEP) or not self._profile.engine
         return is_same_kernel(family, asked, variant) and (own or not is_written_by_engine(family, variant))
 
     def known(self, gpu: Gpu, family: str = "") -> Iterator[tuple[str, list[str]]]:
