@@ -145,6 +145,8 @@ class Loop:
                 self._finish()
         elif has_work:
             self._finish()
+        elif scheduler.tries_again:
+            return False
         elif arrival is None:
             return True
         else:
