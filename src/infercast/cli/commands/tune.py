@@ -69,15 +69,15 @@ def command(
         raise InputError(f"--minutes must be a number above 0, not {minutes:g}")
     if out is not None and out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is not a folder")
-    chosen = engine_named(engine)
+    release = engine_named(engine)
     tuning = tune_model(
-        load_model(model, quantization=quantization, engine=chosen),
+        load_model(model, quantization=quantization, engine=release),
         load_gpu(gpu),
         tensor_parallel_size=tensor_parallel_size,
         enable_expert_parallel=enable_expert_parallel,
         tokens=_counts(tokens),
         top=top,
-        engine=chosen,
+        engine=release,
     )
     trials = _try(tuning, 60 * minutes) if on_gpu else []
     result = tuning_dict(tuning) | ({"trials": [trial_dict(each) for each in trials]} if on_gpu else {})
