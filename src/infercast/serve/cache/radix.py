@@ -29,16 +29,9 @@ class Node:
         """Whether it stands in the queue of those to be forgotten."""
 
 
-class Met:
-    """Where a walk along a content has come to."""
-
-    __slots__ = ("node", "piece")
-
-    def __init__(self, node: Node, piece: int) -> None:
-        self.node = node
-        """The last node whose pages are all the content's."""
-        self.piece = piece
-        """The piece that the first token after it lies in."""
+Met = tuple[Node, int]
+"""Where a walk along a content has come to: the last node whose pages are all the content's, and the piece that the
+first token after it lies in."""
 
 
 class RadixTree:
@@ -55,7 +48,7 @@ class RadixTree:
 
         A node that holds more than what is the same is cut in two.
         """
-        page = self.page
+        page, last = self.page, len(content) - 1
         self.clock = time = self.clock + 2
         if node is None:
             node = self.root
@@ -63,19 +56,20 @@ class RadixTree:
             self.touch(node, time)
         position = node.end
         while position < end:
-            piece = piece_at(content, piece, position * page)
-            child = node.children.get(mark_of(content, piece, position * page, page))
+            if piece < last:
+                piece = piece_at(content, piece, position * page)
+            mark = content[piece][:2] if page == 1 else mark_of(content, piece, position * page, page)
+            child = node.children.get(mark)
             if child is None:
                 break
             child.time = time
             limit = child.end if child.end < end else end
-            same = same_until(child.content, child.piece, content, piece, limit * page)
-            position = same // page
+            position = same_until(child.content, child.piece, content, piece, limit * page) // page
             if position < child.end:
                 node = self._cut(child, position, time + 1)
                 break
             node = child
-        return Met(node, piece_at(content, piece, node.end * page) if content else 0)
+        return node, piece if piece == last else piece_at(content, piece, node.end * page)
 
     def touch(self, node: Node, time: int) -> None:
         """A node and all before it are met."""
@@ -86,15 +80,16 @@ class RadixTree:
 
     def add(self, met: Met, content: Content, end: int) -> Node:
         """Pages that follow where a walk has ended."""
-        before = met.node
-        node = Node(before, content, met.piece, before.end, end)
-        node.time = self.clock
+        before, piece = met
+        node = Node(before, content, piece, before.end, end)
+        node.time = self.clock + 1
         before.children[self._mark(node)] = node
         return node
 
     def piece_after(self, node: Node) -> int:
         """The piece of a node's content that the first token after it lies in."""
-        return piece_at(node.content, node.piece, node.end * self.page)
+        piece = node.piece
+        return piece if piece == len(node.content) - 1 else piece_at(node.content, piece, node.end * self.page)
 
     def remove(self, node: Node) -> None:
         """Forget a node that nothing follows."""
@@ -102,6 +97,8 @@ class RadixTree:
         del node.parent.children[self._mark(node)]
 
     def _mark(self, node: Node) -> Mark:
+        if self.page == 1:
+            return node.content[node.piece][:2]
         return mark_of(node.content, node.piece, node.start * self.page, self.page)
 
     def _cut(self, node: Node, position: int, time: int) -> Node:

@@ -61,18 +61,8 @@ class RadixCache:
         """Tokens of a sequence's beginning, up to ``num_tokens``, that the tree has; they are not held yet."""
         if not self.caching:
             return 0
-        met = self.tree.walk(lease.content, num_tokens // self.page)
-        lease.node, lease.piece = met.node, met.piece
-        return met.node.end * self.page
-
-    def unlocked(self, lease: Lease) -> int:
-        """Pages that would not be evictable any more if a sequence held what was found for it."""
-        count, node = 0, lease.node
-        while node.locks == 0:
-            count += node.end - node.start
-            assert node.parent is not None
-            node = node.parent
-        return count
+        lease.node, lease.piece = self.tree.walk(lease.content, num_tokens // self.page)
+        return lease.node.end * self.page
 
     def hold(self, lease: Lease) -> None:
         """A sequence starts with what was found for it."""
@@ -90,19 +80,18 @@ class RadixCache:
 
     def take_for_decoding(self, count: int, num_sequences: int) -> None:
         """Pages that some of the sequences of a step begin; an engine with pages makes room as if all of them did."""
-        self.make_room(count * self.page)
-        if self.page > 1:
-            self.make_room(num_sequences * self.page)
-        self.take(count)
+        if self.num_blank < num_sequences:
+            self.make_room(count * self.page)
+            if self.page > 1:
+                self.make_room(num_sequences * self.page)
+        self.num_blank -= count
 
     def keep(self, lease: Lease, num_tokens: int) -> None:
         """Take what a running sequence has computed into the tree; where that is there already, it uses that."""
         if not self.caching:
             return
-        before, last = lease.node, num_tokens // self.page
-        self._insert(lease, last)
-        self.tree.clock = time = self.tree.clock + 2
-        self.tree.touch(lease.node, time)
+        before = lease.node
+        self._insert(lease, num_tokens // self.page)
         self._lock(lease.node, before)
 
     def finish(self, lease: Lease, num_tokens: int) -> None:
@@ -128,15 +117,14 @@ class RadixCache:
         """Let the tree have a sequence's pages up to the last; those that it has already become blank."""
         first = lease.node.end
         met = self.tree.walk(lease.content, last, lease.node, lease.piece)
-        found = met.node.end
+        found = met[0].end
         self.num_blank += found - first
         if found < last:
             self.num_evictable += last - found
             lease.node = self.tree.add(met, lease.content, last)
-            # Most sequences stay in the piece that they have come to.
             lease.piece = self.tree.piece_after(lease.node)
         else:
-            lease.node, lease.piece = met.node, met.piece
+            lease.node, lease.piece = met
 
     def _lock(self, node: Node, above: Node) -> None:
         """One sequence more runs along the nodes from one up to another above it, which is not counted."""

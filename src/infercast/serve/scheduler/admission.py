@@ -60,7 +60,11 @@ class Admission:
     def go_on(self, sequence: DeclaredSequence) -> None:
         """The next part of the prompt that was cut, which cannot wait."""
         assert self._of_chunk is not None
-        most = min(self._of_chunk, int(self._room()))
+        room = self._room()
+        if abs(room - round(room)) < CLOSE:
+            self._make_exact()
+            room = self._room()
+        most = min(self._of_chunk, int(room))
         most = most if most > 0 else self._of_chunk
         missing = sequence.num_known - sequence.num_computed
         self._add(sequence, min(missing, most), missing)
@@ -77,7 +81,7 @@ class Admission:
             return answer
         if not lease.num_pages:
             cache.hold(lease)
-        if self._room() <= 0 or cache.num_free * self._page - self._taken <= 0:
+        if self._lacks(0) or cache.num_free * self._page <= self._taken:
             return Answer.NO_ROOM
         is_full = self._of_step <= 0 or (self._of_chunk is not None and self._of_chunk <= 0)
         return Answer.STOP if is_full else Answer.NEXT
@@ -87,14 +91,14 @@ class Admission:
         page, left = self._page, sequence.num_declared - sequence.num_produced
         missing = sequence.num_known - sequence.num_computed
         needed = missing + min(left, self._policy.longest_promise) + page
-        if needed >= self._room():
+        if self._lacks(needed):
             return Answer.NO_ROOM
         in_pages = self._in_pages(missing)
         if self._of_chunk is None and self.sequences and in_pages >= self._of_step:
             return Answer.STOP
         if sequence.num_computed:
             self._cache.hold(sequence.lease)  # what it found is not evictable any more
-            if needed >= self._room():
+            if self._lacks(needed):
                 return Answer.NO_ROOM
         if self._of_chunk is None or in_pages <= self._of_chunk:
             self._add(sequence, missing, missing)
@@ -139,16 +143,22 @@ class Admission:
 
     def _room(self) -> float:
         """Tokens that nobody holds and nobody is promised."""
-        free = self._cache.num_free * self._page
-        room = free - self._offset
-        if not self._is_exact and abs(room - round(room)) < CLOSE:
-            # Here it matters that an engine adds the shares up one by one.
-            self._is_exact = True
-            self._offset = self._first + fsum(self._shares())
-            for charge in self._charges:
-                self._offset += charge
-            room = free - self._offset
-        return room
+        return self._cache.num_free * self._page - self._offset
+
+    def _lacks(self, needed: int) -> bool:
+        """Whether there is no room for so many tokens and one more."""
+        lacking = needed - self._room()
+        if -CLOSE < lacking < CLOSE and not self._is_exact:
+            self._make_exact()
+            lacking = needed - self._room()
+        return lacking >= 0
+
+    def _make_exact(self) -> None:
+        """Here it matters that an engine adds the shares up one by one."""
+        self._is_exact = True
+        self._offset = self._first + fsum(self._shares())
+        for charge in self._charges:
+            self._offset += charge
 
     def _in_pages(self, num_tokens: int) -> int:
         return -(-num_tokens // self._page) * self._page

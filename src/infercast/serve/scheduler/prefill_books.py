@@ -95,9 +95,11 @@ class PrefillBooks:
     def complete(self, plan: Plan) -> list[DeclaredSequence]:
         """Take in the tokens that a finished step yields; returns the sequences that are done."""
         self._under_way.popleft()
-        done = cast(list[DeclaredSequence], [*plan.ending])
         if plan.decodes:
             self.cohort.done += 1
+        if not (plan.sampled or plan.ending):
+            return []
+        done = cast(list[DeclaredSequence], [*plan.ending])
         for sequence in cast(list[DeclaredSequence], plan.sampled):
             produced = sequence.num_produced + 1
             if sequence.joined < 0:
@@ -123,13 +125,11 @@ class PrefillBooks:
         self.cache.finish(sequence.lease, sequence.num_computed)
         sequence.num_produced = sequence.num_output
 
-    def _merge(self) -> None:
+    def _merge(self, plan: Plan) -> None:
         """The prompts of the last step decode from now on, but for the one of which a part is missing."""
         if self.cut is not None:
             self.cache.keep(self.cut.lease, self.cut.num_computed)
-        plan, self._joining = self._joining, None
-        if plan is None:
-            return
+        self._joining = None
         if plan.decodes and self.ended:
             self.ended.clear()
             self.is_full = False
@@ -145,6 +145,12 @@ class PrefillBooks:
             sequence.place = place + number
             self.cohort.join(sequence)
             self._fresh.append(sequence)
+
+    def _renumber(self, batch: list[DeclaredSequence]) -> None:
+        """Those who decode stand in another order from now on."""
+        self._first_place, self._last_place = 0, len(batch)
+        for place, sequence in enumerate(batch):
+            sequence.place = place
 
     def _decay(self, steps: int = 1) -> None:
         """The share of answers that is promised becomes less with every step."""

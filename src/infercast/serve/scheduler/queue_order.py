@@ -32,8 +32,9 @@ def by_longest_match(waiting: deque[DeclaredSequence], cache: RadixCache) -> deq
             continue
         content = sequence.lease.content
         met = seen.walk(content, known)
-        if met.node.end >= ALIKE:
+        alike = met[0].end
+        if alike >= ALIKE:
             ranks[sequence] = inf
-        elif met.node.end < known:
+        elif alike < known:
             seen.add(met, content, known)
     return deque(sorted(waiting, key=ranks.__getitem__))
