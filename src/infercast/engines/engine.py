@@ -228,7 +228,7 @@ class Engine(Generic[Asked, Filled]):
     """Refuse a GPU that the engine does not run on."""
     fuses_norms: Callable[[ModelConfig, Gpu], bool]
     """Whether its all-reduces carry the norm that follows, unless it is told otherwise."""
-    choose_kernels: Callable[[ModelConfig, Gpu], ModelConfig] = lambda model, _: model
+    choose_kernels: Callable[[ModelConfig, Gpu, ParallelLayout], ModelConfig] = lambda model, *_: model
     """The model with kernels that it chooses by more than formats and the GPU, which `data/engines` says."""
     expert_multiples: Callable[[ModelConfig, Gpu], Multiples]
     """What its kernels round the hidden size and the width of experts up to."""
@@ -255,6 +255,8 @@ class Engine(Generic[Asked, Filled]):
 
     measured_setup: Callable[[Fields], MeasuredSetup] = no_measured_files
     """How it was set up, from the ``config`` of a file of measured runs."""
+    ties_groups: bool = True
+    """Whether it ranks experts of groups in a format in which scores of untrained weights are equal."""
     profiled_step: Callable[[str], ProfiledStep | None] = lambda _: None
     """What a step held, from its name in a profile; None where the name is not of a step."""
 

@@ -83,6 +83,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         shared_seconds=shared_seconds,
         measured_setup=measured_setup,
         profiled_step=profiled_step,
+        ties_groups=False,
     )
 
 
