@@ -100,20 +100,6 @@ def test_a_command_of_an_engine_that_is_not_modelled(infercast: Any) -> None:
 
 
 def test_a_plan_and_its_files(infercast: Any, tmp_path: Path) -> None:
-    words = (
-        "plan",
-        "qwen3-0.6b",
-        "--gpu",
-        "h100-sxm",
-        "--max-gpus",
-        1,
-        "--rate",
-        2,
-        "-n",
-        30,
-        "--predictor",
-        "roofline",
-    )
     asked = ("--slo", "ttft_p99<2s", "--kv-cache-dtype", "fp8", "--vary", "max_running_requests=64")
     run = infercast(*PLAN, *SGLANG, *asked, "--workers", 1, "--out", tmp_path / "plan")
     assert run.code == 0, run.err
@@ -131,20 +117,6 @@ def test_a_plan_and_its_files(infercast: Any, tmp_path: Path) -> None:
 
 
 def test_both_engines_in_one_plan(infercast: Any) -> None:
-    words = (
-        "plan",
-        "qwen3-0.6b",
-        "--gpu",
-        "h100-sxm",
-        "--max-gpus",
-        1,
-        "--rate",
-        2,
-        "-n",
-        30,
-        "--predictor",
-        "roofline",
-    )
     run = infercast(*PLAN, "--slo", "ttft_p99<2s", "--engine", "vllm,sglang", "--workers", 1, "--json")
     assert {row["engine"].partition("@")[0] for row in run.json["simulated"]} == {"vllm", "sglang"}
 
