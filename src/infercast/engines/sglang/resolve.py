@@ -26,7 +26,7 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
     """Fill in every default."""
     check(asked, model.max_positions)
     if any(isinstance(stack.mixer, CompressedAttention) for stack in model.stacks):
-        raise InputError(f"SGLang's caches of {model.name}, whose keys are compressed, are not modelled; use vLLM")
+        raise InputError(f"SGLang's caches of {model.name}, whose keys are compressed, are not modelled; use another engine")
     backend = attention_backend(model, gpu, asked.attention_backend)
     check_backend(backend, gpu)
     page = page_size(backend, asked.page_size)
