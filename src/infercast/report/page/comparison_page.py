@@ -26,12 +26,11 @@ def comparison_plot(runs: tuple[Watched, Watched], names: Names, version: str) -
     """The picture of the kernels of one step in both, and all that stands below it."""
     both, (before, after) = side_by_side(runs, names), (run.forecast for run in runs)
     title = f"{names[0]} and {names[1]}: {before.deployment.model.name} on {before.deployment.gpu.title}"
-    height = 0.9 + 0.95 * max(1, len(both.steps))
     return Plot(
         "side-by-side",
         title,
         before.workload.description,
-        height,
+        _height(both),
         lambda figure, tips: _paint(figure, tips, both),
         _below(runs, both, names, headline_rows(before, after)),
         version,
@@ -60,17 +59,20 @@ def _below(runs: tuple[Watched, Watched], both: SideBySide, names: Names, headli
     return "".join(parts)
 
 
+def _height(both: SideBySide) -> float:
+    """Inches of the picture."""
+    return 1.0 + 0.95 * max(1, len(both.steps))
+
+
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return table([escape(column) for column in columns], [[escape(cell) for cell in row] for row in rows])
 
 
 def _paint(figure: Any, tips: Tips, both: SideBySide) -> None:
     """Two bars for each step: what its kernels take in either engine."""
-    rows = len(both.steps)
-    panels = figure.subplots(
-        rows, 1, squeeze=False,
-        gridspec_kw={"left": 0.14, "right": 0.98, "bottom": 0.4 / (0.9 + 0.95 * rows), "top": 0.8, "hspace": 1.1},
-    )  # fmt: skip
+    height = _height(both)
+    room = {"left": 0.14, "right": 0.98, "bottom": 0.35 / height, "top": 1 - 0.65 / height, "hspace": 1.1}
+    panels = figure.subplots(len(both.steps), 1, squeeze=False, gridspec_kw=room)
     shown: dict[str, Any] = {}
     for axes, step in zip(panels.flat, both.steps, strict=True):
         for place, side in enumerate(both.sides):
@@ -85,4 +87,4 @@ def _paint(figure: Any, tips: Tips, both: SideBySide) -> None:
         axes.set_yticks([1, 0], [side.name for side in both.sides])
         axes.set_title(f"A step of {step.title}, ms", fontsize="medium")
         axes.grid(visible=False, axis="y")
-    figure.legend(shown.values(), shown.keys(), loc="upper left", ncols=6, bbox_to_anchor=(0.005, 1.0), handlelength=1)
+    figure.legend(shown.values(), shown.keys(), loc="upper left", ncols=len(shown), handlelength=1, columnspacing=1.2)
