@@ -26,7 +26,7 @@ from sglang.srt.runtime_context import get_context
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-from sglang_cases import LONGEST, Case
+from sglang_cases import Case
 
 OWN, ANSWERED = 10_000_000_000, 20_000_000_000
 """Where token numbers begin that belong to one request alone."""
@@ -173,7 +173,7 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
         tokens: Any = TokenToKVPoolAllocator(case.num_tokens, kv_type, "cpu", None, need_sort=False)
     else:
         tokens = PagedTokenToKVPoolAllocator(case.num_tokens, case.page_size, kv_type, "cpu", None, need_sort=False)
-    slots = ReqToTokenPool(case.max_running_requests, 2 * LONGEST, "cpu", enable_memory_saver=False)
+    slots = ReqToTokenPool(case.max_running_requests, case.max_model_len + 64, "cpu", enable_memory_saver=False)
     whole = case.chunked_prefill_size is None
     parameters = CacheInitParams(not case.caching, slots, tokens, case.page_size)
     cache: Any = ChunkCache(parameters) if not case.caching and not whole else RadixCache(parameters)
@@ -184,7 +184,8 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
         "server_args": arguments, "req_to_token_pool": slots, "token_to_kv_pool_allocator": tokens, "tree_cache": cache,
         "model_config": model, "page_size": case.page_size, "max_prefill_tokens": case.max_prefill_tokens,
         "max_running_requests": case.max_running_requests, "max_total_num_tokens": case.num_tokens,
-        "max_req_len": LONGEST, "max_new_tokens_limit": None, "schedule_policy": arguments.schedule_policy,
+        "max_req_len": case.max_model_len - 1, "max_new_tokens_limit": None,
+        "schedule_policy": arguments.schedule_policy,
         "chunked_prefill_size": case.chunked_prefill_size, "is_mixed_chunk": case.mixed and not whole,
         "chunked_req": None, "_pending_chunked_abort_req": None, "enable_dynamic_chunking": False,
         "enable_overlap": case.overlap, "spec_algorithm": SpeculativeAlgorithm.NONE, "dllm_config": None,

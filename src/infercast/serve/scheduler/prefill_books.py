@@ -146,6 +146,12 @@ class PrefillBooks:
             self.cohort.join(sequence)
             self._fresh.append(sequence)
 
+    def _renumber(self, batch: list[DeclaredSequence]) -> None:
+        """Those who decode stand in another order from now on."""
+        self._first_place, self._last_place = 0, len(batch)
+        for place, sequence in enumerate(batch):
+            sequence.place = place
+
     def _decay(self, steps: int = 1) -> None:
         """The share of answers that is promised becomes less with every step."""
         ratio, decay, least = self.ratio, self.policy.ratio_decay, self.policy.least_ratio

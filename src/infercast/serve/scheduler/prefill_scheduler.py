@@ -23,15 +23,21 @@ class PrefillScheduler(PrefillBooks):
         plan = Plan()
         if self._joining is not None:
             self._merge(self._joining)
+        self._plan_either(plan)
+        if not (plan.decodes or plan.sequences or self._under_way) and self.waiting:
+            self._plan_either(plan)  # that everybody has left is known now
+        if plan.decodes or plan.sequences:
+            plan.held = self.cache.num_held
+            return plan
+        if not self._under_way:
+            self.ratio = self.policy.first_ratio
+        return None
+
+    def _plan_either(self, plan: Plan) -> None:
+        """A step of prompts, or else one of decoding."""
         may_start = self.cut is not None or (self.waiting and not self.is_full)
         if not (may_start and self._plan_prompts(plan)):
             self._plan_decoding(plan)
-        plan.held = self.cache.num_held
-        if plan.decodes or plan.sequences:
-            return plan
-        if not self._under_way and not self.waiting:
-            self.ratio = self.policy.first_ratio
-        return None
 
     def most_steps(self, plan: Plan) -> int:
         """How often in a row the step just planned can be computed before something changes that is known of."""
@@ -158,6 +164,7 @@ class PrefillScheduler(PrefillBooks):
             cache.make_room(cohort.blocks_due() * cache.page)
             if cache.num_blank >= cohort.blocks_due():
                 break
+        self._renumber(staying)
         self.num_preemptions += plan.num_preempted
         self.is_full = False
         room = cohort.num_produced() + headroom * len(staying)
