@@ -92,7 +92,7 @@ def refuse(path: Path) -> str:
         (("runs", 0, "requests", 2), 7, "runs[0].requests[2].n_in must be a number"),
         (("runs", 0, "requests", 2, "n_in"), 0, "runs[0].requests[2].n_in must be a number of at least 1, not 0"),
         (("runs", 0, "requests", 2, "n_out"), "8", "runs[0].requests[2].n_out must be a number of at least 1, not '8'"),
-        (("runs", 0, "requests", 2, "arrival"), -1, "runs[0].requests[2].arrival must be a number of at least 0"),
+        (("runs", 0, "requests", 2, "arrival"), -1, "runs[0].requests[2].arrival must be a number of at least -0.001"),
         (("runs", 0, "requests", 2, "ttft_ms"), 0, "runs[0].requests[2].ttft_ms must be a number of at least 1e-06"),
         (("runs", 0, "requests", 2, "tpot_ms"), None, "runs[0].requests[2].tpot_ms must be a number"),
         (("runs", 0, "requests", 2, "e2e_ms"), float("nan"), "runs[0].requests[2].e2e_ms must be a number"),

@@ -82,6 +82,10 @@ class Names(NamedTuple):
     """How replicas that share experts exchange tokens; all but the first send each token to its experts alone."""
     scan_backends: Sequence[str] = ("auto",)
     """Whose kernels scan prompts of gated delta nets."""
+    moe_kernels: Mapping[str, str] = {}
+    """Kernels of experts that go by another name than their maker's."""
+    quantizations: Mapping[str, str] = {}
+    """Its own names of formats of weights; an empty one is the checkpoint's."""
 
 
 class Flags(NamedTuple):
@@ -195,6 +199,8 @@ class Engine(Generic[Asked, Filled]):
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
     names: Names
     flags: Flags
+    keeps_promises: bool = False
+    """Whether it keeps room for the answers that clients declare."""
     shares_copies: bool = True
     """Whether copies of data parallelism share experts, and an exchange of tokens needs such copies."""
     commands: Commands = NO_COMMANDS
@@ -222,7 +228,7 @@ class Engine(Generic[Asked, Filled]):
     """Refuse a GPU that the engine does not run on."""
     fuses_norms: Callable[[ModelConfig, Gpu], bool]
     """Whether its all-reduces carry the norm that follows, unless it is told otherwise."""
-    choose_kernels: Callable[[ModelConfig, Gpu], ModelConfig] = lambda model, _: model
+    choose_kernels: Callable[[ModelConfig, Gpu, ParallelLayout], ModelConfig] = lambda model, *_: model
     """The model with kernels that it chooses by more than formats and the GPU, which `data/engines` says."""
     expert_multiples: Callable[[ModelConfig, Gpu], Multiples]
     """What its kernels round the hidden size and the width of experts up to."""
@@ -249,6 +255,8 @@ class Engine(Generic[Asked, Filled]):
 
     measured_setup: Callable[[Fields], MeasuredSetup] = no_measured_files
     """How it was set up, from the ``config`` of a file of measured runs."""
+    ties_groups: bool = True
+    """Whether it ranks experts of groups in a format in which scores of untrained weights are equal."""
     profiled_step: Callable[[str], ProfiledStep | None] = lambda _: None
     """What a step held, from its name in a profile; None where the name is not of a step."""
 

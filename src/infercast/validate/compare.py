@@ -170,11 +170,12 @@ def _started(
     if model_config is not None and (model_config / f"{measured.model}.json").is_file():
         source = model_config / f"{measured.model}.json"
     setup = measured.setup
-    model = load_model(source, engine=engine_of(setup.settings), **cast("ModelOptions", setup.model))
+    engine = engine_of(setup.settings)
+    model = load_model(source, engine=engine, **cast("ModelOptions", setup.model))
 
     def start(settings: Settings) -> Deployment:
         return deploy(
-            model if real_weights else with_dummy_weights(model),
+            model if real_weights else with_dummy_weights(model, ties_groups=engine.ties_groups),
             gpu or gpu_from_driver_name(measured.gpu),
             settings,
             tensor_parallel_size=setup.tensor_parallel_size,

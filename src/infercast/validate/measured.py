@@ -28,6 +28,8 @@ from infercast.errors import FileFormatError
 from infercast.serve.workload.request import Request, Segment, Workload
 
 GZIP_MAGIC = b"\x1f\x8b"
+EARLY_SECONDS = 1e-3
+"""A client's timer may wake it so long before the start; that counts as the start."""
 TINY_MS = 1e-6
 """No latency is shorter than this; errors are fractions of what was measured."""
 
@@ -131,9 +133,10 @@ def _read_run(run: Fields) -> MeasuredRun:
         if prefix_len > num_input:
             raise FileFormatError(path, f"{place}.n_in {num_input} is below {where}.prefix_len {prefix_len}")
         prefix = () if groups is None else (Segment(groups[position], prefix_len),)
-        requests.append(Request(number("arrival"), num_input, num_output, prefix))
+        arrival = max(number("arrival", -EARLY_SECONDS), 0.0)
+        requests.append(Request(arrival, num_input, num_output, prefix))
         tpot_ms = number("tpot_ms", TINY_MS) if num_output > 1 else 0.0
-        values.append((number("arrival"), num_output, number("ttft_ms", TINY_MS), tpot_ms, number("e2e_ms", TINY_MS)))
+        values.append((arrival, num_output, number("ttft_ms", TINY_MS), tpot_ms, number("e2e_ms", TINY_MS)))
     order = sorted(range(len(rows)), key=lambda index: requests[index].arrival)
     arrival, n_out, ttft, tpot, e2e = np.array(values)[order].T
     duration = float((arrival + e2e / 1e3).max() - arrival.min())

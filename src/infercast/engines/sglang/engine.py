@@ -68,6 +68,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         check_gpu=check_gpu,
         fuses_norms=fuses_norms,
         shares_copies=False,
+        keeps_promises=True,
         spread=spread,
         sizes_for=sizes_for,
         tried=TRIED,
@@ -82,6 +83,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         shared_seconds=shared_seconds,
         measured_setup=measured_setup,
         profiled_step=profiled_step,
+        ties_groups=False,
     )
 
 

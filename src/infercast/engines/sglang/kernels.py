@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from infercast.engines.sglang.expert_launches import untuned_factors
+from infercast.engines.sglang.experts import experts_kernel
 from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import GroupedAttention, Mixer
 from infercast.models.spec import ModelConfig
 
@@ -22,7 +25,7 @@ STORING = ("Qwen3MoeForCausalLM", "GptOssForCausalLM", "BailingMoeForCausalLM", 
 """Architectures whose rotary kernel writes the cache."""
 
 
-def choose_kernels(model: ModelConfig, _: Gpu) -> ModelConfig:
+def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> ModelConfig:
     """The model with SGLang's kernels."""
     has_windows = any(isinstance(stack.mixer, GroupedAttention) and stack.mixer.window for stack in model.stacks)
     stores = model.architecture in STORING and model.cache_dtype == "bf16" and not has_windows
@@ -32,5 +35,7 @@ def choose_kernels(model: ModelConfig, _: Gpu) -> ModelConfig:
             return mixer
         return replace(mixer, by_hand=True, stores_rotated=stores)
 
+    weights = replace(model.weights, quantised_apart=True, experts_kernel=experts_kernel(model, gpu, layout))
     stacks = tuple(replace(stack, mixer=chosen(stack.mixer)) for stack in model.stacks)
-    return replace(model, stacks=stacks, weights=replace(model.weights, quantised_apart=True))
+    model = replace(model, stacks=stacks, weights=weights)
+    return model.with_experts(lambda spec: replace(spec, slower=untuned_factors(model, spec, gpu, layout)))

@@ -32,6 +32,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         spares_lone_prompts=version.spares_lone_prompts,
         settles=version.settles,
         opens_blocks=not version.needs_whole_blocks,
+        last_apart=version.parts_last,
     )
     return Replica(
         timer=timer,

@@ -35,6 +35,8 @@ class EngineVersion(NamedTuple):
     """Some models' kernels write a state at the end of every block (``mamba_cache_mode`` of ``all``)."""
     needs_whole_blocks: bool = True
     """Where states are kept at the end of steps that end with a block, a step has to have room for one."""
+    parts_last: bool = False
+    """There, the last token of a prompt that ends with a block is in a step after it."""
     latent_unit: int = 16
     """Tokens whose multiple a block of latent attention has beside states."""
     v2_for_all: bool = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from infercast.models.feed_forward.dense import MODULES, dense_calls
 from infercast.models.feed_forward.exchange import exchange_calls, hottest_load
 from infercast.models.feed_forward.feed_forward import UNPADDED, FeedForward, Multiples
@@ -11,7 +13,7 @@ from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm, MoE
 from infercast.ops.dtypes import bytes_of
 from infercast.ops.elementwise import copy, norm, quantise, routing, weighted_sum
-from infercast.ops.op import Size
+from infercast.ops.op import Quantity, Size
 
 SHARED = (
     "mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert", "block_sparse_moe.shared_experts",
@@ -57,6 +59,8 @@ class ExpertFeedForward(FeedForward):
     """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
     wide_router: bool = False
     """The router multiplies in fp32 (GLM-5)."""
+    slower: tuple[tuple[float, float], ...] = ()
+    """Numbers of tokens, and how many times as long the experts take there because of how an engine launches them."""
 
     @property
     def has_plain_groups(self) -> bool:
@@ -143,6 +147,13 @@ class ExpertFeedForward(FeedForward):
             calls.append(Call("expert_sum", op, layers))
         return calls
 
+    def _slower(self, tokens: Size) -> Quantity:
+        """By steps: a configuration holds up to a number of tokens."""
+        if not self.slower:
+            return 1.0
+        sizes, factors = np.array(self.slower).T
+        return np.asarray(np.interp(np.log2(tokens), np.log2(sizes), factors))
+
     def _router_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """The scores of all experts, in the base format or in fp32."""
         base, hidden = shard.weights.base, shard.hidden
@@ -178,7 +189,7 @@ class ExpertFeedForward(FeedForward):
             kernel=weights.experts_kernel,
             routing=self.routing,
         )
-        calls.append(Call("experts", experts, layers))
+        calls.append(Call("experts", experts, layers, slower=self._slower(experts.tokens)))
         if layout.sharing > 1:
             calls += exchange_calls(shard, self.topk, tokens, layers, width)
         if self.latent_norm:

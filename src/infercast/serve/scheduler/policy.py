@@ -105,6 +105,8 @@ class FirstCome:
     decode_tokens: tuple[int, int] = (1, 1)
     opens_blocks: bool = False
     """Where steps of prompts end with blocks: one that no step has room for is computed in several."""
+    last_apart: bool = True
+    """The same: the last token of a prompt that ends with a block is in a step of its own."""
 
     @property
     def repeats(self) -> bool:
@@ -135,7 +137,8 @@ class FirstCome:
             return new_tokens
         if self.opens_blocks:
             threshold = self.long_prefill_token_threshold or self.max_num_batched_tokens
-            return opened_blocks(prompt, new_tokens, block_size, min(threshold, self.max_num_batched_tokens))
+            most = min(threshold, self.max_num_batched_tokens)
+            return opened_blocks(prompt, new_tokens, block_size, most, last_apart=self.last_apart)
         return whole_blocks(prompt if starts else prompt._replace(parts_at=0), new_tokens, block_size)
 
     def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:
