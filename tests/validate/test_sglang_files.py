@@ -9,15 +9,12 @@ from infercast.errors import FileFormatError, UnknownNameError
 from infercast.validate.compare import deployment_of, validate
 from infercast.validate.measured import WARM_UP, read_measured
 
-ARGUMENTS = {
-    "mem_fraction_static": 0.85, "chunked_prefill_size": 4096, "max_prefill_tokens": 16384, "page_size": 1,
-    "schedule_policy": "fcfs", "schedule_conservativeness": 1.0, "attention_backend": "fa3", "max_total_tokens": None,
-    "disable_radix_cache": False, "disable_overlap_schedule": False, "enable_mixed_chunk": False, "tp_size": 1,
-}  # fmt: skip
 CONFIG = {
     "name": "qwen3-0.6b", "engine": "sglang", "sglang": "0.5.16", "gpu": "NVIDIA H200", "quant": None,
     "kv_cache_dtype": "auto", "max_model_len": 8192, "max_num_seqs": 64, "cudagraph_sizes": [1, 2, 4, 8, 16, 32, 64],
-    "max_total_num_tokens": 1_040_000, "server_args": ARGUMENTS,
+    "gpu_memory_utilization": 0.85, "max_num_batched_tokens": 4096, "block_size": 1, "max_total_num_tokens": 1_040_000,
+    "max_prefill_tokens": 16384, "schedule_policy": "fcfs", "schedule_conservativeness": 1.0,
+    "attention_backend": "fa3", "radix_cache": True, "mixed_chunk": False, "async_scheduling": True, "engine_args": {},
 }  # fmt: skip
 
 
@@ -42,7 +39,7 @@ def test_settings_are_those_that_the_engine_ended_up_with(sglang: Any, write: An
 
 
 def test_prefill_graphs_may_be_off(sglang: Any, write: Any) -> None:
-    sglang["config"]["server_args"]["disable_prefill_cuda_graph"] = True
+    sglang["config"]["engine_args"] = {"disable_prefill_cuda_graph": True}
     assert deployed(sglang, write).settings.prefill_sizes == ()
 
 
@@ -51,7 +48,7 @@ def test_the_number_of_tokens_is_a_forecast_unless_it_was_set(sglang: Any, write
     ((_, tokens),) = validation.kv_blocks
     assert tokens is not None
     assert tokens.measured == 1_040_000
-    sglang["config"]["server_args"]["max_total_tokens"] = sglang["config"]["max_total_num_tokens"] = 40_000
+    sglang["config"] |= {"engine_args": {"max_total_tokens": 40_000}, "max_total_num_tokens": 40_000}
     validation = validate([read_measured(write(sglang))], predictor="roofline")
     assert [blocks for _, blocks in validation.kv_blocks] == [None]
 
