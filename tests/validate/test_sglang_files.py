@@ -3,11 +3,12 @@
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import pytest
 
 from infercast.errors import FileFormatError, UnknownNameError
 from infercast.validate.compare import deployment_of, validate
-from infercast.validate.measured import WARM_UP, read_measured
+from infercast.validate.measured import WARM_UP, read_measured, shipped_runs
 
 CONFIG = {
     "name": "qwen3-0.6b", "engine": "sglang", "sglang": "0.5.16", "gpu": "NVIDIA H200", "quant": None,
@@ -71,3 +72,16 @@ def test_what_is_missing_is_named(sglang: Any, write: Any) -> None:
     sglang["config"]["engine"] = "sglung"
     with pytest.raises(UnknownNameError, match="sglang"):
         read_measured(write(sglang))
+
+
+def test_forecasts_of_sglang_engines_that_were_measured() -> None:
+    """A dense engine, one with a small cache under overload, and experts without a tuned launch."""
+    names = ("qwen3-8b.", "llama-3.1-8b__small-cache.", "deepseek-v2-lite.")
+    validation = validate([read_measured(path) for path in shipped_runs("sglang") if path.name.startswith(names)])
+    assert max(pair.ape for _, pair in validation.kv_blocks if pair is not None) < 0.02
+    medians = {name: validation.median_ape(name) for name in ("ttft_p50", "ttft_p99", "tpot_p50")}
+    assert np.all(np.array(list(medians.values()), float) < (0.12, 0.15, 0.05)), medians
+    assert (validation.median_ape("output_tokens_per_second") or 1.0) < 0.03
+    overloaded = next(run for run in validation.runs if "small-cache" in run.file and run.label == "poisson 30/s")
+    assert overloaded.ttft_p50.ape < 0.15
+    assert overloaded.ttft_p99.ape < 0.15
