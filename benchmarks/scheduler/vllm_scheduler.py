@@ -118,7 +118,7 @@ def _scheduler(case: Case) -> Scheduler:
         vllm_config=_config(case, scheduling, caching),
         kv_cache_config=blocks,
         structured_output_manager=Namespace(
-            should_advance=lambda request: False, grammar_init=lambda request: None, accept_tokens=lambda *_: True
+            should_advance=lambda *_, **__: False, grammar_init=lambda request: None, accept_tokens=lambda *_: True
         ),
         block_size=LONGEST if case.states == "none" else case.block_size,
         mm_registry=Namespace(supports_multimodal_inputs=lambda model: False),

@@ -82,6 +82,10 @@ class Names(NamedTuple):
     """How replicas that share experts exchange tokens; all but the first send each token to its experts alone."""
     scan_backends: Sequence[str] = ("auto",)
     """Whose kernels scan prompts of gated delta nets."""
+    moe_kernels: Mapping[str, str] = {}
+    """Kernels of experts that go by another name than their maker's."""
+    quantizations: Mapping[str, str] = {}
+    """Its own names of formats of weights; an empty one is the checkpoint's."""
 
 
 class Flags(NamedTuple):
@@ -195,6 +199,8 @@ class Engine(Generic[Asked, Filled]):
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
     names: Names
     flags: Flags
+    keeps_promises: bool = False
+    """Whether it keeps room for the answers that clients declare."""
     shares_copies: bool = True
     """Whether copies of data parallelism share experts, and an exchange of tokens needs such copies."""
     commands: Commands = NO_COMMANDS

@@ -69,6 +69,8 @@ def load_model(
     kernels scan prompts of gated delta nets.
     """
     names = (engine or engine_named()).names
+    if quantization is not None and quantization in names.quantizations:
+        quantization = names.quantizations[quantization] or None
     changes = read_overrides(hf_overrides) if isinstance(hf_overrides, str) else hf_overrides
     if isinstance(source, ModelConfig) and quantization not in (None, "none"):
         raise InputError(f"quantization {quantization!r} needs a config to read; give it when {source.name} is loaded")
@@ -89,7 +91,8 @@ def load_model(
     model = with_states(model, mamba_cache_dtype, mamba_ssm_cache_dtype)
     _check_known("moe_backend", moe_backend, names.moe_backends)
     if moe_backend != "auto":
-        model = replace(model, weights=replace(model.weights, experts_kernel=moe_backend))
+        kernel = names.moe_kernels.get(moe_backend, moe_backend)
+        model = replace(model, weights=replace(model.weights, experts_kernel=kernel))
     _check_known("gdn_prefill_backend", gdn_prefill_backend, names.scan_backends)
     if gdn_prefill_backend != "auto":
         model = replace(model, weights=replace(model.weights, scans_kernel=gdn_prefill_backend))

@@ -7,7 +7,7 @@ from typing import Any
 from infercast.engines.deployment import Deployment
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
-from infercast.report.memory import block_tokens
+from infercast.report.memory import tokens_each
 from infercast.serve.workload.request import Workload
 from infercast.units import format_bytes, format_count
 
@@ -22,7 +22,7 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ("GPU", f"{deployment.layout.gpus} x {gpu.title} ({gpu.name})"),
         (
             "KV cache",
-            f"{memory.num_blocks:,} blocks of {block_tokens(shape)} tokens, {format_bytes(memory.kv_bytes)}, "
+            f"{memory.num_blocks:,} blocks of {tokens_each(shape)}, {format_bytes(memory.kv_bytes)}, "
             f"{model.cache_dtype}",
         ),
         ("engine", f"{deployment.engine.name}: {deployment.engine.describe(deployment.settings)}"),

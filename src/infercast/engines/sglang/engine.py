@@ -68,6 +68,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         check_gpu=check_gpu,
         fuses_norms=fuses_norms,
         shares_copies=False,
+        keeps_promises=True,
         spread=spread,
         sizes_for=sizes_for,
         tried=TRIED,

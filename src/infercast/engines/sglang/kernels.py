@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from infercast.engines.sglang.expert_launches import untuned_factors
+from infercast.engines.sglang.experts import experts_kernel
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import GroupedAttention, Mixer
@@ -34,6 +35,7 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
             return mixer
         return replace(mixer, by_hand=True, stores_rotated=stores)
 
+    weights = replace(model.weights, quantised_apart=True, experts_kernel=experts_kernel(model, gpu))
     stacks = tuple(replace(stack, mixer=chosen(stack.mixer)) for stack in model.stacks)
-    model = replace(model, stacks=stacks, weights=replace(model.weights, quantised_apart=True))
+    model = replace(model, stacks=stacks, weights=weights)
     return model.with_experts(lambda spec: replace(spec, slower=untuned_factors(model, spec, gpu, layout)))

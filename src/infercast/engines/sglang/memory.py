@@ -38,7 +38,9 @@ class Budget(NamedTuple):
     kv_bytes: float
     token_bytes: float
     states: int = 0
-    """Of recurrent layers, whose memory is not in `kv_bytes`."""
+    """Of recurrent layers, whose memory is not in `kv_bytes` ..."""
+    state_bytes: float = 0.0
+    """... and is so much together."""
 
 
 def free_before_loading(gpu: Gpu, layout: ParallelLayout) -> float:
@@ -61,7 +63,8 @@ def budget(
         pool = state_pool(model, layout, settings)
         states = pool.fit(left, settings, layout.sharing if settings.enable_dp_attention else 1)
         token = each.token(settings.swa_full_tokens_ratio)
-        found.append(Budget(free, weights, left - states * each.state, token, states))
+        taken = states * each.state
+        found.append(Budget(free, weights, left - taken, token, states, taken))
     return min(found, key=lambda one: (one.kv_bytes / max(one.token_bytes, 1.0), -one.weights))
 
 
@@ -84,5 +87,6 @@ def plan_memory(model: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings: 
         graphs=graphs,
         libraries=gpu.driver_bytes - room.free_before,
         kv=kv_layout(room.token_bytes, settings.page_size),
+        states=room.state_bytes,
         num_blocks=tokens_that_fit(room, settings, settings.page_size) // settings.page_size,
     )

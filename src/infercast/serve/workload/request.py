@@ -51,6 +51,7 @@ class Draw:
     prefix_length: int
     prefix_groups: int
     seed: int
+    declared_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
