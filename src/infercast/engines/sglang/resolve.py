@@ -26,7 +26,9 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
     """Fill in every default."""
     check(asked, model.max_positions)
     if any(isinstance(stack.mixer, CompressedAttention) for stack in model.stacks):
-        raise InputError(f"SGLang's caches of {model.name}, whose keys are compressed, are not modelled; use another engine")
+        raise InputError(
+            f"SGLang's caches of {model.name}, whose keys are compressed, are not modelled; use another engine"
+        )
     backend = attention_backend(model, gpu, asked.attention_backend)
     check_backend(backend, gpu)
     page = page_size(backend, asked.page_size)
@@ -45,7 +47,7 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
             largest_graph=max(decode, default=0),
             num_prefill_sizes=len(prefill),
             is_latent=is_latent(model),
-            dp_copies=groups,
+            dp_copies=groups if asked.enable_dp_attention else 0,
             deepep=layout.all_to_all,
         )
         share = reserved.static_share(gpu) * static_factor(model)
