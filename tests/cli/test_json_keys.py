@@ -59,7 +59,8 @@ ADDED = {
     "engines[].": f"{ENGINE} pool",
     "phases[].": "pool",
     "pools[].": "gpus instances preemptions prefix_hit_rate role",
-    "pools[].deployment.": f"{DEPLOYMENT} data_parallel_size enable_expert_parallel pipeline_parallel_size",
+    "pools[].deployment.": f"{DEPLOYMENT} data_parallel_size enable_expert_parallel pipeline_parallel_size engine "
+    "engine_note",
     **{f"pools[].{name}.": "mean peak" for name in ("running", "waiting", "kv_usage")},
 }
 """To those of one replica."""

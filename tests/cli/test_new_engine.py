@@ -148,7 +148,7 @@ def test_flags_by_their_own_names(infercast: Any) -> None:
     assert run.json["deployment"]["max_num_seqs"] == run.json["running"]["peak"] == 3
     other = infercast(*SERVED, "--engine", "toy@1", "--what-if", "running_requests=2")
     assert other.code == 0, other.err
-    assert "toy@1; 2 requests at once" in infercast(*SERVED, "--engine=toy@1", "--setting", "running_requests=2").out
+    assert "toy@1: 2 requests at once" in infercast(*SERVED, "--engine=toy@1", "--setting", "running_requests=2").out
 
 
 @pytest.mark.parametrize(

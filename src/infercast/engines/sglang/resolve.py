@@ -51,7 +51,7 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
             decode_graphs=replays,
             num_prefill_sizes=len(prefill),
             is_latent=is_latent(model),
-            dp_copies=groups,
+            dp_copies=groups if asked.enable_dp_attention else 0,
             deepep=layout.all_to_all,
         )
         share = reserved.static_share(gpu) * static_factor(model)

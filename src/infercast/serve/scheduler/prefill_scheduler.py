@@ -148,8 +148,9 @@ class PrefillScheduler(PrefillBooks):
         self.cache.take_for_decoding(cohort.blocks_due(), plan.decodes)
         plan.decode_context, plan.contexts = cohort.computed, cohort.contexts
         plan.wasted = cohort.num_ended
-        plan.fresh = [each for each in self._fresh if each.joined >= 0 and each.last_step > each.joined]
-        self._fresh.clear()
+        if self._fresh:
+            plan.fresh = [each for each in self._fresh if each.joined >= 0 and each.last_step > each.joined]
+            self._fresh.clear()
 
     def _retract(self, plan: Plan) -> None:
         """Who has produced least gives way, and of those who have the longest prompt, until there is room."""
