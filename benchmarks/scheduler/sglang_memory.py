@@ -99,7 +99,12 @@ def main() -> None:
         rows.append([gpu, model, tensor, data, " ".join(f"{key}={value}" for key, value in flags.items()), *real])
         if real != answer[0]:
             differences += 1
-            kind = (model, data > 1, tuple(flags), tuple(one != other for one, other in zip(real, answer[0], strict=True)))
+            kind = (
+                model,
+                data > 1,
+                tuple(flags),
+                tuple(one != other for one, other in zip(real, answer[0], strict=True)),
+            )
             if kind not in seen and len(seen) < arguments.show:
                 seen.add(kind)
                 parts = zip(COLUMNS, real, answer[0], strict=True)
