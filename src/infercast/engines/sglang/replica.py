@@ -31,6 +31,9 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         first_ratio=first,
         least_ratio=first * LEAST_SHARE,
         ratio_decay=first * (1.0 - LEAST_SHARE) / DECAY_STEPS,
+        # Requests that declare what they produce are those of benchmarks, which ignore the end of a text; it matters
+        # without a radix cache alone.
+        ignores_end=True,
     )
     return Replica(
         timer=timer,
