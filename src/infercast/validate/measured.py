@@ -67,9 +67,10 @@ class MeasuredFile:
     num_stalled: int
 
 
-def shipped_runs() -> list[Path]:
-    """Files that come with infercast: vLLM 0.25 on one H200, five engines."""
-    return sorted((DATA / "runs" / "h200-vllm-0.25").glob("*.json.gz"))
+def shipped_runs(engine: str = "vllm") -> list[Path]:
+    """Files that come with infercast: vLLM 0.25 or SGLang 0.5.16 on one H200, one file a model."""
+    family = measured_engine(engine.partition("@")[0]).family
+    return sorted((DATA / "runs").glob(f"*-{family}-*/*.json.gz"))
 
 
 def read_measured(path: Path) -> MeasuredFile:

@@ -27,6 +27,10 @@ def command(
         list[Path] | None,
         typer.Argument(metavar="[FILE]...", help="Measured runs, (gzipped) JSON, or a .csv; default: ours of an H200."),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option("--engine", metavar="NAME", help="Whose runs of ours, without a file: vllm or sglang."),
+    ] = "vllm",
     model_config: Annotated[
         Path | None,
         typer.Option("--model-config", metavar="DIR", help="Folder of <model name>.json; bundled models otherwise."),
@@ -54,7 +58,8 @@ def command(
 ) -> None:
     """Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.
 
-    Without a file, the runs of vLLM 0.25 on one H200 that come with infercast: five engines, 53 runs, a few seconds.
+    Without a file, the runs of vLLM 0.25 on one H200 that come with infercast: 18 engines, 172 runs, some seconds.
+    Those of SGLang 0.5.16 (--engine sglang): 9 engines, 124 runs. A file says itself whose runs it has.
 
     The last tables tell how often promises held that were so sure, and whether configurations come out in order.
 
@@ -68,6 +73,8 @@ def command(
 
       infercast validate
 
+      infercast validate --engine sglang
+
       infercast validate runs.json.gz --kernels
 
       infercast validate published.csv --json
@@ -76,7 +83,7 @@ def command(
         raise InputError(f"--model-config {model_config} is not a folder")
     if plot is not None:
         check_writable(plot, "--plot", (".svg",))
-    files = files or shipped_runs()
+    files = files or shipped_runs(engine)
     tables = [path for path in files if path.suffix == ".csv"]
     if tables:
         _refuse_for_tables(files, tables, model_config, gpu, warmed_up or real_weights or kernels)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from infercast.engines.sglang.backends import DATACENTER_BLACKWELL
 from infercast.engines.sglang.expert_launches import untuned_factors
 from infercast.engines.sglang.experts import experts_kernel
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.mixers import GroupedAttention, Mixer
+from infercast.models.mixers import GroupedAttention, Mixer, SparseLatentAttention
 from infercast.models.spec import ModelConfig
 
 STORING = ("Qwen3MoeForCausalLM", "GptOssForCausalLM", "BailingMoeForCausalLM", "Gemma4ForCausalLM")
@@ -35,7 +36,11 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
             return mixer
         return replace(mixer, by_hand=True, stores_rotated=stores)
 
-    weights = replace(model.weights, quantised_apart=True, experts_kernel=experts_kernel(model, gpu))
+    if gpu.architecture in DATACENTER_BLACKWELL and model.kv_dtype == "auto":
+        # Sparse attention keeps its latents in fp8 there, unless it is told otherwise.
+        sparse = any(isinstance(stack.mixer, SparseLatentAttention) for stack in model.stacks)
+        model = replace(model, kv_dtype="fp8") if sparse else model
+    weights = replace(model.weights, quantised_apart=True, experts_kernel=experts_kernel(model, gpu, layout))
     stacks = tuple(replace(stack, mixer=chosen(stack.mixer)) for stack in model.stacks)
     model = replace(model, stacks=stacks, weights=weights)
     return model.with_experts(lambda spec: replace(spec, slower=untuned_factors(model, spec, gpu, layout)))
