@@ -10,6 +10,9 @@ from pathlib import Path
 from infercast.measure.case import Case
 from infercast.measure.device import Monitor, describe, gpu_name, require_gpu
 from infercast.measure.engines import choose_engine
+from infercast.measure.floors import measure_floors
+from infercast.measure.isolated import FAMILIES as ISOLATED
+from infercast.measure.isolated import measure_isolated
 from infercast.measure.meta import Meta, check_engine
 from infercast.measure.plan import sweep_cases
 from infercast.measure.power import measure_power
@@ -63,11 +66,16 @@ def run_sweep(
     monitor = Monitor()
     try:
         prepare(waiting, chosen, deadline)
-        bench = open_bench()
         meta = Meta(store.folder, {"gpu": result.gpu, **describe(), "kernels": chosen}, monitor.since(0.0))
+        shared = [case for case in waiting if case.family not in ISOLATED]
+        apart = [case for case in waiting if case.family in ISOLATED]
         try:
-            _measure(waiting, store, bench, monitor, result, deadline, progress)
-            measure_power(cases, store, bench, monitor, deadline)
+            result.left = len(waiting)
+            if apart:
+                result.rows += measure_isolated(apart, store, result.tally, chosen, deadline)
+                result.left = len(waiting) - result.tally.tried
+            if shared:
+                _measure_here(shared, cases, store, monitor, result, deadline, progress)
         finally:
             result.seconds = time.monotonic() - begin
             meta.finish(result.seconds, len(done) + result.rows, result.tally.skipped, monitor.since(begin))
@@ -84,6 +92,23 @@ def open_bench() -> Bench:
     return GpuBench()
 
 
+def _measure_here(
+    waiting: Sequence[Case],
+    cases: Sequence[Case],
+    store: Store,
+    monitor: Monitor,
+    result: Sweep,
+    deadline: float,
+    progress: Progress | None,
+) -> None:
+    """What breaks no process: kernels, launches that do nothing where probes are asked for, power."""
+    bench = open_bench()
+    if any(case.family == "probe" for case in waiting):
+        measure_floors(store)
+    _measure(waiting, store, bench, monitor, result, deadline, progress)
+    measure_power([case for case in cases if case.family not in (*ISOLATED, "probe")], store, bench, monitor, deadline)
+
+
 def _measure(
     cases: Sequence[Case],
     store: Store,
@@ -95,17 +120,17 @@ def _measure(
 ) -> None:
     """Batch by batch into the store."""
     begin = time.monotonic()
-    result.left = len(cases)
+    before = result.tally.tried
     for batch in batches(cases):
         now = time.monotonic()
         if now > deadline:
             return
         if progress is not None:
-            progress(result.tally.tried, len(cases), now - begin)
+            progress(result.tally.tried - before, len(cases), now - begin)
         rows = measure_batch(batch, bench, monitor, result.tally, deadline)
         store.append([{"gpu": result.gpu, **row} for row in rows])
         result.rows += len(rows)
-        result.left = len(cases) - result.tally.tried
+        result.left = before + len(cases) - result.tally.tried
 
 
 def batches(cases: Sequence[Case]) -> Iterator[list[Case]]:
