@@ -8,6 +8,7 @@ be split between fitting and testing: one (n, k) pair, one head layout, one expe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from infercast.fit.repeats import merge_repeats
 from infercast.fit.rows import Rows
 from infercast.fit.sparse_modules import MODULE_FILES, read_module
 from infercast.fit.sparse_tables import SPARSE_FILES, read_sparse
+from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.elementwise import quantise
+from infercast.predict.identity import kernel_named, kernel_of
 
 Array = npt.NDArray[Any]
 Part = dict[str, Array]
@@ -85,13 +88,13 @@ def _parts(table: pandas.DataFrame, *columns: str) -> Iterator[Part]:
         yield {name: values[start:stop] for name, values in arrays.items()}
 
 
-def _rows(part: Part, family: str, dtype: str, op: Op, group: Array) -> Rows:
+def _rows(part: Part, family: str, dtype: str, op: Op, group: Array, kernel: str | None = None) -> Rows:
     return Rows(
         family=family,
         gpu=part["gpu"][0],
         engine=part["engine"][0],
         dtype=dtype,
-        kernel=part["kernel"][0],
+        kernel=part["kernel"][0] if kernel is None else kernel,
         group=group,
         op=op,
         seconds=part["latency_us"] * 1e-6,
@@ -100,19 +103,24 @@ def _rows(part: Part, family: str, dtype: str, op: Op, group: Array) -> Rows:
 
 
 def _gemm(table: pandas.DataFrame) -> Iterator[Rows]:
-    for part in _parts(table, "dtype"):
+    for part in _parts(table, "dtype", "kernel"):
         m, n, k = (part[name] for name in "mnk")
         dtype = part["dtype"][0]
-        yield _rows(part, "gemm", dtype, Gemm(m, n, k, dtype), n * 1_000_000 + k)
+        op = Gemm(m, n, k, dtype)
+        named = kernel_named("gemm", part["kernel"][0])
+        kernel = named or kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0])
+        yield _rows(part, "gemm", dtype, op, n * 1_000_000 + k, kernel)
 
 
 def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
     layout = ("heads", "kv_heads", "head_dim", "window", "dtype", "kv_dtype")
+    prefill = family == "attention_prefill"
 
     def read(table: pandas.DataFrame) -> Iterator[Rows]:
-        for part in _parts(table, *layout):
+        # A prompt of one token is run by the kernel that decodes, so that it is an operator of its own.
+        table["decodes"] = table.q_len == 1 if prefill else True
+        for part in _parts(table, *layout, "kernel", "decodes"):
             heads, kv_heads, head_dim, window, dtype, kv_dtype = values = [part[name][0] for name in layout]
-            prefill = family == "attention_prefill"
             queries = part["q_len"] if prefill else np.ones(len(part["batch"]), dtype=np.int64)
             keys = queries if prefill else part["kv_len"] + 1
             op = Attention(
@@ -126,9 +134,11 @@ def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
                 window=int(window),
                 dtype=dtype,
                 kv_dtype=kv_dtype,
+                kernel=kernel_named("attention", part["kernel"][0]),
             )
             group = np.full(len(queries), "|".join(map(str, values)))
-            yield _rows(part, family, f"{dtype}/{kv_dtype}", op, group)
+            kernel = kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0])
+            yield _rows(part, family, f"{dtype}/{kv_dtype}", replace(op, kernel=kernel), group, kernel)
 
     return read
 

@@ -21,7 +21,7 @@ from infercast.predict.artifact.artifact import POOLED, Entry, path_beside, save
 from infercast.predict.artifact.features import KERNELS
 from infercast.predict.artifact.forest import Forest
 from infercast.predict.families import FAMILIES
-from infercast.predict.identity import SWEEP
+from infercast.predict.identity import ANY, BY_KERNEL, SWEEP, any_kernel
 
 Array = npt.NDArray[Any]
 
@@ -113,12 +113,16 @@ def _fit_pooled(key: Key, by_gpu: dict[str, Sample]) -> tuple[Entry, Forest]:
     """A model of several GPUs; its interval comes from leaving out one after the other."""
     recipe = pooled_recipe(key[0], key[3])
     misses = []
-    for name, target in by_gpu.items():
+    for name, target in by_gpu.items() if len(by_gpu) > 1 else ():
         others = {other: sample for other, sample in by_gpu.items() if other != name}
         forest, offset = _pool(key[0], others, recipe)
         answer = offset + recipe.shrink * forest.predict(target.features)
         misses.append(thin(target.residual - answer, 4000))
     forest, offset = _pool(key[0], by_gpu, recipe)
+    if not misses:  # one GPU: how it misses itself says how its kernels differ, nothing of how chips do
+        (own,) = by_gpu.values()
+        missed = own.residual - recipe.shrink * forest.predict(own.features)
+        misses.append(thin(missed - np.median(missed), 4000))
     rows = sum(sample.residual.size for sample in by_gpu.values())
     entry = _entry(key, rows, np.concatenate(misses), offset=offset, shrink=recipe.shrink)
     low, high = pooled_interval(key[0], misses)
@@ -160,11 +164,22 @@ def _entry(key: Key, rows: int, misses: Array, *, offset: float, shrink: float) 
 
 
 def _pools(samples: dict[Key, Sample]) -> dict[tuple[str, str, str], dict[str, Sample]]:
-    """Models of the same kernels on two GPUs or more."""
-    pools: dict[tuple[str, str, str], dict[str, Sample]] = defaultdict(dict)
+    """The same kernel on all GPUs that have it, and all kernels of a family and format together.
+
+    A kernel that one GPU alone has is worth as much to a new chip with the same kernel; other families take two.
+    """
+    pools: dict[tuple[str, str, str], dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     for (family, gpu, engine, variant), sample in samples.items():
-        pools[family, engine, variant][gpu] = sample
-    return {key: by_gpu for key, by_gpu in pools.items() if len(by_gpu) > 1}
+        if engine == SWEEP:
+            continue
+        pools[family, engine, variant][gpu].append(sample)
+        if others := any_kernel(family, variant):
+            pools[family, engine, others][gpu].append(sample)
+    return {
+        key: {gpu: Sample.joined(parts) for gpu, parts in by_gpu.items()}
+        for key, by_gpu in pools.items()
+        if len(by_gpu) > 1 or (key[0] in BY_KERNEL and not key[2].endswith(ANY))
+    }
 
 
 def thin(values: Array, most: int) -> Array:

@@ -13,7 +13,7 @@ from infercast.ops import Op
 from infercast.predict.artifact.artifact import POOLED, Artifact
 from infercast.predict.choice import Choice, borrowed
 from infercast.predict.families import family_of
-from infercast.predict.identity import SWEEP
+from infercast.predict.identity import SWEEP, any_kernel
 from infercast.predict.profile import KernelProfile
 
 
@@ -41,7 +41,9 @@ class Chooser:
         self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
     ) -> Iterator[Choice]:
         """Models that could serve, best first."""
-        if not any(entry.family == family and entry.variant in variants for entry in self._artifact.entries_of(family)):
+        others = tuple(dict.fromkeys(found for each in variants if each and (found := any_kernel(family, each))))
+        known = {entry.variant for entry in self._artifact.entries_of(family) if entry.family == family}
+        if known.isdisjoint((*variants, *others)):
             return  # no GPU has one: none needs to be looked at
         # One protocol of measuring at a time: a sweep of a sibling comes before the GPU's own rows in published tables,
         # so that chips of one die are compared by one kind of measurement and differ by what physics says.
@@ -55,6 +57,10 @@ class Chooser:
                     if found is None:
                         continue
                     yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else Choice(tier, *found)
+        for engine, variant in product((each for each in engines if each != SWEEP), others):
+            # What was learned of other kernels: half believed, within a wider interval.
+            if found := self._artifact.find(family, POOLED, engine, variant):
+                yield Choice("unseen", *found)
 
     def known(self, gpu: Gpu, family: str = "") -> Iterator[tuple[str, list[str]]]:
         """(tier, GPUs to borrow from), best tier first and nearest GPU first.

@@ -19,6 +19,7 @@ from infercast.predict.adjust.mixed import join, split_batch, together
 from infercast.predict.adjust.ordering import at_most, ordering
 from infercast.predict.adjust.typical import Typical
 from infercast.predict.artifact.artifact import POOLED, Artifact
+from infercast.predict.choice import Choice
 from infercast.predict.chooser import Chooser
 from infercast.predict.estimate import Estimate
 from infercast.predict.families import families_of, family_of
@@ -58,6 +59,7 @@ class Learned:
         self._artifact = artifact
         self._as_tabled = as_tabled
         self._corrections = corrections or {}
+        self._profile = profile
         self._fallback = Typical()
         self._chooser = Chooser(artifact, profile, tier=tier, as_tabled=as_tabled)
         self.choose = self._chooser.choose
@@ -145,7 +147,16 @@ class Learned:
             self._kinds[key] = kernels  # it holds the GPU, so that no other one takes its id
         return kernels
 
+    def _correction(
+        self, family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None, choice: Choice | None
+    ) -> Correction | None:
+        """What anchor points taught of this kernel, whichever model stands for it."""
+        if choice is None:
+            return None
+        named = variants or family.variants(op, gpu, self._profile)
+        return next((found for each in named if (found := self._corrections.get((family.name, each)))), None)
+
     def _made(self, make: type[Kernels], family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Kernels:
         choice = self.choose(op, gpu, variants)
-        correction = None if choice is None else self._corrections.get((family.name, choice.entry.variant))
+        correction = self._correction(family, op, gpu, variants, choice) if self._corrections else None
         return make(family, op, gpu, choice, engine=not self._as_tabled, correction=correction)

@@ -32,6 +32,8 @@ class KernelProfile(NamedTuple):
     """What tables call its own all-reduce."""
     everywhere: tuple[str, ...] = ()
     """Families whose kernels are the same on every architecture."""
+    engine: str = ""
+    """Whose choice it is."""
     exceptions: Mapping[str, tuple[str, ...]] = {}
     """For an architecture, kernels (family or family/variant) that all measured GPUs stand for better than those."""
 
@@ -50,7 +52,7 @@ class KernelProfile(NamedTuple):
         tables = {
             family: (engine, *(each for each in names if each != engine)) for family, names in self.tables.items()
         }
-        return self._replace(tables=tables)
+        return self._replace(tables=tables, engine=engine)
 
 
 DEFAULT_ENGINE = "vllm"
@@ -60,4 +62,4 @@ DEFAULT_ENGINE = "vllm"
 @lru_cache
 def kernel_profile(name: str = DEFAULT_ENGINE) -> KernelProfile:
     """A bundled engine profile."""
-    return KernelProfile(**read_data(f"engines/{name}/kernels.toml"))
+    return KernelProfile(engine=name, **read_data(f"engines/{name}/kernels.toml"))
