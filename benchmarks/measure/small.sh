@@ -18,6 +18,7 @@ sweep() { # name, seconds at most, options of `infercast measure`
   tar -C "$work" -czf "$out/small.tgz" . # after each one: what is cut off later costs nothing
 }
 sweep probe 170 --families probe --minutes 2.6
+sweep anchors 90 --anchors 64
 if python3 -c 'import importlib.util as u, sys; sys.exit(u.find_spec("vllm") is None)'; then
   sweep sparse 150 --families sparse --minutes 2.0
   sweep scan 175 --families scan,gating --minutes 2.6

@@ -15,6 +15,7 @@ from infercast.measure.isolated import FAMILIES as ISOLATED
 from infercast.measure.isolated import measure_isolated
 from infercast.measure.meta import Meta, check_engine
 from infercast.measure.plan import sweep_cases
+from infercast.measure.plan.anchors import anchor_cases
 from infercast.measure.power import measure_power
 from infercast.measure.prepare import prepare
 from infercast.measure.rows import Bench, Tally, Watch, is_heavy, measure_batch
@@ -50,9 +51,14 @@ def run_sweep(
     families: Sequence[str] | None = None,
     engine: str | None = None,
     progress: Progress | None = None,
+    anchors: int = 0,
 ) -> Sweep:
-    """Measure until all is done or the time is up; takes up where an earlier sweep into ``out`` ended."""
-    cases = sweep_cases(families)
+    """Measure until all is done or the time is up; takes up where an earlier sweep into ``out`` ended.
+
+    ``anchors``: no sweep, but so many of the shapes of each kernel that tell most of it.
+    """
+    cases = [case for case in anchor_cases(anchors) if not families or case.family in families]
+    cases = cases if anchors else sweep_cases(families)
     require_gpu()
     require_pandas()
     chosen = choose_engine(engine)
@@ -65,7 +71,8 @@ def run_sweep(
     deadline = begin + 60 * minutes
     monitor = Monitor()
     try:
-        prepare(waiting, chosen, deadline)
+        if not anchors:
+            prepare(waiting, chosen, deadline)
         meta = Meta(store.folder, {"gpu": result.gpu, **describe(), "kernels": chosen}, monitor.since(0.0))
         shared = [case for case in waiting if case.family not in ISOLATED]
         apart = [case for case in waiting if case.family in ISOLATED]
@@ -75,7 +82,7 @@ def run_sweep(
                 result.rows += measure_isolated(apart, store, result.tally, chosen, deadline)
                 result.left = len(waiting) - result.tally.tried
             if shared:
-                _measure_here(shared, cases, store, monitor, result, deadline, progress)
+                _measure_here(shared, () if anchors else cases, store, monitor, result, deadline, progress)
         finally:
             result.seconds = time.monotonic() - begin
             meta.finish(result.seconds, len(done) + result.rows, result.tally.skipped, monitor.since(begin))
