@@ -25,6 +25,7 @@ from infercast.engines.timer import KernelTimer
 from infercast.engines.vllm.host import VllmHost
 from infercast.engines.vllm.launches import launch_work
 from infercast.engines.vllm.settings import EngineSettings
+from infercast.engines.vllm.versions import MEASURED
 from infercast.forecast.deploy import deploy
 from infercast.measure.host import CONFIG
 from infercast.serve import Request, Workload, simulate
@@ -71,7 +72,7 @@ class Engine:
 
 
 def dummy_engines(document: dict[str, Any]) -> Iterator[Engine]:
-    settings = EngineSettings(max_model_len=16_384, max_num_batched_tokens=8192, max_num_seqs=256)
+    settings = EngineSettings(max_model_len=16_384, max_num_batched_tokens=8192, max_num_seqs=256, engine=MEASURED)
     for model in document["models"]:
         config = {**CONFIG, "num_hidden_layers": model["layers"]}
         deployment = deploy(config, "h200-sxm", settings, api_server=False)

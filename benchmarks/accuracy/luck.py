@@ -11,6 +11,7 @@ import sys
 import numpy as np
 
 from infercast.engines.vllm.settings import EngineSettings
+from infercast.engines.vllm.versions import MEASURED
 from infercast.forecast.deploy import deploy
 from infercast.forecast.intervals.intervals import system_half_widths
 from infercast.forecast.intervals.luck import luck_of
@@ -51,7 +52,7 @@ def coverage(replica: Replica, model: np.ndarray, rate: float, count: int, seeds
 def main(seeds: int) -> None:
     luck, whole = [], []
     for (model, gpu), rates in CASES.items():
-        deployment = deploy(model, gpu, EngineSettings(max_model_len=16_384), api_server=False)
+        deployment = deploy(model, gpu, EngineSettings(max_model_len=16_384, engine=MEASURED), api_server=False)
         replica = deployment.replica()
         for rate in rates:
             load = synthetic_workload(rate=rate, count=300, **LENGTHS)

@@ -11,6 +11,7 @@ import numpy as np
 
 import infercast
 from cases import Case
+from infercast.engines.vllm.versions import MEASURED
 from infercast.forecast.shapes import SHAPES
 from infercast.ops import Attention, Collective, MoE, Op
 from infercast.predict.default import make_predictor
@@ -129,7 +130,8 @@ def _deploy(model: str, gpu: str, options: dict[str, Any], predictor: Predictor)
 def _settings(options: dict[str, Any]) -> tuple[infercast.EngineSettings, dict[str, Any]]:
     """The engine's settings, and all other options under their full names."""
     named = {SHORT.get(name, name): value for name, value in options.items()}
-    settings = infercast.EngineSettings(**{name: value for name, value in named.items() if name in OF_SETTINGS})
+    asked = {name: value for name, value in named.items() if name in OF_SETTINGS}
+    settings = infercast.EngineSettings(**{"engine": MEASURED, **asked})
     return settings, {name: value for name, value in named.items() if name not in OF_SETTINGS}
 
 

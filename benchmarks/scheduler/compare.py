@@ -1,6 +1,6 @@
 """vLLM's real scheduler against ours, decision by decision, on random workloads.
 
-    python benchmarks/scheduler/compare.py [--version 0.25|0.32] [--mode all|async|...] [--runs 200] [--seed 0]
+    python benchmarks/scheduler/compare.py [--version 0.32] [--mode all|async|...] [--runs 200] [--seed 0]
 
 Needs what vLLM imports (torch on a CPU is enough), best in an environment of its own; see docs/serve.md.
 """

@@ -1,6 +1,6 @@
 """Which steps vLLM replays as full or piecewise graphs, and to what size it pads them, against ours.
 
-    python benchmarks/scheduler/graphs.py [--version 0.25|0.32] [--max-num-seqs 1-520]
+    python benchmarks/scheduler/graphs.py [--version 0.32] [--max-num-seqs 1-520]
 
 Asks both of vLLM's dispatchers, that of the V1 and that of the V2 model runner, for every number of tokens in a step.
 """

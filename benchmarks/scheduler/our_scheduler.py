@@ -33,8 +33,13 @@ class Ours:
     def __init__(self, case: Case) -> None:
         version = engine_version(f"vllm@{case.version}")
         self.case = case
-        sparse = version.sparse_windows
-        self.cache = KvCache(case.num_blocks - 1, case.shape, caching=case.caching, sparse_windows=sparse)
+        self.cache = KvCache(
+            case.num_blocks - 1,
+            case.shape,
+            caching=case.caching,
+            sparse_windows=version.sparse_windows and case.retention is not None,
+            retained_every=case.retention or 0,
+        )
         limits = FirstCome(
             case.max_num_batched_tokens,
             case.max_num_seqs,
@@ -45,6 +50,7 @@ class Ours:
             spares_lone_prompts=version.spares_lone_prompts,
             settles=version.settles,
             opens_blocks=not version.needs_whole_blocks,
+            last_apart=version.parts_last,
         )
         self.scheduler = Scheduler(limits, self.cache, case.steps_under_way, decode_together=case.pipeline == 1)
 

@@ -4,6 +4,7 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from infercast.engines.vllm.versions import rules_of
 from infercast.serve.cache.shape import STATE_WINDOW, KvShape
 
 MODES = {
@@ -16,6 +17,7 @@ MODES = {
     "hybrid": "full attention and windows",
     "windows": "windows of two lengths, with and without full attention",
     "sync-hybrid": "full attention and windows, one step after the other",
+    "retention": "windows and states that are kept at intervals, too, or everywhere",
     "conversation": "prompts that continue earlier answers",
     "states-off": "recurrent layers without prefix caching",
     "states-all": "recurrent layers that write a state at the end of every block",
@@ -32,8 +34,10 @@ STATE = -1
 
 
 def is_run(mode: str, version: str) -> bool:
-    """Whether a version has the mode: the V1 model runner with asynchronous pipelines and all states are 0.25's."""
-    return mode not in ("pipeline-v1", "states-all") or version == "0.25"
+    """Whether a version has the mode: the V1 model runner with asynchronous pipelines, all states, sparse windows."""
+    rules = rules_of(version)
+    needed = {"pipeline-v1": not rules.v2_for_all, "states-all": rules.writes_every_state}
+    return needed.get(mode, True) and (mode != "retention" or rules.sparse_windows)
 
 
 @dataclass
@@ -55,6 +59,8 @@ class Case:
     is_async: bool = True
     pipeline: int = 1
     v2_runner: bool = True
+    retention: int | None = 0
+    """The retention interval of versions that have one."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name."""
 
@@ -103,10 +109,15 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.is_async, case.v2_runner = mode != "pipeline-sync", mode == "pipeline-v2"
     if mode in ("hybrid", "sync-hybrid") or (mode.startswith("pipeline") and rng.random() < 0.3):
         case.windows = rng.choice([(0, window), (0, window, window), (window, window, window, 0)])
+    if mode == "retention":
+        case.windows = rng.choice([(0, window), (0, window, 3 * window), (0, STATE), (STATE, STATE, 0)])
+        case.states = "align" if STATE in case.windows else ""
+        case.max_num_batched_tokens = max(case.max_num_batched_tokens, size)
+        case.retention = rng.choice([None, size, 2 * size, 8 * size, 16 * size])
     if "states" in mode:
         case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
         case.states = {"states-off": "none", "states-all": "all", "states-align": "align"}.get(mode, "")
-        case.states = case.states or rng.choice(["all", "align"] if version == "0.25" else ["align"])
+        case.states = case.states or rng.choice(["all", "align"] if rules_of(version).writes_every_state else ["align"])
         case.caching, case.is_async = mode != "states-off", mode != "sync-states"
         case.max_num_batched_tokens = max(case.max_num_batched_tokens, size)
     talks = mode in ("conversation", "states-talk")

@@ -112,13 +112,13 @@ def _scheduler(case: Case) -> Scheduler:
     caching.num_gpu_blocks = case.num_blocks
     groups = [KVCacheGroupSpec([f"layer{i}"], _spec(case, window)) for i, window in enumerate(case.windows)]
     blocks = KVCacheConfig(num_blocks=case.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
-    if case.version != "0.25":
-        blocks.prefix_cache_retention_interval = caching.prefix_cache_retention_interval
+    if hasattr(caching, "prefix_cache_retention_interval"):
+        blocks.prefix_cache_retention_interval = case.retention
     return (AsyncScheduler if case.is_async else Scheduler)(
         vllm_config=_config(case, scheduling, caching),
         kv_cache_config=blocks,
         structured_output_manager=Namespace(
-            should_advance=lambda request: False, grammar_init=lambda request: None, accept_tokens=lambda *_: True
+            should_advance=lambda *_, **__: False, grammar_init=lambda request: None, accept_tokens=lambda *_: True
         ),
         block_size=LONGEST if case.states == "none" else case.block_size,
         mm_registry=Namespace(supports_multimodal_inputs=lambda model: False),
@@ -153,7 +153,7 @@ def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig) -> Na
         scheduler_config=scheduling, cache_config=caching, model_config=model, parallel_config=parallel,
         observability_config=observability, lora_config=None, kv_events_config=None, kv_transfer_config=None,
         ec_transfer_config=None, speculative_config=None, num_speculative_tokens=0, additional_config={},
-        use_v2_model_runner=case.v2_runner, max_concurrent_batches=case.steps_under_way, is_mm_encoder_only=False,
+        use_v2_model_runner=case.v2_runner, max_concurrent_batches=case.steps_under_way, is_mm_encoder_only=False, is_encoder_only=False,
         num_lookahead_tokens=0, num_prefill_lookahead_tokens=0, reasoning_config=None,
         max_in_flight_tokens=case.max_num_batched_tokens * case.steps_under_way,
         aux_output_config=Namespace(enabled=False),

@@ -10,7 +10,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-WHEELS = {"0.25": "0.25.0", "0.32": "0.32.0"}
+from infercast.bundled import read_data
+
+RELEASES: list[str] = read_data("engines/vllm/releases.toml")["releases"]
+WHEELS = {version: f"{version}.0" for version in RELEASES}
+"""The package of each release."""
 PLATFORM = ("--python-version", "3.12", "--platform", "manylinux_2_28_x86_64", "--only-binary=:all:")
 
 

@@ -96,7 +96,8 @@ def test_vllms_names_of_formats(infercast: Any, name: str, ours: str) -> None:
 @pytest.mark.parametrize("name", WITH_ENGINE)
 def test_no_option_of_ours_is_taken_for_one_of_an_engine(name: str) -> None:
     options = typer.main.get_command(make_app(name)).commands[name].params  # type: ignore[attr-defined]
-    words = {word.lstrip("-") for option in options for word in (*option.opts, *option.secondary_opts)}
+    named = {word for option in options for word in (*option.opts, *option.secondary_opts)}
+    words = {word[2:] for word in named if word.startswith("--")}
     for engine in engines().values():
         flags = engine.flags
         assert not words & {*flags.switches, *flags.values, *flags.not_modelled, *flags.settings}

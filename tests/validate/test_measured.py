@@ -14,9 +14,9 @@ from infercast.validate.measured import read_measured
 @pytest.mark.parametrize("name", ["measured.json", "measured.json.gz"])
 def test_plain_and_gzipped_files_read_the_same(document: Any, write: Any, name: str) -> None:
     measured = read_measured(write(document, name))
-    assert (measured.model, measured.gpu, measured.quantization) == ("qwen3-0.6b", "NVIDIA H200", None)
-    settings = measured.settings
-    assert (measured.num_gpu_blocks, settings.max_num_seqs, settings.max_model_len) == (68000, 256, 8192)
+    assert (measured.model, measured.gpu, measured.setup.model["quantization"]) == ("qwen3-0.6b", "NVIDIA H200", None)
+    settings: Any = measured.setup.settings
+    assert (measured.setup.num_gpu_blocks, settings.max_num_seqs, settings.max_model_len) == (68000, 256, 8192)
     assert [run.label for run in measured.runs] == ["static 4x256x8 #1", "poisson 12/s"]
     static = measured.runs[0]
     assert static.ttft.tolist() == [0.02] * 4
@@ -32,7 +32,7 @@ def test_a_gzipped_file_may_have_any_name(document: Any, write: Any, tmp_path: P
 def test_what_follows_a_double_underscore_is_not_the_models_name(document: Any, write: Any) -> None:
     document["config"] |= {"name": "llama-3.1-8b__fp8", "quant": "fp8"}
     measured = read_measured(write(document))
-    assert (measured.model, measured.quantization) == ("llama-3.1-8b", "fp8")
+    assert (measured.model, measured.setup.model["quantization"]) == ("llama-3.1-8b", "fp8")
 
 
 def test_stalled_and_warmup_runs_are_left_out(document: Any, write: Any) -> None:
@@ -92,7 +92,7 @@ def refuse(path: Path) -> str:
         (("runs", 0, "requests", 2), 7, "runs[0].requests[2].n_in must be a number"),
         (("runs", 0, "requests", 2, "n_in"), 0, "runs[0].requests[2].n_in must be a number of at least 1, not 0"),
         (("runs", 0, "requests", 2, "n_out"), "8", "runs[0].requests[2].n_out must be a number of at least 1, not '8'"),
-        (("runs", 0, "requests", 2, "arrival"), -1, "runs[0].requests[2].arrival must be a number of at least 0"),
+        (("runs", 0, "requests", 2, "arrival"), -1, "runs[0].requests[2].arrival must be a number of at least -0.001"),
         (("runs", 0, "requests", 2, "ttft_ms"), 0, "runs[0].requests[2].ttft_ms must be a number of at least 1e-06"),
         (("runs", 0, "requests", 2, "tpot_ms"), None, "runs[0].requests[2].tpot_ms must be a number"),
         (("runs", 0, "requests", 2, "e2e_ms"), float("nan"), "runs[0].requests[2].e2e_ms must be a number"),

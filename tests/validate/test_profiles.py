@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from infercast.engines.measured import ProfiledStep
+from infercast.engines.registry import measured_engine
 from infercast.errors import FileFormatError
 from infercast.forecast.deploy import deploy
 from infercast.validate.kernel_names import family_of_kernel
 from infercast.validate.kernels import compare_profile, summarise
-from infercast.validate.profiles import ProfiledStep, read_profiles
+from infercast.validate.profiles import read_profiles
 
 NAMES = {
     "nvjet_sm90_tst_128x32_64x10_2x1_v_bz_TNT": "gemm",
@@ -34,6 +36,12 @@ NAMES = {
     "void vllm::merge_attn_states_kernel<__nv_bfloat16>": "attention",
     "triton_poi_fused_gelu_mul_slice_1": "activation",
     "_gumbel_sample_kernel": "sampling",
+    "void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>": "norm",
+    "void (anonymous namespace)::fused_qknorm_warp<128l, true, __nv_bfloat16>": "norm",
+    "void (anonymous namespace)::fused_rope_store_kernel<true, 128l, true, __nv_bfloat16>": "rope",
+    "void (anonymous namespace)::store_kvcache<2048l, 4, true, long>": "kv_write",
+    "void at::native::elementwise_kernel<128, 4, impl_nocast<at::native::direct_copy_kernel": "activation",
+    "_router_triton_kernel": "moe",
     "Memcpy HtoD (Pinned -> Device)": "other",
 }
 
@@ -65,8 +73,18 @@ def document(**changes):
     return {"profiles": [{**profile, **changes}]}
 
 
-def read(**changes):
-    return next(read_profiles(Path("f.json"), document(**changes), has_experts=False))
+def read(engine="vllm", **changes):
+    return next(read_profiles(Path("f.json"), document(**changes), measured_engine(engine), has_experts=False))
+
+
+def test_steps_of_sglang_stand_among_other_names():
+    names = ["scheduler.run_batch", "step[DECODE bs=32]", "step[EXTEND bs=4 toks=8192]", "step[IDLE bs=0]"]
+    annots = [[name, "user_annotation", 5.0] for name in names]
+    kernels = [
+        kernel("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::ArgMaxOps<", 10, 9.0)
+    ]
+    read_all = read("sglang", annots=annots, n_annot=20, kernels=kernels)
+    assert dict(read_all.steps) == {ProfiledStep(0, 0, 32): 5.0, ProfiledStep(4, 8192, 0): 5.0}
 
 
 def test_the_head_is_the_longest_product_that_runs_once_a_step():

@@ -109,7 +109,7 @@ def deploy(
     engine.check_gpu(gpu)
     check_layout(model, layout)
     check_nodes(model, layout, gpu)
-    model = engine.choose_kernels(model, gpu)
+    model = engine.choose_kernels(model, gpu, layout)
     resolved = engine.resolve(settings, model, layout, gpu)
     memory = require_fit(engine, model, layout, gpu, resolved)
     machine = host or engine.default_host()

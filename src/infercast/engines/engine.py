@@ -11,11 +11,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from infercast.engines.host import HostCosts, bundled_host
+from infercast.engines.measured import Fields, MeasuredSetup, ProfiledStep
 from infercast.engines.settings import TYPES, Resolved, Settings
+from infercast.errors import FileFormatError
 from infercast.hardware import Gpu
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
+from infercast.ops import Op
 from infercast.serve import Replica
 from infercast.serve.step import HostCost, StepTimer
 
@@ -79,6 +82,10 @@ class Names(NamedTuple):
     """How replicas that share experts exchange tokens; all but the first send each token to its experts alone."""
     scan_backends: Sequence[str] = ("auto",)
     """Whose kernels scan prompts of gated delta nets."""
+    moe_kernels: Mapping[str, str] = {}
+    """Kernels of experts that go by another name than their maker's."""
+    quantizations: Mapping[str, str] = {}
+    """Its own names of formats of weights; an empty one is the checkpoint's."""
 
 
 class Flags(NamedTuple):
@@ -98,6 +105,8 @@ class Flags(NamedTuple):
     """Flags with a value that change nothing."""
     not_modelled: Mapping[str, str] = {}
     """Flags that change a forecast and are not modelled, with what they are about."""
+    called: Mapping[str, str] = {}
+    """What flags of other engines are called here."""
 
 
 class Commands(NamedTuple):
@@ -107,10 +116,22 @@ class Commands(NamedTuple):
     """Words that start its server, before the model; none of an engine without one."""
     module: str = ""
     """The server as a module of Python, as ``python -m`` takes it."""
+    other_serve: Sequence[str] = ()
+    """Other words that start it."""
     bench: Sequence[str] = ()
     """Words that start its own benchmark of a server."""
+    bench_flags: str = ""
+    """What follows them: the rate, the number and lengths of requests and the name of the file stand in braces."""
+    bench_end_to_end: str = "e2el"
+    """What its results call the time of a whole request."""
     image: str = ""
-    """Its container, without a tag; flags follow at once."""
+    """Its container, without a tag."""
+    image_serves: bool = True
+    """Whether the container starts the server by itself, so that flags follow at once."""
+    always: Sequence[str] = ()
+    """Words that a server needs to be reached from other machines."""
+    kv_cache_dtypes: Mapping[str, str] = {}
+    """What it calls formats of keys and values that go by other names here."""
     tag: str = "latest"
     """The tag of a release; ``{version}`` stands for its number."""
     image_words: Sequence[str] = ()
@@ -119,6 +140,8 @@ class Commands(NamedTuple):
     """How the names of its environment variables begin."""
     port: int = 8000
     """Where its server listens."""
+    negates: bool = True
+    """Whether a switch is turned off by ``--no-`` before its name, and not by leaving it out."""
     health: str = "/health"
     """The path that answers once it serves."""
     short: Mapping[str, str] = {}
@@ -139,6 +162,19 @@ class Commands(NamedTuple):
 
 NO_COMMANDS = Commands()
 
+
+def no_measured_files(config: Fields) -> MeasuredSetup:
+    """Of an engine whose measured runs nobody has."""
+    raise FileFormatError(config.path, f"holds runs of {config.word('engine')}, whose files cannot be read")
+
+
+def plain_sizes(layout: ParallelLayout) -> dict[str, Any]:
+    """A layout by the names of its sizes."""
+    sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
+    found: dict[str, Any] = {f"{name}_parallel_size": size for name, size in sizes.items() if size > 1}
+    return {**found, "enable_expert_parallel": True} if layout.experts else found
+
+
 Asked = TypeVar("Asked", bound=Settings)
 Filled = TypeVar("Filled", bound=Resolved)
 
@@ -153,10 +189,20 @@ class Engine(Generic[Asked, Filled]):
     """As its makers write it."""
     note: str = ""
     """What to know of a release whose costs were not measured."""
+    is_measured: bool = True
+    """Whether its costs were measured; those of another release stand in otherwise, and intervals are wider."""
+    is_new_kernel: Callable[[Op, Gpu], bool] = lambda *_: False
+    """Whether this release runs a kernel of its own for an operator that nobody measured; an older one stands in."""
+    has_new_runner: Callable[[ModelConfig], bool] = lambda _: False
+    """Whether this release launches a model by other code than the one whose host times were measured."""
     load_balancer: str
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
     names: Names
     flags: Flags
+    keeps_promises: bool = False
+    """Whether it keeps room for the answers that clients declare."""
+    shares_copies: bool = True
+    """Whether copies of data parallelism share experts, and an exchange of tokens needs such copies."""
     commands: Commands = NO_COMMANDS
 
     settings_type: type[Asked]
@@ -171,11 +217,18 @@ class Engine(Generic[Asked, Filled]):
     resolve: Callable[[Asked, ModelConfig, ParallelLayout, Gpu], Filled]
     """What the engine would choose where nothing is asked for; an error where it would refuse."""
 
+    spread: Callable[[Asked, ModelConfig, ParallelLayout, Gpu], ParallelLayout] = lambda _, __, layout, ___: layout
+    """The layout that it makes of the sizes that it is given."""
+    sizes_for: Callable[[ParallelLayout], dict[str, Any]] = plain_sizes
+    """What it is told to have a layout: options of `deploy` and settings by name, defaults left out."""
+    tried: Sequence[tuple[tuple[str, Any], ...]] = ((),)
+    """Settings that a plan tries, each in order of names."""
+
     check_gpu: Callable[[Gpu], None]
     """Refuse a GPU that the engine does not run on."""
     fuses_norms: Callable[[ModelConfig, Gpu], bool]
     """Whether its all-reduces carry the norm that follows, unless it is told otherwise."""
-    choose_kernels: Callable[[ModelConfig, Gpu], ModelConfig] = lambda model, _: model
+    choose_kernels: Callable[[ModelConfig, Gpu, ParallelLayout], ModelConfig] = lambda model, *_: model
     """The model with kernels that it chooses by more than formats and the GPU, which `data/engines` says."""
     expert_multiples: Callable[[ModelConfig, Gpu], Multiples]
     """What its kernels round the hidden size and the width of experts up to."""
@@ -199,6 +252,13 @@ class Engine(Generic[Asked, Filled]):
     """The engine as the simulation sees it, with its limits and its way of scheduling; warmed up, or just started."""
     shared_seconds: Callable[[Deployment], Callable[[float], float]]
     """Seconds that replicas that share experts spend together in a step, by the tokens that each of them brings."""
+
+    measured_setup: Callable[[Fields], MeasuredSetup] = no_measured_files
+    """How it was set up, from the ``config`` of a file of measured runs."""
+    ties_groups: bool = True
+    """Whether it ranks experts of groups in a format in which scores of untrained weights are equal."""
+    profiled_step: Callable[[str], ProfiledStep | None] = lambda _: None
+    """What a step held, from its name in a profile; None where the name is not of a step."""
 
     @property
     def family(self) -> str:

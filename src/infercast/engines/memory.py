@@ -58,6 +58,8 @@ class Memory(NamedTuple):
     num_blocks: int
     spare_blocks: int = 0
     """Of these, what the engine keeps for itself."""
+    states: float = 0.0
+    """What states of recurrent layers take, where they are not kept in KV blocks."""
 
     @property
     def request_blocks(self) -> int:
@@ -72,7 +74,7 @@ class Memory(NamedTuple):
     @property
     def needed(self) -> float:
         """What must fit before the first KV block does."""
-        return self.weights + self.activations + self.graphs + self.libraries
+        return self.weights + self.activations + self.graphs + self.libraries + self.states
 
     @property
     def num_tokens(self) -> int:

@@ -10,11 +10,14 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
 from infercast.errors import InputError, UnknownNameError
+from infercast.units import whole_number
 
-TYPES = {"int": int, "float": float, "bool": bool, "str": str}
-"""Of settings that can be written as one word."""
+TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str, "tuple[int, ...]": tuple}
+"""Of settings that can be written as one word; several numbers have commas between them."""
 TRUTHS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
-WANTED = {bool: "on or off", int: "a whole number", float: "a number"}
+WANTED = {
+    bool: "on or off", int: "a whole number", float: "a number", tuple: "whole numbers with commas between them",
+}  # fmt: skip
 
 
 class Settings(Protocol):
@@ -49,11 +52,19 @@ def changed(settings: Asked, **values: Any) -> Asked:
     return cast("Asked", replace(cast("Any", settings), **values)) if values else settings
 
 
+def _read(kind: type, text: str) -> Any:
+    if kind is bool:
+        return TRUTHS[text.lower()]
+    if kind is tuple:
+        return tuple(whole_number(part.strip()) for part in text.split(","))
+    return whole_number(text) if kind is int else kind(text)
+
+
 def read_setting(known: Mapping[str, type], name: str, text: str, what: str = "setting") -> Any:
     """The value that a word stands for."""
     if name not in known:
         raise UnknownNameError(what, name, known)
     try:
-        return TRUTHS[text.lower()] if known[name] is bool else known[name](text)
+        return _read(known[name], text)
     except (KeyError, ValueError):
         raise InputError(f"{what} {name}={text}: must be {WANTED[known[name]]}") from None

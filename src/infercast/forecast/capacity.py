@@ -84,4 +84,5 @@ def _half_answered(requests: tuple[Request, ...], count: int) -> Iterator[Reques
     for place, index in enumerate(found.tolist()):
         request = requests[index]
         done = int(place * GOLDEN % 1.0 * request.num_output)
-        yield replace(request, arrival=0.0, num_input=request.num_input + done, num_output=request.num_output - done)
+        left = replace(request, arrival=0.0, num_input=request.num_input + done, num_output=request.num_output - done)
+        yield left if request.declared is None else replace(left, declared=request.declared - done)

@@ -69,6 +69,8 @@ def load_model(
     kernels scan prompts of gated delta nets.
     """
     names = (engine or engine_named()).names
+    if quantization is not None and quantization in names.quantizations:
+        quantization = names.quantizations[quantization] or None
     changes = read_overrides(hf_overrides) if isinstance(hf_overrides, str) else hf_overrides
     if isinstance(source, ModelConfig) and quantization not in (None, "none"):
         raise InputError(f"quantization {quantization!r} needs a config to read; give it when {source.name} is loaded")
@@ -89,7 +91,8 @@ def load_model(
     model = with_states(model, mamba_cache_dtype, mamba_ssm_cache_dtype)
     _check_known("moe_backend", moe_backend, names.moe_backends)
     if moe_backend != "auto":
-        model = replace(model, weights=replace(model.weights, experts_kernel=moe_backend))
+        kernel = names.moe_kernels.get(moe_backend, moe_backend)
+        model = replace(model, weights=replace(model.weights, experts_kernel=kernel))
     _check_known("gdn_prefill_backend", gdn_prefill_backend, names.scan_backends)
     if gdn_prefill_backend != "auto":
         model = replace(model, weights=replace(model.weights, scans_kernel=gdn_prefill_backend))
@@ -146,7 +149,7 @@ def deploy(
     exchange = all2all_backend or backends[0]
     if exchange not in backends:
         raise InputError(f"unknown all2all_backend {exchange!r}; known: {', '.join(backends)}")
-    if exchange != backends[0] and not (enable_expert_parallel and data_parallel_size > 1):
+    if chosen.shares_copies and exchange != backends[0] and not (enable_expert_parallel and data_parallel_size > 1):
         raise InputError(
             f"all2all_backend {exchange} is for replicas that share experts; add enable_expert_parallel and a "
             "data_parallel_size of 2 or more, or leave it out"
@@ -165,11 +168,18 @@ def deploy(
         config,
         device,
         wanted,
-        layout,
+        chosen.spread(wanted, config, layout, device),
         make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor,
         host_of(chosen, host),
         over_http=api_server,
     )
+
+
+def layout_arguments(engine: AnyEngine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What an engine is told to have a layout: arguments of `deploy`, and settings."""
+    told = engine.sizes_for(layout)
+    settings = {name: value for name, value in told.items() if name in engine.flags.options}
+    return {name: value for name, value in told.items() if name not in settings}, settings
 
 
 def asked_settings(settings: Settings | None, engine: str | None = None) -> tuple[Settings, AnyEngine]:
@@ -177,7 +187,7 @@ def asked_settings(settings: Settings | None, engine: str | None = None) -> tupl
     if settings is None:
         chosen = engine_named(engine)
         return chosen.settings(), chosen
-    wanted = settings if engine is None else changed(settings, engine=engine)
+    wanted = settings if engine is None else changed(settings, engine=engine_named(engine).name)
     return wanted, engine_of(wanted)
 
 

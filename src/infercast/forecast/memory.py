@@ -60,9 +60,10 @@ def fit_memory(
         tensor_parallel_size, pipeline_parallel_size, data_parallel_size, experts=enable_expert_parallel
     )
     engine.check_gpu(device)
+    layout = engine.spread(wanted, config, layout, device)
     check_layout(config, layout)
     check_nodes(config, layout, device)
-    config = engine.choose_kernels(config, device)
+    config = engine.choose_kernels(config, device, layout)
     resolved = engine.resolve(wanted, config, layout, device)
     memory = engine.plan_memory(config, layout, device, resolved)
     chunk = engine.tokens_under_way(resolved, layout)

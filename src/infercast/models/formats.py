@@ -37,6 +37,8 @@ class WeightFormat:
     """What people call it: ``bf16``, ``fp8``, ``int4``, ``nvfp4``, ..."""
     int4_scale_bytes: float = 2 / 128
     """Bytes of scale and zero point for each 4-bit integer: by default one bf16 scale for 128 of them."""
+    quantised_apart: bool = False
+    """Inputs are quantised by kernels of their own, not by the norm or activation before: the engine fuses neither."""
 
     @property
     def of_attention(self) -> tuple[str, str]:

@@ -26,6 +26,8 @@ class ParallelLayout:
     """All-reduces carry the norm that follows them in one kernel (``fuse_allreduce_rms``)."""
     library: str = DEFAULT_LIBRARY
     """Whose kernels all-reduces run, as in `Collective`."""
+    apart: bool = False
+    """Each copy has all experts to itself, so that copies share nothing."""
 
     @property
     def gpus(self) -> int:
@@ -38,14 +40,19 @@ class ParallelLayout:
         return self.tensor * self.pipeline
 
     @property
+    def sharing(self) -> int:
+        """Copies that share experts, if the model has any."""
+        return 1 if self.apart else self.data
+
+    @property
     def expert_gpus(self) -> int:
         """GPUs that the experts of a layer are spread over; 1 where each GPU holds a share of every expert."""
-        return self.tensor * self.data if self.experts else 1
+        return self.tensor * self.sharing if self.experts else 1
 
     @property
     def gpus_per_expert(self) -> int:
         """GPUs that the width of each routed expert is split over."""
-        return 1 if self.experts else self.tensor * self.data
+        return 1 if self.experts else self.tensor * self.sharing
 
     def share_expert_width(self, inter: int) -> int:
         """Columns of each routed expert that a GPU holds."""

@@ -37,7 +37,7 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
         calls += stack.feed_forward.calls(shard, tokens, stack.layers)
         if layout.tensor > 1:
             # Where copies share spread experts, what scatters their results takes the place of the second all-reduce.
-            scattered = layout.experts and layout.data > 1 and stack.feed_forward.experts
+            scattered = layout.experts and layout.sharing > 1 and stack.feed_forward.experts
             halves = (not stack.mixer.is_empty) + (not stack.feed_forward.is_empty and not scattered)
             reduce = Collective("all_reduce", message, layout.tensor, layout.library)
             calls += [Call("all_reduce", reduce, halves * stack.layers)] if halves else []
@@ -125,7 +125,7 @@ def _norms(shard: Shard, stack: Stack, tokens: Size) -> list[Call]:
         return _hyper_connections(shard, tokens, stack.streams, 2 * stack.layers)
     halves = ((stack.mixer, stack.mixer.part), (stack.feed_forward, "feed_forward"))
     formats = [
-        getattr(weights, f"activation_{part}") if half.takes_quantised else weights.base
+        getattr(weights, f"activation_{part}") if half.takes_quantised and not weights.quantised_apart else weights.base
         for half, part in halves
         if not half.is_empty
     ]

@@ -102,8 +102,8 @@ def _assemble(base: str, parts: dict[str, Scheme], head: Scheme | None) -> Weigh
     plain = unquantised(base)
     if not parts:
         return plain
-    stored = {part: scheme.weights for part, scheme in parts.items()}
-    multiplied = {f"activation_{part}": scheme.activations or base for part, scheme in parts.items()}
+    stored: dict[str, Any] = {part: scheme.weights for part, scheme in parts.items()}
+    multiplied: dict[str, Any] = {f"activation_{part}": scheme.activations or base for part, scheme in parts.items()}
     # Named after what holds most of the weights.
     name = next(stored[part] for part in ("experts", "feed_forward", "attention", "recurrent") if part in stored)
     scales = next((scheme.int4_scale_bytes for scheme in parts.values() if scheme.weights == "int4"), 2 / 128)

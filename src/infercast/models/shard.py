@@ -36,11 +36,12 @@ class Shard(NamedTuple):
         """A linear module as kernels: the product, and the quantising of its input where the format asks for it.
 
         ``formats`` are those of weights and inputs; inputs arrive and outputs leave in the base format. ``quantised``
-        inputs arrive in their own: the norm or activation before has quantised them.
+        inputs arrive in their own: the norm or activation before has quantised them, where the engine fuses that.
         """
-        base, (weight, activation) = self.weights.base, formats
+        base, apart, (weight, activation) = self.weights.base, self.weights.quantised_apart, formats
         calls = []
-        if activation != base and not quantised:
-            calls.append(Call(f"{name}_quantise", quantise(tokens, inputs, base, activation, compiled=True), layers))
+        if activation != base and (apart or not quantised):
+            op = quantise(tokens, inputs, base, activation, compiled=not apart)
+            calls.append(Call(f"{name}_quantise", op, layers))
         calls.append(Call(name, Gemm(tokens, outputs, inputs, activation, weight, base), layers))
         return calls

@@ -22,7 +22,7 @@ BLOCKED, BLOCK = "fp8_block", 128
 
 def copies_sharing_experts(config: ModelConfig, layout: ParallelLayout) -> int:
     """Copies whose tokens meet in each layer of experts, so that they step together: all, if the model has experts."""
-    return layout.data if config.has_experts else 1
+    return layout.sharing if config.has_experts else 1
 
 
 def talking_gpus(config: ModelConfig, layout: ParallelLayout) -> int:
@@ -42,7 +42,7 @@ def check_layout(config: ModelConfig, layout: ParallelLayout) -> None:
             f"tensor_parallel_size {layout.tensor} does not divide the heads and widths of {config.name}; "
             f"valid: {', '.join(map(str, valid))}"
         )
-    if not divides(config, layout.tensor, split_experts=not layout.experts, copies=layout.data):
+    if not divides(config, layout.tensor, split_experts=not layout.experts, copies=layout.sharing):
         raise InputError(
             f"data_parallel_size {layout.data} splits the experts of {config.name} over "
             f"{layout.tensor * layout.data} GPUs (tensor x data parallel size), which does not divide their width; use "
@@ -66,8 +66,8 @@ def _check_blocks(config: ModelConfig, layout: ParallelLayout) -> None:
     valid = [
         size
         for size in range(1, MOST_TENSOR + 1)
-        if divides(config, size, split_experts=not layout.experts, copies=layout.data)
-        and cut_block(config, size, 1 if layout.experts else size * layout.data) is None
+        if divides(config, size, split_experts=not layout.experts, copies=layout.sharing)
+        and cut_block(config, size, 1 if layout.experts else size * layout.sharing) is None
     ]
     remedies = [f"tensor_parallel_size {' or '.join(map(str, valid))}"] if valid else []
     if cut.what == "experts" and not layout.experts and cut_block(config, layout.tensor, 1) is None:

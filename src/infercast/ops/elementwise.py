@@ -10,6 +10,9 @@ from infercast.ops.op import Quantity, Size
 FUSED_NORM = "fused_norm"
 """The kind of a norm that is part of the all-reduce before it."""
 
+BY_HAND = "by_hand"
+"""The kind of a hand-written kernel that streams, where other engines' compilers write one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
@@ -68,9 +71,14 @@ def norm(
     return Elementwise("norm", rows, read, written, 5.0 * width, shared_read=width * value, kind=kind, reduced=width)
 
 
-def head_norm(rows: Size, heads: int, width: int, dtype: str = "bf16") -> Elementwise:
-    """The mean square of each head; the rotary kernel that follows applies it, so next to nothing is written."""
+def head_norm(rows: Size, heads: int, width: int, dtype: str = "bf16", *, by_hand: bool = False) -> Elementwise:
+    """The mean square of each head; the rotary kernel that follows applies it, so next to nothing is written.
+
+    ``by_hand``: a kernel of its own applies it.
+    """
     read, written = heads * width * bytes_of(dtype), 4.0 * heads
+    if by_hand:
+        return Elementwise("norm", rows, read, read, 4.0 * heads * width, kind=BY_HAND)
     return Elementwise("norm", rows, read, written, 2.0 * heads * width, kind="head_norm")
 
 
@@ -91,7 +99,14 @@ def plain_activation(rows: Size, width: int, dtype: str = "bf16", out_dtype: str
 
 
 def rope(
-    rows: Size, heads: int, rotary_dim: int, dtype: str = "bf16", *, normed: bool = False, copied: int = 0
+    rows: Size,
+    heads: int,
+    rotary_dim: int,
+    dtype: str = "bf16",
+    *,
+    normed: bool = False,
+    copied: int = 0,
+    by_hand: bool = False,
 ) -> Elementwise:
     """Rotary position embedding of ``heads`` query and key heads; ``normed`` ones are scaled on the way.
 
@@ -99,14 +114,17 @@ def rope(
     """
     width = heads * rotary_dim
     value = bytes_of(dtype)
-    kind = "normed_rope" if normed else "latent_rope" if copied else "rope"
+    kind = BY_HAND if by_hand else "normed_rope" if normed else "latent_rope" if copied else "rope"
     written = (width + copied) * value
     return Elementwise("rope", rows, written + rotary_dim * value, written, 3.0 * width, kind=kind)
 
 
-def kv_write(rows: Size, width: int, dtype: str = "bf16", kv_dtype: str = "bf16") -> Elementwise:
+def kv_write(
+    rows: Size, width: int, dtype: str = "bf16", kv_dtype: str = "bf16", *, by_hand: bool = False
+) -> Elementwise:
     """Copy ``width`` new key and value elements of each token into their cache blocks."""
-    return Elementwise("kv_write", rows, width * bytes_of(dtype) + 8, width * bytes_of(kv_dtype))
+    kind = BY_HAND if by_hand else ""
+    return Elementwise("kv_write", rows, width * bytes_of(dtype) + 8, width * bytes_of(kv_dtype), kind=kind)
 
 
 def embedding(rows: Size, width: int, dtype: str = "bf16") -> Elementwise:
@@ -146,6 +164,11 @@ def routing(rows: Size, experts: int, topk: int, dtype: str = "bf16") -> Element
 def copy(rows: Size, read: float, written: float | None = None) -> Elementwise:
     """Move so many bytes of each row, or clear some of what is written."""
     return Elementwise("activation", rows, read, read if written is None else written)
+
+
+def strided_copy(rows: Size, row_bytes: float) -> Elementwise:
+    """Copy a slice of each row out of wider ones, by a kernel that works out every element's place (PyTorch's)."""
+    return Elementwise("activation", rows, row_bytes, row_bytes, kind="strided_copy")
 
 
 def small_blocks(rows: Size, read: float, written: float) -> Elementwise:

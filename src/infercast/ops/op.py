@@ -51,3 +51,5 @@ class Call:
     count: int = 1
     beside: bool = False
     """Runs on a stream of its own beside the kernels around it."""
+    slower: Quantity = 1.0
+    """How many times as long it takes as such a kernel does, because of how the engine launches it."""

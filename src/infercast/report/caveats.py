@@ -75,6 +75,13 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
         for source, words in WEAK.items()
         if families.get(source)
     ]
+    engine = deployment.engine
+    if not engine.is_measured:
+        runner = " It runs this model by other code on the host." if engine.has_new_runner(deployment.model) else ""
+        sentences.append(
+            f"{engine.name} was not measured ({engine.note}): intervals hold how far two releases of an engine were "
+            f"apart.{runner}"
+        )
     sentences += estimate_notes(deployment)
     if deployment.has_default_host:
         sentences.append(

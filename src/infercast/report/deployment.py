@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.registry import DEFAULT_ENGINE, AnyEngine
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
-from infercast.report.memory import block_tokens
+from infercast.report.memory import tokens_each
 from infercast.serve.workload.request import Workload
 from infercast.units import format_bytes, format_count
 
@@ -23,13 +22,11 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ("GPU", f"{deployment.layout.gpus} x {gpu.title} ({gpu.name})"),
         (
             "KV cache",
-            f"{memory.num_blocks:,} blocks of {block_tokens(shape)} tokens, {format_bytes(memory.kv_bytes)}, "
+            f"{memory.num_blocks:,} blocks of {tokens_each(shape)}, {format_bytes(memory.kv_bytes)}, "
             f"{model.cache_dtype}",
         ),
-        (
-            "engine",
-            f"{_engine(deployment.engine)}{deployment.engine.describe(deployment.settings)}",
-        ),
+        ("engine", f"{deployment.engine.name}: {deployment.engine.describe(deployment.settings)}"),
+        *([("", deployment.engine.note)] if deployment.engine.note else []),
         ("host", _host(deployment)),
         ("clients", "over HTTP to the API server" if deployment.over_http else "in one program with the engine"),
         ("kernel latencies", deployment.predictor.describe(gpu)),
@@ -38,12 +35,6 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         rows.insert(3, ("layout", _layout(deployment)))
     rows += [("note", note) for note in model.notes]
     return rows
-
-
-def _engine(engine: AnyEngine) -> str:
-    """The engine where it is not the default."""
-    note = f" ({engine.note})" if engine.note else ""
-    return "" if engine.name == DEFAULT_ENGINE else f"{engine.name}{note}; "
 
 
 def _is_plain(layout: ParallelLayout) -> bool:
@@ -84,6 +75,8 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
     """What was put where, as plain data."""
     model, memory = deployment.model, deployment.memory
     return {
+        "engine": deployment.engine.name,
+        "engine_note": deployment.engine.note or None,
         "model": model.name,
         "architecture": model.architecture,
         "parameters": parameter_count(model),

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from infercast.engines.memory import KvLayout
+from infercast.engines.registry import engine_of
 from infercast.models.parameters import parameter_count
 from infercast.report.layout import facts, grid, section
 from infercast.serve.cache.shape import KvShape
@@ -28,10 +29,7 @@ def render_fit(fit: Fit) -> list[RenderableType]:
     answers = [
         ("parameters", format_count(parameter_count(model))),
         ("KV cache of a token", f"{_token_cost(memory.kv)} ({model.cache_dtype})"),
-        (
-            "KV blocks",
-            f"{memory.num_blocks:,} of {block_tokens(shape)} tokens, {format_bytes(memory.kv.block_bytes)} each",
-        ),
+        ("KV blocks", f"{memory.num_blocks:,} of {tokens_each(shape)}, {format_bytes(memory.kv.block_bytes)} each"),
         ("longest sequence", f"{fit.longest_sequence:,} tokens"),
         ("most sequences", f"{fit.most_sequences:,} of {fit.context:,} tokens"),
     ]
@@ -41,7 +39,8 @@ def render_fit(fit: Fit) -> list[RenderableType]:
         answers.append(("stage", f"the one of {fit.layout.pipeline} with least room; all have as many blocks"))
         answers.append(("most weights", f"{format_bytes(fit.most_weights)} per GPU, of all stages"))
     answers += [("note", note) for note in model.notes]
-    answers.append(("verdict", fit.problem or f"fits; max_model_len {fit.settings.max_model_len:,}"))
+    name = engine_of(fit.settings).bounds[2]
+    answers.append(("verdict", fit.problem or f"fits; {name} {fit.settings.max_model_len:,}"))
     return [
         section(title, grid(("memory of one GPU", "size", "of total"), rows)),
         section("What it holds", facts(answers)),
@@ -90,9 +89,10 @@ def _layout(fit: Fit) -> dict[str, Any]:
     }
 
 
-def block_tokens(shape: KvShape) -> str:
+def tokens_each(shape: KvShape) -> str:
     """Tokens in a block, of all sizes there are."""
-    return " or ".join(map(str, sorted(set(shape.sizes))))
+    sizes = sorted(set(shape.sizes))
+    return "1 token" if sizes == [1] else f"{' or '.join(map(str, sizes))} tokens"
 
 
 def _token_cost(kv: KvLayout) -> str:
@@ -129,6 +129,7 @@ def _parts(fit: Fit) -> list[tuple[str, float]]:
         ("activations", memory.activations),
         ("CUDA graphs", memory.graphs),
         ("libraries", memory.libraries),
+        *([("recurrent states", memory.states)] if memory.states else []),
         ("KV cache", float(memory.kv_bytes)),
         ("left free", max(0.0, memory.total - used)),
     ]

@@ -2,7 +2,8 @@
 
 from infercast.serve.record import Record
 from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.prefill_first import PrefillFirst
 from infercast.serve.simulation import Replica, simulate
 from infercast.serve.workload.request import Request, Segment, Workload
 
-__all__ = ["FirstCome", "Record", "Replica", "Request", "Segment", "Workload", "simulate"]
+__all__ = ["FirstCome", "PrefillFirst", "Record", "Replica", "Request", "Segment", "Workload", "simulate"]

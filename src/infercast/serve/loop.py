@@ -11,12 +11,12 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
-from typing import Protocol
+from typing import Any, Protocol
 
 from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import NOTHING_NEW, FirstUses
 from infercast.serve.record import Record
-from infercast.serve.scheduler.scheduler import Scheduler
+from infercast.serve.scheduler.planner import Planner
 from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.timeline import Repetitions, Span, Timeline
@@ -24,7 +24,8 @@ from infercast.serve.workload.source import Source
 
 Progress = Callable[[int, float], None]
 """Told how many requests have been sent, and the simulated seconds."""
-Observer = Callable[[Scheduler, Plan], None]
+Observer = Callable[[Any, Plan], None]
+"""Told of the scheduler, and of what it has planned."""
 
 Numbers = tuple[int, int, int, int, int]
 """Of a step: sequences in it, sequences that wait, tokens, context and sampled rows."""
@@ -65,7 +66,7 @@ class Loop:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: Planner,
         clients: Source,
         record: Record,
         timer: StepTimer,
@@ -177,7 +178,7 @@ class Loop:
 
     def _time_beside(self, plan: Plan) -> Step:
         """What a step takes in which others are computed beside those that decode together."""
-        decodes, context, sampled = plan.decodes, plan.decode_context, len(plan.sampled)
+        decodes, context, sampled = plan.decodes, plan.decode_context, len(plan.sampled) + plan.num_cut
         tokens, total = decodes + sum(plan.new_tokens), context + sum(plan.computed)
         numbers = (decodes + len(plan.sequences), len(self.scheduler.waiting), tokens, total, decodes + sampled)
         estimate = self.timer.compute(plan.beside, sampled, decodes, context, plan.contexts)
@@ -216,7 +217,7 @@ class Loop:
         if before is not None:
             self._take_in(before, ahead[2][0])
         seconds, ends, clocks = ahead
-        steps = 1 + self.scheduler.cohort.steps_with_room(len(seconds) - 1)
+        steps = 1 + self.scheduler.steps_with_room(len(seconds) - 1)
         return ahead if steps == len(seconds) else (seconds[:steps], ends[:steps], clocks[:steps])
 
     def _repeat(self, step: Step, ahead: Repetitions) -> None:
@@ -235,11 +236,28 @@ class Loop:
         self._step_seconds, step.end = seconds[-1], ends[-1]
         timeline.clock, timeline.gpu_free = clocks[-1], ends[-1]
         if self.steps_under_way > 1:
-            record.steady_tokens(plan.decodes, clocks[1:])
+            self._take_in_all(plan, clocks[1:])
             self.under_way.append(step)
         else:
-            record.steady_tokens(plan.decodes, clocks[:-1])
+            self._take_in_all(plan, clocks[:-1])
             self._take_in(step, clocks[-1])
+
+    def _take_in_all(self, plan: Plan, times: list[float]) -> None:
+        """The results of the same step again and again, all but the last one."""
+        record, count, done = self.record, plan.decodes, plan.early
+        if done:
+            self.scheduler.end_early(plan)
+        if times and (plan.fresh or record.was_interrupted):
+            record.tokens(times[0], count, plan.fresh, done if len(times) == 1 else ())
+            plan.fresh = []
+            del times[0]
+        if done and times:
+            record.steady_tokens(count, times[:-1])
+            record.tokens(times[-1], count, (), done)
+        else:
+            record.steady_tokens(count, times)
+        for _ in done:
+            self.clients.answer(record.last_end)
 
     def _finish(self) -> None:
         """Wait for the oldest step under way and take its result in."""
@@ -251,6 +269,7 @@ class Loop:
         """The result of a step is there: tokens leave, and sequences that have all of theirs end."""
         plan = step.plan
         done = self.scheduler.complete(plan)
-        self.record.tokens(time, plan.decodes + len(plan.sampled), plan.sampled, done, plan.left)
+        others = [*plan.fresh, *plan.sampled] if plan.fresh else plan.sampled
+        self.record.tokens(time, plan.num_yielded, others, done, plan.left, apart=plan.is_apart)
         for _ in done:
             self.clients.answer(self.record.last_end)

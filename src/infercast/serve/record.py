@@ -33,7 +33,9 @@ class Record:
         self.running, self.waiting, self.kv_usage = Gauge(), Gauge(), Gauge()
         self.num_preemptions = 0
         self.last_end = np.nan
-        """When the tokens of the step that ended last reached their clients."""
+        """When the tokens of the step that ended last reached their clients ..."""
+        self.decoded_at = np.nan
+        """... and those of the last one in which everybody got a token who decodes."""
         self._num_blocks = num_blocks
         # Tokens of one step are handed over one after the other, so a typical one waits.
         self._token_path_seconds = token_path_seconds
@@ -45,6 +47,7 @@ class Record:
         self._written: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
         self._late_gaps: list[float] = []
         self._late_times: list[float] = []
+        self._late_counts: list[int] = []
 
     def start(self, sequences: SequenceOf[Sequence], time: float) -> None:
         """Sequences left the queue for a step that begins at ``time``."""
@@ -60,11 +63,13 @@ class Record:
         others: SequenceOf[Sequence],
         done: SequenceOf[Sequence],
         left: SequenceOf[Sequence] = (),
+        *,
+        apart: bool = False,
     ) -> None:
         """The engine is done with a step whose tokens are on their way to their clients.
 
         Of those sampled all got a token in the step before too, except perhaps ``others``; those who ``left`` will not
-        get one in the step after it.
+        get one in the step after it. Where steps of prompts are ``apart``, it is the last step that was not.
         """
         time = end + (self._token_path_seconds + self._token_turn_seconds * num_sampled)
         num_steady = num_sampled
@@ -72,13 +77,17 @@ class Record:
             if sequence.last_token != self.last_end:
                 num_steady -= 1
                 if sequence.last_token == sequence.last_token:  # not for those without a token: that is not a number
-                    self._late_gaps.append(time - sequence.last_token)
-                    self._late_times.append(time)
+                    self._note_late(time, sequence.last_token, 1)
                 else:
                     self.first_token[sequence.index] = time
             sequence.last_token = time
         for sequence in left:
             sequence.last_token = time
+        if self.decoded_at != self.last_end and (num_held_up := num_sampled - len(others)):
+            num_steady -= num_held_up
+            self._note_late(time, self.decoded_at, num_held_up)
+        if not apart:
+            self.decoded_at = time
         self._ends.append(end)
         self._stretches += (1, num_sampled, num_steady)
         self.last_end = time
@@ -86,17 +95,28 @@ class Record:
             self.last_token[sequence.index] = time
             self.num_output[sequence.index] = sequence.num_output
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether those who decode got no token in the step that ended last."""
+        return self.decoded_at != self.last_end
+
+    def _note_late(self, time: float, before: float, count: int) -> None:
+        """So many got a token that did not follow the step before."""
+        self._late_gaps.append(time - before)
+        self._late_times.append(time)
+        self._late_counts.append(count)
+
     def note_last_tokens(self, sequences: SequenceOf[Sequence]) -> None:
-        """These got a token in the step that ended last."""
+        """These got a token in the step that ended last and was not of prompts alone."""
         for sequence in sequences:
-            sequence.last_token = self.last_end
+            sequence.last_token = self.decoded_at
 
     def steady_tokens(self, count: int, ends: SequenceOf[float]) -> None:
         """Steps ended one after the other, each with a token for the same sequences and none their last."""
         if ends:
             self._ends.extend(ends)
             self._stretches += (len(ends), count, count)
-            self.last_end = ends[-1] + (self._token_path_seconds + self._token_turn_seconds * count)
+            self.last_end = self.decoded_at = ends[-1] + (self._token_path_seconds + self._token_turn_seconds * count)
             if len(self._ends) >= MOST_NOTED:
                 self._write()
 
@@ -156,7 +176,7 @@ class Record:
         late = np.array(self._late_gaps)
         gaps = np.concatenate([times[follow] - times[follow - 1], late])
         ended = np.concatenate([times[follow], self._late_times])
-        return ended, gaps, np.concatenate([counts[follow], np.ones(late.size, dtype=np.int64)])
+        return ended, gaps, np.concatenate([counts[follow], np.array(self._late_counts, dtype=np.int64)])
 
     def _write(self) -> None:
         """Write down as arrays what was noted so far, which takes less room."""

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from operator import add
 
 from infercast.errors import InputError
-from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import FirstUses
 from infercast.serve.loop import Loop, Observer, Progress, Watcher
 from infercast.serve.record import Record
+from infercast.serve.scheduler.build import scheduler_of
 from infercast.serve.scheduler.policy import Policy
-from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import Timeline
@@ -35,7 +34,8 @@ class Replica:
     kv_shape: KvShape = field(default_factory=KvShape)
     prefix_caching: bool = True
     sparse_windows: bool = False
-    """As for `KvCache`."""
+    retained_every: int = 0
+    """Both as for `KvCache`."""
     steps_under_way: int = 2
     """2: the next step is planned while one runs (asynchronous scheduling); 1: one after the other."""
     request_path_seconds: float = 0.0
@@ -102,15 +102,20 @@ def loop_of(
     watch: Watcher | None = None,
 ) -> Loop:
     """The loop of one engine, ready to take its turns."""
-    cache = KvCache(
+    is_pipeline = replica.stages is not None
+    scheduler = scheduler_of(
+        replica.policy,
         replica.num_blocks,
         replica.kv_shape,
         caching=replica.prefix_caching,
         sparse_windows=replica.sparse_windows,
+        retained_every=replica.retained_every,
+        steps_under_way=replica.steps_under_way,
+        decode_together=not is_pipeline,
+        max_model_len=replica.max_model_len,
     )
-    is_pipeline = replica.stages is not None
     return Loop(
-        Scheduler(replica.policy, cache, replica.steps_under_way, decode_together=not is_pipeline),
+        scheduler,
         clients,
         record,
         replica.timer,
@@ -150,12 +155,14 @@ def check_workload(replica: Replica, workload: Workload) -> None:
     longest = replica.max_model_len or replica.num_blocks * replica.kv_shape.block_size
     budget = replica.policy.max_num_batched_tokens
     held = budget * (replica.steps_under_way if replica.policy.settles else 1)
+    spare = replica.policy.spare_tokens(replica.kv_shape.block_size)
     inputs = [request.num_input for request in workload.requests]
     outputs = [request.num_output for request in workload.requests]
     most = max(map(add, inputs, outputs))
-    fits = replica.kv_shape.most_blocks(most - 1, held) <= replica.num_blocks
+    fits = replica.kv_shape.most_blocks(most - 1 + spare, held) <= replica.num_blocks
     in_one_step = replica.policy.chunked_prefill or most - 1 <= budget
-    if min(inputs) >= 1 and min(outputs) >= 1 and most <= longest and fits and in_one_step:
+    declares = all(each.declared is None or each.declared >= each.num_output for each in workload.requests)
+    if min(inputs) >= 1 and min(outputs) >= 1 and most <= longest and fits and in_one_step and declares:
         return  # what holds for the longest holds for all
     for index, request in enumerate(workload.requests):
         if request.num_input < 1 or request.num_output < 1:
@@ -163,13 +170,18 @@ def check_workload(replica: Replica, workload: Workload) -> None:
                 f"request {index} has {request.num_input} input and {request.num_output} output tokens; "
                 "both must be at least 1"
             )
+        if request.num_declared < request.num_output:
+            raise InputError(
+                f"request {index} declares {request.declared} output tokens and produces {request.num_output}; "
+                "declare as many as it produces, or more"
+            )
         if request.num_input + request.num_output > longest:
             raise InputError(
                 f"request {index} needs {request.num_input} input + {request.num_output} output tokens, "
                 f"above max_model_len {longest}; shorten it or raise max_model_len"
             )
         computed = request.num_input + request.num_output - 1  # nothing is computed on the last token
-        if (needed := replica.kv_shape.most_blocks(computed, held)) > replica.num_blocks:
+        if (needed := replica.kv_shape.most_blocks(computed + spare, held)) > replica.num_blocks:
             raise InputError(
                 f"request {index} needs {needed} KV blocks for its {request.num_input} input + {request.num_output} "
                 f"output tokens, above the {replica.num_blocks} there are; shorten it or give the cache more memory"

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings
-from infercast.forecast.deploy import deploy, load_model
+from infercast.engines.registry import engine_of
+from infercast.engines.settings import Settings
+from infercast.forecast.deploy import ModelOptions, deploy, load_model
 from infercast.forecast.intervals.intervals import half_widths
 from infercast.forecast.intervals.odds import slower_by
 from infercast.forecast.intervals.uncertainty import uncertainty_of
@@ -124,10 +126,8 @@ def validate(
     """
     runs, kv_blocks, num_stalled = [], [], 0
     for measured in files:
-        deployment = deployment_of(measured, model_config, gpu, predictor, host, real_weights=real_weights)
-        assert isinstance(deployment.settings, ResolvedSettings)
-        is_set = deployment.settings.num_gpu_blocks_override is not None
-        blocks = None if is_set else Comparison(measured.num_gpu_blocks, deployment.memory.num_blocks)
+        deployment, is_set = _started(measured, model_config, gpu, predictor, host, real_weights=real_weights)
+        blocks = None if is_set else Comparison(measured.setup.num_gpu_blocks, deployment.memory.num_blocks)
         kv_blocks.append((measured.path.name, blocks))
         num_stalled += measured.num_stalled
         replica = deployment.replica(warmed_up=warmed_up)
@@ -153,35 +153,41 @@ def deployment_of(
     real_weights: bool = False,
 ) -> Deployment:
     """The engine that a file was measured on, as we would set it up."""
+    return _started(measured, model_config, gpu, predictor, host, real_weights=real_weights)[0]
+
+
+def _started(
+    measured: MeasuredFile,
+    model_config: Path | None,
+    gpu: str | None,
+    predictor: str,
+    host: Path | None,
+    *,
+    real_weights: bool,
+) -> tuple[Deployment, bool]:
+    """The engine of a file, and whether it was told how many KV blocks to have."""
     source: str | Path = measured.model
     if model_config is not None and (model_config / f"{measured.model}.json").is_file():
         source = model_config / f"{measured.model}.json"
-    model = load_model(
-        source,
-        quantization=measured.quantization,
-        kv_cache_dtype=measured.kv_cache_dtype,
-        hf_overrides=measured.hf_overrides,
-        language_model_only=measured.language_model_only,
-        mamba_cache_dtype=measured.mamba_cache_dtype,
-        mamba_ssm_cache_dtype=measured.mamba_ssm_cache_dtype,
-        gdn_prefill_backend=measured.gdn_prefill_backend,
-    )
+    setup = measured.setup
+    engine = engine_of(setup.settings)
+    model = load_model(source, engine=engine, **cast("ModelOptions", setup.model))
 
-    def start(settings: EngineSettings) -> Deployment:
+    def start(settings: Settings) -> Deployment:
         return deploy(
-            model if real_weights else with_dummy_weights(model),
+            model if real_weights else with_dummy_weights(model, ties_groups=engine.ties_groups),
             gpu or gpu_from_driver_name(measured.gpu),
             settings,
-            tensor_parallel_size=measured.tensor_parallel_size,
+            tensor_parallel_size=setup.tensor_parallel_size,
             api_server=False,  # measured from a program that holds the engine
             predictor=predictor,
             host=host,
         )
 
-    deployment = start(measured.settings)
-    if measured.num_gpu_blocks < SET_BELOW * deployment.memory.num_blocks:
-        return start(replace(measured.settings, num_gpu_blocks_override=measured.num_gpu_blocks))
-    return deployment
+    deployment = start(setup.settings)
+    if setup.num_gpu_blocks < SET_BELOW * deployment.memory.num_blocks:
+        return start(setup.with_those_blocks), True
+    return deployment, setup.blocks_were_set
 
 
 def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, record: Record) -> list[float]:

@@ -14,12 +14,12 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         r"flashattn|flash_fwd|flash::|fmha|unified_attention|paged_attention|flash_?mla|mla_decode|merge_attn_states"
         r"|batchdecode|batchprefill|batch_?(decode|prefill)_?with",
     ),
-    ("norm", r"rms_norm|layer_?norm"),
-    ("kv_write", r"reshape_and_cache|concat_and_cache|indexer_k_quant"),
+    ("norm", r"rms_?norm|layer_?norm|qknorm"),
+    ("kv_write", r"reshape_and_cache|concat_and_cache|indexer_k_quant|store_kvcache"),
     (
         "moe",
         r"fused_moe|moe_align|moe_sum|::moe::|topkgating|sbtopk|gathertopk|grouped_topk|topk_softmax|count_and_sort|expert|marlin_moe"
-        r"|matmul_ogs|topk_forward|bitmatrix|m_grouped|grouped_gemm",
+        r"|matmul_ogs|topk_forward|bitmatrix|m_grouped|grouped_gemm|_router_triton|triton_per_fused_copy__mul_sum",
     ),
     ("moe", r"triton_.*softmax|triton_.*topk|triton_.*sigmoid"),
     (
@@ -27,7 +27,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         r"gumbel|argmax|_bias_kernel|_temperature_kernel|top_?k_?top_?p|_min_p|direct_copy_kernel.*lambda..#7",
     ),
     ("norm", r"triton_(red|per)_fused_\d+$"),
-    ("activation", r"silu|gelu|relu|act_and_mul|swiglu"),
+    # A slice is copied out of wider rows: the queries of an engine that fuses nothing.
+    ("activation", r"silu|gelu|relu|act_and_mul|swiglu|impl_nocast<at::native::direct_copy_kernel"),
     (
         "quantise",
         r"scaled_fp8_quant|per_token_.*quant|per_token_group|triton_.*scaled_mm|triton_.*quant|triton_red.*abs",

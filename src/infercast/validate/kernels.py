@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from infercast.engines.deployment import Deployment
+from infercast.engines.measured import ProfiledStep
 from infercast.forecast.explain.kernels import estimate_shape
 from infercast.serve.step import StepShape
 from infercast.validate.compare import deployment_of
 from infercast.validate.measured import MeasuredFile, load_document
 from infercast.validate.parts import Comparison
-from infercast.validate.profiles import Profile, ProfiledStep, read_profiles
+from infercast.validate.profiles import Profile, read_profiles
 
 LEAST_SHARE = 0.01
 """Families that take less of a profile's time are shown but not scored."""
@@ -59,7 +60,7 @@ def compare_profiles(
     for measured in files:
         deployment = deployment_of(measured, model_config, gpu, predictor, real_weights=real_weights)
         document, has_experts = load_document(measured.path), deployment.model.has_experts
-        profiles = read_profiles(measured.path, document, has_experts=has_experts)
+        profiles = read_profiles(measured.path, document, deployment.engine, has_experts=has_experts)
         compared += [compare_profile(measured.path.name, deployment, profile) for profile in profiles]
     return compared
 

@@ -3,8 +3,8 @@
 A file is one JSON object (gzip is recognised) with ``config`` (the engine's settings, ``num_gpu_blocks``, the GPU's
 driver name) and ``runs``, each with ``kind``, ``requests`` (arrival in seconds, n_in, n_out, ttft_ms, tpot_ms, e2e_ms
 and, where it is known, itl_p50_ms, the median time between two tokens) and, for runs with shared prefixes,
-``prefix_len`` and ``groups``. Runs marked ``one_off_stall`` are left out. ``config.engine_args`` may hold further
-arguments that the engine was started with, under vLLM's names: settings, ``hf_overrides``, ``language_model_only``.
+``prefix_len`` and ``groups``. Runs marked ``one_off_stall`` are left out. ``config.engine`` names the engine, vLLM
+where it is missing; what else the config must have is the engine's to say (``measured.py`` of its folder).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.bundled import DATA
-from infercast.engines.vllm.settings import EngineSettings
+from infercast.engines.measured import Fields, MeasuredSetup
+from infercast.engines.registry import measured_engine
 from infercast.errors import FileFormatError
 from infercast.serve.workload.request import Request, Segment, Workload
 
 GZIP_MAGIC = b"\x1f\x8b"
+EARLY_SECONDS = 1e-3
+"""A client's timer may wake it so long before the start; that counts as the start."""
 TINY_MS = 1e-6
 """No latency is shorter than this; errors are fractions of what was measured."""
-STATED: dict[str, type] = {
-    "max_num_batched_tokens": int, "max_num_seqs": int, "max_model_len": int, "gpu_memory_utilization": float,
-    "block_size": int,
-}  # fmt: skip
-"""Settings that every file must have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +62,9 @@ class MeasuredFile:
     """Name of the model, without what follows a double underscore."""
     gpu: str
     """The driver's name for it."""
-    quantization: str | None
-    kv_cache_dtype: str
-    tensor_parallel_size: int
-    settings: EngineSettings
-    num_gpu_blocks: int
+    setup: MeasuredSetup
     runs: tuple[MeasuredRun, ...]
     num_stalled: int
-    hf_overrides: Mapping[str, Any]
-    """Fields of the model's config that the engine replaced: fewer layers, say."""
-    language_model_only: bool
-    mamba_cache_dtype: str
-    mamba_ssm_cache_dtype: str
-    gdn_prefill_backend: str
 
 
 def shipped_runs() -> list[Path]:
@@ -86,9 +74,8 @@ def shipped_runs() -> list[Path]:
 
 def read_measured(path: Path) -> MeasuredFile:
     """Read and check one file."""
-    document = load_document(path)
-    config = _field(path, document, "config", dict, "the file")
-    runs = _field(path, document, "runs", list, "the file")
+    document = Fields(path, load_document(path), "the file")
+    config, runs = Fields(path, document.get("config", dict), "config"), document.get("runs", list)
     measured, num_stalled = [], 0
     for position, run in enumerate(runs):
         where = f"runs[{position}]"
@@ -97,62 +84,15 @@ def read_measured(path: Path) -> MeasuredFile:
         if run.get("one_off_stall"):
             num_stalled += 1
         elif run.get("kind") != WARM_UP or run.get("requests"):
-            measured.append(_read_run(path, run, where))
-
-    def setting(name: str, kind: type) -> Any:
-        return _field(path, config, name, kind, "config")
-
-    arguments = _arguments(path, config)
+            measured.append(_read_run(Fields(path, run, where)))
     return MeasuredFile(
         path=path,
-        model=setting("name", str).split("__")[0],
-        gpu=setting("gpu", str),
-        quantization=setting("quant", str) if config.get("quant") else None,
-        kv_cache_dtype=setting("kv_cache_dtype", str) if config.get("kv_cache_dtype") else "auto",
-        tensor_parallel_size=setting("tensor_parallel_size", int) if config.get("tensor_parallel_size") else 1,
-        settings=EngineSettings(
-            **{name: setting(name, kind) for name, kind in STATED.items()}
-            | {"async_scheduling": bool(config.get("async_scheduling", True)), "enable_prefix_caching": True}
-            | _further_settings(path, arguments)
-        ),
-        num_gpu_blocks=_at_least(path, setting("num_gpu_blocks", int), 1, "config.num_gpu_blocks"),
+        model=config.get("name", str).split("__")[0],
+        gpu=config.get("gpu", str),
+        setup=measured_engine(config.word("engine", "vllm")).measured_setup(config),
         runs=tuple(measured),
         num_stalled=num_stalled,
-        hf_overrides=_object(path, arguments, "hf_overrides"),
-        language_model_only=bool(arguments.get("language_model_only")),
-        mamba_cache_dtype=_word(path, arguments, "mamba_cache_dtype"),
-        mamba_ssm_cache_dtype=_word(path, arguments, "mamba_ssm_cache_dtype"),
-        gdn_prefill_backend=_word(path, arguments, "gdn_prefill_backend"),
     )
-
-
-def _arguments(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The engine's further arguments, the older place of one of them among it."""
-    arguments = _object(path, config, "engine_args")
-    return {"num_gpu_blocks_override": config.get("num_gpu_blocks_override"), **arguments}
-
-
-def _word(path: Path, arguments: dict[str, Any], name: str) -> str:
-    """The name of a format that may be missing."""
-    return str(_field(path, arguments, name, str, "config.engine_args")) if arguments.get(name) else "auto"
-
-
-def _object(path: Path, holder: dict[str, Any], name: str) -> dict[str, Any]:
-    """An object that may be missing."""
-    return _field(path, holder, name, dict, "config") if holder.get(name) is not None else {}
-
-
-def _further_settings(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Fields of `EngineSettings` among the engine's further arguments; the rest changes nothing that is simulated."""
-    kinds = {"bool": bool, "int": int, "float": float, "str": str}
-    settings = {}
-    for each in fields(EngineSettings):
-        if arguments.get(each.name) is not None:
-            kind = kinds.get(str(each.type).split(" ", maxsplit=1)[0], list)
-            settings[each.name] = _field(path, arguments, each.name, kind, "config.engine_args")
-    if "cudagraph_capture_sizes" in settings:
-        settings["cudagraph_capture_sizes"] = tuple(settings["cudagraph_capture_sizes"])
-    return settings
 
 
 def load_document(path: Path) -> dict[str, Any]:
@@ -173,16 +113,16 @@ def load_document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _read_run(path: Path, run: dict[str, Any], where: str) -> MeasuredRun:
+def _read_run(run: Fields) -> MeasuredRun:
     """One run, its requests put in order of arrival."""
-    kind = _field(path, run, "kind", str, where)
-    rows = _field(path, run, "requests", list, where)
+    path, where = run.path, run.place
+    kind, rows = run.get("kind", str), run.get("requests", list)
     if not rows:
         raise FileFormatError(path, f"{where}.requests is empty")
-    groups = run.get("groups")
+    groups = run.holder.get("groups")
     prefix_len = 0
     if groups is not None:
-        prefix_len = _at_least(path, _field(path, run, "prefix_len", int, where), 1, f"{where}.prefix_len")
+        prefix_len = run.at_least("prefix_len", 1)
         if not isinstance(groups, list) or len(groups) != len(rows) or not all(type(each) is int for each in groups):
             raise FileFormatError(path, f"{where}.groups must number a prefix for each of the {len(rows)} requests")
     requests, values = [], []
@@ -193,16 +133,17 @@ def _read_run(path: Path, run: dict[str, Any], where: str) -> MeasuredRun:
         if prefix_len > num_input:
             raise FileFormatError(path, f"{place}.n_in {num_input} is below {where}.prefix_len {prefix_len}")
         prefix = () if groups is None else (Segment(groups[position], prefix_len),)
-        requests.append(Request(number("arrival"), num_input, num_output, prefix))
+        arrival = max(number("arrival", -EARLY_SECONDS), 0.0)
+        requests.append(Request(arrival, num_input, num_output, prefix))
         tpot_ms = number("tpot_ms", TINY_MS) if num_output > 1 else 0.0
-        values.append((number("arrival"), num_output, number("ttft_ms", TINY_MS), tpot_ms, number("e2e_ms", TINY_MS)))
+        values.append((arrival, num_output, number("ttft_ms", TINY_MS), tpot_ms, number("e2e_ms", TINY_MS)))
     order = sorted(range(len(rows)), key=lambda index: requests[index].arrival)
     arrival, n_out, ttft, tpot, e2e = np.array(values)[order].T
     duration = float((arrival + e2e / 1e3).max() - arrival.min())
     return MeasuredRun(
         kind=kind,
-        label=_label(kind, run),
-        workload=Workload(tuple(requests[index] for index in order), description=_label(kind, run)),
+        label=_label(kind, run.holder),
+        workload=Workload(tuple(requests[index] for index in order), description=_label(kind, run.holder)),
         ttft=ttft / 1e3,
         tpot=tpot[n_out > 1] / 1e3,
         output_tokens_per_second=float(n_out.sum()) / duration,
@@ -220,7 +161,7 @@ def _token_gap(path: Path, rows: list[Any], where: str) -> float | None:
     return float(np.median(gaps)) / 1e3 if gaps else None
 
 
-def _label(kind: str, run: dict[str, Any]) -> str:
+def _label(kind: str, run: Mapping[str, Any]) -> str:
     """A name for people: ``static 8x1024x64 #1``, ``poisson 12/s``."""
     if "batch" in run:
         return f"{kind} {run['batch']}x{run.get('n_in')}x{run.get('n_out')} #{run.get('rep', 0)}"
@@ -237,19 +178,3 @@ def _numbers(path: Path, row: Any, place: str) -> Callable[..., float]:
         return float(value)
 
     return number
-
-
-def _at_least(path: Path, value: int, least: int, place: str) -> int:
-    if value < least:
-        raise FileFormatError(path, f"{place} must be at least {least}, not {value}")
-    return value
-
-
-def _field(path: Path, holder: dict[str, Any], name: str, kind: type, where: str) -> Any:
-    """A field of the right type; whole numbers serve as floats."""
-    value = holder.get(name)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise FileFormatError(path, f"{where} needs the field {name!r} of type {kind.__name__}, not {value!r}")
-    return value

@@ -9,25 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infercast.engines.measured import ProfiledStep
+from infercast.engines.registry import AnyEngine
 from infercast.errors import FileFormatError
 from infercast.validate.kernel_names import GEMM, family_of_kernel
 
-STEP = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
 CONTEXT = re.compile(r"ctx~(\d+)")
 PROMPT = re.compile(r"\d+x(\d+)")
+CHOOSES = "ArgMaxOps"
+"""In the name of the kernel that picks the likeliest token of each row."""
 HOST_SIDE = "user_annotation"
 LM_HEAD = "lm_head"
 FIRST_PIECE = 8
 """Tokens of the prompt that the step before left unfinished: each step of a full queue leaves a few more."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProfiledStep:
-    """What one step held."""
-
-    prompts: int
-    prompt_tokens: int
-    decodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +59,14 @@ class Profile:
         return queries, keys
 
 
-def read_profiles(path: Path, document: Mapping[str, Any], *, has_experts: bool) -> Iterator[Profile]:
-    """All profiles of a measured file."""
+def read_profiles(
+    path: Path, document: Mapping[str, Any], engine: AnyEngine, *, has_experts: bool
+) -> Iterator[Profile]:
+    """All profiles of a measured file; the engine knows how it names its steps."""
     for position, profile in enumerate(document.get("profiles", ())):
         where = f"profiles[{position}]"
         try:
-            steps = _steps(profile)
+            steps = _steps(profile, engine)
             yield Profile(
                 tag=str(profile["tag"]),
                 steps=steps,
@@ -81,16 +77,19 @@ def read_profiles(path: Path, document: Mapping[str, Any], *, has_experts: bool)
             raise FileFormatError(path, f"{where} cannot be read: {type(problem).__name__} {problem}") from None
 
 
-def _steps(profile: Mapping[str, Any]) -> tuple[tuple[ProfiledStep, float], ...]:
+def _steps(profile: Mapping[str, Any], engine: AnyEngine) -> tuple[tuple[ProfiledStep, float], ...]:
     """Kinds of steps and how often each ran; a long list is cut off in the file, its total is not."""
     listed = profile["annots"]
-    found = [STEP.match(name) for name, category, _ in listed if category == HOST_SIDE]
-    kinds = Counter(ProfiledStep(*(int(match.group(g)) for g in (1, 2, 3))) for match in found if match)
+    found = [engine.profiled_step(name) for name, category, _ in listed if category == HOST_SIDE]
+    kinds = Counter(step for step in found if step is not None)
     if not kinds:
         raise ValueError("no step is named in it")
     total = sum(kinds.values())
-    if len(listed) < profile["n_annot"] and len(listed) == total:
-        total = profile["n_annot"] // 2  # host and GPU each say every step once
+    if len(listed) < profile["n_annot"]:
+        if len(listed) == total:
+            total = profile["n_annot"] // 2  # host and GPU each say every step once
+        else:  # other things are named beside steps, each of which chooses tokens once
+            total = max((kernel["n"] for kernel in profile["kernels"] if CHOOSES in kernel["name"]), default=total)
     return tuple((kind, count * total / sum(kinds.values())) for kind, count in sorted(kinds.items(), key=str))
 
 

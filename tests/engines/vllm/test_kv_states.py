@@ -34,7 +34,7 @@ def numbers(text):
 
 @pytest.mark.parametrize("model", TABLE)
 def test_blocks_are_those_of_the_engine(model):
-    config = engine_named().choose_kernels(read_model(model), GPU)
+    config = engine_named().choose_kernels(read_model(model), GPU, ParallelLayout(1))
     for row in TABLE[model]:
         layout, states = ParallelLayout(int(row["tensor"])), StateBlocks(row["mode"])
         kv = kv_layout(config, layout, int(row["asked"]), states=states)

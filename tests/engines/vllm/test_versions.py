@@ -6,30 +6,112 @@ import pytest
 
 from infercast import deploy
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
-from infercast.engines.vllm.versions import ENGINES, engine_version
-from infercast.errors import UnknownNameError
+from infercast.engines.registry import DEFAULT_ENGINE, engine_named, newest
+from infercast.engines.vllm.versions import ENGINES, MEASURED, NEWEST, EngineVersion, engine_version
+from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
 
-OLD, NEW = ENGINES
+OLD, NEW = "vllm@0.25", "vllm@0.32"
 
 
 def resolved(engine: str, gpu: str = "h200-sxm", **settings: object) -> ResolvedSettings:
     return resolve(EngineSettings(engine=engine, **settings), load_gpu(gpu), 131_072)  # type: ignore[arg-type]
 
 
-def test_the_measured_version_is_the_default() -> None:
-    assert EngineSettings().engine == OLD == "vllm@0.25"
-    assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline").settings.engine == OLD
+def test_the_newest_version_is_the_default() -> None:
+    assert EngineSettings().engine == NEW == NEWEST == DEFAULT_ENGINE == newest("vllm") == [*ENGINES][-1]
+    assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline").settings.engine == NEW
+    assert MEASURED == OLD
+
+
+def test_what_was_not_measured_says_so() -> None:
+    assert {name for name in ENGINES if engine_named(name).is_measured} == {OLD}
+    assert engine_named(OLD).note == ""
+    assert "by its source" in engine_named("vllm@0.28").note
+
+
+def test_rules_hold_from_a_release_on() -> None:
+    assert engine_version(OLD) == EngineVersion()
+    assert [engine_version(f"vllm@0.{minor}").settles for minor in (25, 26, 32)] == [False, True, True]
+    assert [engine_version(f"vllm@0.{minor}").largest_step for minor in (27, 28, 31)] == [8192, 16_384, 16_384]
+    assert [engine_version(f"vllm@0.{minor}").prefers_humming for minor in (31, 32)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("asked", "has_rules_of", "is_told"),
+    [
+        ("vllm@0.27.1", "vllm@0.27", False),
+        ("vllm@v0.32.0rc1", "vllm@0.32", False),
+        ("vllm@0.33", "vllm@0.32", True),
+        ("vllm@1.0", "vllm@0.32", True),
+        ("vllm@0.11.2", "vllm@0.25", True),
+    ],
+)
+def test_other_versions_have_the_rules_of_the_nearest_one(asked: str, has_rules_of: str, is_told: bool) -> None:
+    engine = engine_named(asked)
+    assert engine.name == asked
+    assert engine_version(asked) == engine_version(has_rules_of)
+    assert ("not known" in engine.note) == is_told
+    assert not engine.is_measured
+
+
+def test_a_patch_of_the_measured_release_counts_as_measured() -> None:
+    assert engine_named("vllm@0.25.1").is_measured
 
 
 def test_deploying_takes_a_version() -> None:
     assert deploy("qwen3-0.6b", "h200-sxm", predictor="roofline", engine=NEW).settings.engine == NEW
 
 
-@pytest.mark.parametrize("engine", ["vllm", "vllm@0.11", "sglang@0.5", ""])
+@pytest.mark.parametrize("engine", ["vllm", "vllm@new", "sglang@0.5", ""])
 def test_others_are_refused_by_name(engine: str) -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown engine .*known: vllm@0\.25, vllm@0\.32"):
+    with pytest.raises(UnknownNameError, match=r"unknown engine .*known: vllm@0\.25, vllm@0\.26"):
         resolved(engine)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"max_num_active_seqs": 8}, "came with vllm@0.31"),
+        ({"max_num_queued_reqs": 8}, "came with vllm@0.29"),
+        ({"prefix_cache_retention_interval": "0"}, "came with vllm@0.29"),
+    ],
+)
+def test_older_versions_refuse_newer_settings(settings: dict[str, object], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        resolved(OLD, **settings)
+    resolved(NEW, **settings)
+
+
+def test_fewer_sequences_run_than_graphs_are_made_for() -> None:
+    settings = resolved(NEW, max_num_seqs=64, max_num_active_seqs=8)
+    assert (settings.most_running, settings.max_num_seqs) == (8, 64)
+    with pytest.raises(InputError, match="max_num_active_seqs 65 is above max_num_seqs 64"):
+        resolved(NEW, max_num_seqs=64, max_num_active_seqs=65)
+
+
+def test_windows_are_kept_where_they_are_of_use_or_at_intervals() -> None:
+    assert [resolved(engine).retention_interval for engine in (OLD, NEW)] == [None, 0]
+    asked = [resolved(NEW, prefix_cache_retention_interval=text).retention_interval for text in ("none", "0", "1024")]
+    assert asked == [None, 0, 1024]
+    with pytest.raises(InputError, match="none or a number of tokens"):
+        resolved(NEW, prefix_cache_retention_interval="often")
+
+
+def test_flags_are_those_of_a_release() -> None:
+    old, new = engine_named(OLD).flags, engine_named(NEW).flags
+    assert "max-num-active-seqs" in new.settings
+    assert old.not_modelled["max-num-active-seqs"] == "it came with vLLM 0.31"
+    assert new.not_modelled["max-num-partial-prefills"] == "it went with vLLM 0.27"
+
+
+def test_graphs_are_set_aside_where_the_measured_release_did_not() -> None:
+    dense, experts = (
+        [deploy(model, "h200-sxm", predictor="roofline", engine=engine).memory.graphs for engine in (OLD, NEW)]
+        for model in ("llama-3.1-8b", "qwen3-30b-a3b")
+    )
+    assert dense[1] - dense[0] > 100 * 2**20
+    assert experts[1] == experts[0]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from infercast.engines.registry import engine_named
 from infercast.errors import InputError
 from infercast.forecast.command.explain import explain_command
 from infercast.forecast.command.flags import read_flags
-from infercast.forecast.command.pasted import text_of, the_command
+from infercast.forecast.command.pasted import started_engine, text_of, the_command
 from infercast.report.command import explained_dict, render_explained
 
 OF_COMMAND = ("network", "pcie_topology", "api_server", "expert_routing", "predictor", "engine", "host")
@@ -62,9 +62,10 @@ def command(
     if not text.strip():
         raise InputError("there is no command to explain; give one in quotes, a file, or - for standard input")
     slo, tariff = slo_of(given), tariff_of(given)
-    engine = engine_named(given["engine"])
+    engine = engine_named(given["engine"]) if is_given(context, "engine") else started_engine(text)
+    given["engine"] = context.params["engine"] = engine.name
     reading = read_flags(the_command(text, engine.commands, service).words, engine)
-    context.params |= {"model": reading.model, "max_model_len": reading.settings.get("max_model_len")}
+    context.params |= {"model": reading.model, "max_model_len": reading.settings.get(engine.bounds[2])}
     said = any(given[name] is not None for name in SERVES) or is_given(context, "arrival")
     if not said:
         context.params["rate"] = 1.0  # of requests whose rate is chosen later

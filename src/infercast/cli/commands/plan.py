@@ -23,7 +23,7 @@ from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
 from infercast.forecast.plan.axes import AXES, Axis, setting_axis
 from infercast.forecast.plan.objectives import OBJECTIVES
-from infercast.forecast.plan.question import ENGINE_SETTINGS, Question
+from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.search import plan
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK
@@ -127,7 +127,7 @@ def command(
         budget=budget,
         quantizations=_formats(model, "--quantization", quantization),
         kv_cache_dtypes=_caches(model, kv_cache_dtype),
-        settings=ENGINE_SETTINGS if not vary else ((),),
+        settings=None if not vary else ((),),
         max_model_len=max_model_len,
         disaggregate=disaggregate,
         objective=objective,

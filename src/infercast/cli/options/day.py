@@ -10,7 +10,7 @@ import typer
 
 from infercast import Deployment
 from infercast.cli.options import workload as served
-from infercast.cli.options.engine import is_given
+from infercast.cli.options.engine import is_given, longest_asked
 from infercast.cli.options.shared import of_workload
 from infercast.errors import InputError
 from infercast.forecast.day.outcome import Goal
@@ -103,7 +103,7 @@ def day_of(context: typer.Context) -> Traffic:
     """The day that the options of a command ask for; all requests are within the model's length."""
     given = context.params
     check_too_long(given["too_long"])
-    longest = given.get("max_model_len") or load_model(given["model"]).max_positions
+    longest = longest_asked(context) or load_model(given["model"]).max_positions
     trace, rate = given["trace"], given["rate"]
     if trace is None and rate is None:
         raise InputError("say what comes over the day: --trace FILE, or --rate R with --day-profile")

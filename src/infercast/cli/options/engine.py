@@ -76,12 +76,25 @@ def settings_of(context: typer.Context, **fixed: Any) -> Settings:
     known = {name for each in engines().values() for name in each.flags.options} - {"engine"}
     given = {name: context.params[name] for name in known & {*context.params} if is_given(context, name)}
     if strange := sorted({*given} - engine.flags.options):
-        raise InputError(f"--{strange[0].replace('_', '-')} is no option of {engine.title}; leave it out")
+        flag = strange[0].replace("_", "-")
+        own = engine.flags.called.get(flag)
+        raise InputError(f"--{flag} is no option of {engine.title}; {f'use --{own}' if own else 'leave it out'}")
     for text in context.params.get("setting") or ():
         name, _, value = text.partition("=")
         given[name] = read_setting(engine.setting_types, name, value)
     settings: Settings = engine.settings(given | fixed, note)
     return settings
+
+
+def longest_asked(context: typer.Context) -> int | None:
+    """Tokens of the longest sequence that the engine is told to serve, under whatever name it has for that."""
+    for text in context.params.get("setting") or ():
+        engine = engine_named(context.params["engine"])
+        name, _, value = text.partition("=")
+        if name == engine.bounds[2]:
+            return int(read_setting(engine.setting_types, name, value))
+    asked: int | None = context.params.get("max_model_len")
+    return asked
 
 
 def is_given(context: typer.Context, name: str) -> bool:

@@ -40,6 +40,7 @@ class Served:
     num_requests: served.NumRequests = None
     input_len: served.InputLen = served.INPUT_LEN
     output_len: served.OutputLen = served.OUTPUT_LEN
+    declared_output_len: served.DeclaredOutputLen = None
     prefix_len: served.PrefixLen = 0
     prefix_groups: served.PrefixGroups = 1
     trace: served.Trace = None

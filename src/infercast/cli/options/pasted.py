@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 
 from infercast.engines.engine import Flags
-from infercast.engines.registry import DEFAULT_ENGINE, engines
-from infercast.errors import InputError
+from infercast.engines.registry import AnyEngine, engine_named, engines
+from infercast.errors import InputError, UnknownNameError
 
 
 def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -18,7 +18,7 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
 
     As to the engines ``--max_num_seqs`` is ``--max-num-seqs``.
     """
-    flags = _flags(arguments)
+    engine = _engine(arguments)
     kept: list[str] = []
     left_out: list[str] = []
     words = deque(arguments)
@@ -29,31 +29,65 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
             continue
         flag, equals, value = word.partition("=")
         name = flag[2:].replace("_", "-")
-        name = flags.other_names.get(name, name)
-        if name in flags.not_modelled:
-            raise InputError(f"--{name} is not modelled: {flags.not_modelled[name]}; leave it out to forecast without")
-        if name.removeprefix("no-") in flags.switches or name in flags.values:
-            left_out.append(f"--{name}")
-            if name in flags.values and not equals and words:
-                words.popleft()
-        elif name in flags.settings:
-            given = value if equals else words.popleft() if words else ""
-            kept += ["--setting", f"{flags.settings[name]}={given}"]
-        elif name in flags.lists and not equals:
-            numbers = []
-            while words and words[0].replace(",", "").isdigit():
-                numbers.append(words.popleft())
-            kept += [f"--{name}", ",".join(numbers)]
-        else:
-            kept.append(f"--{name}{equals}{value}")
+        if not _leave_out(name, bool(equals), words, engine.flags, left_out):
+            kept += _kept(name, value if equals else None, words, engine)
     return kept, left_out
 
 
-def _flags(arguments: list[str]) -> Flags:
-    """Those of the engine that the words name; of one that nobody knows, the command will tell."""
+def _leave_out(name: str, has_value: bool, words: deque[str], flags: Flags, left_out: list[str]) -> bool:
+    """Whether a flag changes nothing; the word behind it goes with it."""
+    if name.removeprefix("no-") not in flags.switches and name not in flags.values:
+        return False
+    left_out.append(f"--{name}")
+    if name in flags.values and not has_value and words:
+        words.popleft()
+    return True
+
+
+def _kept(name: str, value: str | None, words: deque[str], engine: AnyEngine) -> list[str]:
+    """A flag that counts, as an option of ours or as a setting of the engine."""
+    flags = engine.flags
+    if name in flags.not_modelled:
+        raise InputError(f"--{name} is not modelled: {flags.not_modelled[name]}; leave it out to forecast without")
+    setting = flags.settings.get(name)
+    name = flags.other_names.get(name, name)
+    if value is None and (setting or name) in _lists(flags):
+        numbers = []
+        while words and words[0].replace(",", "").isdigit():
+            numbers.append(words.popleft())
+        value = ",".join(numbers)
+        if setting is None:
+            return [f"--{name}", value]
+    if setting is not None:
+        if value is None:
+            value = "on" if engine.setting_types.get(setting) is bool else words.popleft() if words else ""
+        return ["--setting", f"{setting}={value}"]
+    _refuse_foreign(name, engine)
+    return [f"--{name}" if value is None else f"--{name}={value}"]
+
+
+def _lists(flags: Flags) -> set[str]:
+    """Names of options, or of settings, that take several values."""
+    return {flags.settings.get(name, name) for name in flags.lists}
+
+
+def _refuse_foreign(name: str, engine: AnyEngine) -> None:
+    """Say whose flag it is that another engine has and this one has not."""
+    for other in engines().values():
+        if other.family != engine.family and name in other.flags.settings:
+            own = engine.flags.called.get(name)
+            called = f"{engine.title} calls it --{own}" if own else f"{engine.title} has no such flag"
+            raise InputError(f"--{name} is a flag of {other.title}: add --engine {other.family}; {called}")
+
+
+def _engine(arguments: list[str]) -> AnyEngine:
+    """The one that the words name; of one that nobody knows, the command will tell."""
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
-    named, known = DEFAULT_ENGINE, engines()
+    named = None
     for word, after in pairs:
         if word == "--engine" or word.startswith("--engine="):
             named = word.partition("=")[2] or after
-    return known.get(named, known[DEFAULT_ENGINE]).flags
+    try:  # several may be named with commas between them: flags are then those of the first
+        return engine_named(named and named.partition(",")[0])
+    except (InputError, UnknownNameError):
+        return engine_named()

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from infercast.cli.options.counts import human_readable_int
-from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
+from infercast.engines.registry import DEFAULT_ENGINE, engine_named, known_releases
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
 from infercast.predict.artifact.artifact import load_artifact
@@ -129,10 +129,9 @@ MaxModelLen = Annotated[
 MemoryUtilization = Annotated[
     float, of_engine("--gpu-memory-utilization", metavar="X", help="Share of GPU memory the engine takes.")
 ]
-_KNOWN = [name if each.note else f"{name} (measured)" for name, each in engines().items()]
 EngineName = Annotated[
     str,
-    of_engine("--engine", metavar="NAME", help=f"{' or '.join(_KNOWN)}."),
+    of_engine("--engine", metavar="NAME", help=f"With its version or without, for the newest: {known_releases()}."),
 ]
 BlockSize = Annotated[
     int | None, of_count("--block-size", help="Tokens in a KV block; default: 16, or what MLA's kernels need.")

@@ -9,13 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from infercast.cli.options.engine import is_given
+from infercast.cli.options.engine import is_given, longest_asked
 from infercast.cli.options.shared import of_workload
+from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
 from infercast.serve.workload.lengths import LengthDistribution, parse_lengths
 from infercast.serve.workload.request import Workload
-from infercast.serve.workload.synthetic import scaled, synthetic_workload
+from infercast.serve.workload.synthetic import declaring, scaled, synthetic_workload
 from infercast.serve.workload.too_long import check_too_long, refuse_too_long, truncated, without_too_long
 
 INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
@@ -50,6 +51,13 @@ InputLen = Annotated[
     str, of_length("--input-len", help="Prompt tokens: 512, uniform:MIN:MAX, lognormal:MEAN:SIGMA[:MIN:MAX].")
 ]
 OutputLen = Annotated[str, of_length("--output-len", help="Output tokens, in the same forms.")]
+DeclaredOutputLen = Annotated[
+    int | None,
+    of_number(
+        "--declared-output-len",
+        help="Longest answer that clients ask for (max_tokens), for engines that keep room for it; default: the answer.",
+    ),
+]
 PrefixLen = Annotated[int, of_number("--prefix-len", help="Tokens that prompts share at their start.")]
 PrefixGroups = Annotated[int, of_number("--prefix-groups", help="Number of different shared starts.")]
 Trace = Annotated[
@@ -77,16 +85,31 @@ def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> W
         raise InputError(f"--num-requests must be at least 1, not {num_requests}")
     check_too_long(too_long)
     refuse_idle_options(context, SYNTHETIC if trace is not None else ("rate_scale",), trace is not None)
-    longest = given.get("max_model_len")
+    longest = longest_asked(context)
     if longest is not None and longest < 1:
         raise InputError(f"max_model_len must be at least 1, not {longest}")
     longest = longest or load_model(given["model"]).max_positions
     replays = trace is not None
     workload = replayed(Path(trace), given, longest) if replays else _synthetic(given, default_count, longest)
     if too_long == "truncate":
-        return truncated(workload, longest)
-    refuse_too_long(workload, longest)
-    return workload
+        workload = truncated(workload, longest)
+    else:
+        refuse_too_long(workload, longest)
+    declared = given.get("declared_output_len")
+    return workload if declared is None else declaring(workload, _promised(context, declared))
+
+
+def _promised(context: typer.Context, tokens: int) -> int:
+    """The declared length, if any engine that was asked for looks at it."""
+    named = context.params.get("engine", DEFAULT_ENGINE)
+    names = [named] if isinstance(named, str) else [part for each in named for part in each.split(",")]
+    asked = [engine_named(name.strip()) for name in names]
+    if not any(each.keeps_promises for each in asked):
+        raise InputError(
+            f"--declared-output-len changes nothing for {asked[0].title}, which keeps no room for answers to come; "
+            "leave it out"
+        )
+    return tokens
 
 
 def replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from infercast.bundled import read_data
 from infercast.engines.engine import Commands, Engine, Names
+from infercast.engines.sharing import shared_seconds
 from infercast.engines.vllm.block_size import default_block_size
 from infercast.engines.vllm.expert_defaults import EXPERT_LAUNCHES
 from infercast.engines.vllm.expert_padding import expert_multiples
-from infercast.engines.vllm.flags import FLAGS, settings_of
+from infercast.engines.vllm.flags import flags_of, settings_of
 from infercast.engines.vllm.graphs import Graphs
 from infercast.engines.vllm.host import VllmHost, VllmHostModel
 from infercast.engines.vllm.kv import hybrid_block_size
 from infercast.engines.vllm.launches import launch_work
+from infercast.engines.vllm.measured import measured_setup, profiled_step
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory
+from infercast.engines.vllm.new_kernels import is_new
 from infercast.engines.vllm.replica import vllm_replica
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
-from infercast.engines.vllm.sharing import shared_seconds
 from infercast.engines.vllm.sparse import choose_sparse_kernels
-from infercast.engines.vllm.states import ALIGN, States, check_aligned
+from infercast.engines.vllm.states import ALIGN, States, check_aligned, runs_v2
 from infercast.engines.vllm.versions import ENGINES, MEASURED
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -31,6 +34,14 @@ OLDEST = (7, 0)
 """Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta."""
 FUSING_KERNELS = ("hopper", "blackwell")
 """Where FlashInfer has a kernel for all-reduces that carry a norm, which vLLM then uses."""
+TRIED = (
+    (),
+    (("max_num_batched_tokens", 2048),),
+    (("max_num_batched_tokens", 16384),),
+    (("max_num_seqs", 128),),
+    (("enable_chunked_prefill", False),),
+)
+"""What a plan tries: the engine's own choice, smaller and larger steps, fewer sequences, whole prompts."""
 BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
 
@@ -74,10 +85,13 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
     return Engine(
         name=name,
         title="vLLM",
-        note="" if name == MEASURED else "rules by its source, costs not measured",
+        note="" if name == MEASURED else f"rules by its source, costs as measured on {MEASURED.partition('@')[2]}",
+        is_measured=name == MEASURED,
+        is_new_kernel=partial(is_new, ENGINES[name]),
+        has_new_runner=lambda model: runs_v2(model, ENGINES[name]) and not runs_v2(model, ENGINES[MEASURED]),
         load_balancer="vllm",
         names=Names(**read_data("engines/vllm/names.toml")),
-        flags=FLAGS,
+        flags=flags_of(name),
         commands=Commands(**read_data("engines/vllm/commands.toml")),
         settings_type=EngineSettings,
         settings_from=settings_of,
@@ -86,6 +100,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         describe=_describe,
         resolve=_resolve,
         check_gpu=check_gpu,
+        tried=TRIED,
         fuses_norms=lambda _, gpu: gpu.kernels in FUSING_KERNELS,
         choose_kernels=choose_sparse_kernels,
         expert_multiples=expert_multiples,
@@ -98,6 +113,8 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         host_model=lambda host, *what: VllmHostModel(host, launch_work(*what)),
         replica=vllm_replica,
         shared_seconds=shared_seconds,
+        measured_setup=measured_setup,
+        profiled_step=profiled_step,
     )
 
 

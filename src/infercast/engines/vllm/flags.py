@@ -9,15 +9,35 @@ from typing import Any
 
 from infercast.bundled import read_data
 from infercast.engines.engine import Flags, Tell
+from infercast.engines.release import numbers
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError, UnknownNameError
 
 POLICIES = ("fcfs", "priority")
 GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 """What a forecast takes from ``--compilation-config``."""
+QUEUES = ("max_num_queued_reqs", "max_num_queued_tokens")
+"""Limits beyond which a server refuses requests."""
 READ = frozenset({"compilation_config", "scheduling_policy", "decode_context_parallel_size"})
 """Flags that are no settings themselves but say something of them."""
-FLAGS = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **read_data("engines/vllm/flags.toml"))
+_DATA = read_data("engines/vllm/flags.toml")
+_CHANGED: dict[str, dict[str, str]] = _DATA.pop("changed")
+
+
+def flags_of(engine: str) -> Flags:
+    """The flags of a release; those that it does not have yet, or no more, are refused with the release that has."""
+    version = numbers(engine.partition("@")[2])
+    absent = {}
+    for name, change in _CHANGED.items():
+        if "since" in change and version < numbers(change["since"]):
+            absent[name] = f"it came with vLLM {change['since']}"
+        elif "until" in change and version >= numbers(change["until"]):
+            absent[name] = f"it went with vLLM {change['until']}"
+    flags = Flags(options=READ | {field.name for field in fields(EngineSettings)}, **_DATA)
+    return flags._replace(
+        settings={name: field for name, field in flags.settings.items() if name not in absent},
+        not_modelled={**flags.not_modelled, **absent},
+    )
 
 
 def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -29,6 +49,9 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         raise UnknownNameError("scheduling policy", policy, POLICIES)
     if policy == "priority":
         tell("--scheduling-policy priority serves as fcfs does: requests of a workload have no priorities")
+    for name in QUEUES:
+        if values.get(name) is not None:
+            tell(f"{name} {values[name]}: what the server answers with 503 beyond it is served all the same here")
     if isinstance(sizes := values.get("cudagraph_capture_sizes"), str):
         values["cudagraph_capture_sizes"] = _sizes(sizes)
     graphs = _graph_settings(text, tell) if (text := given.get("compilation_config")) else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.vllm.settings import ResolvedSettings
-from infercast.engines.vllm.states import States
+from infercast.engines.vllm.states import runs_v2
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import FirstCome, Replica
 from infercast.serve.conditions import LAUNCH_SPREAD
@@ -15,15 +15,14 @@ from infercast.serve.step import StepTimer
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
     """One replica of a deployment."""
     host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
-    model = deployment.model
-    is_v2 = version.runs_v2(model.architecture, has_experts=model.has_experts, has_states=States.of(model).kept)
+    is_v2 = runs_v2(deployment.model, version)
     first_uses = None
     if not warmed_up:
         largest_graph = max(settings.capture_sizes, default=0)
         first_uses = FirstUses(largest_graph, settings.max_num_batched_tokens, settings.max_num_seqs)
     policy = FirstCome(
         max_num_batched_tokens=settings.max_num_batched_tokens,
-        max_num_seqs=settings.max_num_seqs,
+        max_num_seqs=settings.most_running,
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         chunked_prefill=settings.enable_chunked_prefill,
         prompts_first=settings.prompts_first,
@@ -33,6 +32,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         spares_lone_prompts=version.spares_lone_prompts,
         settles=version.settles,
         opens_blocks=not version.needs_whole_blocks,
+        last_apart=version.parts_last,
     )
     return Replica(
         timer=timer,
@@ -40,7 +40,8 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         num_blocks=deployment.memory.request_blocks,
         kv_shape=deployment.memory.kv.shape.even,
         prefix_caching=settings.enable_prefix_caching,
-        sparse_windows=version.sparse_windows,
+        sparse_windows=settings.retention_interval is not None,
+        retained_every=settings.retention_interval or 0,
         steps_under_way=settings.steps_under_way(stages, v2_runner=is_v2),
         request_path_seconds=host.request_path,
         request_token_seconds=host.request_token,

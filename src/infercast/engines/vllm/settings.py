@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from infercast.engines.vllm.block_size import DATACENTER_BLACKWELL, UNIT, check_block_size
 from infercast.engines.vllm.graphs import MODES, capture_sizes
 from infercast.engines.vllm.states import NONE, StateBlocks, States
-from infercast.engines.vllm.versions import MEASURED, EngineVersion, engine_version
+from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.units import GIB
@@ -19,12 +19,14 @@ LARGEST_GPU_BYTES = 160 * GIB
 
 LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
+DENSE = "none"
+"""A retention interval that keeps everything findable."""
 LARGEST_CAPTURE = 1_000_000
 """No engine records graphs for larger steps."""
 
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
-    "max_cudagraph_capture_size", "mamba_block_size",
+    "max_cudagraph_capture_size", "mamba_block_size", "max_num_active_seqs",
 )  # fmt: skip
 
 
@@ -52,7 +54,15 @@ class EngineSettings:
     """Tokens whose multiples a block has where a state is written at the end of each."""
     prompts_first: bool = False
     """Steps of prompts alone before any decoding, as vLLM did before its V1 engine."""
-    engine: str = MEASURED
+    max_num_active_seqs: int | None = None
+    """Sequences that run at the same time, where these are fewer than graphs and buffers are made for."""
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    """Beyond these the server refuses requests, which is not simulated."""
+    prefix_cache_retention_interval: str | None = None
+    """Windows and states are kept before every multiple of so many tokens; 0: only where they are known to be of use,
+    ``none``: everywhere."""
+    engine: str = NEWEST
     """The engine and its version, whose rules and defaults hold."""
 
 
@@ -77,6 +87,19 @@ class ResolvedSettings(EngineSettings):
     def state_blocks(self) -> StateBlocks:
         """How states of recurrent layers are cached."""
         return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0)
+
+    @property
+    def most_running(self) -> int:
+        """Sequences that run at the same time."""
+        return min(self.max_num_seqs, self.max_num_active_seqs or self.max_num_seqs)
+
+    @property
+    def retention_interval(self) -> int | None:
+        """Tokens between places where windows and states are kept; 0: only where of use, None: everywhere."""
+        asked = self.prefix_cache_retention_interval
+        if asked is None:
+            return 0 if self.version.sparse_windows else None
+        return None if asked == DENSE else int(asked)
 
     @property
     def capture_sizes(self) -> tuple[int, ...]:
@@ -181,7 +204,29 @@ def _check(settings: EngineSettings, max_positions: int) -> None:
         raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
     if settings.long_prefill_token_threshold < 0:
         raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
+    _check_new(settings)
     if settings.max_model_len is not None and settings.max_model_len > max_positions:
         raise InputError(
             f"max_model_len {settings.max_model_len} is above the {max_positions} positions the model was made for"
         )
+
+
+def _check_new(settings: EngineSettings) -> None:
+    """Knobs that older releases do not have."""
+    version, interval = engine_version(settings.engine), settings.prefix_cache_retention_interval
+    if settings.max_num_active_seqs is not None:
+        if not version.limits_active:
+            raise InputError(f"max_num_active_seqs is no setting of {settings.engine}: it came with vllm@0.31")
+        if settings.max_num_seqs is not None and settings.max_num_active_seqs > settings.max_num_seqs:
+            raise InputError(
+                f"max_num_active_seqs {settings.max_num_active_seqs} is above max_num_seqs {settings.max_num_seqs}"
+            )
+    for name in ("max_num_queued_reqs", "max_num_queued_tokens"):
+        if getattr(settings, name) is not None and not version.limits_queues:
+            raise InputError(f"{name} is no setting of {settings.engine}: it came with vllm@0.29")
+    if interval is None:
+        return
+    if not version.sparse_windows:
+        raise InputError(f"prefix_cache_retention_interval is no setting of {settings.engine}: it came with vllm@0.29")
+    if interval != DENSE and not interval.isdigit():
+        raise InputError(f"prefix_cache_retention_interval must be {DENSE} or a number of tokens, not {interval!r}")

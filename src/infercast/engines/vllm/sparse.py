@@ -14,6 +14,7 @@ from dataclasses import replace
 from infercast.engines.vllm.block_size import DATACENTER_BLACKWELL
 from infercast.errors import InputError
 from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import CompressedAttention, Mixer, SparseLatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.ops.dtypes import PACKED_LATENT
@@ -23,7 +24,7 @@ OTHER_BLACKWELL = ("blackwell-rtx",)
 PADDED_HEADS, BLACKWELL_HEADS, FEW_HEADS = 64, 128, 16
 
 
-def choose_sparse_kernels(model: ModelConfig, gpu: Gpu) -> ModelConfig:
+def choose_sparse_kernels(model: ModelConfig, gpu: Gpu, _: ParallelLayout) -> ModelConfig:
     """The model with the cache format and the padding of the kernels that this GPU runs for sparse attention."""
     kinds = {type(stack.mixer) for stack in model.stacks}
     if not kinds & {SparseLatentAttention, CompressedAttention}:

@@ -74,6 +74,11 @@ class States(NamedTuple):
         return ALL if can_write and asked != ALIGN else ALIGN
 
 
+def runs_v2(model: ModelConfig, version: EngineVersion) -> bool:
+    """Whether a release runs a model by the V2 model runner."""
+    return version.runs_v2(model.architecture, has_experts=model.has_experts, has_states=States.of(model).kept)
+
+
 def check_aligned(block_size: int, max_num_batched_tokens: int, threshold: int, *, chunked_prefill: bool) -> None:
     """Refuse what states at the end of blocks cannot be had with: a step has to be able to end with a block."""
     why = "prefix caching of recurrent layers"

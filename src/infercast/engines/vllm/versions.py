@@ -1,59 +1,90 @@
-"""What differs between the releases of vLLM a forecast can be asked for; ``releases.toml`` has one table for each.
+"""What differs between the releases of vLLM a forecast can be asked for; ``releases.toml`` has what changed and when.
 
 All of it is read from the sources of the released packages; costs were measured on vLLM 0.25. What a version changes in
-costs and is not known here (host costs of the V2 runner with experts, graph memory, new kernels) is in docs/engine.md.
+costs and is not known here (host costs of the V2 runner with experts, new kernels) is in docs/engine.md.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
+from infercast.engines.release import nearest_version, numbers
 from infercast.errors import UnknownNameError
-
-V2_EXPERTS = ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM", "GraniteMoeForCausalLM")
-"""Architectures with experts that vLLM 0.25 runs with its V2 model runner, like all without experts."""
 
 
 class EngineVersion(NamedTuple):
-    """One release and its rules."""
+    """The rules of one release. Defaults are those of the oldest one; whatever changed later is a fact of the file."""
 
-    spares_lone_prompts: bool
+    spares_lone_prompts: bool = False
     """``long_prefill_token_threshold`` does not hold for a request that is alone."""
-    settles: bool
+    settles: bool = False
     """Windows move on by processed tokens, not by planned ones, and a request needs room for what is under way."""
-    sparse_windows: bool
+    sparse_windows: bool = False
     """Layers with windows keep blocks findable only before a prompt's end and where two prompts were seen to part."""
-    captures_max_num_seqs: bool
+    captures_max_num_seqs: bool = False
     """A graph is recorded for exactly ``max_num_seqs`` tokens, whatever the grid of sizes."""
-    large_graphs: bool
+    large_graphs: bool = False
     """Graphs go up to 1,024 tokens on datacentre Blackwell, not 512."""
-    largest_step: int
+    largest_step: int = 8192
     """Default tokens a step of a server on GPUs of 160 GiB and more."""
-    caches_states: bool
+    caches_states: bool = False
     """Prefixes are cached by default where layers keep states, too."""
-    writes_every_state: bool
+    writes_every_state: bool = True
     """Some models' kernels write a state at the end of every block (``mamba_cache_mode`` of ``all``)."""
-    needs_whole_blocks: bool
+    needs_whole_blocks: bool = True
     """Where states are kept at the end of steps that end with a block, a step has to have room for one."""
-    latent_unit: int
+    parts_last: bool = False
+    """There, the last token of a prompt that ends with a block is in a step after it."""
+    latent_unit: int = 16
     """Tokens whose multiple a block of latent attention has beside states."""
-    v2_for_all: bool
-    """Every model runs the V2 model runner, whose pipelines plan before results are known."""
+    v2_for_all: bool = False
+    """Every model runs the V2 model runner, whose pipelines plan before results are known ..."""
+    v2_experts: tuple[str, ...] = ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM", "GraniteMoeForCausalLM")
+    """... before that models without experts and states, and these architectures with experts."""
+    reserves_graphs: bool = False
+    """The V2 model runner, too, sets the memory of CUDA graphs aside before it counts KV blocks."""
+    partial_prefills: bool = True
+    """There are flags that bound how many prompts are computed in chunks at the same time."""
+    limits_active: bool = False
+    """There is ``max_num_active_seqs``: fewer sequences run than graphs and buffers are made for."""
+    limits_queues: bool = False
+    """There are limits on requests and tokens that wait, beyond which the server answers 503."""
+    flashinfer_all_reduce: bool = False
+    """FlashInfer's all-reduce runs where a table has sizes for it."""
+    prefers_humming: bool = False
+    """Humming's kernels stand before Marlin's on Hopper."""
 
     def runs_v2(self, architecture: str, *, has_experts: bool, has_states: bool = False) -> bool:
         """Whether a model runs the V2 model runner."""
-        return self.v2_for_all or (not has_states and (not has_experts or architecture in V2_EXPERTS))
+        return self.v2_for_all or (not has_states and (not has_experts or architecture in self.v2_experts))
 
 
-MEASURED = "vllm@0.25"
+_DATA = read_data("engines/vllm/releases.toml")
+MEASURED = f"vllm@{_DATA['measured']}"
 """The release whose costs were measured."""
+NEWEST = f"vllm@{_DATA['releases'][-1]}"
+"""The newest one whose rules are known, which is the default."""
 
-ENGINES = {name: EngineVersion(**rules) for name, rules in read_data("engines/vllm/releases.toml").items()}
+
+def rules_of(version: str) -> EngineVersion:
+    """The rules that hold in a release."""
+    rules: dict[str, Any] = {}
+    for fact in sorted(_DATA["facts"], key=lambda each: numbers(each["since"])):
+        if numbers(fact["since"]) <= numbers(version):
+            value = fact["value"]
+            rules[fact["rule"]] = tuple(value) if isinstance(value, list) else value
+    return EngineVersion(**rules)
 
 
+ENGINES = {f"vllm@{version}": rules_of(version) for version in _DATA["releases"]}
+
+
+@cache
 def engine_version(engine: str) -> EngineVersion:
-    """The rules of an engine by its name and version."""
-    if engine not in ENGINES:
+    """The rules of an engine by its name and version; those of the nearest release where it is none of ours."""
+    nearest = nearest_version(engine, ENGINES)
+    if nearest is None:
         raise UnknownNameError("engine", engine, ENGINES)
-    return ENGINES[engine]
+    return ENGINES[nearest]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from infercast.forecast.command.point import Point
@@ -15,6 +16,15 @@ UTILIZATION = 0.95
 PIECES = (1024, 4096)
 """Most tokens of one prompt in a step, where it is not limited."""
 BLOCKS = (16, 32, 64)
+EITHER = ("enable_prefix_caching", "disable_radix_cache", "enable_mixed_chunk")
+"""Switches of engines that may help in either position."""
+ONE_WAY = {
+    "enable_chunked_prefill": True, "async_scheduling": True, "disable_overlap_schedule": False,
+    "enforce_eager": False, "disable_cuda_graph": False,
+}  # fmt: skip
+"""Switches that help in one position."""
+WITHOUT_GRAPHS = ("enforce_eager", "disable_cuda_graph")
+CHOICES: dict[str, tuple[Any, ...]] = {"schedule_policy": ("fcfs", "lpm"), "schedule_conservativeness": (0.3, 1.0)}
 NARROW = ("fp8", "int4")
 """Formats of weights to try; the second needs a checkpoint of its own."""
 
@@ -37,11 +47,13 @@ class Change(NamedTuple):
 def changes_around(point: Point, fit: Fit) -> Iterator[Change]:
     """Every change to try; some of them the engine will refuse."""
     settings = fit.settings
-    yield from _sizes("max_num_batched_tokens", settings.max_num_batched_tokens, STEPS)
-    yield from _sizes("max_num_seqs", settings.max_num_seqs, (8, 4096))
+    tokens, sequences, _ = point.engine.bounds
+    yield from _sizes(tokens, settings.max_num_batched_tokens, STEPS)
+    yield from _sizes(sequences, settings.max_num_seqs, (8, 4096))
     yield from _scheduling(point, fit)
     yield from _formats(point, fit)
-    yield from _layouts(fit)
+    if point.engine.shares_copies or fit.layout.sharing == 1:  # groups of one server are left as they are
+        yield from _layouts(point, fit)
 
 
 def _sizes(name: str, now: int, limits: tuple[int, int]) -> Iterator[Change]:
@@ -57,19 +69,14 @@ def _scheduling(point: Point, fit: Fit) -> Iterator[Change]:
     def now(name: str) -> Any:
         return getattr(fit.settings, name, None)
 
-    def switch(name: str, value: bool) -> Change:
-        return Change(name, {name: value}, f"{name} {'on' if value else 'off'}")
-
     if now("gpu_memory_utilization") is not None and now("gpu_memory_utilization") < UTILIZATION:
         name = "gpu_memory_utilization"
         yield Change(name, {name: UTILIZATION}, f"{name} {UTILIZATION}")
-    if now("enable_prefix_caching") is not None:
-        yield switch("enable_prefix_caching", not now("enable_prefix_caching"))
-    for name in ("enable_chunked_prefill", "async_scheduling"):
-        if now(name) is False:
-            yield switch(name, True)
-    if now("enforce_eager"):
-        yield switch("enforce_eager", False)._replace(kernels=True)
+    yield from _switches(fit)
+    for name, choices in CHOICES.items():
+        for value in choices if now(name) is not None else ():
+            if value != now(name):
+                yield Change(name, {name: value}, f"{name} {value}")
     name = "long_prefill_token_threshold"
     if now(name) is not None:
         for value in (0,) if now(name) else PIECES:
@@ -78,6 +85,20 @@ def _scheduling(point: Point, fit: Fit) -> Iterator[Change]:
         for value in BLOCKS:
             if value != now("block_size"):
                 yield Change("block_size", {"block_size": value}, f"block_size {value}")
+
+
+def _switches(fit: Fit) -> Iterator[Change]:
+    """Those of the engine that may be better the other way round."""
+
+    def switch(name: str, value: bool) -> Change:
+        return Change(name, {name: value}, f"{name} {'on' if value else 'off'}", kernels=name in WITHOUT_GRAPHS)
+
+    for name in EITHER:
+        if (now := getattr(fit.settings, name, None)) is not None:
+            yield switch(name, not now)
+    for name, better in ONE_WAY.items():
+        if getattr(fit.settings, name, None) is (not better):
+            yield switch(name, better)
 
 
 def _formats(point: Point, fit: Fit) -> Iterator[Change]:
@@ -93,7 +114,7 @@ def _formats(point: Point, fit: Fit) -> Iterator[Change]:
             yield Change(name, {name: value}, f"{name} {value}", kernels=True, answers=True)
 
 
-def _layouts(fit: Fit) -> Iterator[Change]:
+def _layouts(point: Point, fit: Fit) -> Iterator[Change]:
     """Other layouts on the same GPUs, then half and twice as many."""
     layout = fit.layout
     tensor, data, pipeline = layout.tensor, layout.data, layout.pipeline
@@ -112,6 +133,7 @@ def _layouts(fit: Fit) -> Iterator[Change]:
         label = ", ".join(f"{name} {value}" for name, value in values.items())
         yield Change("layout", values, label, kernels=t in values or p in values, gpus=gpus)
     if fit.model.has_experts and layout.tensor * layout.data > 1:
-        name = "enable_expert_parallel"
-        label = f"{name} {'off' if layout.experts else 'on'}"
-        yield Change(name, {name: None if layout.experts else True}, label, kernels=True)
+        spread = point.engine.sizes_for(replace(layout, experts=True))
+        for name in [name for name in spread if name not in (t, d, p)]:
+            label = f"{name} {'off' if layout.experts else 'on' if spread[name] is True else spread[name]}"
+            yield Change(name, {name: None if layout.experts else spread[name]}, label, kernels=True)

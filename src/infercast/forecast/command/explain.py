@@ -14,7 +14,7 @@ from infercast.forecast.command.advice import Advised, advise
 from infercast.forecast.command.changes import Change
 from infercast.forecast.command.flags import Reading, read_flags
 from infercast.forecast.command.meaning import Meaning, explain_flags
-from infercast.forecast.command.pasted import Pasted, the_command
+from infercast.forecast.command.pasted import Pasted, started_engine, the_command
 from infercast.forecast.command.point import Point, Timers
 from infercast.forecast.command.starting import changes_that_fit
 from infercast.forecast.command.trials import Load
@@ -97,9 +97,10 @@ def explain_command(
 
     Without a ``workload``, requests ``like`` these random ones (or the usual ones) come at a light and at a heavy rate.
     What is promised (``slo``) is held against the forecast, and advice is ranked by its headroom. Of several commands
-    in a text, ``service`` names one. ``given`` goes to `deploy` as it is.
+    in a text, ``service`` names one. ``engine`` is the one that the text starts unless a release of it is named.
+    ``given`` goes to `deploy` as it is.
     """
-    chosen = engine_named(engine)
+    chosen = started_engine(text) if engine is None else engine_named(engine)
     pasted = the_command(text, chosen.commands, service)
     reading = read_flags(pasted.words, chosen)
     kernels = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
@@ -168,21 +169,22 @@ def light_and_heavy(like: Workload, capacity: float, slo: Slo | None = None) -> 
 def command_line(reading: Reading, engine: AnyEngine, changes: dict[str, Any] | None = None) -> str:
     """The command that starts the engine, with other values of some flags."""
     left = dict(changes or {})
+    negates = engine.commands.negates
     words = [*engine.commands.serve, reading.model]
     for flag in reading.flags:
         if flag.field and flag.field in (changes or {}):
             if flag.field in left:
-                words += _words(flag.field, left.pop(flag.field))
+                words += _words(flag.field, left.pop(flag.field), negates=negates)
         else:
             words += [f"--{flag.name}", *([flag.text] if flag.text else [])]
     for field, value in left.items():
-        words += _words(field, value)
+        words += _words(field, value, negates=negates)
     return shlex.join(words)
 
 
-def _words(field: str, value: Any) -> list[str]:
+def _words(field: str, value: Any, *, negates: bool) -> list[str]:
     name = field.replace("_", "-")
-    if value is None:
+    if value is None or (value is False and not negates):
         return []
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]

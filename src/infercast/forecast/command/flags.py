@@ -88,7 +88,7 @@ def read_flags(words: Sequence[str], engine: AnyEngine) -> Reading:
             written, equals, value = written[:1], "=", written[1:]  # -O3
         name = engine.commands.short.get(written, written) if not word.startswith("--") else written
         name = name.replace("_", "-")
-        if name == "model":
+        if engine.flags.other_names.get(name, name) == "model":
             models[:0] = [value if equals else _next(rest)]
         else:
             flags.append(_flag(name, value if equals else None, rest, engine))
@@ -105,7 +105,7 @@ def _next(rest: deque[str]) -> str:
 def _flag(name: str, given: str | None, rest: deque[str], engine: AnyEngine) -> Flag:
     """One flag, with the words behind it that belong to it."""
     flags, types = engine.flags, _types(engine)
-    field, negated = flags.settings.get(name, name.replace("-", "_")), False
+    field, negated = _field(name, engine), False
     if field.startswith("no_") and types.get(field[3:]) is bool:
         field, negated = field[3:], True
     if types.get(field) is bool:
@@ -120,6 +120,13 @@ def _flag(name: str, given: str | None, rest: deque[str], engine: AnyEngine) -> 
     return _left_out(name, given if given is not None else _loose(rest), engine, types)
 
 
+def _field(name: str, engine: AnyEngine) -> str:
+    """The option or the setting that a flag is, under our name."""
+    flags = engine.flags
+    other = flags.other_names.get(name, name).replace("-", "_")
+    return flags.settings.get(name, other if other in OF_DEPLOY else name.replace("-", "_"))
+
+
 def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -> Flag:
     """A flag that changes a forecast and is not modelled, or one that nobody knows."""
     flags = engine.flags
@@ -129,14 +136,19 @@ def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -
     whole, dot, _ = name.partition(".")
     if dot and (whole in about or whole.replace("-", "_") in types):
         return Flag(name, text, NOT_MODELLED, f"one key of --{whole}; give it as JSON to have it read")
-    known = {each.replace("_", "-") for each in types} | {*flags.switches, *flags.values, *about, "model"}
+    known = (
+        {each.replace("_", "-") for each in types}
+        | {*flags.settings, *flags.other_names}
+        | {*flags.switches, *flags.values, *about, "model"}
+    )
     near = [f"--{each}" for each in near_names(name, sorted(known), most=3)]
     return Flag(name, text, UNKNOWN, f"did you mean {' or '.join(near)}?" if near else "no flag that is known")
 
 
 def _types(engine: AnyEngine) -> dict[str, type]:
     """Kinds of values of all flags that are read; what is no plain word is text."""
-    settings = {name: engine.setting_types.get(name, str) for name in engine.flags.options if name not in OURS_ALONE}
+    types = {name: str if kind is tuple else kind for name, kind in engine.setting_types.items()}
+    settings = {name: types.get(name, str) for name in engine.flags.options if name not in OURS_ALONE}
     return {**settings, **OF_DEPLOY, "decode_context_parallel_size": int}
 
 

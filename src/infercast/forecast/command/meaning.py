@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from infercast.engines.deployment import Deployment
+from infercast.engines.registry import engine_of
 from infercast.errors import InfercastError
 from infercast.forecast.command.flags import OF_DEPLOY, READ, Flag, Reading
 from infercast.forecast.command.point import Point
@@ -148,7 +149,7 @@ def _eager(flag: Flag, around: Around) -> str:
 
 
 def _graphs(_: Flag, around: Around) -> str:
-    sizes = getattr(around.fit.settings, "capture_sizes", ())
+    sizes = engine_of(around.fit.settings).graphs(around.fit.settings).sizes
     return f"{len(sizes)} CUDA graphs, up to {sizes[-1]:,} tokens" if sizes else "no CUDA graphs"
 
 
@@ -182,5 +183,36 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "cudagraph_capture_sizes": _graphs,
     "max_cudagraph_capture_size": _graphs,
     "scheduling_policy": lambda *_: "requests of a workload have no priorities",
+    "chunked_prefill_size": lambda flag, around: (
+        _step(flag, around) if flag.value > 0 else "a prompt is computed in one step, and decoding waits that long"
+    ),
+    "max_prefill_tokens": lambda flag, _: f"no prompt is added to a step that has {flag.value:,} tokens of them",
+    "max_running_requests": _sequences,
+    "context_length": _longest,
+    "mem_fraction_static": _memory,
+    "max_total_tokens": _memory,
+    "swa_full_tokens_ratio": _memory,
+    "page_size": lambda _, around: f"{around.fit.memory.num_blocks:,} pages",
+    "disable_radix_cache": _switch("every prompt is computed whole", "prompts that begin alike are computed once"),
+    "disable_overlap_schedule": _switch("the GPU waits while a step is planned", "a step is planned ahead"),
+    "enable_mixed_chunk": _switch("decoding goes on beside prompts", "decoding waits while prompts are computed"),
+    "schedule_policy": lambda flag, _: (
+        "requests with the longest cached prefix go first" if flag.value == "lpm" else "requests go in order of arrival"
+    ),
+    "schedule_conservativeness": lambda flag, _: (
+        f"at first a request starts if {format_percent(min(0.7 * flag.value, 1.0))} of all declared answers have room"
+    ),
+    "disable_cuda_graph": _eager,
+    "cuda_graph_max_bs": _graphs,
+    "cuda_graph_bs": _graphs,
+    "cuda_graph_max_bs_prefill": _graphs,
+    "cuda_graph_backend_prefill": _graphs,
+    "disable_prefill_cuda_graph": _graphs,
+    "disable_decode_cuda_graph": _graphs,
+    "enable_dp_attention": lambda _, around: (
+        f"{around.fit.layout.sharing} groups of GPUs with requests and a cache of their own share the experts"
+    ),
+    "ep_size": lambda _, around: f"experts are spread over {around.fit.layout.expert_gpus} GPUs",
+    "attention_backend": lambda *_: "kernels are estimated as those of the engine's own choice; pages follow it",
 }
 """A sentence for each flag that has one."""

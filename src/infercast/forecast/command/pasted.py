@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from infercast.engines.engine import Commands
+from infercast.engines.registry import ABSENT, FAMILIES, AnyEngine, engine_named, what_there_is
 from infercast.errors import InputError
 from infercast.forecast.command.shell import Line, docker_run, shell_lines
 from infercast.forecast.command.yaml_flow import Tree
@@ -43,6 +44,18 @@ def find_commands(text: str, commands: Commands) -> list[Pasted]:
     else:
         found = list(_in_shell(text, commands))
     return [replace(each, words=tuple(_replaced(word, each.environment) for word in each.words)) for each in found]
+
+
+def started_engine(text: str) -> AnyEngine:
+    """The engine that a text starts; where none is found, the default one, which says what can be pasted."""
+    for family in FAMILIES:
+        engine = engine_named(family)
+        if find_commands(text, engine.commands):
+            return engine
+    for title, words in ABSENT.items():
+        if any(re.search(rf"(^|[\s/]){re.escape(word)}\b", text) for word in words):
+            raise InputError(f"the command starts {title}, which is not modelled; {what_there_is()}")
+    return engine_named()
 
 
 def the_command(text: str, commands: Commands, service: str | None = None) -> Pasted:
@@ -112,10 +125,11 @@ def _in_line(line: Line, commands: Commands) -> Iterator[Pasted]:
 
 def _arguments(words: Sequence[str], image: str, commands: Commands) -> list[str] | None:
     """What follows the program that starts the engine; None where nothing here does."""
-    serve = list(commands.serve)
+    starts = [list(each) for each in (commands.serve, commands.other_serve) if each]
     for at, word in enumerate(words):
-        if [word.rsplit("/", 1)[-1], *words[at + 1 : at + len(serve)]] == serve:
-            return list(words[at + len(serve) :])
+        for serve in starts:
+            if [word.rsplit("/", 1)[-1], *words[at + 1 : at + len(serve)]] == serve:
+                return list(words[at + len(serve) :])
         if word == "-m" and words[at + 1 : at + 2] == [commands.module]:
             return list(words[at + 2 :])
         if word.rsplit("/", 1)[-1] in SHELLS and (script := _script(words[at + 1 :])) is not None:

@@ -32,7 +32,7 @@ def changes_that_fit(point: Point, fit: Fit) -> Iterator[Change]:
                 longest = point.changed(values).fit(fit.context).longest_sequence // 1024 * 1024
                 if USEFUL <= longest < fit.settings.max_model_len and not shorter_said:
                     shorter_said = True
-                    yield _change(values | {"max_model_len": longest}, weights, times)
+                    yield _change(values | {point.engine.bounds[2]: longest}, weights, times)
                 continue
             except InputError:  # a layout that the model does not allow
                 continue

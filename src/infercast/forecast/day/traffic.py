@@ -90,7 +90,9 @@ class Traffic:
             made = tuple(Request(*row) for row in rows)
         else:
             known = [self.requests[place] for place in chosen.tolist()]
-            made = tuple(Request(*row, each.prefix, each.answer) for row, each in zip(rows, known, strict=True))
+            made = tuple(
+                Request(*row, each.prefix, each.answer, each.declared) for row, each in zip(rows, known, strict=True)
+            )
         return Workload(made, rate=rate, description=f"{len(made):,} requests of the day")
 
 

@@ -39,6 +39,8 @@ class KernelCost:
     unit: str
     terms: dict[str, float]
     """What the estimate is made of, if it was asked for: seconds of each pipe, and what was learned on top."""
+    is_new: bool = False
+    """Whether the engine's release runs another kernel, which nobody measured: an older one stands in."""
 
     @property
     def seconds(self) -> float:
@@ -185,4 +187,5 @@ def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelC
     if call.beside:
         # Hidden whole, its interval is still as wide as it is.
         estimate = estimate.scaled(max(float(felt_seconds(call, seconds)) / (call.count * seconds), HIDDEN_SHARE))
-    return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms)
+    is_new = deployment.engine.is_new_kernel(op, gpu)
+    return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms, is_new)

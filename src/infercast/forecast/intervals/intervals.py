@@ -140,7 +140,7 @@ def forecast_intervals(forecast: Forecast) -> Intervals:
 def _jumps(system: System) -> bool:
     """Whether stretches of steps can be jumped over."""
     pool = system.pools[0]
-    plain = pool.replica.stages is None and not pool.replica.policy.prompts_first and not pool.engines.lockstep
+    plain = pool.replica.stages is None and pool.replica.policy.repeats and not pool.engines.lockstep
     return plain or system.wire is not None
 
 

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from infercast.engines.registry import engine_named
 from infercast.forecast.plan.axes import config_of, device_of
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.question import Question
@@ -116,7 +117,7 @@ def bounds_of(question: Question, unit: Candidate, lengths: Lengths) -> Bounds:
     token = work.flops / (layout.gpus * peak)
     if question.workload.rate is None:
         return Bounds(step, token, inf)
-    sequences = dict(unit.settings).get("max_num_seqs") or MOST_SEQUENCES
+    sequences = dict(unit.settings).get(engine_named(unit.engine).bounds[1]) or MOST_SEQUENCES
     tokens = float((lengths.new_inputs + lengths.outputs - 1).mean())
     by_flops = 1.0 / (token * tokens)
     steps = max(0.0, float(lengths.outputs.mean()) - 1.0) / (sequences * layout.data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.models.layout import ParallelLayout
 
 Settings = tuple[tuple[str, Any], ...]
@@ -67,18 +68,19 @@ class Candidate:
 
         The engine's own choices are left out. Of two pools, ask each of `pools`.
         """
-        layout, found = self.layout, dict[str, Any]()
-        sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
-        found |= {f"{name}-parallel-size": size for name, size in sizes.items() if size > 1}
-        if layout.experts:
-            found["enable-expert-parallel"] = True
+        engine = engine_named(self.engine)
+        commands, found = engine.commands, dict[str, Any]()
+        found |= {name.replace("_", "-"): value for name, value in engine.sizes_for(self.layout).items()}
         if self.quantization is not None:
             found["quantization"] = self.quantization
         if self.kv_cache_dtype != "auto":
-            found["kv-cache-dtype"] = self.kv_cache_dtype
+            found["kv-cache-dtype"] = commands.kv_cache_dtypes.get(self.kv_cache_dtype, self.kv_cache_dtype)
         for name, value in self.settings:
             flag = name.replace("_", "-")
-            found |= {f"no-{flag}": True} if value is False else {flag: value}
+            if value is not False:
+                found[flag] = value
+            elif commands.negates:
+                found[f"no-{flag}"] = True
         return found
 
     @property
@@ -90,12 +92,10 @@ class Candidate:
     def __str__(self) -> str:
         if self.prefill is not None:
             return f"prefill {self.prefill} + decode {replace(self, prefill=None)}"
-        settings = "".join(f", {name} {_word(value)}" for name, value in self.settings if name not in UNSAID)
-        return f"{self.replicas} x {self.layout} on {self.gpu} ({self.formats}{settings})"
-
-
-UNSAID = ("max_model_len",)
-"""Settings that all candidates of a question have in common."""
+        unsaid = engine_named(self.engine).bounds[2]  # which all candidates of a question have in common
+        settings = "".join(f", {name} {_word(value)}" for name, value in self.settings if name != unsaid)
+        by = "" if self.engine == DEFAULT_ENGINE else f" by {self.engine}"
+        return f"{self.replicas} x {self.layout} on {self.gpu}{by} ({self.formats}{settings})"
 
 
 def _word(value: Any) -> str:

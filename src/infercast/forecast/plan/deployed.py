@@ -15,7 +15,7 @@ from infercast.engines.deployment import Deployment
 from infercast.engines.registry import engine_named
 from infercast.engines.settings import changed
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.deploy import deploy
+from infercast.forecast.deploy import deploy, layout_arguments
 from infercast.forecast.plan.axes import device_of, model_of
 from infercast.forecast.plan.candidate import Candidate
 from infercast.predict.default import make_predictor
@@ -43,17 +43,15 @@ def _predictor(name: str, family: str) -> Predictor:
 @lru_cache(maxsize=4096)
 def deployed(site: Site, unit: Candidate) -> Deployment:
     """One replica; raises what `deploy` raises where it does not fit or would not start."""
-    engine, layout = engine_named(unit.engine), unit.layout
+    engine = engine_named(unit.engine)
+    sizes, settings = layout_arguments(engine, unit.layout)
     config = model_of(site.model, unit.quantization, unit.kv_cache_dtype, unit.engine)
     assert config is not None
     return deploy(
         config,
         device_of(unit.gpu, site.network),
-        engine.settings(dict(unit.settings)),
-        tensor_parallel_size=layout.tensor,
-        pipeline_parallel_size=layout.pipeline,
-        data_parallel_size=layout.data,
-        enable_expert_parallel=layout.experts,
+        engine.settings({**settings, **dict(unit.settings)}),
+        **sizes,
         pcie_topology=site.pcie_topology,
         api_server=site.api_server,
         predictor=_predictor(site.predictor, engine.family),
@@ -70,5 +68,6 @@ def rough_timer(site: Site, units: tuple[Candidate, ...]) -> KernelTimer:
     """One timer for units that differ in settings alone, with steps of up to `ROUGH_TOKENS` tokens."""
     found = [deployed(site, unit) for unit in units]
     sequences = max(each.settings.max_num_seqs for each in found)
-    bounds = {"max_num_seqs": sequences, "max_num_batched_tokens": max(ROUGH_TOKENS, sequences)}
+    tokens_name, sequences_name, _ = found[0].engine.bounds
+    bounds = {sequences_name: sequences, tokens_name: max(ROUGH_TOKENS, sequences)}
     return replace(found[0], settings=changed(found[0].settings, **bounds)).timer()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
+from infercast.engines.registry import engine_named
 from infercast.errors import InfercastError
 from infercast.forecast.plan.bounds import lengths_of
 from infercast.forecast.plan.candidate import Candidate
@@ -51,7 +52,7 @@ def _kinds(single: Sequence[Option]) -> dict[tuple[object, ...], list[Candidate]
     found: dict[tuple[object, ...], list[Candidate]] = {}
     for option in single:
         unit = option.candidate.unit
-        if set(dict(unit.settings)) == {"max_model_len"} and unit.layout.pipeline == 1:
+        if set(dict(unit.settings)) == {engine_named(unit.engine).bounds[2]} and unit.layout.pipeline == 1:
             units = found.setdefault((unit.engine, unit.quantization, unit.kv_cache_dtype), [])
             if unit not in units:
                 units.append(unit)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from infercast.engines.registry import engine_named
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.plan.axes import AXES, Axis, model_of
 from infercast.forecast.plan.candidate import Candidate, Settings
@@ -16,14 +17,6 @@ from infercast.forecast.system import DEFAULT_LINK
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
 
-ENGINE_SETTINGS: tuple[Settings, ...] = (
-    (),
-    (("max_num_batched_tokens", 2048),),
-    (("max_num_batched_tokens", 16384),),
-    (("max_num_seqs", 128),),
-    (("enable_chunked_prefill", False),),
-)
-"""What is tried of an engine's settings: its own choice, smaller and larger steps, fewer sequences, whole prompts."""
 USUAL_LENGTHS = 8192
 """Tokens that the longest allowed sequence has at least, where a model has as many positions."""
 
@@ -44,7 +37,8 @@ class Question:
     """Most money an hour."""
     quantizations: tuple[str | None, ...] = (None,)
     kv_cache_dtypes: tuple[str, ...] = ("auto",)
-    settings: tuple[Settings, ...] = ENGINE_SETTINGS
+    settings: tuple[Settings, ...] | None = None
+    """What is tried of settings; None: what each engine says of itself."""
     max_model_len: int | None = None
     """None: as long as the workload needs, rounded up to a power of two."""
     disaggregate: bool = False
@@ -106,7 +100,7 @@ class Question:
 
     @cached_property
     def model_len(self) -> int:
-        """The ``max_model_len`` of every candidate."""
+        """Tokens of the longest sequence that every candidate is told to serve."""
         config = model_of(self.model, None, "auto", self.engines[0])
         assert config is not None
         needed = max(USUAL_LENGTHS, 1 << (self.longest - 1).bit_length())
@@ -143,10 +137,11 @@ class Question:
 
     def units(self) -> Iterator[Candidate]:
         """One replica of every kind, all axes combined, those that share step times next to each other."""
-        found = [Candidate(engine="", gpu="").with_settings(max_model_len=self.model_len)]
+        found = [Candidate(engine="", gpu="")]
         for axis in self.axes:
             found = [axis.put(each, value) for each in found for value in axis.values(self, each)]
-        return iter(found)
+        for each in found:
+            yield each.with_settings(**{engine_named(each.engine).bounds[2]: self.model_len, **dict(each.settings)})
 
     def at_rate(self, factor: float) -> Question:
         """The same with requests that come so many times as fast."""

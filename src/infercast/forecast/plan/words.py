@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from infercast.engines.registry import engine_named
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Row, Stage
 from infercast.units import format_seconds
@@ -110,7 +111,8 @@ def why_none(question: Question, rows: Sequence[Row]) -> str:
 
 def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
     """What to know before acting on it."""
-    notes = [f"max_model_len is {question.model_len:,}; the longest request has {question.longest:,} tokens"]
+    name = engine_named(question.engines[0]).bounds[2]
+    notes = [f"{name} is {question.model_len:,}; the longest request has {question.longest:,} tokens"]
     if len(question.quantizations) > 1 or question.quantizations[0] is not None:
         notes.append("quantised weights change answers: check quality before you choose them")
     if any(row.figures is not None and row.figures.source in ("typical", "roofline") for row in rows):

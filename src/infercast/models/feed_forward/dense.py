@@ -71,6 +71,7 @@ def dense_calls(shard: Shard, prefix: str, inter: int, gated: bool, tokens: Size
     formats = weights.of_feed_forward
     up = shard.linear(up_name, tokens, up_width, shard.hidden, formats, layers, quantised=True)
     down = shard.linear(f"{prefix}down_proj", tokens, shard.hidden, width, formats, layers, quantised=True)
-    written = activation(tokens, width, weights.base, weights.activation_feed_forward)
+    handed_on = weights.base if weights.quantised_apart else weights.activation_feed_forward
+    written = activation(tokens, width, weights.base, handed_on)
     # Without a gate it is a squared ReLU, for which vLLM has no kernel: one cuts, one squares.
     return [*up, Call(f"{prefix}activation", written, layers if gated else 2 * layers), *down]

@@ -18,7 +18,7 @@ def hottest_load(tokens: Size, topk: int, layout: ParallelLayout) -> Size:
     experts and uniform routing the rows of a GPU are close to a Poisson count; the largest of n such counts lies about
     sqrt(2 ln n) deviations above their mean, and no GPU gets more than all rows.
     """
-    together = tokens * layout.data if layout.data > 1 else tokens
+    together = tokens * layout.sharing if layout.sharing > 1 else tokens
     if layout.expert_gpus == 1:
         return together
     gpus = layout.expert_gpus
@@ -35,7 +35,7 @@ def exchange_calls(shard: Shard, topk: int, tokens: Size, layers: int, width: in
     """
     layout, weights = shard.layout, shard.weights
     # With spread experts all GPUs bring tokens together, a share of a copy's each; otherwise one GPU of every copy.
-    gpus = layout.expert_gpus if layout.experts else layout.data
+    gpus = layout.expert_gpus if layout.experts else layout.sharing
     sent, returned = (int(width * bytes_of(dtype)) for dtype in (weights.activation_experts, weights.base))
     if layout.all_to_all:
         reached = gpus * (1 - (1 - 1 / gpus) ** topk)
@@ -43,7 +43,7 @@ def exchange_calls(shard: Shard, topk: int, tokens: Size, layers: int, width: in
         dispatch = Collective("all_to_all", copies * sent, gpus)
         combine = Collective("all_to_all", copies * returned, gpus)
     else:
-        together = tokens * layout.data
+        together = tokens * layout.sharing
         dispatch = Collective("all_gather", together * sent, gpus)
         combine = Collective("reduce_scatter", together * returned, gpus)
     return [Call("experts_dispatch", dispatch, layers), Call("experts_combine", combine, layers)]

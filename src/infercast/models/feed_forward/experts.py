@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from infercast.models.feed_forward.dense import MODULES, dense_calls
 from infercast.models.feed_forward.exchange import exchange_calls, hottest_load
 from infercast.models.feed_forward.feed_forward import UNPADDED, FeedForward, Multiples
@@ -11,7 +13,7 @@ from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm, MoE
 from infercast.ops.dtypes import bytes_of
 from infercast.ops.elementwise import copy, norm, quantise, routing, weighted_sum
-from infercast.ops.op import Size
+from infercast.ops.op import Quantity, Size
 
 SHARED = (
     "mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert", "block_sparse_moe.shared_experts",
@@ -57,6 +59,8 @@ class ExpertFeedForward(FeedForward):
     """How tokens spread over the experts: ``uniform``, ``balanced``, or ``power_law_`` and its exponent."""
     wide_router: bool = False
     """The router multiplies in fp32 (GLM-5)."""
+    slower: tuple[tuple[float, float], ...] = ()
+    """Numbers of tokens, and how many times as long the experts take there because of how an engine launches them."""
 
     @property
     def has_plain_groups(self) -> bool:
@@ -107,7 +111,7 @@ class ExpertFeedForward(FeedForward):
     def held_bytes(self, shard: Shard, multiples: Multiples = UNPADDED) -> float:
         """A share of the width of each expert or whole experts, as their kernels pad them."""
         weights, layout, hidden = shard.weights, shard.layout, shard.hidden
-        whole = layout.experts and layout.data > 1 and shard.architecture in WHOLE_SHARED_EXPERTS
+        whole = layout.experts and layout.sharing > 1 and shard.architecture in WHOLE_SHARED_EXPERTS
         dense = self.shared_inter / (1 if whole else layout.tensor) + self.dense_inter / layout.tensor
         beside = hidden * (self._products * dense + 2 * self.latent)
         padded = _rounded(self.latent or hidden, multiples[0])
@@ -128,7 +132,7 @@ class ExpertFeedForward(FeedForward):
         routed = self.topk * (max((self._products - 1) * inter, hidden) + inter)
         beside = self._products * layout.share(sum(self.dense_widths))
         # Where copies share experts, every GPU sees the tokens of all copies.
-        return (routed + hidden) * layout.data + beside
+        return (routed + hidden) * layout.sharing + beside
 
     def calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """Router, experts and whatever runs beside them."""
@@ -142,6 +146,13 @@ class ExpertFeedForward(FeedForward):
             op = weighted_sum(tokens, shard.hidden, terms=1 + beside, dtype=shard.weights.base)
             calls.append(Call("expert_sum", op, layers))
         return calls
+
+    def _slower(self, tokens: Size) -> Quantity:
+        """By steps: a configuration holds up to a number of tokens."""
+        if not self.slower:
+            return 1.0
+        sizes, factors = np.array(self.slower).T
+        return np.asarray(np.interp(np.log2(tokens), np.log2(sizes), factors))
 
     def _router_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """The scores of all experts, in the base format or in fp32."""
@@ -178,8 +189,8 @@ class ExpertFeedForward(FeedForward):
             kernel=weights.experts_kernel,
             routing=self.routing,
         )
-        calls.append(Call("experts", experts, layers))
-        if layout.data > 1:
+        calls.append(Call("experts", experts, layers, slower=self._slower(experts.tokens)))
+        if layout.sharing > 1:
             calls += exchange_calls(shard, self.topk, tokens, layers, width)
         if self.latent_norm:
             normed = norm(tokens, width, residual=False, dtype=weights.base, out_dtype=weights.base)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from infercast.models.mixers.cache import Cache
 from infercast.models.mixers.mixer import Mixer
@@ -10,7 +10,7 @@ from infercast.models.shard import Shard
 from infercast.ops import Attention, Call, Collective
 from infercast.ops.attention import Lengths
 from infercast.ops.dtypes import bytes_of
-from infercast.ops.elementwise import head_norm, kv_write, output_gate, rope
+from infercast.ops.elementwise import head_norm, kv_write, output_gate, rope, strided_copy
 from infercast.ops.op import Size
 
 SQUARES_BYTES = 2 * 4
@@ -43,6 +43,12 @@ class GroupedAttention(Mixer):
     gate_width: int = 0
     """Gates that a head's output is multiplied with: as many as values, projected with the queries (Qwen3-Next and
     Qwen3.5), or one, by a product of its own (Step-3.5); 0: none."""
+
+    by_hand: bool = False
+    """The engine has no compiler that fuses: hand-written kernels norm, rotate and store, and attention takes queries
+    that lie together, so they are copied out of the joined product (SGLang)."""
+    stores_rotated: bool = False
+    """One kernel by hand rotates and stores."""
 
     modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
     takes_quantised = True
@@ -105,18 +111,33 @@ class GroupedAttention(Mixer):
         # The norm before quantises what it writes: the engine's compiler fuses it into it.
         calls = shard.linear("qkv_proj", tokens, projected, shard.hidden, weights.of_attention, layers, quantised=True)
         if self.qk_norm:
-            op = head_norm(tokens, heads + kv_heads, self.head_dim, weights.base)
+            op = head_norm(tokens, heads + kv_heads, self.head_dim, weights.base, by_hand=self.by_hand)
             calls.append(Call("qk_norm", op, layers))
             if self.norm_across and layout.tensor > 1:
                 squares = Collective("all_reduce", tokens * SQUARES_BYTES, layout.tensor, layout.library)
                 calls.append(Call("qk_norm_reduce", squares, layers))
-        if self.rotary_dim:
-            op = rope(tokens, heads + kv_heads, self.rotary_dim, weights.base, normed=self.qk_norm)
-            calls.append(Call("rope", op, layers))
-        written = kv_write(tokens, key_width + value_width, weights.base, shard.cache_dtype)
-        calls.append(Call("kv_write", written, layers))
+        calls += self._placed(shard, tokens, layers)
         calls += self._gate_calls(shard, heads, tokens, layers)
         calls += shard.linear("o_proj", tokens, shard.hidden, heads * self.value_dim, weights.of_attention, layers)
+        return calls
+
+    def _placed(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
+        """Queries and keys are rotated, keys and values go into the cache."""
+        base, layout = shard.weights.base, shard.layout
+        heads, kv_heads = layout.share(self.heads), layout.share_kv_heads(self.kv_heads)
+        stored = kv_write(tokens, kv_heads * self._pair_dim, base, shard.cache_dtype, by_hand=self.by_hand)
+        calls = [Call("kv_write", stored, layers)]
+        if self.rotary_dim:
+            normed = self.qk_norm and not self.by_hand
+            op = rope(tokens, heads + kv_heads, self.rotary_dim, base, normed=normed, by_hand=self.by_hand)
+            if self.stores_rotated:
+                # Keys are at hand; values are read, and both are written.
+                read = op.read_per_row + kv_heads * self.value_dim * bytes_of(base)
+                op = replace(op, read_per_row=read, written_per_row=op.written_per_row + stored.written_per_row)
+                calls = []
+            calls.insert(0, Call("rope", op, layers))
+        if self.by_hand:
+            calls.append(Call("query_copy", strided_copy(tokens, heads * self.head_dim * bytes_of(base)), layers))
         return calls
 
     def _gate_calls(self, shard: Shard, heads: int, tokens: Size, layers: int) -> list[Call]:

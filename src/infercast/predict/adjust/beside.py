@@ -17,4 +17,4 @@ def felt_seconds(call: Call, each: Quantity) -> Quantity:
     """What all launches of a kernel cost a step where one takes so long."""
     if call.beside:
         each = np.maximum(np.asarray(each) - HIDDEN_SECONDS, 0.0)
-    return call.count * each
+    return call.count * call.slower * each

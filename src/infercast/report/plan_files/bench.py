@@ -25,9 +25,8 @@ mkdir -p "$RESULTS"
 RUN = """
 echo "== {rate:g} requests/s, {requests} requests of {num_input} + {num_output} tokens"
 {bench} --base-url "$BASE_URL" --model "$MODEL" --dataset-name random --random-input-len {num_input} \\
-  --random-output-len {num_output} --ignore-eos --request-rate {rate:g} --num-prompts {requests} --seed 0 \\
-  --percentile-metrics ttft,tpot,e2el --metric-percentiles 50,95,99 \\
-  --save-result --result-dir "$RESULTS" --result-filename rate-{rate:g}.json
+  --random-output-len {num_output} --request-rate {rate:g} --num-prompts {requests} --seed 0 \\
+  {flags}
 """
 COMPARE = """
 python3 - "$RESULTS" <<'END'
@@ -36,7 +35,8 @@ import json, pathlib, sys
 FORECASTS = json.loads('''{forecasts}''')
 print(f"{{'':>24}}{{'forecast':>12}}{{'80 % interval':>22}}{{'measured':>12}}{{'error':>9}}")
 for rate, rows in FORECASTS.items():
-    measured = json.loads((pathlib.Path(sys.argv[1]) / f"rate-{{rate}}.json").read_text())
+    written = (pathlib.Path(sys.argv[1]) / f"rate-{{rate}}.json").read_text()
+    measured = json.loads(written.splitlines()[-1])
     print(f"{{rate}} requests/s")
     for name, forecast, low, high, key in rows:
         found = measured.get(key)
@@ -55,19 +55,20 @@ def bench_script(checks: Sequence[Check], commands: Commands, model: str, title:
     text = HEAD.format(title=title, port=commands.port, model=model)
     for check in checks:
         values = {name: getattr(check, name) for name in ("rate", "requests", "num_input", "num_output")}
-        text += RUN.format(bench=bench, **values)
-    forecasts = {f"{check.rate:g}": _rows(check) for check in checks}
+        name = f"rate-{check.rate:g}.json"
+        text += RUN.format(bench=bench, flags=commands.bench_flags.format(name=name), **values)
+    forecasts = {f"{check.rate:g}": _rows(check, commands.bench_end_to_end) for check in checks}
     return text + COMPARE.format(forecasts=json.dumps(forecasts))
 
 
-def _rows(check: Check) -> list[tuple[str, float, float, float, str]]:
+def _rows(check: Check, end_to_end: str) -> list[tuple[str, float, float, float, str]]:
     """Name, forecast, the ends of its interval, and the benchmark's key."""
     forecast, intervals = check.forecast, check.intervals
     rows = []
     for name, values, band in (
         ("ttft", forecast.ttft, intervals.ttft),
         ("tpot", forecast.tpot, intervals.tpot),
-        ("e2el", forecast.end_to_end, intervals.end_to_end),
+        (end_to_end, forecast.end_to_end, intervals.end_to_end),
     ):
         if values is None or band is None:
             continue

@@ -23,8 +23,7 @@ def compose_file(pools: Sequence[StartedPool], model: str, title: str) -> str | 
 
 def _service(pool: StartedPool, place: Place, model: str) -> dict[str, Any]:
     environment = {"HF_TOKEN": "${HF_TOKEN:-}"}
-    if pool.disaggregated:
-        known = pool.commands.disaggregated
+    if "port_variable" in (known := pool.commands.disaggregated) and pool.disaggregated:
         environment |= {
             known["port_variable"]: str(place.side_port),
             known["host_variable"]: "${HOST_ADDRESS:-127.0.0.1}",
@@ -33,8 +32,7 @@ def _service(pool: StartedPool, place: Place, model: str) -> dict[str, Any]:
     return {
         "profiles": [place.machine],
         "image": pool.image,
-        # Of the engine's image, the entry point starts the server.
-        "command": ["--model", model, *pool.flags, "--port", str(place.port)],
+        "command": pool.container_words(model, place.port),
         "environment": environment,
         "network_mode": "host",
         "ipc": "host",

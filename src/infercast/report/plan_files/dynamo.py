@@ -39,8 +39,11 @@ def dynamo_graph(pools: Sequence[StartedPool], model: str, name: str, title: str
 def _worker(pool: StartedPool, model: str) -> dict[str, Any]:
     known = pool.commands.elsewhere
     transfer = f"--{pool.commands.disaggregated.get('flag', '')}"
-    words = list(pool.flags)
-    if transfer in words:  # Dynamo joins its pools itself
+    words = list(pool.flags[len(pool.commands.always) :])  # Dynamo is what clients reach
+    roles = list(ROLES[pool.name])
+    if "dynamo_keeps_flags" in known:
+        roles = []
+    elif transfer in words:  # Dynamo joins its pools itself
         at = words.index(transfer)
         del words[at : at + 2]
     worker: dict[str, Any] = {
@@ -52,7 +55,7 @@ def _worker(pool: StartedPool, model: str) -> dict[str, Any]:
             "mainContainer": {
                 "image": f"{known['dynamo_image']}:${{VERSION}}",
                 "command": ["python3", "-m", known["dynamo_module"]],
-                "args": ["--model", model, *words, *ROLES[pool.name]],
+                "args": ["--model", model, *words, *roles],
             }
         },
     }

@@ -40,7 +40,7 @@ def _deployment(pool: StartedPool, model: str, name: str) -> dict[str, Any]:
             "selector": {"matchLabels": _labels(name)},
             "template": {
                 "metadata": {"labels": _labels(name)},
-                "spec": pod_spec(pool, {"args": ["--model", model, *pool.flags, "--port", str(pool.port)]}),
+                "spec": pod_spec(pool, {"args": pool.container_words(model, pool.port)}),
             },
         },
     }
@@ -104,9 +104,9 @@ def pod_spec(pool: StartedPool, command: dict[str, Any], *, answers: bool = True
 
 def side_channel(pool: StartedPool) -> list[dict[str, Any]]:
     """Variables by which pools that hand over keys and values find each other."""
-    if not pool.disaggregated:
-        return []
     known = pool.commands.disaggregated
+    if not pool.disaggregated or "port_variable" not in known:
+        return []
     address = {"fieldRef": {"fieldPath": "status.podIP"}}
     return [
         {"name": known["port_variable"], "value": str(SIDE_CHANNEL)},

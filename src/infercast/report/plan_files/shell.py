@@ -40,8 +40,7 @@ def _branch(pool: StartedPool, place: Place) -> str:
     where = f"on {place.machine}" if pool.nodes == 1 else f"on {pool.nodes} machines from {place.machine} on"
     lines = [f"{place.name})  # {where}"]
     lines.append(f"  export CUDA_VISIBLE_DEVICES={','.join(map(str, place.devices))}")
-    if pool.disaggregated:
-        known = pool.commands.disaggregated
+    if "port_variable" in (known := pool.commands.disaggregated) and pool.disaggregated:
         lines.append(f"  export {known['port_variable']}={place.side_port}")
         lines.append(f'  export {known["host_variable"]}="${{HOST_ADDRESS:-127.0.0.1}}"')
     if pool.nodes == 1:

@@ -56,6 +56,11 @@ class StartedPool:
         """The container of the release that was forecast."""
         return f"{self.commands.image}:{self.commands.tag.format(version=self.engine.name.partition('@')[2])}"
 
+    def container_words(self, model: str, port: int) -> list[str]:
+        """What its container is told to start a replica on one machine."""
+        serve = ["--model"] if self.commands.image_serves else [*self.commands.serve]
+        return [*serve, model, *self.flags, "--port", str(port)]
+
     @property
     def port(self) -> int:
         """Where its first replica of a machine listens."""
@@ -112,7 +117,7 @@ def pools_of(candidate: Candidate) -> list[StartedPool]:
 
 def _started(candidate: Candidate, name: str, disaggregated: bool) -> StartedPool:
     engine = engine_named(candidate.engine)
-    flags: list[str] = []
+    flags: list[str] = list(engine.commands.always)
     for option, value in candidate.options().items():
         if option == "quantization":
             if value in engine.commands.on_the_fly:

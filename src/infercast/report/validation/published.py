@@ -11,7 +11,7 @@ from infercast.report.validation.reliability import reliability_dict, render_rel
 from infercast.units import MILLI, format_percent
 from infercast.validate.parts import Comparison
 from infercast.validate.published.compare import PublishedComparison, Summary, summarise
-from infercast.validate.published.table import PublishedRun
+from infercast.validate.published.run import PublishedRun
 from infercast.validate.reliability import reliability_of_published
 
 if TYPE_CHECKING:

@@ -20,13 +20,22 @@ class KvCache(BlockPool):
     """``num_blocks`` blocks that all groups of layers share.
 
     With ``sparse_windows``, a group with a window keeps only those blocks findable from which the same prompt, or one
-    that was seen to begin like it, can go on.
+    that was seen to begin like it, can go on; and those before every multiple of ``retained_every`` tokens, if any.
     """
 
-    def __init__(self, num_blocks: int, shape: KvShape, *, caching: bool = True, sparse_windows: bool = False) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        shape: KvShape,
+        *,
+        caching: bool = True,
+        sparse_windows: bool = False,
+        retained_every: int = 0,
+    ) -> None:
         super().__init__(num_blocks, shape, caching=caching)
         self.shape = shape
         self.sparse_windows = sparse_windows
+        self._segment = retained_every // shape.block_size
         self._block_size = shape.block_size
         self._groups = tuple(map(shape.group, range(self.num_groups)))
         self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
@@ -50,8 +59,12 @@ class KvCache(BlockPool):
         hit, longest = self._lookup(holding, most) if most else (0, 0)
         holding.junction = longest if longest > hit else 0
         if self.sparse_windows:
+            last = max(holding.shared, num_tokens // self._block_size)
+            marks = range(self._segment, last + 1, self._segment) if self._segment else ()
             for group in self._windowed:
-                holding.tails[group] = self._lookup.tails(group, holding, holding.junction)
+                if self._segment and self._lookup.window_blocks(group, self._segment) >= self._segment:
+                    continue  # every block is before some multiple
+                holding.tails[group] = self._lookup.tails(group, holding, {holding.junction, *marks})
         return hit * self._block_size
 
     def admit(self, holding: Holding, num_cached: int, new_tokens: int, num_tokens: int, chunk: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from infercast.serve.cache.holding import Holding, Line, Span
 from infercast.serve.cache.shape import KvShape
@@ -65,11 +65,15 @@ class Lookup:
                 yield line, position, stop
                 position = stop
 
-    def tails(self, group: int, holding: Holding, junction: int) -> list[range]:
-        """Blocks of a window from which the same prompt can go on, and one that parts from it after ``junction``."""
+    def tails(self, group: int, holding: Holding, marks: Iterable[int]) -> list[range]:
+        """Blocks of a window from which the same prompt can go on, and those before the ``marks``, if not 0."""
         size = self._shape.block_size
-        ends = {(holding.num_input - 1) // size, junction}
+        ends = {(holding.num_input - 1) // size, *marks}
         return [range(self._shape.first_in_window(group, end * size), end) for end in sorted(ends) if end]
+
+    def window_blocks(self, group: int, end: int) -> int:
+        """Blocks that a window looks at where so many are computed."""
+        return end - self._shape.first_in_window(group, end * self._shape.block_size)
 
     def _from_start(self, holding: Holding, most: int) -> int:
         """Blocks from the first one on that full attention finds."""

@@ -39,9 +39,9 @@ def whole_blocks(prompt: Prompt, new_tokens: int, size: int) -> int:
     return common // size * size if size <= common < new_tokens else new_tokens
 
 
-def opened_blocks(prompt: Prompt, new_tokens: int, size: int, most: int) -> int:
-    """The same where a block larger than the ``most`` tokens of a step is computed in several, and the last token of a
-    prompt is in a step after its last block.
+def opened_blocks(prompt: Prompt, new_tokens: int, size: int, most: int, *, last_apart: bool = True) -> int:
+    """The same where a block larger than the ``most`` tokens of a step is computed in several, and, with
+    ``last_apart``, the last token of a prompt is in a step after its last block.
     """
     if prompt.is_over:
         return new_tokens
@@ -49,7 +49,7 @@ def opened_blocks(prompt: Prompt, new_tokens: int, size: int, most: int) -> int:
     if end < max(prompt.num_input, prompt.known - 1):
         aligned = end // size * size
         end = aligned if aligned > start or size <= most else end
-    stops = [(prompt.known - 1) // size * size]
+    stops = [(prompt.known - last_apart) // size * size]
     if start % size:
         stops.append((start // size + 1) * size)
     if start < prompt.parts_at < end:

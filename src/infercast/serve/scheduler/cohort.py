@@ -1,36 +1,27 @@
-"""Sequences that decode together, so that one count serves all of them.
+"""Sequences that decode in every step, whatever is computed beside them.
 
-In every step each of them computes one token. What differs between two of them stays the same from step to step: how
-far apart their lengths are, in which steps they need another block, in which step they will have all their tokens. A
-step of the cohort therefore costs the same however many sequences are in it, and so do many steps in a row.
+A member leaves when its last token is planned. Members whose layers look back over a window give blocks back as they go
+on, and those whose answers others may look for make blocks that can be found.
 """
 
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
 from itertools import accumulate
 
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.group import Group
 from infercast.serve.scheduler.sequence import APART, ENDING, Sequence
 
 
-class Cohort:
-    """Running sequences, in the scheduler's order, whose own counts stand still while they are members."""
+class Cohort(Group[Sequence]):
+    """Running sequences, in the scheduler's order."""
 
     def __init__(self, cache: KvCache, unknown: int, *, settles: bool = False) -> None:
-        self.members: dict[Sequence, None] = {}
-        self.steps = 0
-        """Steps planned so far; members have been in each of them since they joined."""
-        self.computed = 0
-        """Tokens that all members have computed together."""
+        super().__init__(cache)
         self._cache = cache
-        self._block_size, self._num_groups = cache.shape.block_size, cache.num_groups
-        self._last_steps: list[tuple[int, int, Sequence]] = []
-        self._num_joined = 0
-        # For the number of a step modulo the block size: members that begin a block in it, and how many blocks that is.
+        # For the number of a step modulo the block size: members that begin a block in it.
         self._begin: list[dict[Sequence, None]] = [{} for _ in range(self._block_size)]
-        self.blocks = [0] * self._block_size
         self._unknown = unknown
         """Tokens of each member that are computed but, as their values are not known yet, not findable."""
         self._behind = unknown if settles else 0
@@ -46,41 +37,20 @@ class Cohort:
         self.answering: dict[Sequence, None] = {}
         """Members whose answers others may look for: their steps make blocks that can be found."""
 
-    def contexts(self) -> list[int]:
-        """Tokens that each member has computed."""
-        steps = self.steps
-        return [member.num_computed + steps - member.joined for member in self.members]
-
     def last_place(self) -> int:
         """Of the member that started last; -1 without members."""
         return next(reversed(self.members)).place if self.members else -1
 
-    def steps_left(self) -> int:
-        """Steps until some member has all its tokens."""
-        heap = self._last_steps
-        while True:
-            last, _, member = heap[0]
-            if member.joined >= 0 and member.last_step == last:
-                return last - self.steps
-            heapq.heappop(heap)  # it left before
-
     def join(self, sequence: Sequence) -> None:
         """A sequence that has caught up in the step planned last will decode from the next one on."""
-        steps, computed = self.steps, sequence.num_computed
-        sequence.joined = steps
-        self._num_joined += 1
         is_last = sequence.place > self.last_place()
-        self.members[sequence] = None
+        phase = self._enter(sequence)
         if not is_last:
             self.members = dict.fromkeys(sorted(self.members, key=lambda member: member.place))
-        self.computed += computed
-        sequence.last_step = last = steps + sequence.num_output - sequence.num_promised
-        heapq.heappush(self._last_steps, (last, self._num_joined, sequence))
-        phase = (steps + 1 - computed) % self._block_size
         self._begin[phase][sequence] = None
-        self.blocks[phase] += self._num_groups
         if self.is_windowed:
-            heapq.heappush(self._short, (steps + self._shortest - computed, self._num_joined, sequence))
+            reaches = self.steps + self._shortest - sequence.num_computed
+            heapq.heappush(self._short, (reaches, self._num_joined, sequence))
             self._recent[0].append(sequence)
         if sequence.shared > sequence.named:
             self.answering[sequence] = None
@@ -114,20 +84,6 @@ class Cohort:
         """Members that begin a block in the next step, in order."""
         begin = self._begin[(self.steps + 1) % self._block_size]
         return sorted(begin, key=lambda member: member.place)
-
-    def _blocks_needed(self, steps: int) -> list[int]:
-        """Blocks that the members ask for in each of the steps after the next one."""
-        blocks, start = self.blocks, (self.steps + 2) % self._block_size
-        if steps <= self._block_size - start:
-            return blocks[start : start + steps]
-        return (blocks[start:] + blocks * (1 + steps // self._block_size))[:steps]
-
-    def steps_with_room(self, steps: int) -> int:
-        """Of the steps after the next one, those for which there are blocks, even if windows give none back."""
-        room = self._cache.num_blocks - self._cache.num_held
-        if len(self.members) * self._num_groups * (1 + steps // self._block_size) <= room:
-            return steps
-        return bisect_right([*accumulate(self._blocks_needed(steps))], room)
 
     def grow(self, steps: int) -> list[int]:
         """Take the blocks of the steps after the next one; returns how many are held in each, while there is room."""
@@ -211,13 +167,10 @@ class Cohort:
         heap = self._last_steps
         if not heap or heap[0][0] > self.steps:
             return []
-        ending = []
-        while heap and heap[0][0] <= self.steps:
-            last, _, member = heapq.heappop(heap)
-            if member.joined >= 0 and member.last_step == last:
-                ending.append(member)
-                self.leave(member)
-                member.joined = ENDING
+        ending = self._due()
+        for member in ending:
+            self.leave(member)
+            member.joined = ENDING
         if len(ending) > 1:
             ending.sort(key=lambda member: member.place)
         return ending

@@ -18,11 +18,11 @@ WHOLE_PROMPT = 1 << 40
 
 
 class Policy(Protocol):
-    """What a scheduler asks of an engine's rules."""
+    """What is asked of any engine's rules; who plans steps by them asks more."""
 
     @property
     def max_num_batched_tokens(self) -> int:
-        """Tokens of a step."""
+        """Tokens of a step, those of decoding aside where prompts are computed apart from it."""
 
     @property
     def max_num_seqs(self) -> int:
@@ -30,7 +30,27 @@ class Policy(Protocol):
 
     @property
     def chunked_prefill(self) -> bool:
-        """Whether a prompt may be computed in several steps."""
+        """Whether a prompt may be computed that is longer than a step."""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether stretches of decoding can be jumped over."""
+
+    @property
+    def settles(self) -> bool:
+        """What steps under way still use is not given up: windows move on by processed tokens, which a request that
+        starts has to have room for, and who gave way comes back when its last step is done.
+        """
+
+    def spare_tokens(self, block_size: int) -> int:
+        """Tokens beyond its own for which there must be room before a request can start."""
+
+    def of_computed_prompts(self) -> Policy:
+        """The same rules where prompts arrive computed, so that no step is bounded by their tokens."""
+
+
+class MixingPolicy(Policy, Protocol):
+    """What a scheduler asks whose steps mix prompts and decoding."""
 
     @property
     def prompts_first(self) -> bool:
@@ -43,12 +63,6 @@ class Policy(Protocol):
     @property
     def steps_between_tokens(self) -> int:
         """A sequence that samples in a step samples again so many steps later, others in between (pipelines)."""
-
-    @property
-    def settles(self) -> bool:
-        """What steps under way still use is not given up: windows move on by processed tokens, which a request that
-        starts has to have room for, and who gave way comes back when its last step is done.
-        """
 
     @property
     def decode_tokens(self) -> tuple[int, int]:
@@ -65,9 +79,6 @@ class Policy(Protocol):
 
     def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:
         """Tokens for which there must be room when a sequence starts with ``num_tokens`` to compute."""
-
-    def of_computed_prompts(self) -> Policy:
-        """The same rules where prompts arrive computed, so that no step is bounded by their tokens."""
 
     def victim(self, running: Iterable[Sequence]) -> Sequence:
         """Who gives way; ``running`` tells who started last first."""
@@ -94,6 +105,17 @@ class FirstCome:
     decode_tokens: tuple[int, int] = (1, 1)
     opens_blocks: bool = False
     """Where steps of prompts end with blocks: one that no step has room for is computed in several."""
+    last_apart: bool = True
+    """The same: the last token of a prompt that ends with a block is in a step of its own."""
+
+    @property
+    def repeats(self) -> bool:
+        """Decoding goes on from step to step, unless prompts go before it."""
+        return not self.prompts_first
+
+    def spare_tokens(self, block_size: int) -> int:
+        """None."""
+        return 0
 
     def chunk(self, missing: int, budget: int, *, alone: bool) -> int:
         """As much as there is, fits the budget and the threshold allows."""
@@ -115,7 +137,8 @@ class FirstCome:
             return new_tokens
         if self.opens_blocks:
             threshold = self.long_prefill_token_threshold or self.max_num_batched_tokens
-            return opened_blocks(prompt, new_tokens, block_size, min(threshold, self.max_num_batched_tokens))
+            most = min(threshold, self.max_num_batched_tokens)
+            return opened_blocks(prompt, new_tokens, block_size, most, last_apart=self.last_apart)
         return whole_blocks(prompt if starts else prompt._replace(parts_at=0), new_tokens, block_size)
 
     def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:

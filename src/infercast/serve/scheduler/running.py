@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.scheduler.cohort import Cohort
-from infercast.serve.scheduler.policy import Policy
+from infercast.serve.scheduler.policy import MixingPolicy
 from infercast.serve.scheduler.sequence import APART, Plan, Sequence
 
 PLACE = attrgetter("place")
@@ -20,7 +20,7 @@ PLACE = attrgetter("place")
 class Running:
     """Sequences inside an engine, and the steps that compute them."""
 
-    def __init__(self, policy: Policy, cache: KvCache, steps_under_way: int, *, decode_together: bool) -> None:
+    def __init__(self, policy: MixingPolicy, cache: KvCache, steps_under_way: int, *, decode_together: bool) -> None:
         self.policy, self.cache = policy, cache
         self.running: dict[Sequence, None] = {}
         """In the order in which they were started."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.scheduler.alignment import Prompt
-from infercast.serve.scheduler.policy import Policy
+from infercast.serve.scheduler.policy import MixingPolicy
 from infercast.serve.scheduler.running import Running
 from infercast.serve.scheduler.sequence import Plan, Sequence
 from infercast.serve.workload.request import Request
@@ -20,7 +20,7 @@ class Scheduler(Running):
     """Decides what each step computes, by the rules of a policy."""
 
     def __init__(
-        self, policy: Policy, cache: KvCache, steps_under_way: int = 2, *, decode_together: bool = True
+        self, policy: MixingPolicy, cache: KvCache, steps_under_way: int = 2, *, decode_together: bool = True
     ) -> None:
         """Without ``decode_together`` every plan names all of its sequences."""
         super().__init__(policy, cache, steps_under_way, decode_together=decode_together)
@@ -59,6 +59,13 @@ class Scheduler(Running):
         if can_start and (not self._is_blocked or self._is_windowed or self.cohort.answering):
             return 1
         return self.cohort.steps_left()
+
+    def steps_with_room(self, steps: int) -> int:
+        """Of the steps after the next one, those for which there are blocks."""
+        return self.cohort.steps_with_room(steps)
+
+    def end_early(self, plan: Plan) -> None:
+        """Nobody does: a step is repeated until the first has its last token."""
 
     def _plan_apart(self, plan: Plan) -> None:
         """Running sequences that are planned by themselves, in order."""

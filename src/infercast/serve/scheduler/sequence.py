@@ -53,8 +53,8 @@ class Plan:
     """What one step computes: a token each of ``decodes`` sequences that decode together, and others beside them."""
 
     __slots__ = (
-        "computed", "contexts", "decode_context", "decodes", "ending", "held", "left", "new_tokens", "num_preempted",
-        "sampled", "sequences", "started", "yielded",
+        "computed", "contexts", "decode_context", "decodes", "early", "ending", "fresh", "held", "is_apart", "left",
+        "new_tokens", "num_cut", "num_preempted", "sampled", "sequences", "started", "wasted", "yielded",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -74,16 +74,42 @@ class Plan:
         self.yielded: list[int] = []
         self.ending: list[Sequence] = []
         """Those of the cohort whose last token this step yields."""
+        self.early: list[Sequence] = []
+        """Where the step is repeated, those whose last token the one before the last yields."""
         self.left: list[Sequence] = []
         """Those that were in the cohort in this step, and are no more."""
         self.num_preempted = 0
         self.held = 0
         """KV blocks that all sequences hold for it."""
+        self.is_apart = False
+        """Whether prompts are computed while those who decode stand still."""
+        self.fresh: list[Sequence] = []
+        """Those that decode together for the first time, and had a token in a step of prompts before."""
+        self.wasted = 0
+        """Of those that decode together, how many have no use for a token: they ended, or had to leave meanwhile."""
+        self.num_cut = 0
+        """Prompts of which a part is left: their last row is computed and thrown away."""
 
     @property
     def num_sampled(self) -> int:
         """Sequences that a token is sampled for."""
         return self.decodes + len(self.sampled)
+
+    @property
+    def num_yielded(self) -> int:
+        """Sequences that get a token."""
+        return self.decodes - self.wasted + len(self.sampled)
+
+    def forget(self, sequence: Sequence, *, was_decoding: bool) -> None:
+        """A sequence that had to leave gets no token of this step."""
+        if sequence in self.sampled:
+            self.sampled.remove(sequence)
+            self.yielded.pop()
+        elif self.decodes and was_decoding:
+            self.wasted += 1
+            for members in (self.fresh, self.ending):
+                if sequence in members:
+                    members.remove(sequence)
 
     @property
     def num_sequences(self) -> int:

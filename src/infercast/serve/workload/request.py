@@ -27,6 +27,14 @@ class Request:
     """The leading part of the prompt that other requests may share; the rest is this request's own."""
     answer: int | None = None
     """The name of the output's content, which the prefix of a later request may go on with after this whole prompt."""
+    declared: int | None = None
+    """The longest answer that the client asks for (``max_tokens``), which some engines keep room for; None: as long as
+    it will be."""
+
+    @property
+    def num_declared(self) -> int:
+        """Output tokens that the engine must reckon with."""
+        return self.num_output if self.declared is None else self.declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,7 @@ class Draw:
     prefix_length: int
     prefix_groups: int
     seed: int
+    declared_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

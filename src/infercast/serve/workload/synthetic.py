@@ -27,6 +27,7 @@ def synthetic_workload(
     burstiness: float = 1.0,
     prefix_length: int = 0,
     prefix_groups: int = 1,
+    declared_length: int | None = None,
     seed: int = 0,
 ) -> Workload:
     """``count`` random requests, the same for the same arguments on every machine.
@@ -35,7 +36,8 @@ def synthetic_workload(
     ``concurrency`` instead of a rate, and that many clients each send the next request when their last one has ended.
 
     Lengths are written as for `parse_lengths`. With ``prefix_length``, each prompt starts with one of ``prefix_groups``
-    shared prefixes of that many tokens, chosen uniformly; the sampled input length comes after it.
+    shared prefixes of that many tokens, chosen uniformly; the sampled input length comes after it. Every request
+    declares an answer of ``declared_length`` tokens, or of as many as it produces if these are more.
 
     Arrivals, inputs, outputs and prefixes each have a random stream of their own: changing one leaves the others as
     they were, so two workloads differ only in what was changed.
@@ -55,7 +57,7 @@ def synthetic_workload(
     inputs = inputs_from.sample(count, input_rng) + prefix_length
     outputs = outputs_from.sample(count, output_rng)
     prefixes = _draw_prefixes(prefix_length, prefix_groups, count, prefix_rng)
-    return Workload(
+    workload = Workload(
         # Python numbers, not numpy scalars: the clock works on them one at a time.
         requests=tuple(map(Request, arrivals.tolist(), inputs.tolist(), outputs.tolist(), prefixes)),
         concurrency=concurrency,
@@ -80,6 +82,19 @@ def synthetic_workload(
             prefix_groups=prefix_groups,
             seed=seed,
         ),
+    )
+    return workload if declared_length is None else declaring(workload, declared_length)
+
+
+def declaring(workload: Workload, tokens: int) -> Workload:
+    """The same requests, each of which declares an answer of so many tokens, or of as many as it produces."""
+    if tokens < 1:
+        raise InputError(f"the declared answer must have at least 1 token, not {tokens}")
+    return replace(
+        workload,
+        requests=tuple(replace(each, declared=max(tokens, each.num_output)) for each in workload.requests),
+        description=f"{workload.description}, {tokens:,} declared",
+        drawn=None if workload.drawn is None else replace(workload.drawn, declared_length=tokens),
     )
 
 

@@ -12,9 +12,12 @@ import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.host import bundled_host, read_host
+from infercast.engines.registry import engine_named
 from infercast.engines.vllm.host import VllmHost
 from infercast.engines.vllm.settings import EngineSettings
-from infercast.errors import InfercastError
+from infercast.engines.vllm.versions import MEASURED
+from infercast.errors import InfercastError, InputError
+from infercast.forecast.command.flags import Reading
 from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.intervals.intervals import system_half_widths
 from infercast.forecast.intervals.odds import slower_by
@@ -24,7 +27,7 @@ from infercast.models.spec import ModelConfig
 from infercast.serve.fleet.served import Served
 from infercast.validate.parts import Comparison
 from infercast.validate.published.flags import FIRST_V1
-from infercast.validate.published.table import PublishedRun
+from infercast.validate.published.run import PublishedRun
 
 QUANTITIES = ("ttft", "tpot", "end_to_end", "output_tokens_per_second")
 FORMATS = {"bf16": "", "fp16": "", "bfloat16": "", "float16": "", "fp4": "nvfp4"}
@@ -79,6 +82,8 @@ def compare_published(
         if progress is not None:
             progress(run.run_id)
         try:
+            if run.problem:
+                raise InputError(run.problem)
             compared.append(_compare(run, deployment_of(run, predictor, host)))
         except InfercastError as problem:
             compared.append(PublishedComparison(run, problem=str(problem)))
@@ -104,11 +109,13 @@ def summarise(compared: Iterable[PublishedComparison], quantity: str) -> Summary
 
 def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> Deployment:
     """The engine of a run, as we would set it up."""
+    if run.reading is not None:
+        return _commanded(run, run.reading, predictor, host)
     flags = run.flags
     model = _model(run)
     longest = max(request.num_input + request.num_output for request in run.workload.requests)
     context = min(model.max_positions, run.max_model_len or longest + CONTEXT_MARGIN)
-    settings = EngineSettings(**{**flags.settings, "max_model_len": context})
+    settings = EngineSettings(**{**flags.settings, "max_model_len": context, "engine": MEASURED})
     if settings.max_num_batched_tokens is not None and not settings.enable_chunked_prefill:
         # Without chunks a prompt must fit in one step.
         settings = replace(settings, max_num_batched_tokens=max(settings.max_num_batched_tokens, context))
@@ -123,6 +130,22 @@ def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | No
         api_server=True,
         predictor=predictor,
         host=_host(run, host),
+    )
+
+
+def _commanded(run: PublishedRun, reading: Reading, predictor: str, host: Path | None) -> Deployment:
+    """The engine that a command starts."""
+    engine = engine_named(run.engine)
+    options = {"quantization": FORMATS.get(run.dtype, run.dtype) or None, **reading.options}
+    options |= {"tensor_parallel_size": run.tensor, "data_parallel_size": run.data}
+    return deploy(
+        run.model,
+        run.gpu,
+        engine.settings(reading.settings),
+        **{"enable_expert_parallel": run.expert_parallel, "expert_routing": TRAINED_ROUTING, **options},
+        api_server=True,
+        predictor=predictor,
+        host=host,
     )
 
 
@@ -153,9 +176,18 @@ def _model(run: PublishedRun) -> ModelConfig:
 
 def means_of(served: Served) -> npt.NDArray[Any]:
     """Mean TTFT, TPOT and time to the last token, and output tokens a second."""
+    return _summed_up(served, np.mean)
+
+
+def medians_of(served: Served) -> npt.NDArray[Any]:
+    """The same with medians over the requests."""
+    return _summed_up(served, np.median)
+
+
+def _summed_up(served: Served, middle: Callable[..., Any]) -> npt.NDArray[Any]:
     duration = float(served.last_token.max() - served.sent_at.min())
     every = (served.ttft, served.tpot, served.end_to_end)
-    latencies = [float(values.mean()) if values.size else np.nan for values in every]  # one token has no second one
+    latencies = [float(middle(values)) if values.size else np.nan for values in every]  # one token has no second one
     return np.array([*latencies, float(served.num_output.sum()) / duration])
 
 
@@ -164,8 +196,9 @@ def _compare(run: PublishedRun, deployment: Deployment) -> PublishedComparison:
     system = system_of(deployment)
     served = system.serve(run.workload)
     uncertainty = uncertainty_of(deployment, busiest(served.records[0]))
-    predicted = means_of(served.clients)
-    widths = system_half_widths(system, run.workload, [uncertainty], means_of, np.zeros(predicted.size))
+    summed_up = medians_of if run.median else means_of
+    predicted = summed_up(served.clients)
+    widths = system_half_widths(system, run.workload, [uncertainty], summed_up, np.zeros(predicted.size))
     pairs = (
         None if (measured := getattr(run, name)) is None or np.isnan(value) else Comparison(measured, value, width)
         for name, value, width in zip(QUANTITIES, predicted.tolist(), widths.tolist(), strict=True)

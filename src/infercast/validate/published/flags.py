@@ -33,6 +33,10 @@ class ServerFlags:
     """Activations of 4-bit experts are quantised to 8 bits."""
 
 
+NO_FLAGS = ServerFlags({}, "auto", None, expert_parallel=False, moe_backend="auto", eight_bit_experts=False)
+"""Of a run whose server's command is known."""
+
+
 def read_flags(text: str, concurrency: int | None, isl: int | None, version: tuple[int, ...]) -> ServerFlags:
     """Understand a row's words; ``concurrency`` and ``isl`` (prompt length) may stand in for numbers in them."""
     lower = text.lower()

@@ -150,9 +150,16 @@ def _burst_lengths(row: RowReader, name: str, count: int, shuffle: np.random.Gen
 
 
 def _chat(row: RowReader, name: str, mean: float, count: int, shuffle: np.random.Generator) -> list[int]:
+    """The same for a context of the row's length."""
+    return chat_lengths(name, mean, count, shuffle, row.whole("max_model_len"))
+
+
+def chat_lengths(
+    name: str, mean: float, count: int, shuffle: np.random.Generator, context: int | None = None
+) -> list[int]:
     """Lengths of chats whose mean is the published one, in random order."""
     spread, shortest, longest = CHATS[name]
-    longest = min(longest, (row.whole("max_model_len") or 2 * longest) // 2)
+    longest = min(longest, (context or 2 * longest) // 2)
     ranks = np.array([NormalDist().inv_cdf((position + 0.5) / count) for position in range(count)])
     low, high = math.log(shortest), math.log(longest)
     for _ in range(40):  # halve the range of the median until the lengths have their mean

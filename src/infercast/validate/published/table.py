@@ -8,64 +8,26 @@ Columns: ``run_id``, ``source``, ``engine_version``, ``gpu``, ``model``, ``dtype
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from infercast.forecast.csv_rows import read_rows
-from infercast.serve.workload.request import Workload
-from infercast.validate.published.flags import ServerFlags, read_flags, with_arguments
+from infercast.validate.published.collected import COMMAND, read_collected
+from infercast.validate.published.flags import read_flags, with_arguments
 from infercast.validate.published.load import RowReader, read_arguments, read_workload
-
-GPUS = {
-    "A100-80GB": "a100-sxm",
-    "H100": "h100-sxm",
-    "H200": "h200-sxm",
-    "B200": "b200-sxm",
-    "L40S": "l40s",
-    "RTX4090": "rtx-4090",
-    "RTX5090": "rtx-5090",
-    "RTXA6000": "rtx-a6000",
-    "RTXPRO6000": "rtx-pro-6000-server",
-}
-"""What publishers call a GPU, where it is not one of our names."""
+from infercast.validate.published.run import GPUS, PublishedRun
 
 CACHE_UNKNOWN = "prefix_cache_on"
 """In the column ``flags``: prompts may have been found in the prefix cache, and nobody knows how many."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedRun:
-    """One run: what was asked of which engine, and what came back, in seconds."""
-
-    run_id: str
-    source: str
-    gpu: str
-    model: str
-    dtype: str
-    tensor: int
-    data: int
-    expert_parallel: bool
-    version: tuple[int, ...]
-    flags: ServerFlags
-    workload: Workload
-    max_model_len: int | None
-    ttft: float | None
-    """None where the state of the prefix cache is unknown, too."""
-    tpot: float | None
-    end_to_end: float | None
-    output_tokens_per_second: float | None
-
-    @property
-    def layout(self) -> str:
-        """For people: ``TP4``, ``TP8+EP``."""
-        parts = [f"TP{self.tensor}", f"DP{self.data}" if self.data > 1 else "", "EP" if self.expert_parallel else ""]
-        return "+".join(part for part in parts if part)
-
-
 def read_published(path: Path) -> list[PublishedRun]:
-    """Every run of a table; files of single requests are looked for beside it."""
+    """Every run of a table; files of single requests are looked for beside it.
+
+    A table with a column of commands is read as `infercast.validate.published.collected` says.
+    """
     rows = read_rows(path)
-    return [_read_row(RowReader(path, line, row)) for line, row in enumerate(rows, start=2)]
+    read = read_collected if COMMAND in rows[0] else _read_row
+    return [read(RowReader(path, line, row)) for line, row in enumerate(rows, start=2)]
 
 
 def _read_row(row: RowReader) -> PublishedRun:

@@ -1,0 +1,78 @@
+"""infercast's prefill-first scheduler behind the same few calls as SGLang's."""
+
+from collections import deque
+from typing import Any, cast
+
+from sglang_cases import Case
+
+from infercast.serve.cache.radix_cache import RadixCache
+from infercast.serve.cache.shape import KvShape
+from infercast.serve.scheduler.decode_batch import DeclaredSequence
+from infercast.serve.scheduler.prefill_first import PrefillFirst
+from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
+from infercast.serve.scheduler.sequence import Plan
+from infercast.serve.workload.request import Request, Segment
+
+FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
+"""SGLang's share of declared answers that is promised at first, what of it is the least, and the steps to there."""
+
+
+class Ours:
+    """infercast's scheduler with the loop around it."""
+
+    def __init__(self, case: Case) -> None:
+        first = min(FIRST_RATIO * case.conservativeness, 1.0)
+        policy = PrefillFirst(
+            case.max_running_requests,
+            case.chunked_prefill_size,
+            case.max_prefill_tokens,
+            mixed_chunk=case.mixed and case.chunked_prefill_size is not None,
+            order="longest_match" if case.longest_match else "arrival",
+            first_ratio=first,
+            least_ratio=first * LEAST_SHARE,
+            ratio_decay=(first - first * LEAST_SHARE) / DECAY_STEPS,
+            ignores_end=case.ignore_eos,
+        )
+        self.case = case
+        self.cache = RadixCache(case.num_tokens // case.page_size, KvShape(case.page_size), caching=case.caching)
+        self.scheduler = PrefillScheduler(policy, self.cache, 2 if case.overlap else 1, case.max_model_len)
+        self.under_way: deque[Plan] = deque()
+        self.was_idle = True
+
+    def add(self, index: int) -> None:
+        """A client sends a request."""
+        request = self.case.requests[index]
+        prefix = tuple(Segment(content, count) for content, count in request["prefix"])
+        lengths = (0.0, request["input"], request["output"])
+        self.scheduler.add(index, Request(*lengths, prefix, request["answer"], declared=request["declared"]))
+
+    def turn(self) -> list[Any]:
+        """One turn of the loop."""
+        scheduler, page = self.scheduler, self.case.page_size
+        before = {each: each.num_preemptions for each in [*scheduler.running, *scheduler.waiting]}
+        joining = self.under_way[-1].sampled if self.under_way else ()
+        before |= {cast(DeclaredSequence, each): each.num_preemptions for each in joining}
+        plan = scheduler.plan()
+        rows = [] if plan is None else self._rows(plan)
+        retracted = sorted(each.index for each, count in before.items() if each.num_preemptions > count)
+        decision = [rows, retracted, self.cache.num_blank * page, self.cache.num_evictable * page]
+        if plan is not None:
+            scheduler.start(plan)
+            self.under_way.append(plan)
+        while len(self.under_way) > (plan is not None and self.case.overlap):
+            scheduler.complete(self.under_way.popleft())
+        self.was_idle = plan is None
+        return decision
+
+    def is_busy(self) -> bool:
+        """Whether it has requests, or a step whose result it has not taken in."""
+        return bool(self.scheduler.running or self.scheduler.waiting or self.under_way or not self.was_idle)
+
+    def _rows(self, plan: Plan) -> list[list[int]]:
+        """Who computes how many tokens after how many, prompts first."""
+        beside = zip(plan.sequences, plan.new_tokens, plan.computed, strict=True)
+        rows = [[each.index, new, computed] for each, new, computed in beside]
+        if plan.decodes:
+            cohort = self.scheduler.cohort
+            rows += [[each.index, 1, each.num_computed + cohort.steps - each.joined] for each in cohort.in_order()]
+        return rows

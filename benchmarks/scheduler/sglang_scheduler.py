@@ -1,0 +1,263 @@
+"""SGLang's own scheduler, driven on a CPU: its batches, radix cache and token allocator, with a model made up."""
+
+import dataclasses
+import itertools
+from array import array
+from collections import deque
+from contextlib import nullcontext
+from types import SimpleNamespace as Namespace
+from typing import Any
+
+import torch
+from sglang.srt.disaggregation.utils import DisaggregationMode
+from sglang.srt.managers import schedule_batch
+from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
+from sglang.srt.mem_cache import allocation, radix_cache
+from sglang.srt.mem_cache.allocator import paged
+from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
+from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.chunk_cache import ChunkCache
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+from sglang.srt.mem_cache.radix_cache import RadixCache
+from sglang.srt.runtime_context import get_context
+from sglang.srt.sampling.sampling_params import SamplingParams
+from sglang.srt.server_args import ServerArgs
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+from sglang_cases import Case
+
+OWN, ANSWERED = 10_000_000_000, 20_000_000_000
+"""Where token numbers begin that belong to one request alone."""
+END = 5
+"""The token that ends an answer before its declared length."""
+
+
+class Nobody:
+    """Whatever is asked of it, it does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+class OutOfTokensError(Exception):
+    """SGLang gave up: it had promised more tokens than it has."""
+
+
+class Real:
+    """The scheduler of the imported SGLang."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        _steady_clock()
+        arguments = _arguments(case)
+        get_context().set_server_args(arguments)
+        self.scheduler = _scheduler(case, arguments)
+        self.results: deque[ScheduleBatch] = deque()
+
+    def add(self, index: int) -> None:
+        """A client sends a request."""
+        request = self.case.requests[index]
+        tokens = [content * 100_003 + k for content, count in request["prefix"] for k in range(count)]
+        tokens += [OWN + index * 100_003 + k for k in range(len(tokens), request["input"])]
+        sampling = SamplingParams(max_new_tokens=request["declared"], temperature=0.0, ignore_eos=self.case.ignore_eos)
+        sampling.normalize(None)
+        ends = {self._token(index, request["output"] - 1)}
+        made = Req(
+            str(index), "", array("q", tokens), sampling, eos_token_ids=ends, vocab_size=1 << 60, time_stats=None
+        )
+        self.scheduler.init_req_max_new_tokens(made)
+        self.scheduler.waiting_queue.append(made)
+        made.time_stats = Nobody()
+
+    def turn(self) -> list[Any]:
+        """One turn of the loop: who computes what, who gives way, and the tokens that are free or can be freed."""
+        scheduler = self.scheduler
+        known = [*scheduler.running_batch.reqs, *(scheduler.last_batch.reqs if scheduler.last_batch else ())]
+        before = {request.rid: request.retraction_count for request in known}
+        try:
+            plan = scheduler.get_next_batch_to_run(scheduler.running_batch, scheduler.last_batch)
+        except RuntimeError as error:
+            raise OutOfTokensError(str(error)) from error
+        scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
+        again = scheduler.waiting_queue
+        retracted = sorted(int(each.rid) for each in again if each.retraction_count > before.get(each.rid, 1 << 30))
+        free, evictable = self._room()
+        decision = [_rows(batch), retracted, free, evictable]
+        if batch is not None:
+            self.results.append(batch.copy())
+        waits = 1 if batch is not None and self.case.overlap else 0
+        while len(self.results) > waits:
+            self._process(self.results.popleft())
+        if batch is None and scheduler.last_batch is None and not self.is_busy():
+            scheduler.new_token_ratio_tracker.reset()
+        scheduler.last_batch = batch
+        return decision
+
+    def is_busy(self) -> bool:
+        """Whether it has requests."""
+        scheduler = self.scheduler
+        held = scheduler.waiting_queue or not scheduler.running_batch.is_empty() or scheduler.chunked_req is not None
+        return bool(held or self.results or scheduler.last_batch is not None)
+
+    def _process(self, batch: ScheduleBatch) -> None:
+        """The results of a step arrive."""
+        tokens = [self._token(int(each.rid), len(each.output_ids)) for each in batch.reqs]
+        result = Namespace(
+            copy_done=None, routed_experts_output=None, indexer_topk_output=None, logits_output=None,
+            next_token_ids=torch.tensor(tokens), extend_input_len_per_req=None, extend_logprob_start_len_per_req=None,
+            can_run_cuda_graph=False, num_correct_drafts=0, num_block_accept_tokens=0, num_cap_tokens=0,
+        )  # fmt: skip
+        processor = self.scheduler.batch_result_processor
+        if batch.forward_mode.is_decode():
+            processor.process_batch_result_decode(batch, result)
+        else:
+            processor.process_batch_result_prefill(batch, result)
+
+    def _token(self, index: int, position: int) -> int:
+        """A token of an answer: by the name of its content, or the request's own."""
+        answer = self.case.requests[index]["answer"]
+        return (ANSWERED + index * 100_003 if answer is None else answer * 100_003) + position
+
+    def _room(self) -> tuple[int, int]:
+        cache = self.scheduler.tree_cache
+        return self.scheduler.token_to_kv_pool_allocator.available_size(), int(cache.evictable_size())
+
+
+def _rows(batch: ScheduleBatch | None) -> list[list[int]]:
+    if batch is None:
+        return []
+    new = [1] * len(batch.reqs) if batch.forward_mode.is_decode() else batch.extend_lens
+    ends = batch.seq_lens_cpu.tolist()
+    return [[int(each.rid), count, end - count] for each, count, end in zip(batch.reqs, new, ends, strict=True)]
+
+
+def _steady_clock() -> None:
+    """Nodes of the tree are accessed at 0, 1, 2, ...: no two at the same moment."""
+    ticks = itertools.count()
+    radix_cache.time = Namespace(monotonic=lambda: next(ticks), perf_counter=lambda: 0.0)
+
+
+def _arguments(case: Case) -> ServerArgs:
+    """Server arguments as they are after all defaults are set."""
+    arguments = object.__new__(ServerArgs)
+    for each in dataclasses.fields(ServerArgs):
+        if each.default is not dataclasses.MISSING:
+            object.__setattr__(arguments, each.name, each.default)
+        elif each.default_factory is not dataclasses.MISSING:
+            object.__setattr__(arguments, each.name, each.default_factory())
+    given = {
+        "chunked_prefill_size": case.chunked_prefill_size or -1,
+        "max_prefill_tokens": case.max_prefill_tokens,
+        "max_running_requests": case.max_running_requests,
+        "pp_max_micro_batch_size": case.max_running_requests,
+        "page_size": case.page_size,
+        "disable_overlap_schedule": not case.overlap,
+        "disable_radix_cache": not case.caching,
+        "enable_mixed_chunk": case.mixed,
+        "schedule_policy": "lpm" if case.longest_match else "fcfs",
+        "schedule_conservativeness": case.conservativeness,
+        "attention_backend": "torch_native",
+        "device": "cpu",
+    }
+    for name, value in given.items():
+        object.__setattr__(arguments, name, value)
+    return arguments
+
+
+def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
+    """As much of a scheduler as plans steps and takes in their results."""
+    kv_type = torch.bfloat16
+    if case.page_size == 1:
+        tokens: Any = TokenToKVPoolAllocator(case.num_tokens, kv_type, "cpu", None, need_sort=False)
+    else:
+        tokens = PagedTokenToKVPoolAllocator(case.num_tokens, case.page_size, kv_type, "cpu", None, need_sort=False)
+    slots = ReqToTokenPool(case.max_running_requests, case.max_model_len + 64, "cpu", enable_memory_saver=False)
+    whole = case.chunked_prefill_size is None
+    parameters = CacheInitParams(not case.caching, slots, tokens, case.page_size)
+    cache: Any = ChunkCache(parameters) if not case.caching and not whole else RadixCache(parameters)
+    made = object.__new__(Scheduler)
+    nobody = Nobody()
+    model = Namespace(vocab_size=1 << 60, is_encoder_decoder=False, is_multimodal=False, think_end_id=None)
+    values = {
+        "server_args": arguments, "req_to_token_pool": slots, "token_to_kv_pool_allocator": tokens, "tree_cache": cache,
+        "model_config": model, "page_size": case.page_size, "max_prefill_tokens": case.max_prefill_tokens,
+        "max_running_requests": case.max_running_requests, "max_total_num_tokens": case.num_tokens,
+        "max_req_len": case.max_model_len - 1, "max_new_tokens_limit": None,
+        "schedule_policy": arguments.schedule_policy,
+        "chunked_prefill_size": case.chunked_prefill_size, "is_mixed_chunk": case.mixed and not whole,
+        "chunked_req": None, "_pending_chunked_abort_req": None, "enable_dynamic_chunking": False,
+        "enable_overlap": case.overlap, "spec_algorithm": SpeculativeAlgorithm.NONE, "dllm_config": None,
+        "enable_hierarchical_cache": False, "enable_hicache_storage": False, "enable_priority_scheduling": False,
+        "schedule_low_priority_values_first": False, "priority_scheduling_preemption_threshold": 10,
+        "enable_lora": False, "lora_drainer": None, "enable_hisparse": False, "is_hybrid_swa": False,
+        "enable_fpm": False,
+        "disaggregation_mode": DisaggregationMode.NULL, "require_mlp_sync": False, "truncation_align_size": None,
+        "min_free_slots_delayer": None, "forward_ct": 0, "waiting_queue": [], "last_batch": None,
+        "running_batch": ScheduleBatch(reqs=[], batch_is_full=False), "abort_on_priority_when_disabled": False,
+        "grammar_manager": Namespace(has_waiting_grammars=lambda: False),
+        "dp_attn_adapter": Namespace(maybe_prepare_mlp_sync_batch=lambda batch, need_sync=True: batch),
+        "ngram_embedding_manager": Namespace(prepare_for_forward=lambda batch, chunked_req: batch),
+        "tp_worker": Namespace(model_runner=Namespace(prefill_aware_swa=False)),
+        "metrics_reporter": Namespace(enable_metrics=False, num_retracted_reqs=0), "load_inquirer": nobody,
+        "ipc_channels": Namespace(send_to_tokenizer=nobody), "max_queued_requests": None, "metrics_collector": nobody,
+    }  # fmt: skip
+    for name, value in values.items():
+        setattr(made, name, value)
+    made.init_schedule_policy()
+    made.batch_result_processor = _processor(case, made)
+    return made
+
+
+def _processor(case: Case, scheduler: Scheduler) -> SchedulerBatchResultProcessor:
+    nobody = Nobody()
+    reporter = Namespace(
+        num_generated_tokens=0, forward_ct_decode=0, report_decode_stats=lambda *_, **__: None,
+        report_prefill_stats=lambda *_, **__: None,
+    )  # fmt: skip
+    return SchedulerBatchResultProcessor(
+        is_generation=True, disaggregation_mode=DisaggregationMode.NULL, enable_overlap=case.overlap,
+        enable_overlap_mlx=False, server_args=scheduler.server_args, model_config=scheduler.model_config,
+        token_to_kv_pool_allocator=scheduler.token_to_kv_pool_allocator, tree_cache=scheduler.tree_cache,
+        hisparse_coordinator=None, req_to_token_pool=scheduler.req_to_token_pool, decode_offload_manager=None,
+        metrics_collector=nobody, metrics_reporter=reporter, draft_worker=None, model_worker=Namespace(),
+        logprob_result_processor=nobody, output_streamer=nobody, abort_request=nobody,
+    )  # fmt: skip
+
+
+class _Kernel:
+    """A kernel that a GPU would run, as a function of the host: called with a grid in brackets."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self.function
+
+
+def _extend(prefix: Any, ends: Any, last: Any, pages: Any, out: Any, _: int, page_size: int) -> None:
+    needed = int(((ends + page_size - 1) // page_size - (prefix + page_size - 1) // page_size).sum())
+    if needed <= len(pages):  # else the caller sees that there are too few pages, and takes none
+        paged.alloc_extend_naive(prefix, ends, last, pages, out, page_size, "cpu")
+
+
+def _decode(ends: Any, last: Any, pages: Any, out: Any, _: int, page_size: int) -> None:
+    taken = 0
+    for position, (end, where) in enumerate(zip(ends.tolist(), last.tolist(), strict=True)):
+        if (end - 1) % page_size:
+            out[position] = where + 1
+        elif taken < len(pages):
+            out[position] = pages[taken] * page_size
+            taken += 1
+
+
+paged.alloc_extend_kernel, paged.alloc_decode_kernel = _Kernel(_extend), _Kernel(_decode)
+for _module in (schedule_batch, allocation):
+    _module.is_pin_memory_available = lambda *_: False
+schedule_batch.SamplingBatchInfo = Namespace(
+    from_schedule_batch=lambda *_: Namespace(
+        filter_batch=lambda *_: None, merge_batch=lambda *_: None,
+        penalizer_orchestrator=Namespace(is_required=False), copy_for_forward=nullcontext,
+    )
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""SGLang: its settings, memory, graphs, host costs and releases."""

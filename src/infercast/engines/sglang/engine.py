@@ -1,0 +1,90 @@
+"""SGLang, release by release."""
+
+from __future__ import annotations
+
+from infercast.bundled import read_data
+from infercast.engines.engine import Commands, Engine, Names
+from infercast.engines.sglang.flags import FLAGS, settings_of
+from infercast.engines.sglang.graphs import SglangGraphs
+from infercast.engines.sglang.host import SglangHost, SglangHostModel
+from infercast.engines.sglang.kernels import choose_kernels
+from infercast.engines.sglang.measured import measured_setup, profiled_step
+from infercast.engines.sglang.memory import plan_memory
+from infercast.engines.sglang.padding import expert_multiples
+from infercast.engines.sglang.replica import sglang_replica
+from infercast.engines.sglang.resolve import resolve
+from infercast.engines.sglang.settings import NEWEST, ResolvedSglang, SglangSettings
+from infercast.engines.sglang.spread import fuses_norms, sizes_for, spread
+from infercast.engines.sharing import shared_seconds
+from infercast.errors import InputError
+from infercast.hardware import Gpu
+
+OLDEST = (7, 5)
+"""Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built."""
+TRIED = (
+    (),
+    (("chunked_prefill_size", 2048),),
+    (("chunked_prefill_size", 16384), ("max_prefill_tokens", 16384)),
+    (("max_running_requests", 128),),
+    (("enable_mixed_chunk", True),),
+)
+"""What a plan tries: the engine's own choice, smaller and larger chunks, fewer requests, decoding beside prompts."""
+BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
+
+
+def check_gpu(gpu: Gpu) -> None:
+    """Refuse a GPU that SGLang does not run on."""
+    parts = gpu.compute_capability.split(".")
+    if all(part.isdigit() for part in parts) and tuple(map(int, parts)) < OLDEST:
+        raise InputError(
+            f"SGLang does not run on {gpu.name}: its compute capability is {gpu.compute_capability}, and "
+            f"{OLDEST[0]}.{OLDEST[1]} (Turing, such as t4) is the least"
+        )
+
+
+def _describe(settings: ResolvedSglang) -> str:
+    chunk = "whole prompts" if settings.chunk is None else f"prompts in chunks of {settings.chunk:,} tokens"
+    return (
+        f"{chunk}, up to {settings.max_running_requests:,} requests; context_length {settings.context_length:,}; "
+        f"mem_fraction_static {settings.mem_fraction_static:g}; radix cache "
+        f"{'off' if settings.disable_radix_cache else 'on'}"
+    )
+
+
+def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
+    return Engine(
+        name=name,
+        title="SGLang",
+        load_balancer="round_robin",
+        names=Names(**read_data("engines/sglang/names.toml")),
+        flags=FLAGS,
+        commands=Commands(**read_data("engines/sglang/commands.toml")),
+        settings_type=SglangSettings,
+        settings_from=settings_of,
+        bounds=BOUNDS,
+        shown=(*BOUNDS, "mem_fraction_static", "disable_radix_cache"),
+        describe=_describe,
+        resolve=resolve,
+        check_gpu=check_gpu,
+        fuses_norms=fuses_norms,
+        shares_copies=False,
+        keeps_promises=True,
+        spread=spread,
+        sizes_for=sizes_for,
+        tried=TRIED,
+        choose_kernels=choose_kernels,
+        expert_multiples=expert_multiples,
+        graphs=lambda settings: SglangGraphs(settings.decode_sizes, settings.prefill_sizes),
+        plan_memory=plan_memory,
+        tokens_under_way=lambda settings, _: settings.max_num_batched_tokens,
+        host_type=SglangHost,
+        host_model=SglangHostModel,
+        replica=sglang_replica,
+        shared_seconds=shared_seconds,
+        measured_setup=measured_setup,
+        profiled_step=profiled_step,
+        ties_groups=False,
+    )
+
+
+RELEASES = {NEWEST: _release(NEWEST)}

@@ -1,0 +1,125 @@
+"""What the CPU beside the GPU costs a step of SGLang: one thread that plans, launches and takes results in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from infercast.engines.engine import Launch
+from infercast.engines.host import HostCosts
+from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout
+from infercast.models.lower import attention_calls, token_calls
+from infercast.models.mixers import GroupedAttention
+from infercast.models.spec import ModelConfig
+from infercast.serve.step import HostCost
+
+PROMPT = np.array([2])
+GAP_SECONDS = 0.15e-6
+"""What a GPU idles between two kernels of a step beyond what their estimates hold."""
+SEEN_IN_ONE = {"composed_layer": "deepseek-v2-lite"}
+"""Host times of layers that were seen in one model only, and the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SglangHost(HostCosts):
+    """Seconds of host time; what each is for is said in the data file."""
+
+    plan: float
+    plan_sequence: float
+    prepare: float
+    graph_launch: float
+    sample: float
+    process: float
+    process_sequence: float
+    prompt_plan: float
+    plan_prompt: float
+    plan_token: float
+    prompt_step: float
+    piece_layer: float
+    stored_layer: float
+    eager_step: float
+    eager_kernel: float
+    composed_layer: float
+    prompt_process: float
+    process_prompt: float
+    wake: float
+
+
+class LaunchWork(NamedTuple):
+    """Counts over all layers of a model."""
+
+    kernels: int
+    """Kernels of a step with a prompt, the experts of a layer counted as one."""
+    piece_layers: int
+    """Layers whose attention stands between two graphs ..."""
+    stored_layers: int
+    """... and those of them where a graph has written the cache already."""
+    composed_layers: int
+    """Layers whose token mixer is many small operations in Python: latent attention, recurrent layers."""
+    stages: int
+
+
+@lru_cache
+def launch_work(model: ModelConfig, layout: ParallelLayout) -> LaunchWork:
+    """Count what a step of the model takes to launch."""
+    calls = [*token_calls(model, layout, 2), *attention_calls(model, layout, PROMPT, PROMPT)]
+    mixers = [(stack.mixer, stack.layers) for stack in model.stacks if not stack.mixer.is_empty]
+    stored = sum(layers for mixer, layers in mixers if isinstance(mixer, GroupedAttention) and mixer.stores_rotated)
+    composed = sum(layers for mixer, layers in mixers if mixer.is_composed)
+    return LaunchWork(
+        kernels=sum(call.count for call in calls),
+        piece_layers=sum(layers for _, layers in mixers) - stored - composed,
+        stored_layers=stored,
+        composed_layers=composed,
+        stages=layout.pipeline,
+    )
+
+
+class SglangHostModel:
+    """A host that runs one model."""
+
+    def __init__(self, host: SglangHost, model: ModelConfig, layout: ParallelLayout, _: Gpu) -> None:
+        self._host, self._work = host, launch_work(model, layout)
+        work, by_hand = self._work, host.composed_layer * self._work.composed_layers
+        pieces = host.piece_layer * work.piece_layers + host.stored_layer * work.stored_layers
+        steps = {
+            Launch.FULL_GRAPH: host.graph_launch * work.stages,
+            Launch.PIECEWISE_GRAPHS: host.prompt_step * work.stages + pieces + by_hand,
+            Launch.EAGER: (host.prompt_step + host.eager_step) * work.stages
+            + host.eager_kernel * work.kernels
+            + by_hand,
+        }
+        self._launching = {launch: seconds + host.sample for launch, seconds in steps.items()}
+
+    @property
+    def gap_seconds(self) -> float:
+        """What the GPU idles between the kernels of one step."""
+        return GAP_SECONDS * self._work.kernels
+
+    @property
+    def waited_share(self) -> float:
+        """Nothing is known to wait for the GPU while it launches."""
+        return 0.0
+
+    def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
+        """The host's part of a step."""
+        host = self._host
+        plan = host.plan + host.plan_sequence * num_sequences
+        process = host.process + host.process_sequence * num_sequences
+        if num_prompts:
+            plan += host.prompt_plan + host.plan_prompt * num_prompts + host.plan_token * num_tokens
+            process += host.prompt_process + host.process_prompt * num_prompts
+        return HostCost(plan, host.prepare, self._launching[launch], process, host.wake)
+
+    def borrowed_share(self, model: str) -> float:
+        """The share of what launching a prompt costs that was seen in one other model only."""
+        borrowed = sum(
+            getattr(self._host, term) * getattr(self._work, f"{term}s")
+            for term, seen in SEEN_IN_ONE.items()
+            if model != seen
+        )
+        return borrowed / self._launching[Launch.EAGER] if borrowed else 0.0

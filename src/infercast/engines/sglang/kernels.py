@@ -1,0 +1,41 @@
+"""Kernels that SGLang launches otherwise than vLLM, whose compiler fuses small ones.
+
+Facts of SGLang 0.5.16, seen in the profiles of real engines on an H200 as well:
+
+- hand-written kernels rotate, norm heads and store (``fused_rope_kernel``, ``fused_qknorm_warp``, ``store_kvcache``);
+- attention backends ask for contiguous queries, which are a slice of the joined product (``q.contiguous()`` in
+  ``layers/attention/flashattention_backend.py``, ``trtllm_mha_backend.py`` and ``flashinfer_backend.py``);
+- some models write the cache in the kernel that rotates (``enable_fused_set_kv_buffer`` in ``models/utils.py``), where
+  the cache is bf16 and has no windows;
+- norms and activations write bf16, and a kernel of its own quantises (``layers/quantization/fp8_utils.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from infercast.engines.sglang.expert_launches import untuned_factors
+from infercast.engines.sglang.experts import experts_kernel
+from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout
+from infercast.models.mixers import GroupedAttention, Mixer
+from infercast.models.spec import ModelConfig
+
+STORING = ("Qwen3MoeForCausalLM", "GptOssForCausalLM", "BailingMoeForCausalLM", "Gemma4ForCausalLM")
+"""Architectures whose rotary kernel writes the cache."""
+
+
+def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> ModelConfig:
+    """The model with SGLang's kernels."""
+    has_windows = any(isinstance(stack.mixer, GroupedAttention) and stack.mixer.window for stack in model.stacks)
+    stores = model.architecture in STORING and model.cache_dtype == "bf16" and not has_windows
+
+    def chosen(mixer: Mixer) -> Mixer:
+        if not isinstance(mixer, GroupedAttention):
+            return mixer
+        return replace(mixer, by_hand=True, stores_rotated=stores)
+
+    weights = replace(model.weights, quantised_apart=True, experts_kernel=experts_kernel(model, gpu))
+    stacks = tuple(replace(stack, mixer=chosen(stack.mixer)) for stack in model.stacks)
+    model = replace(model, stacks=stacks, weights=weights)
+    return model.with_experts(lambda spec: replace(spec, slower=untuned_factors(model, spec, gpu, layout)))

@@ -1,0 +1,98 @@
+"""The knobs of SGLang, under its names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NEWEST = "sglang@0.5.16"
+"""The release that is modelled, and whose costs were measured."""
+ORDERS = ("fcfs", "lpm")
+"""Of the queue: by arrival, or longest cached prefix first."""
+NO_CHUNKS = -1
+"""`chunked_prefill_size` of a server that computes prompts whole."""
+PREFILL_GRAPHS = ("breakable", "disabled")
+STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
+"""How states of recurrent layers are kept for prefixes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SglangSettings:
+    """What a user passes to ``sglang.launch_server``; None means the engine's default for the GPU and the model."""
+
+    mem_fraction_static: float | None = None
+    max_running_requests: int | None = None
+    max_total_tokens: int | None = None
+    chunked_prefill_size: int | None = None
+    max_prefill_tokens: int = 16_384
+    prefill_max_requests: int | None = None
+    context_length: int | None = None
+    schedule_policy: str = ORDERS[0]
+    schedule_conservativeness: float = 1.0
+    page_size: int | None = None
+    swa_full_tokens_ratio: float = 0.8
+    attention_backend: str | None = None
+    disable_radix_cache: bool = False
+    disable_overlap_schedule: bool = False
+    enable_mixed_chunk: bool = False
+    enable_dp_attention: bool = False
+    disable_hybrid_swa_memory: bool = False
+    disable_cuda_graph: bool = False
+    disable_cuda_graph_padding: bool = False
+    cuda_graph_max_bs: int | None = None
+    cuda_graph_bs: tuple[int, ...] | None = None
+    cuda_graph_max_bs_prefill: int | None = None
+    cuda_graph_backend_prefill: str = PREFILL_GRAPHS[0]
+    disable_decode_cuda_graph: bool = False
+    disable_prefill_cuda_graph: bool = False
+    max_mamba_cache_size: int | None = None
+    mamba_full_memory_ratio: float = 0.9
+    mamba_radix_cache_strategy: str = STRATEGIES[0]
+    ep_size: int = 1
+    """GPUs that experts are spread over: 1, or all that share them."""
+    enable_flashinfer_allreduce_fusion: bool = False
+    """Norms in the kernels of all-reduces, also for models where the engine would leave them apart ..."""
+    enforce_disable_flashinfer_allreduce_fusion: bool = False
+    """... or for none."""
+    engine: str = NEWEST
+    """The engine and its version, whose rules and defaults hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedSglang(SglangSettings):
+    """The same knobs with every default filled in."""
+
+    mem_fraction_static: float
+    max_running_requests: int
+    chunked_prefill_size: int
+    context_length: int
+    page_size: int
+    attention_backend: str
+    decode_sizes: tuple[int, ...]
+    """Sequences of the decode steps that have a graph."""
+    prefill_sizes: tuple[int, ...]
+    """Tokens of the steps of prompts that have one."""
+    longest: int
+    """Tokens of the longest sequence: the context, or all that the cache holds."""
+    groups: int = 1
+    """Of DP attention."""
+
+    @property
+    def chunk(self) -> int | None:
+        """Tokens of prompts in a step; None: prompts are computed whole."""
+        return None if self.chunked_prefill_size <= 0 else self.chunked_prefill_size
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens of the largest step: a full chunk, all sequences at once, or the longest prompt in one piece."""
+        prompts = max(self.max_prefill_tokens, self.context_length) if self.chunk is None else self.chunk
+        return max(prompts, self.max_running_requests)
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences of the largest step."""
+        return self.max_running_requests
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.longest

@@ -1,0 +1,34 @@
+"""The scheduler and the cache that an engine's policy asks for."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.cache.radix_cache import RadixCache
+from infercast.serve.cache.shape import KvShape
+from infercast.serve.scheduler.planner import Planner
+from infercast.serve.scheduler.policy import MixingPolicy, Policy
+from infercast.serve.scheduler.prefill_first import PrefillFirst
+from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
+from infercast.serve.scheduler.scheduler import Scheduler
+
+
+def scheduler_of(
+    policy: Policy,
+    num_blocks: int,
+    shape: KvShape,
+    *,
+    caching: bool,
+    sparse_windows: bool,
+    retained_every: int,
+    steps_under_way: int,
+    decode_together: bool,
+    max_model_len: int | None,
+) -> Planner:
+    """Whoever plans steps by these rules, with an empty cache."""
+    if isinstance(policy, PrefillFirst):
+        cache = RadixCache(num_blocks, shape, caching=caching)
+        return PrefillScheduler(policy, cache, steps_under_way, max_model_len)
+    blocks = KvCache(num_blocks, shape, caching=caching, sparse_windows=sparse_windows, retained_every=retained_every)
+    return Scheduler(cast(MixingPolicy, policy), blocks, steps_under_way, decode_together=decode_together)

@@ -1,0 +1,59 @@
+"""One published run: what was asked of which engine, and what came back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infercast.forecast.command.flags import Reading
+from infercast.serve.workload.request import Workload
+from infercast.validate.published.flags import ServerFlags
+
+GPUS = {
+    "A100-80GB": "a100-sxm",
+    "H100": "h100-sxm",
+    "H200": "h200-sxm",
+    "B200": "b200-sxm",
+    "L40S": "l40s",
+    "RTX4090": "rtx-4090",
+    "RTX5090": "rtx-5090",
+    "RTXA6000": "rtx-a6000",
+    "RTXPRO6000": "rtx-pro-6000-server",
+}
+"""What publishers call a GPU, where it is not one of our names."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRun:
+    """One run: what was asked of which engine, and what came back, in seconds."""
+
+    run_id: str
+    source: str
+    gpu: str
+    model: str
+    dtype: str
+    tensor: int
+    data: int
+    expert_parallel: bool
+    version: tuple[int, ...]
+    flags: ServerFlags
+    workload: Workload
+    max_model_len: int | None
+    ttft: float | None
+    """None where the state of the prefix cache is unknown, too."""
+    tpot: float | None
+    end_to_end: float | None
+    output_tokens_per_second: float | None
+    engine: str = "vllm@0.25"
+    """Whose rules stand for the stated version."""
+    reading: Reading | None = None
+    """The flags of the server's command, where the source has it; its words in ``flags`` otherwise."""
+    median: bool = False
+    """Whether TTFT and TPOT are medians over the requests, not means."""
+    problem: str = ""
+    """Why it cannot be simulated."""
+
+    @property
+    def layout(self) -> str:
+        """For people: ``TP4``, ``TP8+EP``."""
+        parts = [f"TP{self.tensor}", f"DP{self.data}" if self.data > 1 else "", "EP" if self.expert_parallel else ""]
+        return "+".join(part for part in parts if part)
