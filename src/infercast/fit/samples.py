@@ -23,8 +23,7 @@ from infercast.ops import Attention
 from infercast.predict.choice import base_seconds
 from infercast.predict.families import FAMILIES, family_of
 from infercast.predict.families.gemm import product_variant
-from infercast.predict.identity import LATENT, SWEEP
-from infercast.predict.physics.moe import kernel_family
+from infercast.predict.identity import LATENT, SWEEP, expert_kernel_named
 
 Array = npt.NDArray[Any]
 
@@ -95,7 +94,7 @@ def key_of(rows: Rows) -> Key:
     """The model that these rows belong to."""
     family = family_of_rows(rows)
     dtype = rows.dtype.split("/")[0]
-    variants = {"gemm": product_variant(dtype, rows.kernel), "moe": f"{dtype}/{kernel_family(rows.kernel)}"}
+    variants = {"gemm": product_variant(dtype, rows.kernel), "moe": f"{dtype}/{expert_kernel_named(rows.kernel)}"}
     variants |= dict.fromkeys(("collective", "memory_bound"), rows.kernel)
     variant = variants.get(rows.family, "")
     if isinstance(rows.op, Attention):

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pandas
 
 from infercast.fit.checks import in_microseconds, read_checked
+from infercast.fit.expert_runs import takes_whole_tokens
 from infercast.fit.recurrent_tables import RECURRENT_FILES, read_recurrent
 from infercast.fit.repeats import merge_repeats
 from infercast.fit.rows import Rows
@@ -25,7 +26,8 @@ from infercast.fit.sparse_tables import SPARSE_FILES, read_sparse
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.elementwise import quantise
-from infercast.predict.identity import kernel_named, kernel_of
+from infercast.predict.identity import expert_kernel_named, kernel_named, kernel_of
+from infercast.predict.physics.expert_routing import WHOLE
 
 Array = npt.NDArray[Any]
 Part = dict[str, Array]
@@ -145,7 +147,8 @@ def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
 
 def _moe(table: pandas.DataFrame) -> Iterator[Rows]:
     layout = ("hidden", "inter", "experts", "topk", "tp", "ep")
-    for part in _parts(table, "kernel", "dtype", "routing", *layout):
+    table["whole"] = takes_whole_tokens(table)
+    for part in _parts(table, "kernel", "dtype", "routing", *layout, "whole"):
         hidden, inter, experts, topk, tp, ep = (int(part[name][0]) for name in layout)
         dtype, routing = part["dtype"][0], part["routing"][0]
         compute, weight = MOE_FORMATS.get(dtype, (dtype, dtype))
@@ -158,15 +161,21 @@ def _moe(table: pandas.DataFrame) -> Iterator[Rows]:
             local_experts=experts // ep,
             dtype=compute,
             weight_dtype=weight,
-            routing=routing,
+            routing=f"{routing}{WHOLE}" if part["whole"][0] else routing,
             gated=not _runs_without_gate(part),
+            kernel=expert_kernel_named(part["kernel"][0]),
         )
         group = np.full(len(part["tokens"]), f"{hidden}|{inter}|{experts}|{topk}")
         yield _rows(part, "moe", f"{dtype}/{routing}", op, group)
 
 
 def _runs_without_gate(part: Part) -> bool:
-    """Nemotron's experts have no gate. vLLM 0.24 measured them so; its 0.14 rows (A100) and SGLang's are gated."""
+    """Nemotron's experts have no gate. vLLM 0.24 measured them so; its 0.14 rows (A100) and SGLang's are gated.
+
+    TensorRT-LLM's say so in the kernel's name.
+    """
+    if part["engine"][0] == "trtllm":
+        return "nongated" in part["kernel"][0]
     layout = tuple(int(part[name][0]) for name in ("hidden", "inter", "experts", "topk"))
     return part["engine"][0] == "vllm" and part["gpu"][0] != "a100-sxm" and layout in UNGATED
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.fit.boost import Settings, boost
+from infercast.fit.left_out import is_usual
 from infercast.fit.recipes import Recipe, measured_settings, pooled_recipe
 from infercast.fit.samples import Key, Sample, sweep_samples
 from infercast.fit.spread import pooled_interval
@@ -169,9 +170,10 @@ def _pools(samples: dict[Key, Sample]) -> dict[tuple[str, str, str], dict[str, S
     A kernel that one GPU alone has is worth as much to a new chip with the same kernel; other families take two.
     """
     pools: dict[tuple[str, str, str], dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
-    for (family, gpu, engine, variant), sample in samples.items():
-        if engine == SWEEP:
+    for (family, gpu, engine, variant), whole in samples.items():
+        if engine == SWEEP or not (usual := is_usual(family, whole.residual, whole.group)).any():
             continue
+        sample = whole.part(usual)
         pools[family, engine, variant][gpu].append(sample)
         if others := any_kernel(family, variant):
             pools[family, engine, others][gpu].append(sample)

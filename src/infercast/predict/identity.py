@@ -63,6 +63,11 @@ def kernel_named(operator: str, name: str) -> str:
     return next((str(kernel) for part, kernel in names if part in name), "")
 
 
+def expert_kernel_named(name: str) -> str:
+    """Whose kernel for routed experts a table means by a name, or ``other``."""
+    return kernel_named("moe", name) or "other"
+
+
 @lru_cache
 def _facts() -> dict[str, Any]:
     return read_data("kernels.toml")

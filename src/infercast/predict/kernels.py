@@ -43,9 +43,11 @@ class Kernels:
         *,
         engine: bool,
         correction: Correction | None = None,
+        first: str = "",
     ) -> None:
         """``op`` is one of them, ``choice`` the model that knows them, if there is one, and ``correction`` what anchor
-        points taught of them. ``engine``: as in an engine, not as in a table.
+        points taught of them. ``engine``: as in an engine, not as in a table. ``first``: the variant that was asked
+        for, whose kernel physics is of where no model of a kernel was found.
         """
         self._family, self._gpu, self._engine, self._correction = family, gpu, engine, correction
         self._source, (low, high) = "physics", family.interval
@@ -60,8 +62,10 @@ class Kernels:
                 self._longer, self._added = choice.in_engine
             if choice.entry.engine == SWEEP and family.swept_core is not None:
                 self._make = family.swept_core
-            if family.named is not None:
-                self._make = _naming(family.named, choice.entry.variant, self._make)
+            if not choice.is_new_kernel:
+                first = choice.entry.variant
+        if family.named is not None and first:
+            self._make = _naming(family.named, first, self._make)
         self._base = None if choice is None or choice.entry.engine != SWEEP else family.scheduled
         self._low, self._high = exp(low), exp(high)
         self._at_least, self._servers = Floor(op, gpu, cold=engine), family.servers(op, gpu)

@@ -159,4 +159,5 @@ class Learned:
     def _made(self, make: type[Kernels], family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Kernels:
         choice = self.choose(op, gpu, variants)
         correction = self._correction(family, op, gpu, variants, choice) if self._corrections else None
-        return make(family, op, gpu, choice, engine=not self._as_tabled, correction=correction)
+        first = (variants or family.variants(op, gpu, self._profile) or ("",))[0]
+        return make(family, op, gpu, choice, engine=not self._as_tabled, correction=correction, first=first)
