@@ -108,7 +108,7 @@ def _gemm(table: pandas.DataFrame) -> Iterator[Rows]:
     for part in _parts(table, "dtype", "kernel"):
         m, n, k = (part[name] for name in "mnk")
         dtype = part["dtype"][0]
-        op = Gemm(m, n, k, dtype)
+        op = Gemm(m, n, k, dtype, quantiser=part["engine"][0])
         named = kernel_named("gemm", part["kernel"][0])
         kernel = named or kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0])
         yield _rows(part, "gemm", dtype, op, n * 1_000_000 + k, kernel)

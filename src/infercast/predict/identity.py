@@ -11,6 +11,8 @@ from infercast.ops import Attention, Gemm, Op
 
 SWEEP = "sweep"
 """Tables of `infercast measure`: whatever the engine runs, it runs in them."""
+DEFAULT_ENGINE = "vllm"
+"""Whose kernels are meant where no engine is named."""
 LATENT = "latent"
 """The kernel of attention over a stored latent."""
 
@@ -29,6 +31,19 @@ def any_kernel(family: str, variant: str) -> str:
     if family in ("moe", "gemm"):
         return f"{stored}/{ANY}" if named else ""
     return ANY
+
+
+def is_same_kernel(family: str, variant: str, other: str) -> bool:
+    """Whether two variants are of one kernel, or the second one's is not told."""
+    if family not in BY_KERNEL or not other:
+        return True
+    first, second = (each.partition("/")[2] if family in ("moe", "gemm") else each for each in (variant, other))
+    return first == second
+
+
+def is_written_by_engine(family: str, variant: str) -> bool:
+    """Whether each engine has a kernel of its own under this name."""
+    return family in BY_KERNEL and variant.rpartition("/")[2] == "triton"
 
 
 def kernel_of(op: Op, gpu: Gpu, engine: str) -> str:

@@ -64,6 +64,8 @@ class Kernels:
                 self._make = family.swept_core
             if not choice.is_new_kernel:
                 first = choice.entry.variant
+            if family.timed_by is not None:
+                self._make = _naming(family.timed_by, choice.entry.engine, self._make)
         if family.named is not None and first:
             self._make = _naming(family.named, first, self._make)
         self._base = None if choice is None or choice.entry.engine != SWEEP else family.scheduled
@@ -148,9 +150,9 @@ class Kernels:
         return core.physics(size, engine=self._engine)
 
 
-def _naming(named: Callable[[Any, str], Any], variant: str, make: Callable[[Any, Gpu], Core]) -> Callable[..., Core]:
-    """Physics of the kernel that a model was learned of."""
-    return lambda op, gpu: make(named(op, variant), gpu)
+def _naming(named: Callable[[Any, str], Any], by: str, make: Callable[[Any, Gpu], Core]) -> Callable[..., Core]:
+    """Physics of the kernel that a model was learned of, or as it was timed there."""
+    return lambda op, gpu: make(named(op, by), gpu)
 
 
 def _bound(terms: dict[str, Number]) -> Any:

@@ -10,6 +10,7 @@ from infercast.bundled import read_data
 from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.predict.families import family_of
+from infercast.predict.identity import DEFAULT_ENGINE
 
 
 class KernelProfile(NamedTuple):
@@ -53,10 +54,6 @@ class KernelProfile(NamedTuple):
             family: (engine, *(each for each in names if each != engine)) for family, names in self.tables.items()
         }
         return self._replace(tables=tables, engine=engine)
-
-
-DEFAULT_ENGINE = "vllm"
-"""Whose kernels are meant where no engine is named."""
 
 
 @lru_cache

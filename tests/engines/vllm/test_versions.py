@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from infercast import deploy
-from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named, newest
+from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.versions import ENGINES, MEASURED, NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -99,9 +100,10 @@ GEMM = Family(
     step_sizes=("m",),
     sizes=gemm.sizes_of,
     size_of_one=lambda op: (op.m, op.n, op.k),
-    kind=attrgetter("dtype", "weight_dtype", "out_dtype", "batch"),
+    kind=attrgetter("dtype", "weight_dtype", "out_dtype", "batch", "quantiser"),
     core=gemm.Products,
     swept_core=gemm.swept_products,
+    timed_by=lambda op, engine: op if op.quantiser else replace(op, quantiser=engine),
     features={"gemm": gemm.FEATURES, CUTLASS_FP8: cutlass_fp8.FEATURES},
     feature_set=_feature_set,
     shares=("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise"),

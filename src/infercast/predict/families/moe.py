@@ -15,6 +15,7 @@ from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.op import Quantity
 from infercast.predict.families.family import Ceiling, Family, Shape, Values
 from infercast.predict.families.pipes import Pipes, dram_seconds, floats, lone, product_limits
+from infercast.predict.identity import ANY
 from infercast.predict.physics import moe
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def _variants(op: MoE, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
 
 def _named(op: MoE, variant: str) -> MoE:
     """The same with the kernel that a model is of."""
-    return op if op.kernel else replace(op, kernel=variant.partition("/")[2])
+    kernel = variant.partition("/")[2]
+    return op if op.kernel or kernel == ANY else replace(op, kernel=kernel)
 
 
 def _pipes(op: MoE, gpu: Gpu) -> Pipes:

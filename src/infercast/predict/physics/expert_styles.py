@@ -14,8 +14,11 @@ from infercast.bundled import read_data
 from infercast.hardware import Gpu
 from infercast.hardware.kernels import facts_of
 from infercast.ops import MoE
+from infercast.predict.physics.either import Kit, Number
 from infercast.predict.physics.formats import is_widened
 
+ONE_BLOCK = 1024
+"""Pairs that one thread block sorts."""
 REFERENCE_CLOCK, CLOCK_FREE = 1.83e9, 0.45
 """The clock that launches belong to, and the share of them that does not scale with it."""
 
@@ -47,6 +50,10 @@ class Style(NamedTuple):
     """Tensor rate where each step's results are scaled before they are added."""
     widened: float = 1.0
     """Tensor rate where weights are widened on the way."""
+    pair: float = 0.0
+    """Seconds to sort each pair of a token and an expert, wherever that is ..."""
+    sorting: float = 0.0
+    """... and of the further kernels that do it where one block cannot."""
     takes_all: bool = True
     """Whether pairs of tokens and experts on other GPUs are sorted, activated and added up as well, as zeros."""
 
@@ -54,6 +61,10 @@ class Style(NamedTuple):
         """Seconds that do not depend on the tokens."""
         by_clock = CLOCK_FREE + (1 - CLOCK_FREE) * REFERENCE_CLOCK / gpu.boost_clock if self.is_clocked else 1.0
         return self.launches * by_clock + self.per_expert * op.experts
+
+    def sort(self, pairs: Number, x: Kit) -> Number:
+        """Seconds to put so many pairs in the order of their experts."""
+        return pairs * self.pair + x.where(pairs > ONE_BLOCK, self.sorting, 0.0)
 
     def rate(self, op: MoE, gpu: Gpu, kernel: str) -> float:
         """Share of the tensor cores' peak that such a product can reach by its format and instruction."""
@@ -65,18 +76,20 @@ class Style(NamedTuple):
 TRITON = Style()
 TUNED = Style(
     tiles=((8, 128), (16, 128), (32, 128), (64, 128), (128, 128), (128, 256)),
-    tensor=0.892,
-    feed=2.38,
-    dram=0.848,
-    between=0.682,
-    latency=1.47e-6,
-    step=4.67e-8,
+    tensor=0.908,
+    feed=2.19,
+    dram=0.843,
+    between=0.848,
+    latency=1.5e-6,
+    step=5.21e-8,
     rounding=1.0,
-    overlap=1.87,
+    overlap=1.89,
     is_fed_ahead=True,
     is_clocked=False,
-    block_scaled=0.464,
-    widened=0.385,
+    block_scaled=0.491,
+    widened=0.353,
+    pair=6.96e-10,
+    sorting=3.19e-6,
     takes_all=False,
 )
 STYLES = {"triton": TRITON, "tuned": TUNED}
@@ -86,7 +99,7 @@ STYLES = {"triton": TRITON, "tuned": TUNED}
 def style_of(kernel: str) -> Style:
     """How a kernel (data/kernels.toml, experts) multiplies; Triton's where nothing is known of it."""
     facts = _facts().get(kernel, {"style": "triton"})
-    named = {name: facts[name] for name in ("launches", "per_expert") if name in facts}
+    named = {name: facts[name] for name in ("launches", "per_expert", "pair", "sorting") if name in facts}
     return STYLES[facts["style"]]._replace(**named)
 
 

@@ -84,7 +84,10 @@ class Experts:
         rows, hit, by_height, most_loaded = route(op, tokens, self.heights, x)
         weights, inner = hit * op.matrices * op.hidden * op.inter * self.weight, rows * self.inner_bytes
         cuts = [self._cut(tile, blocks, x) for tile, blocks in zip(self.tiles, by_height, strict=True)]
-        fixed = between(op, self.gpu, tokens, rows, x, self.style), x.like(rows, self.launch)
+        launch = x.like(rows, self.launch)
+        if self.style.pair:
+            launch = launch + self.style.sort(tokens * op.topk, x)
+        fixed = between(op, self.gpu, tokens, rows, x, self.style), launch
         missed = x.miss_share(weights + 0.3 * inner, l2_bytes), x.miss_share(inner, l2_bytes)
         seconds, terms, tile = self._fastest(cuts, rows, hit, missed, fixed)
         cut, mean = x.pick(tile, cuts), tokens * op.topk / op.experts
