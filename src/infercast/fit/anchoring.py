@@ -73,7 +73,7 @@ def _points(
             plain = tomllib.loads((own / "meta.toml").read_text(encoding="utf-8")).get("kernels") == "torch"
             for rows in read_sweep(own):
                 if _is_of(rows, gpu) and not (plain and _is_another(rows.op, gpu, profile)):
-                    yield from _of_sweep(rows, gpu, Learned(artifact, profile), profile)
+                    yield _of_sweep(rows, gpu, Learned(artifact, profile), profile)
         return
     for family, name in FILES.items():
         if (folder / name).exists():
@@ -102,20 +102,18 @@ def _of_table(rows: Rows, gpu: Gpu, artifact: Artifact, profile: KernelProfile) 
     return (family, variant), _Points(sample_of(rows).features, np.asarray(misses), learner)
 
 
-def _of_sweep(
-    rows: Rows, gpu: Gpu, predictor: Learned, profile: KernelProfile
-) -> Iterator[tuple[tuple[str, str], _Points]]:
-    """Rows of `infercast measure`, as an engine would find them; none of kernels that nothing was learned of."""
+def _of_sweep(rows: Rows, gpu: Gpu, predictor: Learned, profile: KernelProfile) -> tuple[tuple[str, str], _Points]:
+    """Rows of `infercast measure`, as an engine would find them."""
     family, _, _, variant = key_of(rows)
     record = FAMILIES[family_of_rows(rows)]
     choice = predictor.choose(rows.op, gpu)
-    if choice is None:
-        return
     names = [each for each in record.variants(rows.op, gpu, profile) if each]
-    swept = choice.entry.engine == SWEEP
+    swept = choice is not None and choice.entry.engine == SWEEP
     between = record.between_kernels
     longer, added = between.get(variant, between.get("", (1.0, 0.0)))
     predicted = predictor.estimate(rows.op, gpu).seconds
     features = record.physics(rows.op, gpu, engine=True, swept=swept).features
     misses = np.log((rows.seconds * longer + added) / predicted)
-    yield (family, names[0] if names else variant), _Points(features, np.asarray(misses), choice.forest)
+    return (family, names[0] if names else variant), _Points(
+        features, np.asarray(misses), None if choice is None else choice.forest
+    )

@@ -22,10 +22,11 @@ def anchor_cases(each: int = DEFAULT) -> list[Case]:
 
 def _flops(family: str, shape: Shape) -> float:
     """About as many products as heat the chip."""
+    sizes = {name: float(value) for name, value in shape.items() if isinstance(value, int)}
     if family == "gemm":
-        return 2.0 * float(shape["m"]) * shape["n"] * shape["k"]
+        return 2.0 * sizes["m"] * sizes["n"] * sizes["k"]
     if family == "moe":
-        return 6.0 * float(shape["tokens"]) * shape["topk"] * shape["hidden"] * shape["inter"]
-    queries, prefix = shape.get("q_len", 1), shape.get("prefix", shape.get("kv_len", 0))
-    pairs = float(shape["batch"]) * queries * (prefix + queries / 2)
-    return 2.0 * shape["heads"] * (shape["head_dim"] + shape["value_dim"]) * pairs
+        return 6.0 * sizes["tokens"] * sizes["topk"] * sizes["hidden"] * sizes["inter"]
+    queries, prefix = sizes.get("q_len", 1.0), sizes.get("prefix", sizes.get("kv_len", 0.0))
+    pairs = sizes["batch"] * queries * (prefix + queries / 2)
+    return 2.0 * sizes["heads"] * (sizes["head_dim"] + sizes["value_dim"]) * pairs

@@ -6,8 +6,8 @@ most probable ones are found by a few steps of Newton's method. Then a Gaussian 
 slope in what the pooled learner says, which may deserve more or less belief, and a rough function of the features. All
 variances are fixed: they were chosen on A100, L40S and H200, each estimated by the others (tuning them on a few dozen
 points does more harm than good, also by the likelihood of points left out). Anchors are chosen where the process,
-without seeing a latency, expects to learn most about all other kernels, and its own variance, scaled by how well anchors
-predict each other, gives the interval.
+without seeing a latency, expects to learn most about all other kernels, and its own variance, scaled by how well
+anchors predict each other, gives the interval.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Space:
         spread = reference.std(axis=0)
         # Tiles of one chip's kernels say nothing of how near two kernels are on another.
         spread[[position for position, name in enumerate(names) if name in SCHEDULE_FEATURES]] = 0.0
-        weight = np.array([FILLS if "fill" in name else 1.0 for name in names])
+        spread[[position for position, name in enumerate(names) if "fill" in name]] /= FILLS
         columns = [names.index(f"{term}_share") for term in FAMILIES[family].shares]
-        return cls(reference.mean(axis=0), np.where(spread > 1e-6, spread / weight, np.inf), columns, learner)
+        return cls(reference.mean(axis=0), np.where(spread > 1e-6, spread, np.inf), columns, learner)
 
     def place(self, features: Array) -> Place:
         """Some kernels by their features."""
