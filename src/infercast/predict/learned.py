@@ -77,9 +77,15 @@ class Learned:
             if found and tier == "measured":
                 return "physics times an efficiency learned from measured kernels of this GPU"
             if found and tier == "sibling":
-                return f"physics times an efficiency borrowed from its sibling {found[0]}; this GPU was not measured"
-        others = ", ".join(sorted(measured - {POOLED}))
-        return f"physics times an efficiency learned from {others}; this GPU was not measured"
+                return self._unmeasured(f"borrowed from its sibling {found[0]}", gpu)
+        return self._unmeasured(f"learned from {', '.join(sorted(measured - {POOLED}))}", gpu)
+
+    def _unmeasured(self, origin: str, gpu: Gpu) -> str:
+        """With how well its kernels are known from other chips."""
+        from infercast.predict.knowledge import in_short, known_kernels  # noqa: PLC0415 - it asks a predictor itself
+
+        known = in_short(known_kernels(gpu, self._artifact, self._profile))
+        return f"physics times an efficiency {origin}; this GPU was not measured ({known})"
 
     def estimate(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of times. ``variants`` names the kernel, if known."""
