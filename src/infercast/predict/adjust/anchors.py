@@ -22,7 +22,7 @@ from infercast.predict.families import FAMILIES
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES
 from infercast.predict.physics.terms import Array
 
-COMMON, PIPE, BELIEF, ROUGH, NOISE = 0.3, 0.6, 0.2, 0.5, 0.015
+COMMON, PIPE, BELIEF, ROUGH, NOISE = 0.12, 0.24, 0.08, 0.2, 0.008
 """Variances of log latency: the offset, a term's multiplier, the slope in what the learner says, the function of all
 features, one measurement."""
 WIDTH = 8.0
@@ -38,6 +38,9 @@ STEPS, LONGEST_STEP = 4, 1.0
 CANDIDATES, JUDGES = 800, 1200
 """Rows that anchors are chosen from, and rows that they are chosen for."""
 LEAST_SPREAD = 0.03
+USUAL_WIDENING, WORTH = 1.0, 12
+"""Half an 80 % interval in standard deviations of the process as it mostly is, and how many anchors that is worth: a
+few anchors agree with each other more than with other kernels."""
 
 
 class Place(NamedTuple):
@@ -141,7 +144,8 @@ def learn(family: str, features: Array, misses: Array, reference: Array, learner
         terms = Terms(terms.logs + moved)
     # In closed form: how far each anchor is from what the others say of it, in standard deviations.
     alone = np.abs(weights) / np.sqrt(np.diag(precision))
-    return Correction(space, anchors, terms, weights, precision, float(np.quantile(alone, 0.8)))
+    widening = (misses.size * float(np.quantile(alone, 0.8)) + WORTH * USUAL_WIDENING) / (misses.size + WORTH)
+    return Correction(space, anchors, terms, weights, precision, widening)
 
 
 def _precision(smooth: Array, misses: Array) -> Array:
