@@ -168,7 +168,7 @@ def test_no_prompt_is_tried_again_before_somebody_has_left() -> None:
     assert engine.steps(3) == [({}, [0]), ({}, [0]), ({}, [0])]
     assert engine.steps(2) == [None, ({1: 40}, [])]  # that it has left is seen when decoding is planned
     at_once = Engine(ask(40, 3), ask(40, 30), late=False, num_pages=100, first_ratio=1.0)
-    assert at_once.steps(4) == [({0: 40}, []), ({}, [0]), ({}, [0]), ({1: 40}, [])]
+    assert at_once.steps(5) == [({0: 40}, []), ({}, [0]), ({}, [0]), None, ({1: 40}, [])]
 
 
 def test_a_long_answer_counts_up_to_a_limit() -> None:

@@ -106,3 +106,14 @@ def is_given(context: typer.Context, name: str) -> bool:
 def note(sentence: str) -> None:
     """What a user should know beside the answer, on standard error."""
     typer.echo(f"infercast: {sentence}", err=True)
+
+
+def compare_engines(context: typer.Context, given: dict[str, Any]) -> None:
+    """Two engines with a comma between them are the second one beside the first, as a change."""
+    first, *others = [name.strip() for name in given["engine"].split(",")]
+    if len(others) > 1:
+        raise InputError(f"--engine takes two engines to compare, not {1 + len(others)}: {given['engine']}")
+    if others:
+        change = f"engine={others[0]}"
+        given["what_if"] = change if given["what_if"] is None else f"{change},{given['what_if']}"
+    given["engine"] = context.params["engine"] = first

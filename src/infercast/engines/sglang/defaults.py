@@ -67,8 +67,8 @@ class Reserved(NamedTuple):
     """Sequences; 0 without decode graphs."""
     num_prefill_sizes: int
     is_latent: bool
-    dp_copies: int = 1
-    """Groups of DP attention."""
+    dp_copies: int = 0
+    """Groups of DP attention; 0 without it."""
     deepep: bool = False
 
     def static_share(self, gpu: Gpu) -> float:
@@ -76,7 +76,7 @@ class Reserved(NamedTuple):
         shown = shown_mib(gpu)
         mib = FIXED_MIB + TOKEN_MIB * max(self.tokens, LEAST_TOKENS) + GPU_MIB * self.gpus
         mib += GRAPH_MIB * self.largest_graph
-        if self.dp_copies > 1:
+        if self.dp_copies:
             sequences = self.largest_graph * self.dp_copies
             mib += sequences * (DP_MIB + (DP_LARGE_MIB if self.largest_graph > DP_LARGE else 0.0))
         if self.num_prefill_sizes:

@@ -35,7 +35,7 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
             return mixer
         return replace(mixer, by_hand=True, stores_rotated=stores)
 
-    weights = replace(model.weights, quantised_apart=True, experts_kernel=experts_kernel(model, gpu))
+    weights = replace(model.weights, quantised_apart=True, experts_kernel=experts_kernel(model, gpu, layout))
     stacks = tuple(replace(stack, mixer=chosen(stack.mixer)) for stack in model.stacks)
     model = replace(model, stacks=stacks, weights=weights)
     return model.with_experts(lambda spec: replace(spec, slower=untuned_factors(model, spec, gpu, layout)))

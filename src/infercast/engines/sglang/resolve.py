@@ -12,8 +12,10 @@ from infercast.engines.sglang.memory import budget, tokens_that_fit
 from infercast.engines.sglang.settings import PREFILL_GRAPHS, ResolvedSglang, SglangSettings
 from infercast.engines.sglang.states import state_pool
 from infercast.engines.sglang.vision import prompt_graphs, static_factor
+from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
+from infercast.models.mixers import CompressedAttention
 from infercast.models.spec import ModelConfig
 
 USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
@@ -23,6 +25,10 @@ USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
 def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSglang:
     """Fill in every default."""
     check(asked, model.max_positions)
+    if any(isinstance(stack.mixer, CompressedAttention) for stack in model.stacks):
+        raise InputError(
+            f"SGLang's caches of {model.name}, whose keys are compressed, are not modelled; use another engine"
+        )
     backend = attention_backend(model, gpu, asked.attention_backend)
     check_backend(backend, gpu)
     page = page_size(backend, asked.page_size)
@@ -41,7 +47,7 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
             largest_graph=max(decode, default=0),
             num_prefill_sizes=len(prefill),
             is_latent=is_latent(model),
-            dp_copies=groups,
+            dp_copies=groups if asked.enable_dp_attention else 0,
             deepep=layout.all_to_all,
         )
         share = reserved.static_share(gpu) * static_factor(model)

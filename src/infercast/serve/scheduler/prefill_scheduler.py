@@ -23,21 +23,20 @@ class PrefillScheduler(PrefillBooks):
         plan = Plan()
         if self._joining is not None:
             self._merge(self._joining)
-        self._plan_either(plan)
-        if not (plan.decodes or plan.sequences or self._under_way) and self.waiting:
-            self._plan_either(plan)  # that everybody has left is known now
-        if plan.decodes or plan.sequences:
-            plan.held = self.cache.num_held
-            return plan
-        if not self._under_way:
-            self.ratio = self.policy.first_ratio
-        return None
-
-    def _plan_either(self, plan: Plan) -> None:
-        """A step of prompts, or else one of decoding."""
         may_start = self.cut is not None or (self.waiting and not self.is_full)
         if not (may_start and self._plan_prompts(plan)):
             self._plan_decoding(plan)
+        if plan.decodes or plan.sequences:
+            plan.held = self.cache.num_held
+            return plan
+        if not self._under_way and not self.waiting:
+            self.ratio = self.policy.first_ratio
+        return None
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether somebody waits who may start now that it is known who has left."""
+        return bool(self.waiting) and not self.is_full
 
     def most_steps(self, plan: Plan) -> int:
         """How often in a row the step just planned can be computed before something changes that is known of."""
@@ -149,8 +148,9 @@ class PrefillScheduler(PrefillBooks):
         self.cache.take_for_decoding(cohort.blocks_due(), plan.decodes)
         plan.decode_context, plan.contexts = cohort.computed, cohort.contexts
         plan.wasted = cohort.num_ended
-        plan.fresh = [each for each in self._fresh if each.joined >= 0 and each.last_step > each.joined]
-        self._fresh.clear()
+        if self._fresh:
+            plan.fresh = [each for each in self._fresh if each.joined >= 0 and each.last_step > each.joined]
+            self._fresh.clear()
 
     def _retract(self, plan: Plan) -> None:
         """Who has produced least gives way, and of those who have the longest prompt, until there is room."""
