@@ -26,7 +26,7 @@ OLDEST = (7, 5)
 TRIED = (
     (),
     (("chunked_prefill_size", 2048),),
-    (("chunked_prefill_size", 16384), ("max_prefill_tokens", 16384)),
+    (("chunked_prefill_size", 16384),),
     (("max_running_requests", 128),),
     (("enable_mixed_chunk", True),),
 )
