@@ -28,6 +28,7 @@ PUBLIC = [
     "Request",
     "SaturatedError",
     "Segment",
+    "SglangSettings",
     "Slo",
     "StepCost",
     "StepShape",

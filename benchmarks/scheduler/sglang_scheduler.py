@@ -90,9 +90,11 @@ class Real:
         waits = 1 if batch is not None and self.case.overlap else 0
         while len(self.results) > waits:
             self._process(self.results.popleft())
-        if batch is None and scheduler.last_batch is None and not self.is_busy():
-            scheduler.new_token_ratio_tracker.reset()
+        # With overlap a turn that has taken in a result is not idle yet.
+        idle = batch is None and (scheduler.last_batch is None or not self.case.overlap)
         scheduler.last_batch = batch
+        if idle and not self.is_busy():
+            scheduler.new_token_ratio_tracker.reset()
         return decision
 
     def is_busy(self) -> bool:
@@ -139,14 +141,21 @@ def _steady_clock() -> None:
     radix_cache.time = Namespace(monotonic=lambda: next(ticks), perf_counter=lambda: 0.0)
 
 
-def _arguments(case: Case) -> ServerArgs:
-    """Server arguments as they are after all defaults are set."""
+def with_defaults(**given: Any) -> ServerArgs:
+    """Server arguments as a command line gives them, before SGLang works out the rest."""
     arguments = object.__new__(ServerArgs)
     for each in dataclasses.fields(ServerArgs):
         if each.default is not dataclasses.MISSING:
             object.__setattr__(arguments, each.name, each.default)
         elif each.default_factory is not dataclasses.MISSING:
             object.__setattr__(arguments, each.name, each.default_factory())
+    for name, value in given.items():
+        object.__setattr__(arguments, name, value)
+    return arguments
+
+
+def _arguments(case: Case) -> ServerArgs:
+    """Server arguments as they are after all defaults are set."""
     given = {
         "chunked_prefill_size": case.chunked_prefill_size or -1,
         "max_prefill_tokens": case.max_prefill_tokens,
@@ -161,9 +170,7 @@ def _arguments(case: Case) -> ServerArgs:
         "attention_backend": "torch_native",
         "device": "cpu",
     }
-    for name, value in given.items():
-        object.__setattr__(arguments, name, value)
-    return arguments
+    return with_defaults(**given)
 
 
 def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:

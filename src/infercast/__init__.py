@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from infercast.engines.deployment import Deployment
+    from infercast.engines.sglang.settings import SglangSettings
     from infercast.engines.vllm.settings import EngineSettings
     from infercast.errors import (
         DoesNotFitError,
@@ -60,6 +61,7 @@ _HOMES = {
     "Deployment": "engines.deployment",
     "DoesNotFitError": "errors",
     "EngineSettings": "engines.vllm.settings",
+    "SglangSettings": "engines.sglang.settings",
     "Estimate": "predict.estimate",
     "Explained": "forecast.command.explain",
     "FileFormatError": "errors",
@@ -139,6 +141,7 @@ __all__ = [
     "Request",
     "SaturatedError",
     "Segment",
+    "SglangSettings",
     "Slo",
     "StepCost",
     "StepShape",

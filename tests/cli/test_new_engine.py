@@ -126,9 +126,12 @@ def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     lines = ['cpu = "measured"', 'source = "nowhere"', *(f"{name}_ms = 1" for name in TIMES)]
     (folder / "host.toml").write_text("\n".join(lines))
     monkeypatch.setattr(infercast.engines.host, "DATA", tmp_path)
-    registry.engines.cache_clear()
+    caches = (registry.releases_of, registry.engine_named, registry.flags_by_name)
+    for each in caches:
+        each.cache_clear()
     yield
-    registry.engines.cache_clear()
+    for each in caches:
+        each.cache_clear()
 
 
 def test_a_deployment_is_that_of_the_engine() -> None:
@@ -148,7 +151,7 @@ def test_flags_by_their_own_names(infercast: Any) -> None:
     assert run.json["deployment"]["max_num_seqs"] == run.json["running"]["peak"] == 3
     other = infercast(*SERVED, "--engine", "toy@1", "--what-if", "running_requests=2")
     assert other.code == 0, other.err
-    assert "toy@1; 2 requests at once" in infercast(*SERVED, "--engine=toy@1", "--setting", "running_requests=2").out
+    assert "toy@1: 2 requests at once" in infercast(*SERVED, "--engine=toy@1", "--setting", "running_requests=2").out
 
 
 @pytest.mark.parametrize(
@@ -159,7 +162,7 @@ def test_flags_by_their_own_names(infercast: Any) -> None:
         (("--engine", "toy@1", "--setting", "max_num_seqs=4"), "unknown setting 'max_num_seqs'"),
         (("--engine", "toy@1", "--moe-backend", "marlin"), "unknown moe_backend 'marlin'; known: auto"),
         (("--engine", "toy@1", "--what-if", "max_num_seqs=4"), "what-if max_num_seqs is no setting of Toy"),
-        (("--engine", "toy@2"), "unknown engine 'toy@2'; did you mean toy@1?"),
+        (("--engine", "toy@new"), "unknown engine 'toy@new'; did you mean toy@1?"),
     ],
 )
 def test_what_it_does_not_know_is_refused(infercast: Any, words: tuple[object, ...], sentence: str) -> None:

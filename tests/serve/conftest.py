@@ -25,7 +25,7 @@ def _load(name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def scenario() -> Callable[[str, int], Scenario]:
-    """The scenario of a kind ("small", "crowd", "tree", "pipeline" or "states") and a seed, made anew each time."""
+    """The scenario of a kind (one of ``KINDS`` in scenarios.py) and a seed, made anew each time."""
     kinds = _load("scenarios.py")["KINDS"]
     return lambda kind, seed: kinds[kind](seed)
 

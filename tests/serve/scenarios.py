@@ -11,6 +11,7 @@ from typing import Any
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.first_use import FirstUses
 from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.prefill_first import PrefillFirst
 from infercast.serve.simulation import Replica
 from infercast.serve.step import Contexts, GroupShape, HostCost, Prompts, StepEstimate, StepShape
 from infercast.serve.workload.request import Request, Segment, Workload
@@ -138,6 +139,34 @@ def states(seed: object, **changes: Any) -> Scenario:
     return make(rng.random(), **kind, **changes)
 
 
+def prefill(seed: object) -> Scenario:
+    """Prompts first, with answers that are declared longer than they are, and a cache that overflows now and then."""
+    rng = Random(f"prefill {seed}")
+    replica, workload = rng.choice([small, crowd, tree])(rng.random())
+    declared = [rng.choice([None, None, each.num_output + rng.randint(0, 30)]) for each in workload.requests]
+    requests = tuple(replace(each, declared=most) for each, most in zip(workload.requests, declared, strict=True))
+    page = rng.choice([1, 1, 2, 4])
+    size = rng.choice([None, page * rng.randint(1, 6), page * 8, 1000 // page * page])
+    policy = PrefillFirst(
+        max_running_requests=rng.choice([1, 2, 4, 8, 40]),
+        chunked_prefill_size=size,
+        max_prefill_tokens=rng.choice([16, 64, 16384]),
+        mixed_chunk=rng.random() < 0.4 and size is not None and size > 64,
+        order=rng.choice(["arrival", "arrival", "longest_match"]),
+        first_ratio=rng.choice([0.7, 0.3, 1.0, 0.1]),
+        least_ratio=rng.choice([0.05, 0.098]),
+        ratio_decay=rng.choice([0.001, 0.01, 0.05]),
+        longest_promise=rng.choice([4096, 4096, 8]),
+        ignores_end=rng.random() < 0.3,
+        tries_always=rng.random() < 0.2,
+    )
+    longest = max([each.num_input + each.num_output for each in requests])
+    room = rng.choice([0, rng.randint(0, 8), rng.randint(0, 60), rng.randint(0, 8 * len(requests))])
+    pages = -(-(longest + 2 * page + 2) // page) + room
+    changes: dict[str, Any] = {"policy": policy, "kv_shape": KvShape(page), "num_blocks": pages}
+    return replace(replica, **changes, max_model_len=longest + 2), replace(workload, requests=requests)
+
+
 def _request(rng: Random) -> Request:
     prefix = tuple(Segment(rng.randint(0, 2), rng.randint(1, 9)) for _ in range(rng.randint(0, 3)))
     num_input = sum([segment.num_tokens for segment in prefix]) + rng.randint(not prefix, 12)
@@ -192,4 +221,4 @@ def _scenario(rng: Random, requests: Sequence[Request], changes: dict[str, Any])
     return replace(replica, **changes), Workload(tuple(requests), concurrency)
 
 
-KINDS = {"small": small, "crowd": crowd, "tree": tree, "pipeline": pipeline, "states": states}
+KINDS = {"small": small, "crowd": crowd, "tree": tree, "pipeline": pipeline, "states": states, "prefill": prefill}

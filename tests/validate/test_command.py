@@ -145,7 +145,7 @@ def test_without_a_file_the_runs_that_come_with_infercast_are_validated(validate
     shipped = shipped_runs()
     assert len(shipped) == 18
     smallest = [path for path in shipped if path.name == "qwen3-0.6b.json.gz"]
-    monkeypatch.setattr(validate_command, "shipped_runs", lambda: smallest)
+    monkeypatch.setattr(validate_command, "shipped_runs", lambda _: smallest)
     code, out, err = validate("--json")
     assert (code, err) == (0, "")
     result = json.loads(out)
@@ -155,6 +155,23 @@ def test_without_a_file_the_runs_that_come_with_infercast_are_validated(validate
     assert result["summary"]["throughput_ape_median"] < 0.2
     code, out, _ = validate()
     assert "Median absolute error" in out
+
+
+def test_whose_runs_may_be_said(validate: Any, monkeypatch: Any) -> None:
+    asked: list[str] = []
+    smallest = [path for path in shipped_runs("sglang") if path.name == "qwen3-30b-a3b__timed.json.gz"]
+    monkeypatch.setattr(validate_command, "shipped_runs", lambda engine: asked.append(engine) or smallest)
+    code, out, _ = validate("--engine", "sglang", "--json")
+    assert (code, asked) == (0, ["sglang"])
+    assert json.loads(out)["summary"]["tpot_p50_ape_median"] < 0.05
+
+
+def test_all_runs_of_sglang_can_be_read() -> None:
+    files = [read_measured(path) for path in shipped_runs("sglang")]
+    assert sum(len(file.runs) for file in files) == 124
+    assert sum(file.num_stalled for file in files) == 2
+    assert {file.model for file in files} <= set(model_names())
+    assert {file.setup.settings.engine for file in files} == {"sglang@0.5.16"}
 
 
 def test_all_runs_that_come_with_infercast_can_be_read() -> None:

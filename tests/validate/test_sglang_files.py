@@ -3,21 +3,19 @@
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import pytest
 
 from infercast.errors import FileFormatError, UnknownNameError
 from infercast.validate.compare import deployment_of, validate
-from infercast.validate.measured import WARM_UP, read_measured
+from infercast.validate.measured import WARM_UP, read_measured, shipped_runs
 
-ARGUMENTS = {
-    "mem_fraction_static": 0.85, "chunked_prefill_size": 4096, "max_prefill_tokens": 16384, "page_size": 1,
-    "schedule_policy": "fcfs", "schedule_conservativeness": 1.0, "attention_backend": "fa3", "max_total_tokens": None,
-    "disable_radix_cache": False, "disable_overlap_schedule": False, "enable_mixed_chunk": False, "tp_size": 1,
-}  # fmt: skip
 CONFIG = {
     "name": "qwen3-0.6b", "engine": "sglang", "sglang": "0.5.16", "gpu": "NVIDIA H200", "quant": None,
     "kv_cache_dtype": "auto", "max_model_len": 8192, "max_num_seqs": 64, "cudagraph_sizes": [1, 2, 4, 8, 16, 32, 64],
-    "max_total_num_tokens": 1_040_000, "server_args": ARGUMENTS,
+    "gpu_memory_utilization": 0.85, "max_num_batched_tokens": 4096, "block_size": 1, "max_total_num_tokens": 1_040_000,
+    "max_prefill_tokens": 16384, "schedule_policy": "fcfs", "schedule_conservativeness": 1.0,
+    "attention_backend": "fa3", "radix_cache": True, "mixed_chunk": False, "async_scheduling": True, "engine_args": {},
 }  # fmt: skip
 
 
@@ -42,7 +40,7 @@ def test_settings_are_those_that_the_engine_ended_up_with(sglang: Any, write: An
 
 
 def test_prefill_graphs_may_be_off(sglang: Any, write: Any) -> None:
-    sglang["config"]["server_args"]["disable_prefill_cuda_graph"] = True
+    sglang["config"]["engine_args"] = {"disable_prefill_cuda_graph": True}
     assert deployed(sglang, write).settings.prefill_sizes == ()
 
 
@@ -51,7 +49,7 @@ def test_the_number_of_tokens_is_a_forecast_unless_it_was_set(sglang: Any, write
     ((_, tokens),) = validation.kv_blocks
     assert tokens is not None
     assert tokens.measured == 1_040_000
-    sglang["config"]["server_args"]["max_total_tokens"] = sglang["config"]["max_total_num_tokens"] = 40_000
+    sglang["config"] |= {"engine_args": {"max_total_tokens": 40_000}, "max_total_num_tokens": 40_000}
     validation = validate([read_measured(write(sglang))], predictor="roofline")
     assert [blocks for _, blocks in validation.kv_blocks] == [None]
 
@@ -74,3 +72,16 @@ def test_what_is_missing_is_named(sglang: Any, write: Any) -> None:
     sglang["config"]["engine"] = "sglung"
     with pytest.raises(UnknownNameError, match="sglang"):
         read_measured(write(sglang))
+
+
+def test_forecasts_of_sglang_engines_that_were_measured() -> None:
+    """A dense engine, one with a small cache under overload, and experts without a tuned launch."""
+    names = ("qwen3-8b.", "llama-3.1-8b__small-cache.", "deepseek-v2-lite.")
+    validation = validate([read_measured(path) for path in shipped_runs("sglang") if path.name.startswith(names)])
+    assert max(pair.ape for _, pair in validation.kv_blocks if pair is not None) < 0.02
+    medians = {name: validation.median_ape(name) for name in ("ttft_p50", "ttft_p99", "tpot_p50")}
+    assert np.all(np.array(list(medians.values()), float) < (0.12, 0.15, 0.05)), medians
+    assert (validation.median_ape("output_tokens_per_second") or 1.0) < 0.03
+    overloaded = next(run for run in validation.runs if "small-cache" in run.file and run.label == "poisson 30/s")
+    assert overloaded.ttft_p50.ape < 0.15
+    assert overloaded.ttft_p99.ape < 0.15

@@ -62,6 +62,13 @@ class Outputs(NamedTuple):
 
             write_whole(self.requests, request_rows(forecast))
 
+    def write_comparison(self, runs: tuple[Watched, Watched], names: tuple[str, str]) -> None:
+        """The page of two runs side by side, if it was asked for."""
+        if self.report is not None:
+            from infercast.report.page.comparison_page import comparison_plot  # noqa: PLC0415 - most runs write nothing
+
+            write_whole(self.report, [comparison_plot(runs, names, __version__).page(command_line(*FILES))])
+
     def write(self, run: Watched, intervals: Intervals) -> None:
         """Write all that was asked for, and say on standard error where a trace could not hold all of it."""
         if self.trace is not None and self.window[0] >= run.forecast.duration:

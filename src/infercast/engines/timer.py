@@ -172,6 +172,10 @@ class KernelTimer:
         by_tokens = by_tokens + by_tokens * np.outer(slowed, self._throttled[: by_tokens.shape[1]])
         return np.concatenate([by_tokens, self._row_table[rows[1]], varying], axis=1)
 
+    def computed_tokens(self, rows: Table) -> Table:
+        """Tokens that steps computed, padding with them, by their rows of the first table."""
+        return np.asarray(rows % self._decoding_row)
+
     def _look_at_decoding(self, tokens: int, sampled: int) -> tuple[int, HostCost, float]:
         """What steps of so many decoding sequences have in common: row of tokens, host, and seconds by the tables."""
         launch, padded = self._graphs.launch(tokens, is_decode=True)

@@ -12,9 +12,17 @@ from dataclasses import replace
 from functools import partial
 
 from infercast.engines.deployment import Deployment, check_nodes
-from infercast.engines.settings import Settings
+from infercast.engines.settings import Settings, changed
 from infercast.errors import DoesNotFitError, InputError
-from infercast.forecast.deploy import GpuSource, ModelSource, asked_settings, deploy, load_device, load_model
+from infercast.forecast.deploy import (
+    GpuSource,
+    ModelSource,
+    asked_settings,
+    deploy,
+    layout_arguments,
+    load_device,
+    load_model,
+)
 from infercast.forecast.intervals.uncertainty import gain_of, uncertainty_of
 from infercast.forecast.layout_cost import LayoutCost
 from infercast.forecast.money import Tariff
@@ -77,11 +85,13 @@ def compare_layouts(
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine)
     devices = [with_topology(load_device(each, network), pcie_topology) for each in gpus]
     chosen = make_predictor(predictor, engine.family) if isinstance(predictor, str) else predictor
-    start, costs = partial(deploy, config, settings=wanted, api_server=api_server, predictor=chosen), []
+    start, costs = partial(deploy, config, api_server=api_server, predictor=chosen), []
     for device, layout in layouts_of(config, devices, num_gpus):
+        sizes, further = layout_arguments(engine, layout if config.has_experts else replace(layout, apart=True))
+        begin = partial(start, settings=changed(wanted, **further), **sizes)
         if tell is not None:
             tell(f"{layout} on {device.name}")
-        costs.append(_simulate(start, device, layout, load, router, promise, tariff or Tariff()))
+        costs.append(_simulate(begin, device, layout, load, router, promise, tariff or Tariff()))
     return tuple(costs)
 
 
@@ -137,13 +147,7 @@ def _simulate(
 ) -> LayoutCost:
     """One layout: its memory, and its run."""
     try:
-        deployment = start(
-            gpu=gpu,
-            tensor_parallel_size=layout.tensor,
-            pipeline_parallel_size=layout.pipeline,
-            data_parallel_size=layout.data,
-            enable_expert_parallel=layout.experts,
-        )
+        deployment = start(gpu=gpu)
     except DoesNotFitError as problem:
         return LayoutCost(gpu, layout, problem=str(problem))
     forecast = simulate(deployment, workload, router=router if layout.data > 1 else None)

@@ -1,7 +1,8 @@
 """What if: another GPU, other settings, or a chip that does not exist, as a few words.
 
 ``dram_bandwidth=1.5x,sms=160`` changes numbers of the GPU, ``gpu=b200-sxm`` takes another one, ``host_speed=2x``
-another CPU, and ``quantization=fp8,max_num_seqs=64`` changes what a deployment was asked for.
+another CPU, ``engine=sglang`` another engine or release, and ``quantization=fp8,max_num_seqs=64`` changes what a
+deployment was asked for.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.registry import engines
-from infercast.engines.settings import changed, read_setting
+from infercast.engines.registry import AnyEngine, engine_named, engines
+from infercast.engines.settings import Settings, changed, read_setting
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.deploy import asked_settings, deploy, host_of
 from infercast.hardware import Gpu, load_gpu
@@ -39,11 +40,19 @@ class Changes:
     settings: dict[str, Any]
     router: str | None = None
     """Another load balancer before several replicas."""
+    engine: str | None = None
+    """Another engine, or another release of it."""
+
+    @property
+    def is_engine_alone(self) -> bool:
+        """Whether nothing but the engine is another one."""
+        others = (self.gpu, self.router, self.properties, self.options, self.settings)
+        return self.engine is not None and not any(others) and self.host_speed == 1.0
 
 
 def parse_changes(text: str) -> Changes:
     """Read ``name=value,name=value``."""
-    gpu, router, host_speed = None, None, 1.0
+    gpu, router, engine, host_speed = None, None, None, 1.0
     properties: dict[str, str] = {}
     options: dict[str, Any] = {}
     settings: dict[str, Any] = {}
@@ -61,6 +70,8 @@ def parse_changes(text: str) -> Changes:
             gpu = value
         elif name == "router":
             router = value
+        elif name == "engine":
+            engine = engine_named(value).name
         elif name == "host_speed":
             host_speed = factor_of(name, value, 1.0)
         elif name in PROPERTIES:
@@ -70,10 +81,12 @@ def parse_changes(text: str) -> Changes:
         elif name in known:
             settings[name] = read_setting(known, name, value, "what-if")
         else:
-            raise UnknownNameError("what-if", name, ("gpu", *PROPERTIES, "host_speed", "router", *OPTIONS, *known))
-    if not (gpu or router or properties or options or settings or host_speed != 1.0):
+            raise UnknownNameError(
+                "what-if", name, ("gpu", "engine", *PROPERTIES, "host_speed", "router", *OPTIONS, *known)
+            )
+    if not (gpu or router or engine or properties or options or settings or host_speed != 1.0):
         raise InputError("what-if changes nothing; say for example dram_bandwidth=1.5x,sms=160 or gpu=b200-sxm")
-    return Changes(text, gpu, properties, host_speed, options, settings, router)
+    return Changes(text, gpu, properties, host_speed, options, settings, router, engine)
 
 
 def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
@@ -87,9 +100,24 @@ def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
         known = make_predictor(predictor) if isinstance(predictor, str) else predictor
         keywords["predictor"] = Changed(known, gpu)
     before, engine = asked_settings(settings, keywords.pop("engine", None))
+    if changes.engine is not None:
+        before, engine = for_engine(before, engine, changes.engine)
     if strange := [name for name in changes.settings if name not in engine.setting_types]:
         raise InputError(f"what-if {strange[0]} is no setting of {engine.title}")
     if changes.host_speed != 1.0:
         host, speed = host_of(engine, keywords.get("host")), changes.host_speed
         keywords["host"] = host.sped_up(speed, f"{host.title}, {speed:g} times as fast")
     return deploy(model, other, changed(before, **changes.settings), **keywords)
+
+
+def for_engine(settings: Settings, engine: AnyEngine, name: str) -> tuple[Settings, AnyEngine]:
+    """The same settings for another engine; of another family, the bounds of steps and sequences that were given.
+
+    All else is that engine's own choice: two engines have few settings in common.
+    """
+    other = engine_named(name)
+    if other.family == engine.family:
+        return changed(settings, engine=name), other
+    pairs = zip(engine.bounds, other.bounds, strict=True)
+    given = {theirs: getattr(settings, ours, None) for ours, theirs in pairs}
+    return other.settings({theirs: value for theirs, value in given.items() if value is not None}), other

@@ -41,7 +41,7 @@ class Shard(NamedTuple):
         base, apart, (weight, activation) = self.weights.base, self.weights.quantised_apart, formats
         calls = []
         if activation != base and (apart or not quantised):
-            op = quantise(tokens, inputs, base, activation, compiled=not apart)
+            op = quantise(tokens, inputs, base, activation, compiled=not apart, apart=apart)
             calls.append(Call(f"{name}_quantise", op, layers))
         calls.append(Call(name, Gemm(tokens, outputs, inputs, activation, weight, base), layers))
         return calls

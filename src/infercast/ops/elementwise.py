@@ -134,14 +134,20 @@ def embedding(rows: Size, width: int, dtype: str = "bf16") -> Elementwise:
 
 
 def quantise(
-    rows: Size, width: int, dtype: str = "bf16", out_dtype: str = "fp8", *, compiled: bool = False
+    rows: Size,
+    width: int,
+    dtype: str = "bf16",
+    out_dtype: str = "fp8",
+    *,
+    compiled: bool = False,
+    apart: bool = False,
 ) -> Elementwise:
     """Scale activations into a narrower format, one scale found for each row.
 
-    ``compiled`` kernels are an engine compiler's, others hand-written.
+    ``compiled`` kernels are an engine compiler's, others hand-written; those that are ``apart`` from norms SGLang's.
     """
     read, written = width * bytes_of(dtype), width * bytes_of(out_dtype) + 4
-    kind = "compiled_quantise" if compiled else ""
+    kind = "compiled_quantise" if compiled else "row_quantise" if apart and out_dtype == "fp8" else ""
     return Elementwise("quantise", rows, read, written, 4.0 * width, kind=kind, reduced=width)
 
 

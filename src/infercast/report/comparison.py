@@ -10,7 +10,9 @@ from infercast.forecast.compare import Comparison, Difference, compare_runs, com
 from infercast.forecast.explain.breakdown import break_down
 from infercast.forecast.explain.kernels import StepCost
 from infercast.forecast.explain.watched import Watched
+from infercast.forecast.reasons import reasons
 from infercast.forecast.result import Forecast
+from infercast.forecast.side_by_side import side_by_side
 from infercast.forecast.system import BOTH
 from infercast.report.breakdown import breakdown_dict, render_breakdown
 from infercast.report.decision import price_words
@@ -19,19 +21,25 @@ from infercast.report.forecast import forecast_dict, pool_facts, system_facts
 from infercast.report.kernels import step_dict
 from infercast.report.layout import facts, grid, section, styled
 from infercast.report.quantities import COSTS, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
+from infercast.report.sides import STEP_COLUMNS, Names, family_columns, family_rows, sides_dict, step_rows, step_title
 from infercast.units import MICRO, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SHOWN = 10
+AS_ASKED: Names = ("as asked", "what if")
+"""What the two runs are called."""
 COMPARED, COMPARED_PARTS = ("mean", "p50", "p95", "p99"), ("mean", "p99")
 """Of latencies, and of the parts of one."""
 
 
-def render_runs(runs: tuple[Watched, Watched], changes: str, *, breakdown: bool = False) -> list[RenderableType]:
+def render_runs(
+    runs: tuple[Watched, Watched], changes: str, *, names: Names = AS_ASKED, breakdown: bool = False
+) -> list[RenderableType]:
     """Tables for a terminal; with ``breakdown``, where every second of each run goes, too."""
     before, after = (run.forecast for run in runs)
+    both = side_by_side(runs, names)
     return [
         *(section(f"As asked for{_which(title)}", facts(rows)) for title, rows in system_facts(before)),
         *(
@@ -41,9 +49,12 @@ def render_runs(runs: tuple[Watched, Watched], changes: str, *, breakdown: bool 
             )
             for one, other in zip(before.pools, after.pools, strict=True)
         ),
-        section("Side by side", _headline(before, after)),
+        section("Side by side", grid(("", *names, "change"), headline_rows(before, after))),
+        section("Why", facts(("-", sentence) for sentence in reasons(both))),
+        *(section(step_title(side), grid(STEP_COLUMNS, step_rows(side))) for side in both.sides),
+        *(section(f"A step of {step.title}", grid(family_columns(both), family_rows(step))) for step in both.steps),
         *(
-            section(f"What explains the mean {name}", _differences(comparison))
+            section(f"What explains the mean {name}", _differences(comparison, names))
             for name, comparison in compare_runs(*runs).items()
         ),
         *(_breakdowns(runs, changes) if breakdown else ()),
@@ -72,13 +83,16 @@ def render_steps(
     ]
 
 
-def runs_dict(runs: tuple[Watched, Watched], changes: str, *, breakdown: bool = False) -> dict[str, Any]:
+def runs_dict(
+    runs: tuple[Watched, Watched], changes: str, *, names: Names = AS_ASKED, breakdown: bool = False
+) -> dict[str, Any]:
     """The same as plain data."""
     before, after = (_run_dict(run, breakdown) for run in runs)
     return {
         "what_if": changes,
         "before": before,
         "after": after,
+        **sides_dict(side_by_side(runs, names)),
         "explained": {name.lower(): comparison_list(comparison) for name, comparison in compare_runs(*runs).items()},
     }
 
@@ -122,8 +136,9 @@ def _differing(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> l
     return [fact for fact in after if fact not in before] or [("", "nothing that shows here")]
 
 
-def _headline(before: Forecast, after: Forecast) -> RenderableType:
-    rows = []
+def headline_rows(before: Forecast, after: Forecast) -> list[tuple[str, ...]]:
+    """Every number of both, and by how much it moves."""
+    rows: list[tuple[str, ...]] = []
     others = {latency: values for latency, values, _ in latencies_of(after)}
     for latency, one, _ in latencies_of(before):
         other = others.get(latency)
@@ -135,9 +150,11 @@ def _headline(before: Forecast, after: Forecast) -> RenderableType:
         if quantity.matters(before) or quantity.matters(after):
             (name, first), (_, second) = quantity.compared(before), quantity.compared(after)
             rows.append((name, quantity.written(first), quantity.written(second), _moved(quantity, first, second)))
+    tokens = [forecast.pools[-1].deployment.memory.num_tokens for forecast in (before, after)]
+    rows.append(("KV cache tokens", *(f"{each:,}" for each in tokens), _change(*tokens)))
     rows.append(("price by", price_words(before), price_words(after), ""))
     rows.append(("estimates", _basis(before), _basis(after), ""))
-    return grid(("", "as asked", "what if", "change"), rows)
+    return rows
 
 
 def _basis(forecast: Forecast) -> str:
@@ -145,14 +162,14 @@ def _basis(forecast: Forecast) -> str:
     return f"{forecast.source}{': lower bound' if forecast.kind == 'bound' else ''}"
 
 
-def _differences(comparison: Comparison) -> RenderableType:
+def _differences(comparison: Comparison, names: Names = AS_ASKED) -> RenderableType:
     rows = [_row(each.name, each, comparison) for each in comparison.differences[:SHOWN]]
     rest = comparison.differences[SHOWN:]
     if rest:
         others = Difference("others", "", sum(each.before for each in rest), sum(each.after for each in rest))
         rows.append(_row(f"{len(rest)} others", others, comparison))
     rows.append(_row("together", Difference("", "", comparison.before, comparison.after), comparison))
-    return grid(("kernel", "family", "as asked", "what if", "change", "explains"), rows, text_columns=2)
+    return grid(("kernel", "family", *names, "change", "explains"), rows, text_columns=2)
 
 
 def _row(name: str, each: Difference, comparison: Comparison) -> tuple[str, ...]:

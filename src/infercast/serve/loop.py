@@ -145,6 +145,8 @@ class Loop:
                 self._finish()
         elif has_work:
             self._finish()
+        elif scheduler.tries_again:
+            return False
         elif arrival is None:
             return True
         else:
@@ -249,7 +251,7 @@ class Loop:
             self.scheduler.end_early(plan)
         if times and (plan.fresh or record.was_interrupted):
             record.tokens(times[0], count, plan.fresh, done if len(times) == 1 else ())
-            plan.fresh = []
+            plan.fresh = ()
             del times[0]
         if done and times:
             record.steady_tokens(count, times[:-1])

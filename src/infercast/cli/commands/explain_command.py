@@ -54,6 +54,8 @@ def command(
 
       infercast explain-command "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 64" --gpu h100-sxm --rate 8
 
+      infercast explain-command "python -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 2" --gpu h100-sxm
+
       infercast explain-command deployment.yaml --gpu h200-sxm --service server
 
       kubectl get deployment server -o yaml | infercast explain-command - --gpu l40s --json

@@ -97,6 +97,8 @@ def command(
 
       infercast plan llama-3.1-8b --rate 20 --slo "ttft_p99<1s,tpot_p95<40ms"
 
+      infercast plan llama-3.1-8b --rate 20 --slo "ttft_p99<1s,tpot_p95<40ms" --engine vllm,sglang
+
       infercast plan llama-3.3-70b --rate 20 --slo "ttft_p99<1s,tpot_p95<40ms" --gpu h100-sxm,b200-sxm --max-gpus 16
       --quantization any --odds 0.9
 

@@ -43,8 +43,8 @@ class Question(NamedTuple):
     def of(given: dict[str, Any], workload: Workload) -> Question:
         """The options of a command by their names."""
         files = outputs.outputs_of(given["report"], given["trace_out"], given["trace_window"], given["requests_out"])
-        if files and given["what_if"] is not None:
-            raise InputError("--what-if shows two runs side by side; ask for --report or --trace-out of one")
+        if given["what_if"] is not None and (files.trace is not None or files.requests is not None):
+            raise InputError("--what-if shows two runs side by side; ask for --trace-out or --requests-out of one")
         names = ("what_if", "breakdown", "steady", "allow_overload", "as_json")
         asked = {name: given[name] for name in names}
         return Question(workload, files, **asked, slo=slo_of(given), tariff=tariff_of(given))
@@ -83,7 +83,7 @@ def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Bu
     """The run as asked for beside the run with the changes."""
     from infercast.forecast.explain.watched import watch_run  # noqa: PLC0415 - most runs need none of it
     from infercast.forecast.what_if import deploy_changed, parse_changes  # noqa: PLC0415
-    from infercast.report.comparison import render_runs, runs_dict  # noqa: PLC0415
+    from infercast.report.comparison import AS_ASKED, render_runs, runs_dict  # noqa: PLC0415
 
     assert question.what_if is not None
     changes = parse_changes(question.what_if)
@@ -96,8 +96,12 @@ def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Bu
             runs.append(watch_run(system, question.workload, progress=progress, steady=question.steady))
         question.refuse_overload(runs[-1].forecast)
         runs[-1] = replace(runs[-1], forecast=question.decide(runs[-1].forecast))
-    document, tables = (partial(make, breakdown=question.breakdown) for make in (runs_dict, render_runs))
-    print_result(question.as_json, document, tables, (runs[0], runs[1]), changes.text)
+    pair, names = (runs[0], runs[1]), AS_ASKED
+    if changes.is_engine_alone:
+        names = (runs[0].forecast.deployment.engine.name, runs[1].forecast.deployment.engine.name)
+    question.files.write_comparison(pair, names)
+    document, tables = (partial(make, names=names, breakdown=question.breakdown) for make in (runs_dict, render_runs))
+    print_result(question.as_json, document, tables, pair, changes.text)
 
 
 def _explain(question: Question, system: System) -> None:

@@ -12,6 +12,7 @@ from infercast.cli.commands.runs import Question, answer
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided
+from infercast.cli.options.engine import compare_engines
 from infercast.cli.options.groups import Deployed, Served, Shown, asked_deployment, takes
 from infercast.errors import InputError
 from infercast.forecast.system import System, system_of
@@ -41,7 +42,10 @@ def command(
       infercast simulate qwen3-32b --gpu h100-sxm --quantization fp8 --trace azure.csv --rate-scale 0.5
 
       infercast simulate llama-3.1-8b --gpu l40s --rate 4 --slo "ttft_p99<1s,tpot_p95<40ms" --provider aws
+
+      infercast simulate llama-3.1-8b --gpu h200-sxm --rate 12 --engine vllm,sglang --report engines.html
     """
+    compare_engines(context, given)
     question = Question.of(given, served.workload_of(context))
     asked = asked_deployment(
         context,

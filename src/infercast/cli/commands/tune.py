@@ -11,6 +11,7 @@ import typer
 
 from infercast.cli.options import shared as options
 from infercast.cli.options.printed import Json, print_json
+from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
 from infercast.forecast.tune.advice import TOKENS, Tuning, tune_model
@@ -37,6 +38,7 @@ def command(
     quantization: options.Quantization = None,
     tensor_parallel_size: options.TensorParallel = 1,
     enable_expert_parallel: options.ExpertParallel = False,
+    engine: options.EngineName = DEFAULT_ENGINE,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Write the file that the engine reads."),
@@ -67,13 +69,15 @@ def command(
         raise InputError(f"--minutes must be a number above 0, not {minutes:g}")
     if out is not None and out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is not a folder")
+    release = engine_named(engine)
     tuning = tune_model(
-        load_model(model, quantization=quantization),
+        load_model(model, quantization=quantization, engine=release),
         load_gpu(gpu),
         tensor_parallel_size=tensor_parallel_size,
         enable_expert_parallel=enable_expert_parallel,
         tokens=_counts(tokens),
         top=top,
+        engine=release,
     )
     trials = _try(tuning, 60 * minutes) if on_gpu else []
     result = tuning_dict(tuning) | ({"trials": [trial_dict(each) for each in trials]} if on_gpu else {})

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.options.shared import of_count, of_engine
-from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
+from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.engines.settings import Settings, read_setting
 from infercast.errors import InputError
 
@@ -73,7 +73,8 @@ def settings_of(context: typer.Context, **fixed: Any) -> Settings:
     ``fixed`` are values that the command itself has for some.
     """
     engine = engine_named(context.params.get("engine", DEFAULT_ENGINE))
-    known = {name for each in engines().values() for name in each.flags.options} - {"engine"}
+    # Options of ours go by the names of the default engine.
+    known = (engine.flags.options | engine_named().flags.options) - {"engine"}
     given = {name: context.params[name] for name in known & {*context.params} if is_given(context, name)}
     if strange := sorted({*given} - engine.flags.options):
         flag = strange[0].replace("_", "-")
@@ -106,3 +107,14 @@ def is_given(context: typer.Context, name: str) -> bool:
 def note(sentence: str) -> None:
     """What a user should know beside the answer, on standard error."""
     typer.echo(f"infercast: {sentence}", err=True)
+
+
+def compare_engines(context: typer.Context, given: dict[str, Any]) -> None:
+    """Two engines with a comma between them are the second one beside the first, as a change."""
+    first, *others = [name.strip() for name in given["engine"].split(",")]
+    if len(others) > 1:
+        raise InputError(f"--engine takes two engines to compare, not {1 + len(others)}: {given['engine']}")
+    if others:
+        change = f"engine={others[0]}"
+        given["what_if"] = change if given["what_if"] is None else f"{change},{given['what_if']}"
+    given["engine"] = context.params["engine"] = first

@@ -55,7 +55,7 @@ DeclaredOutputLen = Annotated[
     int | None,
     of_number(
         "--declared-output-len",
-        help="Longest answer that clients ask for (max_tokens), for engines that keep room for it; default: the answer.",
+        help="Longest answer that clients ask for (max_tokens), for engines that keep room; default: the answer.",
     ),
 ]
 PrefixLen = Annotated[int, of_number("--prefix-len", help="Tokens that prompts share at their start.")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from infercast.engines.sglang.backends import DATACENTER_BLACKWELL
 from infercast.hardware import Gpu
+from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
 
 QWEN = (
@@ -26,9 +27,9 @@ TRTLLM_FORMATS = {
 }
 
 
-def experts_kernel(model: ModelConfig, gpu: Gpu) -> str:
+def experts_kernel(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> str:
     """The kernel's name; empty where the format and the GPU decide, or the user did."""
     weights = model.weights
-    if weights.experts_kernel or gpu.architecture not in DATACENTER_BLACKWELL:
+    if weights.experts_kernel or layout.all_to_all or gpu.architecture not in DATACENTER_BLACKWELL:
         return weights.experts_kernel
     return "trtllm" if weights.experts in TRTLLM_FORMATS.get(model.architecture, ()) else ""

@@ -20,7 +20,7 @@ from infercast.serve.step import HostCost
 PROMPT = np.array([2])
 GAP_SECONDS = 0.15e-6
 """What a GPU idles between two kernels of a step beyond what their estimates hold."""
-SEEN_IN_ONE = {"composed_layer": "deepseek-v2-lite"}
+SEEN_IN_ONE = {"composed_layer": "deepseek-v2-lite", "grouped_choice_layer": "deepseek-v2-lite"}
 """Host times of layers that were seen in one model only, and the model."""
 
 
@@ -43,7 +43,9 @@ class SglangHost(HostCosts):
     stored_layer: float
     eager_step: float
     eager_kernel: float
+    expert_layer: float
     composed_layer: float
+    grouped_choice_layer: float
     prompt_process: float
     process_prompt: float
     wake: float
@@ -60,6 +62,10 @@ class LaunchWork(NamedTuple):
     """... and those of them where a graph has written the cache already."""
     composed_layers: int
     """Layers whose token mixer is many small operations in Python: latent attention, recurrent layers."""
+    expert_layers: int
+    """Layers with routed experts."""
+    grouped_choice_layers: int
+    """Layers whose experts are chosen from groups by plain scores, for which there is no kernel: many operations."""
     stages: int
 
 
@@ -75,6 +81,10 @@ def launch_work(model: ModelConfig, layout: ParallelLayout) -> LaunchWork:
         piece_layers=sum(layers for _, layers in mixers) - stored - composed,
         stored_layers=stored,
         composed_layers=composed,
+        expert_layers=sum(stack.layers for stack in model.stacks if stack.feed_forward.experts),
+        grouped_choice_layers=sum(
+            stack.layers for stack in model.stacks if stack.feed_forward.experts and stack.feed_forward.has_plain_groups
+        ),
         stages=layout.pipeline,
     )
 
@@ -91,6 +101,8 @@ class SglangHostModel:
             Launch.PIECEWISE_GRAPHS: host.prompt_step * work.stages + pieces + by_hand,
             Launch.EAGER: (host.prompt_step + host.eager_step) * work.stages
             + host.eager_kernel * work.kernels
+            + host.expert_layer * work.expert_layers
+            + host.grouped_choice_layer * work.grouped_choice_layers
             + by_hand,
         }
         self._launching = {launch: seconds + host.sample for launch, seconds in steps.items()}

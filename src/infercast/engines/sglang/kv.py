@@ -15,12 +15,12 @@ from infercast.models.spec import ModelConfig
 from infercast.models.stages import stage_range
 from infercast.serve.cache.shape import KvShape
 
-UNSPLIT_WINDOWS = (
-    "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma3nForCausalLM",
-    "Gemma3nForConditionalGeneration", "Exaone4ForCausalLM", "ExaoneMoEForCausalLM", "Olmo2ForCausalLM",
-    "Olmo3ForCausalLM",
+SPLIT_WINDOWS = (
+    "GptOssForCausalLM", "Llama4ForConditionalGeneration", "MiMoV2ForCausalLM", "MiMoV2FlashForCausalLM",
+    "Step3p5ForCausalLM", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration",
 )  # fmt: skip
-"""Architectures whose layers with windows keep every token, as SGLang has no pool of their own for them."""
+"""Architectures whose layers with windows have a pool of their own; those of others keep every token
+(``configs/model_config.py``, ``is_hybrid_swa_model``)."""
 
 
 class Cells(NamedTuple):
@@ -42,7 +42,7 @@ def cells(model: ModelConfig, layout: ParallelLayout, settings: SglangSettings, 
     """What a token and a sequence cost in one stage of a pipeline."""
     shard = model.shard(layout)
     held = stage_range(model.layers, layout.pipeline, stage)
-    unsplit = settings.disable_hybrid_swa_memory or model.architecture in UNSPLIT_WINDOWS
+    unsplit = settings.disable_hybrid_swa_memory or model.architecture not in SPLIT_WINDOWS
     kept: list[Cache] = []
     for position, number in enumerate(model.layer_stacks):
         if position in held:

@@ -1,4 +1,4 @@
-"""The setup of a measured SGLang, from the arguments that it ended up with and those it was started with."""
+"""The setup of a measured SGLang, from what it ended up with and the further arguments it was started with."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from infercast.engines.measured import Fields, MeasuredSetup, ProfiledStep
 from infercast.engines.sglang.settings import NEWEST, SglangSettings
 
 KINDS = {"bool": bool, "int": int, "float": float, "str": str}
-TAKEN = (
-    "mem_fraction_static", "max_prefill_tokens", "prefill_max_requests", "chunked_prefill_size", "context_length",
-    "schedule_policy", "schedule_conservativeness", "page_size", "swa_full_tokens_ratio", "attention_backend",
-    "disable_radix_cache", "disable_overlap_schedule", "enable_mixed_chunk", "enable_dp_attention",
-    "disable_hybrid_swa_memory", "disable_cuda_graph", "disable_cuda_graph_padding", "max_total_tokens",
-    "max_mamba_cache_size", "mamba_full_memory_ratio",
-)  # fmt: skip
-"""Settings of ours among the arguments that the engine states after its start, defaults filled in."""
-
+STATED: dict[str, tuple[str, type]] = {
+    "mem_fraction_static": ("gpu_memory_utilization", float), "chunked_prefill_size": ("max_num_batched_tokens", int),
+    "max_running_requests": ("max_num_seqs", int), "context_length": ("max_model_len", int),
+    "page_size": ("block_size", int),
+}  # fmt: skip
+"""Settings that every file must have, and what they are called there."""
+FURTHER = ("max_prefill_tokens", "schedule_policy", "schedule_conservativeness", "attention_backend")
+"""Settings that a file may state under their own names."""
 DECODE, PROMPTS = re.compile(r"step\[DECODE bs=(\d+)"), re.compile(r"step\[EXTEND bs=(\d+) toks=(\d+)")
 """How steps are named in a profile: sequences, and tokens of prompts."""
 
 
 def measured_setup(config: Fields) -> MeasuredSetup:
-    """What the config of a file says: ``server_args`` are all of SGLang's arguments, under its names."""
-    arguments = config.inner("server_args")
-    given = config.inner("engine_args")
-    kinds = {each.name: KINDS.get(str(each.type).split(" ", maxsplit=1)[0], str) for each in fields(SglangSettings)}
-    stated: dict[str, Any] = {name: arguments.get(name, kinds[name]) for name in TAKEN if name in arguments}
-    if arguments.holder.get("disable_prefill_cuda_graph") or given.holder.get("disable_prefill_cuda_graph"):
+    """What the config of a file says: what the engine ended up with, and in ``engine_args`` what it was told beside."""
+    arguments = config.inner("engine_args")
+    kinds = {each.name: KINDS.get(str(each.type).split(" ", maxsplit=1)[0]) for each in fields(SglangSettings)}
+    stated: dict[str, Any] = {name: config.get(*called) for name, called in STATED.items()}
+    stated |= {name: config.get(name, kinds[name] or str) for name in FURTHER if name in config}
+    stated |= {name: arguments.get(name, kind) for name, kind in kinds.items() if kind and name in arguments}
+    if arguments.holder.get("disable_prefill_cuda_graph"):
         stated["cuda_graph_backend_prefill"] = "disabled"
     if sizes := config.holder.get("cudagraph_sizes"):
         stated["cuda_graph_bs"] = tuple(sizes)
     settings = SglangSettings(
         **{
+            "disable_radix_cache": not config.holder.get("radix_cache", True),
+            "disable_overlap_schedule": not config.holder.get("async_scheduling", True),
+            "enable_mixed_chunk": bool(config.holder.get("mixed_chunk")),
             **stated,
-            "context_length": config.get("max_model_len", int),
-            "max_running_requests": config.get("max_num_seqs", int),
             "engine": NEWEST,
         }
     )
@@ -51,6 +52,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         model={
             "quantization": config.word("quant", "") or None,
             "kv_cache_dtype": config.word("kv_cache_dtype"),
+            "hf_overrides": arguments.inner("hf_overrides").holder,
         },
     )
 

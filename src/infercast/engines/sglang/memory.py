@@ -46,7 +46,7 @@ class Budget(NamedTuple):
 def free_before_loading(gpu: Gpu, layout: ParallelLayout) -> float:
     """What a process of the engine finds once it has a CUDA context and groups of peers."""
     context, peer = _constants()
-    return gpu.driver_bytes - context - peer * (layout.tensor - 1)
+    return gpu.driver_bytes - context - peer * (layout.tensor * layout.sharing - 1)
 
 
 def budget(

@@ -211,8 +211,14 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "disable_decode_cuda_graph": _graphs,
     "enable_dp_attention": lambda _, around: (
         f"{around.fit.layout.sharing} groups of GPUs with requests and a cache of their own share the experts"
+        if around.fit.layout.sharing > 1
+        else "without --dp-size there is one group"
     ),
-    "ep_size": lambda _, around: f"experts are spread over {around.fit.layout.expert_gpus} GPUs",
+    "ep_size": lambda _, around: (
+        f"experts are spread over {around.fit.layout.expert_gpus} GPUs"
+        if around.fit.layout.expert_gpus > 1
+        else "every GPU has a share of each expert"
+    ),
     "attention_backend": lambda *_: "kernels are estimated as those of the engine's own choice; pages follow it",
 }
 """A sentence for each flag that has one."""

@@ -48,13 +48,9 @@ class RadixTree:
 
         A node that holds more than what is the same is cut in two.
         """
-        page, last = self.page, len(content) - 1
-        self.clock = time = self.clock + 2
-        if node is None:
-            node = self.root
-        else:
-            self.touch(node, time)
-        position = node.end
+        page, last, node = self.page, len(content) - 1, node or self.root
+        self.touch(node)
+        position, time = node.end, self.clock
         while position < end:
             if piece < last:
                 piece = piece_at(content, piece, position * page)
@@ -71,8 +67,9 @@ class RadixTree:
             node = child
         return node, piece if piece == last else piece_at(content, piece, node.end * page)
 
-    def touch(self, node: Node, time: int) -> None:
-        """A node and all before it are met."""
+    def touch(self, node: Node) -> None:
+        """A node and all before it are met now."""
+        self.clock = time = self.clock + 2
         above: Node | None = node
         while above is not None:
             above.time = time

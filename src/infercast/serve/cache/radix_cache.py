@@ -17,15 +17,17 @@ from infercast.serve.cache.shape import KvShape
 class Lease:
     """What one sequence holds: its own pages, after those of a node of the tree that it has locked."""
 
-    __slots__ = ("content", "node", "num_pages", "piece")
+    __slots__ = ("alone_from", "content", "node", "num_pages", "piece")
 
-    def __init__(self, content: Content, root: Node) -> None:
+    def __init__(self, content: Content, root: Node, alone_from: int) -> None:
         self.content = content
         self.node = root
         self.piece = 0
         """The piece of its content that the first token after the node lies in."""
         self.num_pages = 0
         """All that it uses, those of the tree among them."""
+        self.alone_from = alone_from
+        """The page from which on the tree can have nothing of it: its own content, unless it left some there itself."""
 
 
 class RadixCache:
@@ -53,13 +55,14 @@ class RadixCache:
         """Pages that somebody holds."""
         return self.num_blocks - self.num_blank - self.num_evictable
 
-    def lease(self, content: Content) -> Lease:
-        """What a sequence with this content holds at first: nothing."""
-        return Lease(content, self.tree.root)
+    def lease(self, content: Content, own: object = None) -> Lease:
+        """What a sequence with this content holds at first: nothing. What it calls ``own`` nobody else has."""
+        name, start, end = content[-1]
+        return Lease(content, self.tree.root, (start if name is own else end) // self.page)
 
     def match(self, lease: Lease, num_tokens: int) -> int:
         """Tokens of a sequence's beginning, up to ``num_tokens``, that the tree has; they are not held yet."""
-        if not self.caching:
+        if not (self.caching and lease.alone_from):
             return 0
         lease.node, lease.piece = self.tree.walk(lease.content, num_tokens // self.page)
         return lease.node.end * self.page
@@ -112,11 +115,15 @@ class RadixCache:
         self.num_blank += lease.num_pages - lease.node.end
         self._unlock(lease.node)
         lease.node, lease.num_pages, lease.piece = self.tree.root, 0, 0
+        lease.alone_from = lease.content[-1][2]  # it may find itself
 
     def _insert(self, lease: Lease, last: int) -> None:
         """Let the tree have a sequence's pages up to the last; those that it has already become blank."""
-        first = lease.node.end
-        met = self.tree.walk(lease.content, last, lease.node, lease.piece)
+        first, met = lease.node.end, (lease.node, lease.piece)
+        if first < lease.alone_from:
+            met = self.tree.walk(lease.content, last, *met)
+        else:
+            self.tree.touch(lease.node)
         found = met[0].end
         self.num_blank += found - first
         if found < last:

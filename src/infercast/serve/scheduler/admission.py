@@ -71,25 +71,25 @@ class Admission:
 
     def ask(self, sequence: DeclaredSequence) -> Answer:
         """Take a prompt in that waits, or at least its beginning; its match in the cache is held then."""
-        lease, cache = sequence.lease, self._cache
-        sequence.num_computed = cache.match(lease, sequence.num_known - 1)
-        answer = self._of_others(sequence) if self._timetable is None else self._of_timetable(sequence)
+        if self._policy.max_prompts is not None and len(self.sequences) >= self._policy.max_prompts:
+            return Answer.STOP
+        lease, cache, known = sequence.lease, self._cache, sequence.num_input + sequence.num_produced
+        found = sequence.num_computed = cache.match(lease, known - 1)
+        gate = self._of_others if self._timetable is None else self._of_timetable
+        answer = gate(sequence, known - found)
         if answer is not Answer.NEXT:
             if lease.num_pages:
                 cache.drop(lease)
             sequence.num_computed = 0
             return answer
-        if not lease.num_pages:
-            cache.hold(lease)
         if self._lacks(0) or cache.num_free * self._page <= self._taken:
             return Answer.NO_ROOM
         is_full = self._of_step <= 0 or (self._of_chunk is not None and self._of_chunk <= 0)
         return Answer.STOP if is_full else Answer.NEXT
 
-    def _of_others(self, sequence: DeclaredSequence) -> Answer:
+    def _of_others(self, sequence: DeclaredSequence, missing: int) -> Answer:
         """By what all who run are promised."""
         page, left = self._page, sequence.num_declared - sequence.num_produced
-        missing = sequence.num_known - sequence.num_computed
         needed = missing + min(left, self._policy.longest_promise) + page
         if self._lacks(needed):
             return Answer.NO_ROOM
@@ -109,10 +109,9 @@ class Admission:
         self._add(sequence, part, missing)
         return Answer.NEXT
 
-    def _of_timetable(self, sequence: DeclaredSequence) -> Answer:
+    def _of_timetable(self, sequence: DeclaredSequence, missing: int) -> Answer:
         """By when others will end, where that is known."""
         assert self._timetable is not None
-        missing = sequence.num_known - sequence.num_computed
         in_pages, now = self._in_pages(missing), self._cache.num_free * self._page - self._taken
         if in_pages > min(now, self._room()) or not self._timetable.has_room(sequence, self.sequences, now - in_pages):
             return Answer.NO_ROOM
@@ -143,7 +142,8 @@ class Admission:
 
     def _room(self) -> float:
         """Tokens that nobody holds and nobody is promised."""
-        return self._cache.num_free * self._page - self._offset
+        cache = self._cache
+        return (cache.num_blank + cache.num_evictable) * self._page - self._offset
 
     def _lacks(self, needed: int) -> bool:
         """Whether there is no room for so many tokens and one more."""

@@ -31,6 +31,10 @@ class Planner(Protocol):
     def plan(self) -> Plan | None:
         """Plan the next step; None if nothing can be computed."""
 
+    @property
+    def tries_again(self) -> bool:
+        """Whether it may plan a step at once where it could not plan one."""
+
     def most_steps(self, plan: Plan) -> int:
         """How often in a row the step just planned can be computed before something changes that is known of."""
 

@@ -51,6 +51,11 @@ class Scheduler(Running):
         plan.held = self.cache.num_held
         return plan if plan.decodes or plan.sequences else None
 
+    @property
+    def tries_again(self) -> bool:
+        """Something has to change before."""
+        return False
+
     def most_steps(self, plan: Plan) -> int:
         """How often in a row the step just planned can be computed before something changes that is known of."""
         if plan.sequences or plan.num_preempted or self._apart:

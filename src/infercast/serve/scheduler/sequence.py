@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 
 from infercast.serve.cache.holding import Holding
 from infercast.serve.cache.paths import Path
@@ -74,7 +75,7 @@ class Plan:
         self.yielded: list[int] = []
         self.ending: list[Sequence] = []
         """Those of the cohort whose last token this step yields."""
-        self.early: list[Sequence] = []
+        self.early: SequenceOf[Sequence] = ()
         """Where the step is repeated, those whose last token the one before the last yields."""
         self.left: list[Sequence] = []
         """Those that were in the cohort in this step, and are no more."""
@@ -83,7 +84,7 @@ class Plan:
         """KV blocks that all sequences hold for it."""
         self.is_apart = False
         """Whether prompts are computed while those who decode stand still."""
-        self.fresh: list[Sequence] = []
+        self.fresh: SequenceOf[Sequence] = ()
         """Those that decode together for the first time, and had a token in a step of prompts before."""
         self.wasted = 0
         """Of those that decode together, how many have no use for a token: they ended, or had to leave meanwhile."""
@@ -107,9 +108,8 @@ class Plan:
             self.yielded.pop()
         elif self.decodes and was_decoding:
             self.wasted += 1
-            for members in (self.fresh, self.ending):
-                if sequence in members:
-                    members.remove(sequence)
+            self.fresh = [each for each in self.fresh if each is not sequence]
+            self.ending = [each for each in self.ending if each is not sequence]
 
     @property
     def num_sequences(self) -> int:

@@ -75,6 +75,7 @@ def _read(row: RowReader) -> PublishedRun:
         tensor=_layout(row, reading, "tensor_parallel_size", "tp"),
         data=_layout(row, reading, "data_parallel_size", "dp"),
         expert_parallel=(row.whole("ep") or 1) > 1,
+        version=_version(row.text("version")),
         workload=_workload(row),
         ttft=row.milliseconds("ttft_p50" if median else "ttft_mean_ms"),
         tpot=row.milliseconds("tpot_p50" if median else "tpot_mean_ms"),
@@ -100,6 +101,12 @@ def _reading(row: RowReader, engine: AnyEngine) -> Reading:
 def _layout(row: RowReader, reading: Reading, option: str, column: str) -> int:
     """As the command says; as the row does where that is silent."""
     return int(reading.options.get(option) or row.whole(column) or 1)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """``v0.5.5.post1`` as (0, 5, 5); nothing where it cannot be read."""
+    found = re.match(r"v?(\d+)\.(\d+)\.(\d+)", text)
+    return tuple(map(int, found.groups())) if found and found.groups() > ("0", "0", "0") else ()
 
 
 def _format(row: RowReader) -> str:

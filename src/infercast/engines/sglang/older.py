@@ -1,0 +1,27 @@
+"""What SGLang did by default before the release that is modelled, as far as published runs need to know.
+
+Prompts have had CUDA graphs by default since 0.5.10 (pull request 16331 of sgl-project/sglang; issue 18267 still has
+them as an option), and all-reduces carry norms without being told since about then for more than a few models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from infercast.engines.engine import Version
+
+PREFILL_GRAPHS = (0, 5, 10)
+
+
+FUSED_EARLY = ("deepseek", "gpt-oss", "kimi")
+"""How the names of models begin whose all-reduces carried norms before."""
+
+
+def before(version: Version, model: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Settings and options of `deploy`; none of a version that is unknown."""
+    if not version or version >= PREFILL_GRAPHS:
+        return {}, {}
+    name = model.lower().rpartition("/")[2]
+    options = {} if name.startswith(FUSED_EARLY) else {"fuse_allreduce_rms": False}
+    return {"cuda_graph_backend_prefill": "disabled"}, options
