@@ -55,7 +55,7 @@ class Kernels:
         self._known: Gpu | None = None
         self._forest: Forest | None = None
         if choice is not None:
-            self._source, (low, high) = choice.tier if correction is None else "few-shot", choice.interval
+            self._source, (low, high) = choice.tier, choice.interval
             self._known, self._trust, (self._least, self._most) = choice.known, choice.trust, choice.bounds
             self._forest, self._offset, self._shrink = choice.forest, choice.entry.offset, choice.entry.shrink
             if engine:
@@ -66,6 +66,8 @@ class Kernels:
                 first = choice.entry.variant
             if family.timed_by is not None:
                 self._make = _naming(family.timed_by, choice.entry.engine, self._make)
+        if correction is not None:
+            self._source = "few-shot"
         if family.named is not None and first:
             self._make = _naming(family.named, first, self._make)
         self._base = None if choice is None or choice.entry.engine != SWEEP else family.scheduled
@@ -110,7 +112,8 @@ class Kernels:
     def _learned(self, op: Op, size: Any, physics: Physics) -> Number:
         """Before what the hardware allows."""
         if self._forest is None:
-            return physics.seconds
+            factor = 1.0 if self._correction is None else np.exp(self._correction(physics.features))
+            return physics.seconds * factor
         known = physics if self._known is None else self._physics(op, self._known, size)
         x, features = kit_of(known.seconds), known.features
         said = self._forest.predict_one(features) if x is Plain else self._forest.predict(features)
