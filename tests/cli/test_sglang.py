@@ -85,7 +85,7 @@ def test_a_command_is_recognised(infercast: Any, text: str) -> None:
 
 
 def test_a_command_is_explained(infercast: Any) -> None:
-    flags = "--chunked-prefill-size 1024 --max-running-requests 8 --enable-torch-compile --host 0.0.0.0 --what 3"
+    flags = "--chunked-prefill 1024 --max-running-requests 8 --enable-torch-compile --host 0.0.0.0 --what 3"
     words = ("--gpu", "h100-sxm", "--predictor", "roofline", "--rate", 2, "-n", 20)
     run = infercast("explain-command", f"{COMMAND} {flags}", *words)
     assert "a step full of prompts takes" in run.out

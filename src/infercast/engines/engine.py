@@ -141,6 +141,8 @@ class Commands(NamedTuple):
     """How the names of its environment variables begin."""
     port: int = 8000
     """Where its server listens."""
+    abbreviates: bool = False
+    """Whether the beginning of a flag that no other begins with stands for it."""
     negates: bool = True
     """Whether a switch is turned off by ``--no-`` before its name, and not by leaving it out."""
     health: str = "/health"

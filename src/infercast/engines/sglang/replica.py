@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infercast.engines.deployment import Deployment
+from infercast.engines.sglang.kv import cells
 from infercast.engines.sglang.settings import ResolvedSglang
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica
@@ -29,7 +30,8 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         order="longest_match" if settings.schedule_policy == "lpm" and not settings.disable_radix_cache else "arrival",
         first_ratio=first,
         least_ratio=first * LEAST_SHARE,
-        ratio_decay=first * (1.0 - LEAST_SHARE) / DECAY_STEPS,
+        ratio_decay=(first - first * LEAST_SHARE) / DECAY_STEPS,
+        tries_always=cells(deployment.model, deployment.layout, settings).windowed > 0,
     )
     return Replica(
         timer=timer,
