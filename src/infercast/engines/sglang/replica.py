@@ -31,7 +31,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         order="longest_match" if settings.schedule_policy == "lpm" and not settings.disable_radix_cache else "arrival",
         first_ratio=first,
         least_ratio=first * LEAST_SHARE,
-        ratio_decay=first * (1.0 - LEAST_SHARE) / DECAY_STEPS,
+        ratio_decay=(first - first * LEAST_SHARE) / DECAY_STEPS,
         tries_always=cells(deployment.model, deployment.layout, settings).windowed > 0,
         # Requests that declare what they produce are those of benchmarks, which ignore the end of a text; it matters
         # without a radix cache alone.
