@@ -59,10 +59,16 @@ def test_defaults_follow_the_memory_of_a_gpu(gpu: str, tensor: int, chunk: int, 
         ("deepseek-v2-lite", "l40s", "triton", 1),
         ("deepseek-v3", "b200-sxm", "trtllm_mla", 64),
         ("deepseek-v2-lite", "b200-sxm", "flashinfer", 1),
+        ("nemotron-3-nano-30b-a3b", "b200-sxm", "flashinfer", 1),
+        ("qwen3.5-35b-a3b", "b200-sxm", "trtllm_mha", 64),
+        ("gemma-4-31b", "h100-sxm", "triton", 1),
+        ("minimax-m3", "b200-sxm", "fa4", 128),
+        ("minimax-m3", "h200-sxm", "fa3", 128),
+        ("deepseek-v3.2", "h200-sxm", "dsa", 64),
     ],
 )
 def test_attention_and_its_pages(model: str, gpu: str, backend: str, page: int) -> None:
-    found = resolved(model, gpu, 8 if model == "deepseek-v3" else 1)
+    found = resolved(model, gpu, 8 if model in ("deepseek-v3", "deepseek-v3.2", "minimax-m3") else 1)
     assert (found.attention_backend, found.page_size) == (backend, page)
 
 
