@@ -87,5 +87,7 @@ def check_backend(backend: str, gpu: Gpu) -> None:
     """Refuse kernels that a GPU does not have."""
     if backend in ("trtllm_mha", "trtllm_mla", "cutlass_mla") and gpu.architecture not in DATACENTER_BLACKWELL:
         raise InputError(f"attention_backend {backend} needs a Blackwell datacentre GPU, which {gpu.name} is not")
+    if backend == "aiter" and gpu.vendor.lower() == "nvidia":
+        raise InputError(f"attention_backend aiter needs an AMD GPU, which {gpu.name} is not")
     if backend in ("fa3", "flashmla") and gpu.architecture != "hopper":
         raise InputError(f"attention_backend {backend} needs a Hopper GPU in this release, which {gpu.name} is not")
