@@ -126,9 +126,12 @@ def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     lines = ['cpu = "measured"', 'source = "nowhere"', *(f"{name}_ms = 1" for name in TIMES)]
     (folder / "host.toml").write_text("\n".join(lines))
     monkeypatch.setattr(infercast.engines.host, "DATA", tmp_path)
-    registry.engines.cache_clear()
+    caches = (registry.releases_of, registry.engine_named, registry.flags_by_name)
+    for each in caches:
+        each.cache_clear()
     yield
-    registry.engines.cache_clear()
+    for each in caches:
+        each.cache_clear()
 
 
 def test_a_deployment_is_that_of_the_engine() -> None:

@@ -104,7 +104,7 @@ def test_layouts_that_cannot_keep_up_are_not_ranked(infercast: Any) -> None:
 
 
 def test_layouts_fit_a_narrow_terminal(infercast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("layouts", "qwen3-30b-a3b", "--gpu", "h200-sxm", "--gpus", "8", *LOAD)
+    words = ("layouts", "qwen3-30b-a3b", "--gpu", "h200-sxm", "--gpus", "8", "--engine", "vllm@0.25", *LOAD)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "80")

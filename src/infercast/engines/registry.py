@@ -7,6 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from infercast.bundled import DATA, read_data
 from infercast.engines.engine import Engine
 from infercast.engines.release import is_same_version, nearest_version, numbers
 from infercast.engines.settings import Settings
@@ -32,29 +33,30 @@ AnyEngine = Engine[Any, Any]
 
 
 @cache
+def releases_of(family: str) -> dict[str, AnyEngine]:
+    """All releases of an engine by name; its code is loaded by the first who asks."""
+    found: dict[str, AnyEngine] = import_module(FAMILIES[family]).RELEASES
+    return found
+
+
 def engines() -> dict[str, AnyEngine]:
     """All that are known, by name."""
-    known: dict[str, AnyEngine] = {}
-    for module in FAMILIES.values():
-        known |= import_module(module).RELEASES
-    return known
+    return {name: engine for family in FAMILIES for name, engine in releases_of(family).items()}
 
 
-def known_releases() -> str:
-    """For people: each engine with its first and last release."""
-    found = []
-    for family in FAMILIES:
-        versions = [name.partition("@")[2] for name in engines() if name.partition("@")[0] == family]
-        found.append(f"{family}@{versions[0]}" + (f" to {versions[-1]}" if len(versions) > 1 else ""))
-    return ", ".join(found)
+@cache
+def flags_by_name(family: str) -> frozenset[str]:
+    """Flags that are settings of an engine, from its data where it has any: no code of it is loaded for that."""
+    if (DATA / "engines" / family / "flags.toml").is_file():
+        return frozenset(read_data(f"engines/{family}/flags.toml")["settings"])
+    return frozenset(name for engine in releases_of(family).values() for name in engine.flags.settings)
 
 
 def newest(name: str) -> str:
     """The newest release of an engine that is named without a version, any other name as it is."""
     if name not in FAMILIES:
         return name
-    releases = [each for each in engines() if each.partition("@")[0] == name]
-    return max(releases, key=lambda each: numbers(each.partition("@")[2]))
+    return max(releases_of(name), key=lambda each: numbers(each.partition("@")[2]))
 
 
 @cache
@@ -63,14 +65,16 @@ def engine_named(name: str | None = None) -> AnyEngine:
 
     A version that is none of ours is answered by the nearest release, which then says so in its note.
     """
-    name, known = DEFAULT_ENGINE if name is None else newest(name), engines()
+    name = DEFAULT_ENGINE if name is None else newest(name)
+    family = name.partition("@")[0]
+    known = releases_of(family) if family in FAMILIES else {}
     if name in known:
         return known[name]
     if (title := absent(name)) is not None:
         raise InputError(f"{title} is not modelled; {what_there_is()}")
     nearest = nearest_version(name, known)
     if nearest is None:
-        raise UnknownNameError("engine", name, known)
+        raise UnknownNameError("engine", name, engines())
     release = known[nearest]
     if is_same_version(name, nearest):
         return replace(release, name=name)

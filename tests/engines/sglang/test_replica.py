@@ -38,6 +38,11 @@ def test_rules_that_were_asked_for() -> None:
     assert policy_of(deployed(chunked_prefill_size=-1)).chunked_prefill_size is None
 
 
+def test_prompts_are_tried_in_every_step_where_windows_have_a_pool() -> None:
+    assert policy_of(deployed("gpt-oss-20b")).tries_always
+    assert not policy_of(deployed("gpt-oss-20b", disable_hybrid_swa_memory=True)).tries_always
+
+
 def test_groups_are_less_careful() -> None:
     groups = deployed("qwen3-30b-a3b", 2, 2, enable_dp_attention=True)
     assert policy_of(groups).first_ratio == pytest.approx(0.21)
@@ -48,6 +53,15 @@ def test_groups_are_less_careful() -> None:
 def test_overlap() -> None:
     assert deployed().replica(lambda *_: None).steps_under_way == 2  # type: ignore[arg-type, return-value]
     assert deployed(disable_overlap_schedule=True).replica(lambda *_: None).steps_under_way == 1  # type: ignore[arg-type, return-value]
+
+
+def test_prompts_of_a_step() -> None:
+    given = {"arrival": "burst", "count": 8, "input_lengths": 100, "output_lengths": 2}
+    few, all_at_once = (
+        simulate(deployed(prefill_max_requests=most), synthetic_workload(**given))  # type: ignore[arg-type]
+        for most in (2, None)
+    )
+    assert few.ttft.p99 > 1.5 * all_at_once.ttft.p99  # four steps of prompts, not one
 
 
 def test_declared_answers_keep_others_out() -> None:

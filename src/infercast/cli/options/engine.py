@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.options.shared import of_count, of_engine
-from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
+from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.engines.settings import Settings, read_setting
 from infercast.errors import InputError
 
@@ -73,7 +73,8 @@ def settings_of(context: typer.Context, **fixed: Any) -> Settings:
     ``fixed`` are values that the command itself has for some.
     """
     engine = engine_named(context.params.get("engine", DEFAULT_ENGINE))
-    known = {name for each in engines().values() for name in each.flags.options} - {"engine"}
+    # Options of ours go by the names of the default engine.
+    known = (engine.flags.options | engine_named().flags.options) - {"engine"}
     given = {name: context.params[name] for name in known & {*context.params} if is_given(context, name)}
     if strange := sorted({*given} - engine.flags.options):
         flag = strange[0].replace("_", "-")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from infercast.engines.engine import Flags
-from infercast.engines.registry import AnyEngine, engine_named, engines
+from infercast.engines.registry import FAMILIES, AnyEngine, engine_named, flags_by_name
 from infercast.errors import InputError
 
 
@@ -74,8 +74,9 @@ def _lists(flags: Flags) -> set[str]:
 
 def _refuse_foreign(name: str, engine: AnyEngine, named: list[str]) -> None:
     """Say whose flag it is that another engine has and this one has not."""
-    for other in engines().values():
-        if other.family != engine.family and name in other.flags.settings:
+    for family in FAMILIES:
+        if family != engine.family and name in flags_by_name(family):
+            other = engine_named(family)
             own = engine.flags.called.get(name)
             called = f"{engine.title} calls it --{own}" if own else f"{engine.title} has no such flag"
             if any(each.partition("@")[0] == other.family for each in named):

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from infercast.cli.options.counts import human_readable_int
-from infercast.engines.registry import DEFAULT_ENGINE, engine_named, known_releases
+from infercast.engines.registry import DEFAULT_ENGINE, FAMILIES, engine_named
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
 from infercast.predict.artifact.artifact import load_artifact
@@ -131,7 +131,11 @@ MemoryUtilization = Annotated[
 ]
 EngineName = Annotated[
     str,
-    of_engine("--engine", metavar="NAME", help=f"With its version or without, for the newest: {known_releases()}."),
+    of_engine(
+        "--engine",
+        metavar="NAME",
+        help=f"{' or '.join(FAMILIES)}, the newest or as {DEFAULT_ENGINE}; two with a comma: side by side.",
+    ),
 ]
 BlockSize = Annotated[
     int | None, of_count("--block-size", help="Tokens in a KV block; default: 16, or what MLA's kernels need.")

@@ -71,9 +71,12 @@ class Admission:
 
     def ask(self, sequence: DeclaredSequence) -> Answer:
         """Take a prompt in that waits, or at least its beginning; its match in the cache is held then."""
+        if self._policy.max_prompts is not None and len(self.sequences) >= self._policy.max_prompts:
+            return Answer.STOP
         lease, cache, known = sequence.lease, self._cache, sequence.num_input + sequence.num_produced
         found = sequence.num_computed = cache.match(lease, known - 1)
-        gate = self._of_others if self._timetable is None else self._of_timetable
+        by_ends = self._timetable is not None and sequence.ignores_end
+        gate = self._of_timetable if by_ends else self._of_others
         answer = gate(sequence, known - found)
         if answer is not Answer.NEXT:
             if lease.num_pages:

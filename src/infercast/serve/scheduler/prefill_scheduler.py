@@ -87,7 +87,7 @@ class PrefillScheduler(PrefillBooks):
         for each in self.ended:
             asked += min(each.num_declared - each.num_produced, longest)
         timed = self.policy.ignores_end and not self.cache.caching
-        timetable = Timetable(self._states) if timed else None
+        timetable = Timetable(self._states, self.ratio) if timed else None
         admission = Admission(self.policy, self.cache, num_running, asked * self.ratio, self._shares, timetable)
         if self.cut is not None:
             admission.go_on(self.cut)
