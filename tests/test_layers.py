@@ -178,7 +178,7 @@ def test_the_table_refuses(layer: str, target: str) -> None:
 
 
 ENGINES = sorted(path.parent.name for path in (SOURCE / "engines").glob("*/engine.py"))
-READS_AN_ENGINE = ("measure/", "validate/", "cli/commands/measure.py")
+READS_AN_ENGINE = ("measure/", "validate/", "cli/commands/measure.py", "cli/commands/validate.py")
 """They start an engine, or read what it wrote."""
 NAMES_AN_ENGINE = {
     "__init__.py": "the public name of the default engine's settings",

@@ -4,7 +4,7 @@ from types import SimpleNamespace as Namespace
 from typing import Any
 
 import torch
-from sglang.srt import runtime_context
+from sglang.srt import runtime_context, utils
 from sglang.srt.configs import model_config as configs
 from sglang.srt.configs.model_config import AttentionArch
 from sglang.srt.mem_cache.kv_cache_configurator import KVCacheConfigurator
@@ -14,7 +14,12 @@ from sglang.srt.model_executor.runner import base_cuda_graph_runner as graphs
 from sglang.srt.server_args import ServerArgs
 from sglang_scheduler import with_defaults
 
-PAGES_BY_FLAG = {"cuda_graph_max_bs": "cuda_graph_max_bs_decode"}
+NAMES = {"cuda_graph_max_bs": "cuda_graph_max_bs_decode"}
+"""Flags that have another name inside SGLang."""
+KIMI = {"num_hidden_layers": 27, "hidden_size": 1152}
+"""Of Kimi-K2.5's encoder, which SGLang's own class of its config has, whatever the file says."""
+utils.is_cuda = lambda: True  # graphs of prompts are of another kind elsewhere
+pool_configurator.mambaish_config = lambda _: None
 
 
 def theirs(
@@ -22,7 +27,7 @@ def theirs(
 ) -> list[Any]:
     """Chunk, static share, sizes of graphs, bytes of a token, and requests at once where so many tokens fit."""
     model = _model(config)
-    given = {PAGES_BY_FLAG.get(key, key): value for key, value in flags.items()}
+    given = {NAMES.get(key, key): value for key, value in flags.items()}
     arguments = with_defaults(
         model_path=name, tp_size=tensor, dp_size=data, enable_dp_attention=data > 1, device="cuda", **given
     )
@@ -69,7 +74,6 @@ def _cell(arguments: ServerArgs, model: Namespace) -> float:
         if model.swa_attention_layer_ids
         else pool_configurator.DefaultPoolConfigurator
     )
-    pool_configurator.mambaish_config = lambda _: None
     return float(kind(asking)._cell_size)
 
 
@@ -84,17 +88,19 @@ def _model(config: dict[str, Any]) -> Namespace:
     sees = configs.is_multimodal_model(names)
     published = Namespace(architectures=names, vision_config=None)
     if config.get("vision_config"):
-        published.vision_config = Namespace(**config["vision_config"])
+        known = KIMI if names[0].startswith("KimiK25") else {}
+        published.vision_config = Namespace(**{**config["vision_config"], **known})
     return Namespace(
         attention_arch=AttentionArch.MLA if latent else AttentionArch.MHA, hf_config=published, is_multimodal=sees,
-        is_multimodal_piecewise_cuda_graph_supported=sees and configs.is_multimodal_piecewise_cuda_graph_supported(names),
-        is_multimodal_breakable_cuda_graph_supported=sees and configs.is_multimodal_breakable_cuda_graph_supported(names),
+        is_multimodal_piecewise_cuda_graph_supported=configs.is_multimodal_piecewise_cuda_graph_supported(names),
+        is_multimodal_breakable_cuda_graph_supported=configs.is_multimodal_breakable_cuda_graph_supported(names),
         is_piecewise_cuda_graph_disabled_model=configs.is_piecewise_cuda_graph_disabled_model(names),
         context_len=text["max_position_embeddings"], kv_lora_rank=latent, qk_rope_head_dim=text.get("qk_rope_head_dim"),
         head_dim=head, v_head_dim=head, swa_head_dim=head, swa_v_head_dim=head, layers=layers,
         get_num_kv_heads=lambda group: max(1, kv_heads // group),
         get_swa_num_kv_heads=lambda group: max(1, kv_heads // group),
-        swa_attention_layer_ids=windows, full_attention_layer_ids=[each for each in range(layers) if each not in windows],
+        swa_attention_layer_ids=windows,
+        full_attention_layer_ids=[each for each in range(layers) if each not in windows],
         hf_text_config=Namespace(**text), is_encoder_decoder=False,
     )  # fmt: skip
 

@@ -2,8 +2,8 @@
 
     python benchmarks/scheduler/sglang_memory.py [--sglang DIR] [--write tests/engines/sglang/memory.csv]
 
-Asks its `ServerArgs` and memory pools on every bundled NVIDIA GPU for bundled models of every kind, on 1 to 8 GPUs, with
-and without DP attention. The file has every 37th row; tests/engines/sglang/test_memory_table.py holds it against ours.
+Asks its `ServerArgs` and memory pools on every bundled NVIDIA GPU for bundled models of every kind, on 1 to 8 GPUs,
+with and without DP attention. The file has every 37th row, for tests/engines/sglang/test_memory_table.py.
 """
 
 import argparse
@@ -83,13 +83,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sglang", type=Path, help="a folder with the package; default: the wheel's, fetched once")
     parser.add_argument("--write", type=Path)
-    parser.add_argument("--show", type=int, default=10, help="differences to print")
+    parser.add_argument("--show", type=int, default=10, help="kinds of differences to print")
     arguments = parser.parse_args()
     tree.use(tree.find(arguments.sglang))
     from sglang_defaults import theirs  # noqa: PLC0415 - imports SGLang, see `sglang_tree.use`
 
-    rows, differences = [], 0
-    seen = set()
+    rows, differences, seen = [], 0, set()
     for question in questions():
         answer = ours(*question)
         if answer is None:
@@ -99,16 +98,12 @@ def main() -> None:
         rows.append([gpu, model, tensor, data, " ".join(f"{key}={value}" for key, value in flags.items()), *real])
         if real != answer[0]:
             differences += 1
-            kind = (
-                model,
-                data > 1,
-                tuple(flags),
-                tuple(one != other for one, other in zip(real, answer[0], strict=True)),
-            )
+            parts = zip(COLUMNS, real, answer[0], strict=True)
+            different = {what: (one, other) for what, one, other in parts if one != other}
+            kind = (model, data > 1, *flags, *different)
             if kind not in seen and len(seen) < arguments.show:
                 seen.add(kind)
-                parts = zip(COLUMNS, real, answer[0], strict=True)
-                print(*question, {what: (one, other) for what, one, other in parts if one != other})
+                print(*question, different)
     print(f"{len(rows):,} deployments, {differences:,} differ")
     if arguments.write:
         with arguments.write.open("w", newline="", encoding="utf-8") as file:

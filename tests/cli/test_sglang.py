@@ -41,6 +41,7 @@ def test_a_name_with_and_without_version(infercast: Any) -> None:
     [
         ((*SGLANG, "--max-num-seqs", 4), "--max-num-seqs is no option of SGLang; use --max-running-requests"),
         ((*SGLANG, "--long-prefill-token-threshold", 4), "is no option of SGLang; leave it out"),
+        (("--engine", "vllm,sglang", "--page-size", 1), "flags are for the engine that is named first; vLLM calls it"),
         (("--mem-fraction-static", 0.8), "is a flag of SGLang: add --engine sglang; vLLM calls it"),
         (
             (*SGLANG, "--speculative-algorithm", "EAGLE"),
@@ -84,7 +85,7 @@ def test_a_command_is_recognised(infercast: Any, text: str) -> None:
 
 
 def test_a_command_is_explained(infercast: Any) -> None:
-    flags = "--chunked-prefill-size 1024 --max-running-requests 8 --enable-torch-compile --host 0.0.0.0 --what 3"
+    flags = "--chunked-prefill 1024 --max-running-requests 8 --enable-torch-compile --host 0.0.0.0 --what 3"
     words = ("--gpu", "h100-sxm", "--predictor", "roofline", "--rate", 2, "-n", 20)
     run = infercast("explain-command", f"{COMMAND} {flags}", *words)
     assert "a step full of prompts takes" in run.out

@@ -158,6 +158,7 @@ def prefill(seed: object) -> Scenario:
         ratio_decay=rng.choice([0.001, 0.01, 0.05]),
         longest_promise=rng.choice([4096, 4096, 8]),
         ignores_end=rng.random() < 0.3,
+        tries_always=rng.random() < 0.2,
     )
     longest = max([each.num_input + each.num_output for each in requests])
     room = rng.choice([0, rng.randint(0, 8), rng.randint(0, 60), rng.randint(0, 8 * len(requests))])

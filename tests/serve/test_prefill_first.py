@@ -171,6 +171,15 @@ def test_no_prompt_is_tried_again_before_somebody_has_left() -> None:
     assert at_once.steps(5) == [({0: 40}, []), ({}, [0]), ({}, [0]), None, ({1: 40}, [])]
 
 
+def test_prompts_are_tried_in_every_step_where_there_is_a_pool_of_windows() -> None:
+    rules = {"num_pages": 100, "first_ratio": 1.0, "least_ratio": 0.0, "ratio_decay": 0.3}
+    requests = ask(40, 3, declared=9), ask(40, 12)
+    # 40 + 12 + 1 tokens fit if not all that the first may ask for is promised, which is so after a step of decoding.
+    assert Engine(*requests, **rules).steps(4) == [({0: 40}, []), ({}, [0]), ({}, [0]), ({}, [0])]
+    always = Engine(*requests, **rules, tries_always=True)
+    assert always.steps(3) == [({0: 40}, []), ({}, [0]), ({1: 40}, [])]
+
+
 def test_a_long_answer_counts_up_to_a_limit() -> None:
     requests = ask(10, 9, declared=500), ask(10, 9, declared=500)
     assert Engine(*requests, num_pages=600, first_ratio=1.0).step() == ({0: 10}, [])

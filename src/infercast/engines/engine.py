@@ -141,6 +141,8 @@ class Commands(NamedTuple):
     """How the names of its environment variables begin."""
     port: int = 8000
     """Where its server listens."""
+    abbreviates: bool = False
+    """Whether the beginning of a flag that no other begins with stands for it."""
     negates: bool = True
     """Whether a switch is turned off by ``--no-`` before its name, and not by leaving it out."""
     health: str = "/health"
@@ -256,8 +258,8 @@ class Engine(Generic[Asked, Filled]):
 
     measured_setup: Callable[[Fields], MeasuredSetup] = no_measured_files
     """How it was set up, from the ``config`` of a file of measured runs."""
-    before: Callable[[Version], tuple[Mapping[str, Any], Mapping[str, Any]]] = lambda _: ({}, {})
-    """What a release before this one did by default: settings, and options of `deploy`."""
+    before: Callable[[Version, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = lambda *_: ({}, {})
+    """What a release before this one did by default with a model of that name: settings, and options of `deploy`."""
     ties_groups: bool = True
     """Whether it ranks experts of groups in a format in which scores of untrained weights are equal."""
     profiled_step: Callable[[str], ProfiledStep | None] = lambda _: None

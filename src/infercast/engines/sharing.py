@@ -9,6 +9,7 @@ import numpy as np
 
 from infercast.engines.deployment import Deployment
 from infercast.models.lower import token_calls
+from infercast.predict.adjust.beside import felt_seconds
 
 TOGETHER = ("experts", "experts_dispatch", "experts_combine")
 FINENESS = 1.3
@@ -22,7 +23,7 @@ def shared_seconds(deployment: Deployment) -> Callable[[float], float]:
     seconds = np.zeros(sizes.size)
     for call in token_calls(deployment.model, deployment.layout, sizes):
         if call.name in TOGETHER:
-            seconds += call.count * np.asarray(deployment.predictor.seconds(call.op, deployment.gpu))
+            seconds += np.asarray(felt_seconds(call, deployment.predictor.seconds(call.op, deployment.gpu)))
 
     @lru_cache(maxsize=4096)
     def shared(tokens: float) -> float:

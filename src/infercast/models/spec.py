@@ -45,6 +45,8 @@ class VisionPart:
     """Parameters that the GPUs of a tensor-parallel group share."""
     whole: int
     """Parameters that every GPU holds."""
+    layers: int
+    hidden: int
 
     @property
     def parameters(self) -> int:

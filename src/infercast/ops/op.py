@@ -52,4 +52,6 @@ class Call:
     beside: bool = False
     """Runs on a stream of its own beside the kernels around it."""
     slower: Quantity = 1.0
-    """How many times as long it takes as such a kernel does, because of how the engine launches it."""
+    """How many times as long it takes as such a kernel does, because of how the engine launches it, ..."""
+    saved: float = 0.0
+    """... and the seconds that it takes less."""

@@ -28,6 +28,8 @@ from infercast.errors import FileFormatError
 from infercast.serve.workload.request import Request, Segment, Workload
 
 GZIP_MAGIC = b"\x1f\x8b"
+FIRST_MEASURED = "vllm"
+"""Whose files name no engine."""
 EARLY_SECONDS = 1e-3
 """A client's timer may wake it so long before the start; that counts as the start."""
 TINY_MS = 1e-6
@@ -67,7 +69,7 @@ class MeasuredFile:
     num_stalled: int
 
 
-def shipped_runs(engine: str = "vllm") -> list[Path]:
+def shipped_runs(engine: str = FIRST_MEASURED) -> list[Path]:
     """Files that come with infercast: vLLM 0.25 or SGLang 0.5.16 on one H200, one file a model."""
     family = measured_engine(engine.partition("@")[0]).family
     return sorted((DATA / "runs").glob(f"*-{family}-*/*.json.gz"))
@@ -90,7 +92,7 @@ def read_measured(path: Path) -> MeasuredFile:
         path=path,
         model=config.get("name", str).split("__")[0],
         gpu=config.get("gpu", str),
-        setup=measured_engine(config.word("engine", "vllm")).measured_setup(config),
+        setup=measured_engine(config.word("engine", FIRST_MEASURED)).measured_setup(config),
         runs=tuple(measured),
         num_stalled=num_stalled,
     )

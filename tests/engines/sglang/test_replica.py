@@ -50,6 +50,15 @@ def test_overlap() -> None:
     assert deployed(disable_overlap_schedule=True).replica(lambda *_: None).steps_under_way == 1  # type: ignore[arg-type, return-value]
 
 
+def test_prompts_of_a_step() -> None:
+    given = {"arrival": "burst", "count": 8, "input_lengths": 100, "output_lengths": 2}
+    few, all_at_once = (
+        simulate(deployed(prefill_max_requests=most), synthetic_workload(**given))  # type: ignore[arg-type]
+        for most in (2, None)
+    )
+    assert few.ttft.p99 > 1.5 * all_at_once.ttft.p99  # four steps of prompts, not one
+
+
 def test_declared_answers_keep_others_out() -> None:
     deployment = deployed(max_total_tokens=20_000)
     given = {"concurrency": 64, "count": 64, "input_lengths": 100, "output_lengths": 20}

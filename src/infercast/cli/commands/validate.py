@@ -11,6 +11,7 @@ from infercast.cli.commands.validate_published import validate_published
 from infercast.cli.options import shared as options
 from infercast.cli.options.printed import Json, print_result
 from infercast.cli.progress import runs_bar
+from infercast.engines.registry import FAMILIES
 from infercast.errors import InputError
 from infercast.report.files import check_writable, write_whole
 from infercast.report.validation.profiles import profiles_list, render_profiles
@@ -18,7 +19,7 @@ from infercast.report.validation.reliability_svg import reliability_svg
 from infercast.report.validation.runs import render_validation, validation_dict
 from infercast.validate.compare import validate
 from infercast.validate.kernels import compare_profiles, summarise
-from infercast.validate.measured import read_measured, shipped_runs
+from infercast.validate.measured import FIRST_MEASURED, read_measured, shipped_runs
 from infercast.validate.reliability import reliability_of
 
 
@@ -28,9 +29,8 @@ def command(
         typer.Argument(metavar="[FILE]...", help="Measured runs, (gzipped) JSON, or a .csv; default: ours of an H200."),
     ] = None,
     engine: Annotated[
-        str,
-        typer.Option("--engine", metavar="NAME", help="Whose runs of ours, without a file: vllm or sglang."),
-    ] = "vllm",
+        str, typer.Option("--engine", metavar="NAME", help=f"Whose runs, without a file: {' or '.join(FAMILIES)}.")
+    ] = FIRST_MEASURED,
     model_config: Annotated[
         Path | None,
         typer.Option("--model-config", metavar="DIR", help="Folder of <model name>.json; bundled models otherwise."),

@@ -10,7 +10,7 @@ from collections import deque
 
 from infercast.engines.engine import Flags
 from infercast.engines.registry import FAMILIES, AnyEngine, engine_named, flags_by_name
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError
 
 
 def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -18,7 +18,8 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
 
     As to the engines ``--max_num_seqs`` is ``--max-num-seqs``.
     """
-    engine = _engine(arguments)
+    named = _named(arguments)
+    engine = _engine(named)
     kept: list[str] = []
     left_out: list[str] = []
     words = deque(arguments)
@@ -30,7 +31,7 @@ def translated(arguments: list[str]) -> tuple[list[str], list[str]]:
         flag, equals, value = word.partition("=")
         name = flag[2:].replace("_", "-")
         if not _leave_out(name, bool(equals), words, engine.flags, left_out):
-            kept += _kept(name, value if equals else None, words, engine)
+            kept += _kept(name, value if equals else None, words, engine, named)
     return kept, left_out
 
 
@@ -44,7 +45,7 @@ def _leave_out(name: str, has_value: bool, words: deque[str], flags: Flags, left
     return True
 
 
-def _kept(name: str, value: str | None, words: deque[str], engine: AnyEngine) -> list[str]:
+def _kept(name: str, value: str | None, words: deque[str], engine: AnyEngine, named: list[str]) -> list[str]:
     """A flag that counts, as an option of ours or as a setting of the engine."""
     flags = engine.flags
     if name in flags.not_modelled:
@@ -62,7 +63,7 @@ def _kept(name: str, value: str | None, words: deque[str], engine: AnyEngine) ->
         if value is None:
             value = "on" if engine.setting_types.get(setting) is bool else words.popleft() if words else ""
         return ["--setting", f"{setting}={value}"]
-    _refuse_foreign(name, engine)
+    _refuse_foreign(name, engine, named)
     return [f"--{name}" if value is None else f"--{name}={value}"]
 
 
@@ -71,24 +72,32 @@ def _lists(flags: Flags) -> set[str]:
     return {flags.settings.get(name, name) for name in flags.lists}
 
 
-def _refuse_foreign(name: str, engine: AnyEngine) -> None:
+def _refuse_foreign(name: str, engine: AnyEngine, named: list[str]) -> None:
     """Say whose flag it is that another engine has and this one has not."""
     for family in FAMILIES:
         if family != engine.family and name in flags_by_name(family):
             other = engine_named(family)
             own = engine.flags.called.get(name)
             called = f"{engine.title} calls it --{own}" if own else f"{engine.title} has no such flag"
+            if any(each.partition("@")[0] == other.family for each in named):
+                raise InputError(
+                    f"--{name} is a flag of {other.title}, and flags are for the engine that is named first; {called}"
+                )
             raise InputError(f"--{name} is a flag of {other.title}: add --engine {other.family}; {called}")
 
 
-def _engine(arguments: list[str]) -> AnyEngine:
-    """The one that the words name; of one that nobody knows, the command will tell."""
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
-    named = None
-    for word, after in pairs:
+def _named(arguments: list[str]) -> list[str]:
+    """The engines that the words name, with commas between them."""
+    named = ""
+    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
         if word == "--engine" or word.startswith("--engine="):
             named = word.partition("=")[2] or after
-    try:  # several may be named with commas between them: flags are then those of the first
-        return engine_named(named and named.partition(",")[0])
-    except (InputError, UnknownNameError):
+    return [part.strip() for part in named.split(",") if part.strip()]
+
+
+def _engine(named: list[str]) -> AnyEngine:
+    """The one whose flags are meant, the first; of one that nobody knows, the command will tell."""
+    try:
+        return engine_named(named[0] if named else None)
+    except InputError:
         return engine_named()

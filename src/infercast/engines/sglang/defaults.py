@@ -64,7 +64,9 @@ class Reserved(NamedTuple):
     gpus: int
     """Of the whole deployment: tensor times pipeline."""
     largest_graph: int
-    """Sequences; 0 without decode graphs."""
+    """Sequences of the largest decode graph, or of what it would be ..."""
+    decode_graphs: bool
+    """... without any."""
     num_prefill_sizes: int
     is_latent: bool
     dp_copies: int = 0
@@ -75,7 +77,7 @@ class Reserved(NamedTuple):
         """The default of ``mem_fraction_static``."""
         shown = shown_mib(gpu)
         mib = FIXED_MIB + TOKEN_MIB * max(self.tokens, LEAST_TOKENS) + GPU_MIB * self.gpus
-        mib += GRAPH_MIB * self.largest_graph
+        mib += GRAPH_MIB * self.largest_graph * self.decode_graphs
         if self.dp_copies:
             sequences = self.largest_graph * self.dp_copies
             mib += sequences * (DP_MIB + (DP_LARGE_MIB if self.largest_graph > DP_LARGE else 0.0))

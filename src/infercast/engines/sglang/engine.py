@@ -16,6 +16,7 @@ from infercast.engines.sglang.replica import sglang_replica
 from infercast.engines.sglang.resolve import resolve
 from infercast.engines.sglang.settings import NEWEST, ResolvedSglang, SglangSettings
 from infercast.engines.sglang.spread import fuses_norms, sizes_for, spread
+from infercast.engines.sglang.tuning import EXPERT_LAUNCHES
 from infercast.engines.sharing import shared_seconds
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -25,7 +26,7 @@ OLDEST = (7, 5)
 TRIED = (
     (),
     (("chunked_prefill_size", 2048),),
-    (("chunked_prefill_size", 16384), ("max_prefill_tokens", 16384)),
+    (("chunked_prefill_size", 16384),),
     (("max_running_requests", 128),),
     (("enable_mixed_chunk", True),),
 )
@@ -75,6 +76,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         tried=TRIED,
         choose_kernels=choose_kernels,
         expert_multiples=expert_multiples,
+        expert_launches=EXPERT_LAUNCHES,
         graphs=lambda settings: SglangGraphs(settings.decode_sizes, settings.prefill_sizes),
         plan_memory=plan_memory,
         tokens_under_way=lambda settings, _: settings.max_num_batched_tokens,

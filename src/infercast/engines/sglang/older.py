@@ -14,8 +14,14 @@ from infercast.engines.engine import Version
 PREFILL_GRAPHS = (0, 5, 10)
 
 
-def before(version: Version) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+FUSED_EARLY = ("deepseek", "gpt-oss", "kimi")
+"""How the names of models begin whose all-reduces carried norms before."""
+
+
+def before(version: Version, model: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Settings and options of `deploy`; none of a version that is unknown."""
     if not version or version >= PREFILL_GRAPHS:
         return {}, {}
-    return {"cuda_graph_backend_prefill": "disabled"}, {"fuse_allreduce_rms": False}
+    name = model.lower().rpartition("/")[2]
+    options = {} if name.startswith(FUSED_EARLY) else {"fuse_allreduce_rms": False}
+    return {"cuda_graph_backend_prefill": "disabled"}, options

@@ -25,11 +25,15 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         max_running_requests=settings.max_running_requests,
         chunked_prefill_size=settings.chunk,
         max_prefill_tokens=settings.max_prefill_tokens,
+        max_prompts=settings.prefill_max_requests,
         mixed_chunk=settings.enable_mixed_chunk and settings.chunk is not None,
         order="longest_match" if settings.schedule_policy == "lpm" and not settings.disable_radix_cache else "arrival",
         first_ratio=first,
         least_ratio=first * LEAST_SHARE,
         ratio_decay=first * (1.0 - LEAST_SHARE) / DECAY_STEPS,
+        # Requests that declare what they produce are those of benchmarks, which ignore the end of a text; it matters
+        # without a radix cache alone.
+        ignores_end=True,
     )
     return Replica(
         timer=timer,

@@ -20,6 +20,8 @@ from infercast.models.spec import ModelConfig
 
 USUAL_SEQUENCES, MOST_SEQUENCES, CONTEXTS = 2048, 4096, 512
 """Sequences at once, by how many contexts of the longest length the pool holds."""
+LATENT_GRAPH = 2048
+"""Tokens of the largest graph of prompts where layers keep latents."""
 
 
 def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> ResolvedSglang:
@@ -37,14 +39,16 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
     usual_chunk, largest_graph = by_memory(gpu, layout.tensor * groups)
     chunk = asked.chunked_prefill_size or usual_chunk
     graphs = not asked.disable_cuda_graph and backend not in EAGER_BACKENDS
-    decode = _decode_sizes(asked, largest_graph) if graphs and not asked.disable_decode_cuda_graph else ()
+    decode = _decode_sizes(asked, largest_graph)
+    replays = graphs and not asked.disable_decode_cuda_graph
     prefill = _prefill_sizes(asked, model, layout, chunk) if graphs and not asked.disable_prefill_cuda_graph else ()
     share = asked.mem_fraction_static
     if share is None:
         reserved = Reserved(
             tokens=chunk if chunk > 0 else asked.max_prefill_tokens,
             gpus=layout.tensor * groups * layout.pipeline,
-            largest_graph=max(decode, default=0),
+            largest_graph=max(decode),
+            decode_graphs=replays,
             num_prefill_sizes=len(prefill),
             is_latent=is_latent(model),
             dp_copies=groups if asked.enable_dp_attention else 0,
@@ -69,7 +73,7 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
             "attention_backend": backend,
             "disable_overlap_schedule": not states.overlaps,
             "mamba_radix_cache_strategy": states.strategy,
-            "decode_sizes": kept_sizes(decode, running, layout.tensor if groups > 1 else 1),
+            "decode_sizes": kept_sizes(decode if replays else (), running, layout.tensor if groups > 1 else 1),
             "prefill_sizes": prefill,
             "longest": max(1, min(context, tokens)),
             "groups": groups,
@@ -91,9 +95,11 @@ def _decode_sizes(asked: SglangSettings, default: int) -> tuple[int, ...]:
 
 def _prefill_sizes(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, chunk: int) -> tuple[int, ...]:
     """Graphs of steps of prompts, which the engine records for plain attention without exchanges of tokens."""
-    off = is_latent(model) or layout.all_to_all or asked.enable_dp_attention or chunk < 1 or not prompt_graphs(model)
-    if off or asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]:
+    latent = is_latent(model)
+    off = layout.all_to_all or asked.enable_dp_attention or asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]
+    if off or not prompt_graphs(model, is_latent=latent, pipeline=layout.pipeline):
         return ()
     # Without a limit of its own a graph is as large as a chunk, or as the whole cache; none is longer than a sequence.
-    largest = asked.cuda_graph_max_bs_prefill or min(chunk, asked.max_total_tokens or chunk)
+    usual = LATENT_GRAPH if latent else chunk
+    largest = asked.cuda_graph_max_bs_prefill or min(usual, asked.max_total_tokens or usual)
     return prefill_sizes(min(largest, asked.context_length or largest))

@@ -24,7 +24,7 @@ OTHER_BLACKWELL = ("blackwell-rtx",)
 PADDED_HEADS, BLACKWELL_HEADS, FEW_HEADS = 64, 128, 16
 
 
-def choose_sparse_kernels(model: ModelConfig, gpu: Gpu, _: ParallelLayout) -> ModelConfig:
+def choose_sparse_kernels(model: ModelConfig, gpu: Gpu, _: ParallelLayout | None = None) -> ModelConfig:
     """The model with the cache format and the padding of the kernels that this GPU runs for sparse attention."""
     kinds = {type(stack.mixer) for stack in model.stacks}
     if not kinds & {SparseLatentAttention, CompressedAttention}:

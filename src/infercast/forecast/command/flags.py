@@ -87,7 +87,7 @@ def read_flags(words: Sequence[str], engine: AnyEngine) -> Reading:
         if not word.startswith("--") and written[:1] in engine.commands.short and written[1:].isdigit():
             written, equals, value = written[:1], "=", written[1:]  # -O3
         name = engine.commands.short.get(written, written) if not word.startswith("--") else written
-        name = name.replace("_", "-")
+        name = _whole(name.replace("_", "-"), engine)
         if engine.flags.other_names.get(name, name) == "model":
             models[:0] = [value if equals else _next(rest)]
         else:
@@ -120,6 +120,23 @@ def _flag(name: str, given: str | None, rest: deque[str], engine: AnyEngine) -> 
     return _left_out(name, given if given is not None else _loose(rest), engine, types)
 
 
+def _known(engine: AnyEngine) -> set[str]:
+    """Flags of the engine's server that are not options of ours under the same name."""
+    flags, commands = engine.flags, engine.commands
+    renamed = {name for name, ours in flags.other_names.items() if ours.replace("-", "_") in OF_DEPLOY}
+    unread = {*flags.not_modelled, *commands.unmodelled, *commands.other_meaning}
+    return {"model", *flags.settings, *renamed, *flags.switches, *flags.values, *unread}
+
+
+def _whole(name: str, engine: AnyEngine) -> str:
+    """The flag that an abbreviation stands for, where the engine takes any beginning that is no other's."""
+    if not engine.commands.abbreviates:
+        return name
+    known = _known(engine) | {each.replace("_", "-") for each in OF_DEPLOY}
+    begun = [name] if name in known else [each for each in known if each.startswith(name)]
+    return begun[0] if len(begun) == 1 else name
+
+
 def _field(name: str, engine: AnyEngine) -> str:
     """The option or the setting that a flag is, under our name."""
     flags = engine.flags
@@ -136,11 +153,7 @@ def _left_out(name: str, text: str, engine: AnyEngine, types: dict[str, type]) -
     whole, dot, _ = name.partition(".")
     if dot and (whole in about or whole.replace("-", "_") in types):
         return Flag(name, text, NOT_MODELLED, f"one key of --{whole}; give it as JSON to have it read")
-    known = (
-        {each.replace("_", "-") for each in types}
-        | {*flags.settings, *flags.other_names}
-        | {*flags.switches, *flags.values, *about, "model"}
-    )
+    known = _known(engine) | {each.replace("_", "-") for each in types}
     near = [f"--{each}" for each in near_names(name, sorted(known), most=3)]
     return Flag(name, text, UNKNOWN, f"did you mean {' or '.join(near)}?" if near else "no flag that is known")
 

@@ -61,11 +61,14 @@ def started_engine(text: str) -> AnyEngine:
 def the_command(text: str, commands: Commands, service: str | None = None) -> Pasted:
     """The one command of a text; ``service`` says which of several."""
     found = find_commands(text, commands)
-    starts = " ".join(commands.serve)
     if not found:
         shown = " ".join(text.split())[:80]
+        others = [engine_named(family).commands for family in FAMILIES]
+        starts = "`, `".join(
+            f"{' '.join(each.serve)} MODEL ..." for each in (others if commands in others else [commands])
+        )
         raise InputError(
-            f"no command that starts a server was found in {shown!r}; paste `{starts} MODEL ...`, `docker run ... "
+            f"no command that starts a server was found in {shown!r}; paste `{starts}`, `docker run ... "
             f"{commands.image} ...`, a compose file or a Kubernetes manifest"
         )
     if service is not None:

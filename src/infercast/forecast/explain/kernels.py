@@ -184,8 +184,9 @@ def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelC
         family = families_of(op)[0]
         achieved, limit, unit = family.moved(op) / seconds, family.bandwidth(op, gpu), "B/s"
     terms = deployment.predictor.explain(op, gpu) if explain else {}
-    if call.beside:
+    share = float(felt_seconds(call, seconds)) / (call.count * seconds)
+    if share != 1.0:
         # Hidden whole, its interval is still as wide as it is.
-        estimate = estimate.scaled(max(float(felt_seconds(call, seconds)) / (call.count * seconds), HIDDEN_SHARE))
+        estimate = estimate.scaled(max(share, HIDDEN_SHARE))
     is_new = deployment.engine.is_new_kernel(op, gpu)
     return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms, is_new)

@@ -22,7 +22,7 @@ def _encoder(
     """Equal layers of attention and feed-forward, with two norms each, and what is ``split`` or ``whole`` beside."""
     matrices = 4 * hidden * hidden + (3 if gated else 2) * hidden * inter
     biases = 5 * hidden + (2 if gated else 1) * inter if bias else 0
-    return VisionPart(count * matrices + split, count * (biases + 2 * hidden) + whole)
+    return VisionPart(count * matrices + split, count * (biases + 2 * hidden) + whole, count, hidden)
 
 
 def _merged(fields: Fields, hidden: int) -> int:
@@ -75,7 +75,7 @@ def _gemma4(fields: Fields, text_hidden: int) -> VisionPart:
     norms = count * (2 * hidden + 2 * fields.positive("head_dim"))
     ends = hidden * (_patch(fields) + 2 * fields.positive("position_embedding_size") + text_hidden)
     scales = 2 * hidden if fields.flag("standardize") else 0
-    return VisionPart(0, layers.parameters + norms + ends + scales)
+    return VisionPart(0, layers.parameters + norms + ends + scales, count, hidden)
 
 
 def _llama4(fields: Fields, text_hidden: int) -> VisionPart:
@@ -113,7 +113,7 @@ def _moonvit3(fields: Fields, text_hidden: int) -> VisionPart:
     positions = fields.positive("init_pos_emb_height") * fields.positive("init_pos_emb_width")
     merged = 4 * hidden
     whole = hidden * (_patch(fields) + positions + 2 * count + 1) + merged * (merged + text_hidden) + text_hidden
-    return VisionPart(count * 2 * hidden * (2 * heads + inter), whole)
+    return VisionPart(count * 2 * hidden * (2 * heads + inter), whole, count, hidden)
 
 
 def _minimax(fields: Fields, text_hidden: int) -> VisionPart:

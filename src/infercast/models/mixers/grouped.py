@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from infercast.models.mixers.cache import Cache
 from infercast.models.mixers.mixer import Mixer
 from infercast.models.shard import Shard
@@ -49,6 +51,10 @@ class GroupedAttention(Mixer):
     that lie together, so they are copied out of the joined product (SGLang)."""
     stores_rotated: bool = False
     """One kernel by hand rotates and stores."""
+    decode_saved: float = 0.0
+    """Seconds that attention of decoding sequences takes less than in measured tables, as the engine launches it ..."""
+    prompts_slower: float = 1.0
+    """... and how many times as long that of prompts takes."""
 
     modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
     takes_quantised = True
@@ -165,7 +171,10 @@ class GroupedAttention(Mixer):
             dtype=shard.weights.base,
             kv_dtype=shard.cache_dtype,
         )
-        return [Call("attention_window" if self.window else "attention", op, layers)]
+        name = "attention_window" if self.window else "attention"
+        if np.all(np.asarray(queries) == 1):
+            return [Call(name, op, layers, saved=self.decode_saved)]
+        return [Call(name, op, layers, slower=self.prompts_slower)]
 
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """Keys and values."""

@@ -71,6 +71,8 @@ class Admission:
 
     def ask(self, sequence: DeclaredSequence) -> Answer:
         """Take a prompt in that waits, or at least its beginning; its match in the cache is held then."""
+        if self._policy.max_prompts is not None and len(self.sequences) >= self._policy.max_prompts:
+            return Answer.STOP
         lease, cache, known = sequence.lease, self._cache, sequence.num_input + sequence.num_produced
         found = sequence.num_computed = cache.match(lease, known - 1)
         gate = self._of_others if self._timetable is None else self._of_timetable

@@ -10,6 +10,7 @@ from infercast.serve.cache.shape import KvShape
 from infercast.serve.scheduler.planner import Planner
 from infercast.serve.scheduler.policy import MixingPolicy, Policy
 from infercast.serve.scheduler.prefill_first import PrefillFirst
+from infercast.serve.scheduler.prefill_ring import PrefillRing
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 
@@ -29,6 +30,7 @@ def scheduler_of(
     """Whoever plans steps by these rules, with an empty cache."""
     if isinstance(policy, PrefillFirst):
         cache = RadixCache(num_blocks, shape, caching=caching)
-        return PrefillScheduler(policy, cache, steps_under_way, max_model_len)
+        kind = PrefillScheduler if decode_together else PrefillRing
+        return kind(policy, cache, steps_under_way, max_model_len)
     blocks = KvCache(num_blocks, shape, caching=caching, sparse_windows=sparse_windows, retained_every=retained_every)
     return Scheduler(cast(MixingPolicy, policy), blocks, steps_under_way, decode_together=decode_together)

@@ -25,7 +25,8 @@ class DeclaredSequence(Sequence):
 
     def __init__(self, index: int, request: Request, cache: RadixCache, longest_answer: int) -> None:
         super().__init__(index, request)
-        self.lease = cache.lease(content_of(request, self), self)
+        own = object()  # not the sequence itself, which would then hold on to itself for good
+        self.lease = cache.lease(content_of(request, own), own)
         self.num_declared = max(min(request.num_declared, longest_answer), request.num_output)
         self.prompt_end = 0
         """Tokens that were known when it was last started: its prompt, and what it had produced before."""

@@ -127,8 +127,6 @@ class PrefillBooks:
 
     def _merge(self, plan: Plan) -> None:
         """The prompts of the last step decode from now on, but for the one of which a part is missing."""
-        if self.cut is not None:
-            self.cache.keep(self.cut.lease, self.cut.num_computed)
         self._joining = None
         if plan.decodes and self.ended:
             self.ended.clear()

@@ -36,8 +36,12 @@ class PrefillFirst:
     """... and by how much it becomes less with every step of decoding."""
     longest_promise: int = 4096
     """Tokens of one answer that are counted at most."""
+    max_prompts: int | None = None
+    """Prompts of a step at most."""
     retraction_headroom: int = 20
     """Tokens of each sequence that stays for which there is room after a retraction."""
+    tries_always: bool = False
+    """Prompts that did not fit are tried again in every step, not only when somebody has left (a pool of windows)."""
     ignores_end: bool = False
     """Requests produce all that they declare, and the engine knows (``ignore_eos``)."""
 

@@ -21,26 +21,30 @@ class PrefillScheduler(PrefillBooks):
     def plan(self) -> Plan | None:
         """Plan the next step without the results of steps under way; None if nothing can be computed."""
         plan = Plan()
+        if self.cut is not None:
+            self.cache.keep(self.cut.lease, self.cut.num_computed)
         if self._joining is not None:
             self._merge(self._joining)
+        if self.policy.tries_always:
+            self.is_full = False
         may_start = self.cut is not None or (self.waiting and not self.is_full)
         if not (may_start and self._plan_prompts(plan)):
             self._plan_decoding(plan)
         if plan.decodes or plan.sequences:
             plan.held = self.cache.num_held
             return plan
-        if not self._under_way and not self.waiting:
+        if not (self._under_way or self.waiting or self.running):
             self.ratio = self.policy.first_ratio
         return None
 
     @property
     def tries_again(self) -> bool:
         """Whether somebody waits who may start now that it is known who has left."""
-        return bool(self.waiting) and not self.is_full
+        return bool(self.waiting) and not self.is_full  # which every prompt that did not fit leaves behind
 
     def most_steps(self, plan: Plan) -> int:
         """How often in a row the step just planned can be computed before something changes that is known of."""
-        if plan.sequences or plan.wasted or (self.waiting and not self.is_full):
+        if plan.sequences or plan.wasted or (self.waiting and (self.policy.tries_always or not self.is_full)):
             return 1
         # Who has its last token is in one step more, which is the same but for that.
         return self.cohort.steps_left() + self._is_late
@@ -51,10 +55,10 @@ class PrefillScheduler(PrefillBooks):
 
     def _plan_prompts(self, plan: Plan) -> bool:
         """A step of prompts, if one can be formed; those who decode may be beside them."""
-        cohort, cut = self.cohort, self.cut
-        num_running, most = len(cohort.members) + len(self.ended), self.policy.max_running_requests
-        places = min(most - num_running, most - len(cohort.members) - (cut is not None))
-        if places <= 0 and cut is None:
+        cohort = self.cohort
+        num_running = len(cohort.members) + len(self.ended)
+        places = self._places(num_running)
+        if places <= 0 and self.cut is None:
             self.is_full = True
             return False
         admission = self._admit(num_running, places)
@@ -69,6 +73,11 @@ class PrefillScheduler(PrefillBooks):
                 plan.is_apart = False
                 self._decode(plan)
         return True
+
+    def _places(self, num_running: int) -> int:
+        """How many prompts may be in a step: who has ended is in the batch, and who was cut has a place already."""
+        most = self.policy.max_running_requests
+        return most - max(num_running, len(self.cohort.members) + (self.cut is not None))
 
     def _admit(self, num_running: int, places: int) -> Admission:
         """Who is computed in a step of prompts."""
@@ -119,11 +128,14 @@ class PrefillScheduler(PrefillBooks):
                 plan.yielded.append(1)
         plan.num_cut = admission.cut is not None
         if cache.num_blank < 0:
-            raise InputError(
-                f"the engine has no KV cache left for {new_tokens:,} tokens of prompts beside the "
-                f"{len(self.cohort.members):,} requests that run and would stop; lower chunked_prefill_size or give "
-                "the cache more memory"
-            )
+            raise self._out_of_memory(f"{new_tokens:,} tokens of prompts")
+
+    def _out_of_memory(self, what: str) -> InputError:
+        """What an engine that has promised too much ends with; with one batch and nothing mixed it never does."""
+        return InputError(
+            f"the engine runs out of KV cache for {what} beside {len(self.running):,} running requests and would stop "
+            "or abort one; lower chunked_prefill_size or max_running_requests, or give the cache more memory"
+        )
 
     def _plan_decoding(self, plan: Plan) -> None:
         """A token of everybody who decodes; some give way if there is no room for it."""
@@ -146,6 +158,8 @@ class PrefillScheduler(PrefillBooks):
         cohort = self.cohort
         plan.decodes = len(cohort.members)
         self.cache.take_for_decoding(cohort.blocks_due(), plan.decodes)
+        if self.cache.num_blank < 0:
+            raise self._out_of_memory(f"the next tokens of {plan.decodes:,} requests")
         plan.decode_context, plan.contexts = cohort.computed, cohort.contexts
         plan.wasted = cohort.num_ended
         if self._fresh:
@@ -170,11 +184,16 @@ class PrefillScheduler(PrefillBooks):
         room = cohort.num_produced() + headroom * len(staying)
         self.ratio = min(1.0, room / (cohort.num_declared() + 1))
 
+    def _last_under_way(self) -> Plan | None:
+        """The step that those who decode may be in."""
+        return self._under_way[-1] if self._under_way else None
+
     def _give_way(self, victim: DeclaredSequence) -> None:
         """One loses its pages and what is under way of it, and goes to the end of the queue."""
         cohort = self.cohort
-        if self._under_way:
-            self._under_way[-1].forget(victim, was_decoding=victim.joined < cohort.steps)
+        under_way = self._last_under_way()
+        if under_way is not None:
+            under_way.forget(victim, was_decoding=victim.joined < cohort.steps)
         if cohort.done > victim.since:
             self.just_left.append(victim)
         cohort.leave(victim)
