@@ -40,7 +40,7 @@ def main() -> None:
     hashes, samples = table_hashes(asked.data, families), read_samples(asked.data, families)
     if asked.also is not None:
         more = [family for family in families if (asked.also / FILES[family]).exists()]
-        hashes |= {f"{asked.also.name}/{name}": found for name, found in table_hashes(asked.also, more).items()}
+        hashes |= {f"{name} ({asked.also.name})": found for name, found in table_hashes(asked.also, more).items()}
         again = versions_of(asked.also, more)
         changed = {
             each for each, version in versions_of(asked.data, more).items() if again.get(each, version) != version
