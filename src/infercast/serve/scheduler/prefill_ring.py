@@ -25,6 +25,7 @@ class _Batch:
         self.fresh: list[DeclaredSequence] = []
         self.joining: Plan | None = None
         self.is_full = False
+        self.places = 0, 0
 
     def num_held(self) -> int:
         """Sequences that hold a place of the engine."""
@@ -104,10 +105,13 @@ class PrefillRing(PrefillScheduler):
         self._turn = turn
         self.cohort, self.ended, self._fresh = batch.cohort, batch.ended, batch.fresh
         self._joining, self.is_full = batch.joining, batch.is_full
-        if not (self.cohort.members or self.ended or self._joining):
-            self.is_full = False  # nobody can leave who would free it
+        self._first_place, self._last_place = batch.places
+        # Nobody can leave an empty batch, which stays full as long as there is another one that is not.
+        if all(each.is_full and not each.ended for each in self._batches) and not self.running:
+            self.is_full = False
 
     def _save(self) -> None:
         if self._turn >= 0:
             batch = self._batches[self._turn]
             batch.joining, batch.is_full = self._joining, self.is_full
+            batch.places = self._first_place, self._last_place
