@@ -49,7 +49,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         token_path_seconds=host.token_path,
         token_turn_seconds=host.token_turn,
         wake_up_seconds=host.wake_up,
-        max_model_len=settings.context_length,
+        max_model_len=settings.max_model_len,
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
