@@ -7,11 +7,13 @@ deployment was asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from math import isclose
 from typing import Any
 
 from infercast.engines.deployment import Deployment
+from infercast.engines.host import HostCosts
 from infercast.engines.registry import AnyEngine, engine_named, engines
 from infercast.engines.settings import Settings, changed, read_setting
 from infercast.errors import InputError, UnknownNameError
@@ -101,7 +103,9 @@ def deploy_changed(asked: partial[Deployment], changes: Changes) -> Deployment:
         keywords["predictor"] = Changed(known, gpu)
     before, engine = asked_settings(settings, keywords.pop("engine", None))
     if changes.engine is not None:
-        before, engine = for_engine(before, engine, changes.engine)
+        first = engine
+        before, engine = for_engine(before, first, changes.engine)
+        keywords["host"] = same_machine(keywords.get("host"), first, engine)
     if strange := [name for name in changes.settings if name not in engine.setting_types]:
         raise InputError(f"what-if {strange[0]} is no setting of {engine.title}")
     if changes.host_speed != 1.0:
@@ -121,3 +125,16 @@ def for_engine(settings: Settings, engine: AnyEngine, name: str) -> tuple[Settin
     pairs = zip(engine.bounds, other.bounds, strict=True)
     given = {theirs: getattr(settings, ours, None) for ours, theirs in pairs}
     return other.settings({theirs: value for theirs, value in given.items() if value is not None}), other
+
+
+def same_machine(host: Any, engine: AnyEngine, other: AnyEngine) -> Any:
+    """What another engine costs the machine of a first one, if its times are the measured ones times a factor."""
+    if not isinstance(host, HostCosts) or other.family == engine.family:
+        return host
+    measured = engine.default_host()
+    speed = measured.request_path / host.request_path
+    scaled = measured.sped_up(speed, host.title, host.source)
+    pairs = [(getattr(scaled, each.name), getattr(host, each.name)) for each in fields(scaled)]
+    if all(one == two if isinstance(one, str) else isclose(one, two) for one, two in pairs):
+        return other.default_host().sped_up(speed, host.title, host.source)
+    return host

@@ -71,10 +71,11 @@ def test_how_states_are_cached_where_nobody_says(model, engine, asked, expected)
 
 
 def test_a_step_has_to_have_room_for_a_block_whose_state_is_kept():
+    caching = {"enable_prefix_caching": True, "engine": "vllm@0.25"}
     with pytest.raises(InputError, match="max_num_batched_tokens 1024 is below the 1056 tokens"):
-        deploy("qwen3.5-35b-a3b", GPU, EngineSettings(max_num_batched_tokens=1024, enable_prefix_caching=True))
+        deploy("qwen3.5-35b-a3b", GPU, EngineSettings(max_num_batched_tokens=1024, **caching))
     with pytest.raises(InputError, match="chunked prefill"):
-        deploy("qwen3.5-35b-a3b", GPU, EngineSettings(enable_chunked_prefill=False, enable_prefix_caching=True))
+        deploy("qwen3.5-35b-a3b", GPU, EngineSettings(enable_chunked_prefill=False, **caching))
 
 
 def test_every_running_sequence_needs_a_state():

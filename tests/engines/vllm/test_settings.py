@@ -16,7 +16,7 @@ def settle(gpu="h200-sxm", max_positions=131072, **options):
     [
         ("h200-sxm", 8192, 1024),
         ("h100-sxm", 8192, 1024),
-        ("mi300x", 8192, 1024),
+        ("mi300x", 16384, 1024),
         ("a100-sxm", 2048, 256),  # 80 GB, but vLLM leaves the A100 out
         ("l4", 2048, 256),
         ("t4", 2048, 256),

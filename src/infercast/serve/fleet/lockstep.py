@@ -3,7 +3,8 @@
 Like vLLM's data-parallel engine cores, an engine without work runs along with a dummy batch of one token, so a request
 that comes to it waits for the pass that is under way. A pass lasts as long as its slowest engine: the longest of what
 engines do for themselves, and what all do together over the tokens of all. Where every engine only decodes, CUDA
-graphs pad all to the fullest.
+graphs pad all to the fullest. SGLang's groups of DP attention do the same with empty batches. While one of them has
+prompts the others launch without graphs, which takes no longer than those prompts: they have no graphs in groups.
 
 Engines plan a pass one after the other. One that decoded in the pass before is taken to go on with the same batch until
 it has planned. Where another brings more than that, those that planned before it have had their tokens too early, but
