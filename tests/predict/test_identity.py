@@ -35,6 +35,11 @@ def test_attention_kernels_follow_engine_architecture_and_format(
     assert kernel_of(_decode(**values), load_gpu(gpu), engine) == kernel
 
 
+def test_an_older_version_in_a_table_picked_another_kernel() -> None:
+    assert kernel_of(_decode(), load_gpu("l40s"), "sglang", "0.5.9") == "fa2"
+    assert kernel_of(_decode(), load_gpu("l40s"), "sglang", "0.5.14") == "flashinfer"
+
+
 def test_block_scaled_products_have_a_kernel_of_their_own_where_deepgemm_does_not_run() -> None:
     product = Gemm(1, 1, 1, "fp8_block")
     assert kernel_of(product, load_gpu("l40s"), "vllm") == "triton"

@@ -139,7 +139,8 @@ def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
                 kernel=kernel_named("attention", part["kernel"][0]),
             )
             group = np.full(len(queries), "|".join(map(str, values)))
-            kernel = kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0])
+            version = str(part["engine_version"][0]) if "engine_version" in part else ""
+            kernel = kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0], version)
             yield _rows(part, family, f"{dtype}/{kv_dtype}", replace(op, kernel=kernel), group, kernel)
 
     return read

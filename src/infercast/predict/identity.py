@@ -46,24 +46,26 @@ def is_written_by_engine(family: str, variant: str) -> bool:
     return family in BY_KERNEL and variant.rpartition("/")[2] == "triton"
 
 
-def kernel_of(op: Op, gpu: Gpu, engine: str) -> str:
+def kernel_of(op: Op, gpu: Gpu, engine: str, version: str = "") -> str:
     """The kernel that an engine runs an operator with on a GPU; empty where nothing is known of it.
 
-    An operator that names its kernel keeps it.
+    An operator that names its kernel keeps it. ``version``: an older one of a table, where it picked another.
     """
     if isinstance(op, Attention):
-        return op.kernel or picked(engine, "attention", gpu.kernels, op.kv_dtype, op.head_dim)
+        return op.kernel or picked(engine, "attention", gpu.kernels, op.kv_dtype, op.head_dim, version)
     if isinstance(op, Gemm):
         return picked(engine, "gemm", gpu.kernels, op.dtype)
     return getattr(op, "kernel", "")
 
 
 @lru_cache
-def picked(engine: str, operator: str, architecture: str, stored: str, head_dim: int = 0) -> str:
+def picked(engine: str, operator: str, architecture: str, stored: str, head_dim: int = 0, version: str = "") -> str:
     """The kernel by the first row of kernels.toml that fits."""
     asked = {"engine": (engine,), "operator": (operator,)}
     among = {"architectures": architecture, "formats": stored, "head_dims": head_dim}
     for row in _facts()["picks"]:
+        if version not in row.get("versions", (version,)):
+            continue
         if all(row[name] in values for name, values in asked.items()) and all(
             value in row.get(name, (value,)) for name, value in among.items()
         ):
