@@ -5,7 +5,8 @@
 Fitting everything takes minutes; where only the physics of one family has changed, all other models stay as they are
 to the last bit (reading and writing an artefact loses nothing). Models of a sweep stay
 unless ``--sweeps`` names the folder they are of. ``--also`` names a second folder of tables, such as those that name
-their kernels: rows of both are fitted together. Hashes of all tables, and of all groups of rows, are added up.
+their kernels: rows of both are fitted together, or those of the second alone where its version of an engine is another.
+Hashes of all tables, and of all groups of rows, are added up.
 """
 
 import argparse
@@ -14,14 +15,15 @@ from collections.abc import Container
 from pathlib import Path
 
 import numpy as np
+import pandas
 
 from infercast.fit.provenance import origin_of, table_hashes
+from infercast.fit.repeats import _version_order
 from infercast.fit.samples import Key, Sample, read_samples, sweep_samples
 from infercast.fit.tables import FILES
 from infercast.fit.train import fit_artifact
 from infercast.predict.artifact.artifact import POOLED, Entry, load_artifact, save_artifact
 from infercast.predict.artifact.manifest import read_manifest
-from infercast.predict.identity import SWEEP
 
 
 def main() -> None:
@@ -30,6 +32,7 @@ def main() -> None:
     parser.add_argument("--families", required=True, help="with commas between them, as for `infercast fit`")
     parser.add_argument("--also", type=Path, help="more tables of the same families, by kernel")
     parser.add_argument("--sweeps", type=Path, help="tables of `infercast measure`, to fit their models anew as well")
+    parser.add_argument("--engines", help="with commas between them: only models of these, by their tables")
     parser.add_argument("--artifact", type=Path, required=True)
     asked = parser.parse_args()
     families = asked.families.split(",")
@@ -38,11 +41,18 @@ def main() -> None:
     if asked.also is not None:
         more = [family for family in families if (asked.also / FILES[family]).exists()]
         hashes |= {f"{asked.also.name}/{name}": found for name, found in table_hashes(asked.also, more).items()}
+        again = versions_of(asked.also, more)
+        changed = {
+            each for each, version in versions_of(asked.data, more).items() if again.get(each, version) != version
+        }
+        samples = {key: sample for key, sample in samples.items() if (key[0], key[1], key[2]) not in changed}
         for key, sample in read_samples(asked.also, more).items():
             samples[key] = Sample.joined([samples[key], sample]) if key in samples else sample
     if asked.sweeps is not None:
         samples |= sweep_samples(asked.sweeps, families)
-    renewed = {key[0] for key in samples}
+    if asked.engines is not None:
+        samples = {key: sample for key, sample in samples.items() if key[2] in asked.engines.split(",")}
+    renewed = {(key[0], key[2]) for key in samples}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fitted.npz"
         fit_artifact(samples, path, {}, lambda name: print(name, flush=True))
@@ -58,9 +68,19 @@ def main() -> None:
     print(f"{asked.artifact}: {len(new)} of {len(models)} models are new")
 
 
-def stays(entry: Entry, renewed: set[str], new: Container[Key]) -> bool:
-    """Models of other families, and those of a sweep that was not read again."""
-    return entry.family not in renewed or (entry.engine == SWEEP and entry.key not in new)
+def versions_of(folder: Path, families: list[str]) -> dict[tuple[str, str, str], str]:
+    """The newest version of each family, GPU and engine."""
+    found = {}
+    for family in families:
+        table = pandas.read_parquet(folder / FILES[family], columns=["gpu", "engine", "engine_version"])
+        for (gpu, engine), rows in table.groupby(["gpu", "engine"]):
+            found[family, gpu, engine] = max(rows.engine_version.unique(), key=_version_order)
+    return found
+
+
+def stays(entry: Entry, renewed: set[tuple[str, str]], new: Container[Key]) -> bool:
+    """Models of other families and engines, such as those of a sweep that was not read again."""
+    return (entry.family, entry.engine) not in renewed and entry.key not in new
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ from sglang_cases import Case
 
 from infercast.serve.cache.radix_cache import RadixCache
 from infercast.serve.cache.shape import KvShape
-from infercast.serve.scheduler.decode_batch import DeclaredSequence
+from infercast.serve.scheduler.decode_batch import DeclaredSequence, DecodeBatch
 from infercast.serve.scheduler.prefill_first import PrefillFirst
+from infercast.serve.scheduler.prefill_ring import PrefillRing
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.workload.request import Request, Segment
@@ -33,9 +34,9 @@ class Ours:
             ratio_decay=(first - first * LEAST_SHARE) / DECAY_STEPS,
             ignores_end=case.ignore_eos,
         )
-        self.case = case
+        self.case, self.policy = case, policy
         self.cache = RadixCache(case.num_tokens // case.page_size, KvShape(case.page_size), caching=case.caching)
-        self.scheduler = PrefillScheduler(policy, self.cache, 2 if case.overlap else 1, case.max_model_len)
+        self.scheduler: Any = PrefillScheduler(policy, self.cache, 2 if case.overlap else 1, case.max_model_len)
         self.under_way: deque[Plan] = deque()
         self.was_idle = True
 
@@ -53,7 +54,7 @@ class Ours:
         joining = self.under_way[-1].sampled if self.under_way else ()
         before |= {cast(DeclaredSequence, each): each.num_preemptions for each in joining}
         plan = scheduler.plan()
-        rows = [] if plan is None else self._rows(plan)
+        rows = [] if plan is None else self._rows(plan, scheduler.cohort)
         retracted = sorted(each.index for each, count in before.items() if each.num_preemptions > count)
         decision = [rows, retracted, self.cache.num_blank * page, self.cache.num_evictable * page]
         if plan is not None:
@@ -68,11 +69,45 @@ class Ours:
         """Whether it has requests, or a step whose result it has not taken in."""
         return bool(self.scheduler.running or self.scheduler.waiting or self.under_way or not self.was_idle)
 
-    def _rows(self, plan: Plan) -> list[list[int]]:
+    def _rows(self, plan: Plan, cohort: DecodeBatch) -> list[list[int]]:
         """Who computes how many tokens after how many, prompts first."""
         beside = zip(plan.sequences, plan.new_tokens, plan.computed, strict=True)
         rows = [[each.index, new, computed] for each, new, computed in beside]
         if plan.decodes:
-            cohort = self.scheduler.cohort
             rows += [[each.index, 1, each.num_computed + cohort.steps - each.joined] for each in cohort.in_order()]
         return rows
+
+
+class OursPipeline(Ours):
+    """The same where micro-batches take turns."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.scheduler = PrefillRing(self.policy, self.cache, case.pipeline, case.max_model_len)
+        self.planned: list[Plan | None] = [None] * case.pipeline
+        self.slot = 0
+
+    def turn(self) -> list[Any]:
+        """One micro-batch is planned, and the result of the next one is taken in."""
+        scheduler, page, slot = self.scheduler, self.case.page_size, self.slot
+        self.slot = following = (slot + 1) % self.case.pipeline
+        before = {each: each.num_preemptions for each in scheduler.running}
+        plan = scheduler.plan()
+        rows = [] if plan is None else self._rows(plan, scheduler.cohort)
+        retracted = sorted(each.index for each, count in before.items() if each.num_preemptions > count)
+        decision = [rows, retracted, self.cache.num_blank * page, self.cache.num_evictable * page]
+        if plan is not None:
+            scheduler.start(plan)
+        self.planned[slot] = plan
+        if (result := self.planned[following]) is not None:
+            scheduler.complete(result)
+        return decision
+
+    def is_busy(self) -> bool:
+        """Whether it has requests, or a step whose result it has not taken in."""
+        return bool(self.scheduler.running or self.scheduler.waiting or any(self.planned))
+
+
+def ours(case: Case) -> Ours:
+    """The engine of a case."""
+    return OursPipeline(case) if case.pipeline > 1 else Ours(case)

@@ -18,6 +18,7 @@ MODES = {
     "longest-match": "the longest match goes first",
     "conversation": "prompts that continue earlier answers",
     "declared": "answers that are declared longer than anything is promised, or than the model allows",
+    "pipeline": "micro-batches of a pipeline that take turns",
     "any": "all of these at random",
 }
 MOST_WAITING = 128
@@ -41,6 +42,7 @@ class Case:
     ignore_eos: bool = False
     conservativeness: float = 1.0
     max_model_len: int = 2048
+    pipeline: int = 1
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, declared, output, prefix [(content, tokens)], and answer: the content of the output, if named."""
 
@@ -55,7 +57,7 @@ def draw(mode: str, seed: int) -> Case:
     case = Case(mode, rng.choice([16, 64, 256, 1024]), rng.choice([32, 128, 4096]), rng.choice([2, 4, 8, 64]), 0)
     _set(rng, case, mode)
     if mode == "any":
-        for each in rng.sample([*MODES][1:-1], 4):
+        for each in rng.sample([*MODES][1:-2], 4):
             _set(rng, case, each)
     crowd = rng.random() < 0.4  # many answers of which little is promised, so that the cache overflows
     case.conservativeness = rng.choice([0.02, 0.1, 0.3]) if crowd else rng.choice([0.3, 1.0, 1.0, 1.4, 3.0])
@@ -86,6 +88,8 @@ def _set(rng: random.Random, case: Case, mode: str) -> None:
     case.overlap &= "no-overlap" not in mode
     case.mixed |= mode.startswith("mixed")
     case.longest_match |= mode == "longest-match"
+    if mode == "pipeline":
+        case.pipeline, case.overlap = rng.choice([2, 3, 4]), False
     if mode == "declared":
         case.max_model_len = rng.choice([500, 5000, 20_000])
 

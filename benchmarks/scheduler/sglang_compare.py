@@ -15,7 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import sglang_tree as tree
-from our_prefill_first import Ours
+from our_prefill_first import ours
 from sglang_cases import MODES, Case, draw
 from sglang_turns import turns
 
@@ -24,16 +24,16 @@ WHAT = ("tokens", "retracted", "free tokens", "evictable tokens")
 
 def first_difference(case: Case) -> tuple[str | None, int, int, bool]:
     """Where the two part, if they do; steps and retractions up to there, and whether SGLang gave up."""
-    from sglang_scheduler import OutOfTokensError, Real  # noqa: PLC0415 - imports SGLang, see `sglang_tree.use`
+    from sglang_scheduler import OutOfTokensError, real  # noqa: PLC0415 - imports SGLang, see `sglang_tree.use`
 
     steps = retractions = 0
     try:
-        for real, ours in turns(case, Real(case), Ours(case)):
+        for theirs, own in turns(case, real(case), ours(case)):
             steps += 1
-            retractions += len(real[1])
-            if real != ours:
-                parts = [what for what, one, other in zip(WHAT, real, ours, strict=True) if one != other]
-                return f"{', '.join(parts)} in step {steps}: SGLang {real}, ours {ours}", steps, retractions, False
+            retractions += len(theirs[1])
+            if theirs != own:
+                parts = [what for what, one, other in zip(WHAT, theirs, own, strict=True) if one != other]
+                return f"{', '.join(parts)} in step {steps}: SGLang {theirs}, ours {own}", steps, retractions, False
     except OutOfTokensError:
         return None, steps, retractions, True
     except Exception:

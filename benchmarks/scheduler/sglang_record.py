@@ -18,12 +18,12 @@ import sglang_tree as tree
 from sglang_cases import MODES, Case, draw
 from sglang_turns import Script, turns
 
-COUNT, LONGEST, FIRST_SEED, MOST_SEEDS = 16, 200, 1_000_000, 200
+COUNT, LONGEST, FIRST_SEED, MOST_SEEDS = 10, 400, 1_000_000, 60
 
 
 def record() -> list[dict[str, Any]]:
     """Small cases of all modes with the script of their turns."""
-    from sglang_scheduler import OutOfTokensError, Real  # noqa: PLC0415 - imports SGLang, which `sglang_tree.use` has to have prepared
+    from sglang_scheduler import OutOfTokensError, real  # noqa: PLC0415 - imports SGLang, which `sglang_tree.use` has to have prepared
 
     found = []
     for mode in MODES:
@@ -31,7 +31,7 @@ def record() -> list[dict[str, Any]]:
         for seed in range(FIRST_SEED, FIRST_SEED + MOST_SEEDS):
             case = draw(mode, seed)
             try:
-                steps, retracts = script_of(case, Real(case))
+                steps, retracts = script_of(case, real(case))
             except OutOfTokensError:
                 continue
             if len(steps) <= LONGEST and kept[retracts] < COUNT // 2:

@@ -42,7 +42,11 @@ class Nobody:
 
 
 class OutOfTokensError(Exception):
-    """SGLang gave up: it had promised more tokens than it has."""
+    """SGLang gave up, or a request: it had promised more tokens than it has."""
+
+
+def _aborted(*_: Any) -> None:
+    raise OutOfTokensError("a request was aborted")
 
 
 class Real:
@@ -76,15 +80,8 @@ class Real:
         scheduler = self.scheduler
         known = [*scheduler.running_batch.reqs, *(scheduler.last_batch.reqs if scheduler.last_batch else ())]
         before = {request.rid: request.retraction_count for request in known}
-        try:
-            plan = scheduler.get_next_batch_to_run(scheduler.running_batch, scheduler.last_batch)
-        except RuntimeError as error:
-            raise OutOfTokensError(str(error)) from error
-        scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
-        again = scheduler.waiting_queue
-        retracted = sorted(int(each.rid) for each in again if each.retraction_count > before.get(each.rid, 1 << 30))
-        free, evictable = self._room()
-        decision = [_rows(batch), retracted, free, evictable]
+        batch, scheduler.running_batch = self._plan()
+        decision = [_rows(batch), self._retracted(before), *self._room()]
         if batch is not None:
             self.results.append(batch.copy())
         waits = 1 if batch is not None and self.case.overlap else 0
@@ -102,6 +99,19 @@ class Real:
         scheduler = self.scheduler
         held = scheduler.waiting_queue or not scheduler.running_batch.is_empty() or scheduler.chunked_req is not None
         return bool(held or self.results or scheduler.last_batch is not None)
+
+    def _plan(self) -> tuple[ScheduleBatch | None, ScheduleBatch]:
+        """The next step, and who decodes from now on."""
+        scheduler = self.scheduler
+        try:
+            plan = scheduler.get_next_batch_to_run(scheduler.running_batch, scheduler.last_batch)
+        except RuntimeError as error:
+            raise OutOfTokensError(str(error)) from error
+        return plan.batch_to_run, plan.running_batch
+
+    def _retracted(self, before: dict[str, int]) -> list[int]:
+        again = self.scheduler.waiting_queue
+        return sorted(int(each.rid) for each in again if each.retraction_count > before.get(each.rid, 1 << 30))
 
     def _process(self, batch: ScheduleBatch) -> None:
         """The results of a step arrive."""
@@ -125,6 +135,53 @@ class Real:
     def _room(self) -> tuple[int, int]:
         cache = self.scheduler.tree_cache
         return self.scheduler.token_to_kv_pool_allocator.available_size(), int(cache.evictable_size())
+
+
+class RealPipeline(Real):
+    """The same where micro-batches take turns: the loop of pipeline parallelism, without stages."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.slot = 0
+        self.planned: list[ScheduleBatch | None] = [None] * case.pipeline
+        self.before: list[ScheduleBatch | None] = [None] * case.pipeline
+        self.running = [ScheduleBatch(reqs=[], batch_is_full=False) for _ in range(case.pipeline)]
+
+    def turn(self) -> list[Any]:
+        """One micro-batch is planned, and the result of the next one is taken in."""
+        scheduler, slot = self.scheduler, self.slot
+        self.slot = following = (slot + 1) % self.case.pipeline
+        before = {each.rid: each.retraction_count for each in [*self.running[slot].reqs, *self._joining(slot)]}
+        if not before:
+            # SGLang leaves a micro-batch unused for ever for which a prompt did not fit while it was empty; here, as in
+            # ours, it is tried again.
+            self.running[slot].batch_is_full = False
+        scheduler.running_batch, scheduler.last_batch = self.running[slot], self.before[slot]
+        batch, self.running[slot] = self._plan()
+        self.planned[slot] = batch
+        decision = [_rows(batch), self._retracted(before), *self._room()]
+        if (result := self.planned[following]) is not None:
+            self._process(result)
+            self.before[following] = result
+        if following == 0 and not self.is_busy():
+            scheduler.new_token_ratio_tracker.reset()
+        return decision
+
+    def is_busy(self) -> bool:
+        """Whether it has requests."""
+        scheduler = self.scheduler
+        runs = any(not each.is_empty() for each in self.running)
+        held = scheduler.waiting_queue or runs or scheduler.chunked_req is not None
+        return bool(held or any(each is not None for each in self.planned))
+
+    def _joining(self, slot: int) -> list[Req]:
+        last = self.before[slot]
+        return [] if last is None else last.reqs
+
+
+def real(case: Case) -> Real:
+    """The engine of a case."""
+    return RealPipeline(case) if case.pipeline > 1 else Real(case)
 
 
 def _rows(batch: ScheduleBatch | None) -> list[list[int]]:
@@ -160,7 +217,8 @@ def _arguments(case: Case) -> ServerArgs:
         "chunked_prefill_size": case.chunked_prefill_size or -1,
         "max_prefill_tokens": case.max_prefill_tokens,
         "max_running_requests": case.max_running_requests,
-        "pp_max_micro_batch_size": case.max_running_requests,
+        "pp_size": case.pipeline,
+        "pp_max_micro_batch_size": max(1, case.max_running_requests // case.pipeline),
         "page_size": case.page_size,
         "disable_overlap_schedule": not case.overlap,
         "disable_radix_cache": not case.caching,
@@ -208,7 +266,8 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
         "ngram_embedding_manager": Namespace(prepare_for_forward=lambda batch, chunked_req: batch),
         "tp_worker": Namespace(model_runner=Namespace(prefill_aware_swa=False)),
         "metrics_reporter": Namespace(enable_metrics=False, num_retracted_reqs=0), "load_inquirer": nobody,
-        "ipc_channels": Namespace(send_to_tokenizer=nobody), "max_queued_requests": None, "metrics_collector": nobody,
+        "ipc_channels": Namespace(send_to_tokenizer=Namespace(send_output=_aborted)),
+        "max_queued_requests": None, "metrics_collector": nobody,
     }  # fmt: skip
     for name, value in values.items():
         setattr(made, name, value)

@@ -4,7 +4,8 @@ Every run is a process of its own, started anew, so that start-up and memory are
 (about 700 input and 180 output tokens, 12 requests a second, llama-3.1-8b on one H200) at each length. What a request,
 a further one and a step cost is processor time.
 
-    python benchmarks/speed/serving.py [--lengths 1000,10000,100000,1000000] [--trace azure.csv] [--json FILE]
+    python benchmarks/speed/serving.py [--lengths 1000,10000,100000,1000000] [--engine sglang] [--trace azure.csv]
+        [--json FILE]
 """
 
 import argparse
@@ -22,8 +23,8 @@ RUN = """
 import json, sys, time
 started = time.process_time()
 import infercast
-length, trace = int(sys.argv[1]), sys.argv[2]
-deployment = infercast.deploy("llama-3.1-8b", "h200-sxm")
+length, trace, engine = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+deployment = infercast.deploy("llama-3.1-8b", "h200-sxm", engine=engine)
 if trace:
     workload = infercast.read_trace(trace)
 else:
@@ -38,12 +39,12 @@ print(json.dumps({"requests": len(workload.requests), "steps": steps, "simulated
 """
 
 
-def measure(length: int, trace: str = "") -> dict[str, float]:
+def measure(length: int, engine: str, trace: str = "") -> dict[str, float]:
     """One run in a process of its own; wall seconds in all, and peak memory."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-c", RUN, str(length), trace], stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", RUN, str(length), trace, engine], stdout=subprocess.PIPE, text=True, env=environment
     )
     output = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
@@ -80,17 +81,19 @@ def main() -> None:
     """Parse the command line and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lengths", default=LENGTHS)
+    parser.add_argument("--engine", default="vllm")
     parser.add_argument("--trace", default="", help="a trace to replay as well")
     parser.add_argument("--json", type=Path, help="write the numbers to this file too")
     arguments = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    measure(10)  # compiles and caches whatever is not yet
-    rows = [measure(int(length)) for length in arguments.lengths.split(",")]
+    engine = arguments.engine
+    measure(10, engine)  # compiles and caches whatever is not yet
+    rows = [measure(int(length), engine) for length in arguments.lengths.split(",")]
     show(rows)
     if len(rows) > 1:
         first, last = (row["simulate_s"] / row["requests"] for row in (rows[-2], rows[-1]))
         print(f"simulating alone, the last costs {last / first:.2f} times as much a request as the one before")
-    replayed = measure(0, arguments.trace) if arguments.trace else None
+    replayed = measure(0, engine, arguments.trace) if arguments.trace else None
     if replayed:
         print("the trace:")
         show([replayed])

@@ -43,7 +43,7 @@ def test_each_side_has_its_own_width() -> None:
 def test_what_is_slower_than_its_forecast() -> None:
     loaded = synthetic_workload(count=20, rate=4.0, input_lengths="100", output_lengths="10")
     burst = replace(loaded, requests=tuple(replace(each, arrival=0.0) for each in loaded.requests), rate=None)
-    alone = deploy("qwen3-0.6b", "h200-sxm", api_server=False)
+    alone = deploy("qwen3-0.6b", "h200-sxm", api_server=False, engine="vllm@0.25")
     served = deploy("qwen3-0.6b", "h200-sxm", api_server=True)
     assert is_at_once(burst)
     assert not is_at_once(loaded)

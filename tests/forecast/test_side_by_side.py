@@ -15,7 +15,7 @@ from infercast.forecast.side_by_side import SideBySide, side_by_side
 from infercast.forecast.system import system_of
 from infercast.forecast.what_if import deploy_changed, for_engine, parse_changes
 
-LOAD = synthetic_workload(rate=30.0, count=120, input_lengths=900, output_lengths=60)
+LOAD = synthetic_workload(rate=30.0, count=60, input_lengths=900, output_lengths=40)
 
 
 def run(engine: str, model: str = "llama-3.1-8b") -> Watched:
@@ -31,7 +31,7 @@ def test_steps_of_all_kinds_are_counted(both: SideBySide) -> None:
     for side in both.sides:
         assert sum(kind.share for kind in side.kinds) == pytest.approx(1.0)
         computed = sum(kind.steps * kind.prompt_tokens for kind in side.kinds)
-        assert computed == pytest.approx(120 * 900)
+        assert computed == pytest.approx(60 * 900)
         assert 0.5 < sum(kind.of_gaps for kind in side.kinds) < 1.0 + 1e-9
 
 
@@ -55,7 +55,9 @@ def test_both_are_given_the_same_steps(both: SideBySide) -> None:
 
 def test_what_is_alike_is_said_to_be() -> None:
     runs = run("vllm@0.31"), run("vllm@0.32")
-    assert reasons(side_by_side(runs, ("a", "b"))) == ["Steps, kernels and cache of a and b are alike."]
+    alike, *unsure = reasons(side_by_side(runs, ("a", "b")))
+    assert alike == "Steps, kernels and cache of a and b are alike."
+    assert [each.split()[0] for each in unsure] == ["vllm@0.31", "vllm@0.32"]
 
 
 def test_an_engine_is_a_change() -> None:
@@ -79,3 +81,13 @@ def test_bounds_that_were_given_go_along() -> None:
     assert getattr(settings, names["max_num_seqs"]) == 7
     assert getattr(settings, names["max_model_len"]) == 4096
     assert getattr(settings, names["max_num_batched_tokens"]) is None
+
+
+def test_prefixes_that_windows_forget_are_named() -> None:
+    load = synthetic_workload(rate=20.0, count=8, input_lengths=3000, output_lengths=4, prefix_length=2048)
+    runs = [
+        watch_run(system_of(deploy("gemma-3-1b", "h200-sxm", predictor="roofline", engine=engine)), load)
+        for engine in ("vllm@0.25", "vllm@0.32")
+    ]
+    said = reasons(side_by_side((runs[0], runs[1]), ("old", "new")))
+    assert any(each.startswith("new finds ") and "of prompt tokens in its cache, old " in each for each in said)

@@ -275,6 +275,8 @@ def test_with_known_ends_a_start_waits_for_room_at_every_end_to_come() -> None:
     # The second ends after ten tokens and gives back what it holds.
     assert Engine(ask(10, 30), ask(10, 10), **rules).step() == ({0: 10, 1: 10}, [])
     assert Engine(ask(10, 30), ask(10, 30), **rules).step() == ({0: 10}, [])
+    # Of one that may end before, room for all that it declares is needed beside what others were promised.
+    assert Engine(ask(10, 30), ask(10, 5, declared=10), **rules).step() == ({0: 10}, [])
 
 
 def test_an_answer_that_was_declared_too_long_is_cut_to_what_can_be() -> None:

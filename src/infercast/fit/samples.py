@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import FileFormatError, InputError
-from infercast.fit.rows import Rows
+from infercast.fit.rows import LEFT_OUT, Rows
 from infercast.fit.sparse_modules import MODULE_FAMILIES
 from infercast.fit.sparse_tables import SPARSE_FAMILIES
 from infercast.fit.sweeps import read_sweep, sweep_folders
@@ -28,10 +28,8 @@ from infercast.predict.identity import LATENT, SWEEP, expert_kernel_named
 Array = npt.NDArray[Any]
 
 FAMILY_OF_TABLE = {"quantise": "memory_bound", **SPARSE_FAMILIES, **MODULE_FAMILIES}
-LEFT_OUT = ("trtllm",)
-"""Engines whose kernels nobody here estimates ..."""
 ALL_ENGINES = ("scan", "convolution")
-"""... but for families of which nobody else has any: their readers choose."""
+"""Families whose readers choose among all engines: of some of their kernels one alone has any."""
 
 
 @dataclass(frozen=True, slots=True)

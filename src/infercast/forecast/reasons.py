@@ -18,12 +18,15 @@ def reasons(both: SideBySide) -> list[str]:
     sentences = [
         *_stops(first, second),
         *(sentence for step in both.steps for sentence in _same_step(step, first, second)),
+        *_bounds(first, second),
         *_caches(first, second),
+        *_prefixes(first, second),
         *_batches(first, second),
         *_padding(first, second),
         *_hosts(first, second),
     ]
-    return sentences or [f"Steps, kernels and cache of {first.name} and {second.name} are alike."]
+    sentences = sentences or [f"Steps, kernels and cache of {first.name} and {second.name} are alike."]
+    return [*sentences, *_not_measured(first, second)]
 
 
 def _stops(first: Side, second: Side) -> list[str]:
@@ -55,6 +58,33 @@ def _same_step(step: SameStep, first: Side, second: Side) -> list[str]:
     return [
         f"A step of {step.title} takes {format_seconds(after)} on {second.name} and {format_seconds(before)} on "
         f"{first.name}; most of the difference is {what} ({'+' if change > 0 else '-'}{format_seconds(abs(change))})."
+    ]
+
+
+def _bounds(first: Side, second: Side) -> list[str]:
+    """The largest step of prompts; engines that compute prompts apart bound them alone."""
+    before, after = (side.deployment.settings.max_num_batched_tokens for side in (first, second))
+    if before == after:
+        return []
+    return [f"{second.name} computes up to {after:,} tokens of prompts in a step, {first.name} {before:,}."]
+
+
+def _prefixes(first: Side, second: Side) -> list[str]:
+    if abs(second.prefix_hit_rate - first.prefix_hit_rate) < MATTERS:
+        return []
+    return [
+        f"{second.name} finds {format_percent(second.prefix_hit_rate)} of prompt tokens in its cache, {first.name} "
+        f"{format_percent(first.prefix_hit_rate)}."
+    ]
+
+
+def _not_measured(first: Side, second: Side) -> list[str]:
+    """What only intervals know."""
+    return [
+        f"{side.deployment.engine.name} was not measured ({side.deployment.engine.note}), so its own kernels and host "
+        "times may differ by more than shows here."
+        for side in (first, second)
+        if not side.deployment.engine.is_measured
     ]
 
 

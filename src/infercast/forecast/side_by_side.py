@@ -26,6 +26,8 @@ class Side:
     deployment: Deployment
     kinds: tuple[StepKind, ...]
     phases: tuple[Phase, ...]
+    prefix_hit_rate: float
+    """The share of prompt tokens that were found in the cache."""
 
     @property
     def kv_tokens(self) -> int:
@@ -75,10 +77,7 @@ class SideBySide:
 
 def side_by_side(runs: tuple[Watched, Watched], names: tuple[str, str]) -> SideBySide:
     """Look at the steps of two runs, each of the pool that decodes."""
-    first, second = (
-        Side(name, run.forecast.pools[-1].deployment, step_kinds(run), run.forecast.pools[-1].phases)
-        for name, run in zip(names, runs, strict=True)
-    )
+    first, second = (_side(name, run) for name, run in zip(names, runs, strict=True))
     record = busiest(runs[0].forecast.pools[-1].records)
     steps = []
     for kind, totals in (("decode", record.decoding), ("prompt", record.prefilling)):
@@ -87,6 +86,11 @@ def side_by_side(runs: tuple[Watched, Watched], names: tuple[str, str]) -> SideB
             costs = (estimate_shape(first.deployment, shape), estimate_shape(second.deployment, shape))
             steps.append(SameStep(_title(kind, shape), shape, costs))
     return SideBySide((first, second), tuple(steps))
+
+
+def _side(name: str, run: Watched) -> Side:
+    pool = run.forecast.pools[-1]
+    return Side(name, pool.deployment, step_kinds(run), pool.phases, run.forecast.prefix_hit_rate)
 
 
 def _prompt_step(average: StepShape) -> StepShape:

@@ -39,6 +39,9 @@ class WeightFormat:
     """Bytes of scale and zero point for each 4-bit integer: by default one bf16 scale for 128 of them."""
     quantised_apart: bool = False
     """Inputs are quantised by kernels of their own, not by the norm or activation before: the engine fuses neither."""
+    quicker_rows: tuple[int, int, float] = (0, 0, 1.0)
+    """Of fp8 products with more than so many rows and up to so many: how many times as long as in measured tables they
+    take, where the engine has another kernel for them."""
 
     @property
     def of_attention(self) -> tuple[str, str]:

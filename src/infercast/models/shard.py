@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from infercast.models.formats import WeightFormat
 from infercast.models.layout import ParallelLayout
 from infercast.ops import Call, Gemm
 from infercast.ops.elementwise import quantise
-from infercast.ops.op import Size
+from infercast.ops.op import Quantity, Size
 
 
 class Shard(NamedTuple):
@@ -43,5 +45,14 @@ class Shard(NamedTuple):
         if activation != base and (apart or not quantised):
             op = quantise(tokens, inputs, base, activation, compiled=not apart, apart=apart)
             calls.append(Call(f"{name}_quantise", op, layers))
-        calls.append(Call(name, Gemm(tokens, outputs, inputs, activation, weight, base), layers))
+        product = Gemm(tokens, outputs, inputs, activation, weight, base)
+        calls.append(Call(name, product, layers, slower=self._slower(tokens, activation, weight)))
         return calls
+
+    def _slower(self, tokens: Size, activation: str, weight: str) -> Quantity:
+        """As `WeightFormat.quicker_rows` has it."""
+        above, most, factor = self.weights.quicker_rows
+        if not most or (activation, weight) != ("fp8", "fp8"):
+            return 1.0
+        few = (np.asarray(tokens) > above) & (np.asarray(tokens) <= most)
+        return np.asarray(np.where(few, factor, 1.0))

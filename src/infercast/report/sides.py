@@ -74,6 +74,7 @@ def _side_dict(side: Side) -> dict[str, Any]:
         "engine": side.deployment.engine.name,
         "kv_cache_tokens": side.kv_tokens,
         "host_bound_share": side.host_bound,
+        "prefix_hit_rate": side.prefix_hit_rate,
         "kinds": [kind._asdict() for kind in side.kinds],
     }
 

@@ -59,10 +59,16 @@ def test_defaults_follow_the_memory_of_a_gpu(gpu: str, tensor: int, chunk: int, 
         ("deepseek-v2-lite", "l40s", "triton", 1),
         ("deepseek-v3", "b200-sxm", "trtllm_mla", 64),
         ("deepseek-v2-lite", "b200-sxm", "flashinfer", 1),
+        ("nemotron-3-nano-30b-a3b", "b200-sxm", "flashinfer", 1),
+        ("qwen3.5-35b-a3b", "b200-sxm", "trtllm_mha", 64),
+        ("gemma-4-31b", "h100-sxm", "triton", 1),
+        ("minimax-m3", "b200-sxm", "fa4", 128),
+        ("minimax-m3", "h200-sxm", "fa3", 128),
+        ("deepseek-v3.2", "h200-sxm", "dsa", 64),
     ],
 )
 def test_attention_and_its_pages(model: str, gpu: str, backend: str, page: int) -> None:
-    found = resolved(model, gpu, 8 if model == "deepseek-v3" else 1)
+    found = resolved(model, gpu, 8 if model in ("deepseek-v3", "deepseek-v3.2", "minimax-m3") else 1)
     assert (found.attention_backend, found.page_size) == (backend, page)
 
 
@@ -134,12 +140,14 @@ def test_layouts_as_the_engine_reads_them() -> None:
         ({"mem_fraction_static": 1.2}, r"mem_fraction_static must lie in \(0, 1\), not 1.2"),
         ({"chunked_prefill_size": 0}, "chunked_prefill_size must be at least 1, or -1 for whole prompts, not 0"),
         ({"max_running_requests": 0}, "max_running_requests must be at least 1, not 0"),
-        ({"schedule_policy": "random"}, "unknown schedule_policy 'random'"),
+        ({"schedule_policy": "random"}, "schedule_policy random is not modelled; use fcfs or lpm"),
+        ({"schedule_policy": "first"}, "unknown schedule_policy 'first'"),
+        ({"attention_backend": "aiter"}, "attention_backend aiter needs an AMD GPU, which h200-sxm is not"),
         ({"attention_backend": "fa9"}, "unknown attention_backend 'fa9'"),
         ({"attention_backend": "trtllm_mha"}, "needs a Blackwell datacentre GPU, which h200-sxm is not"),
         ({"context_length": 10**6}, "context_length 1000000 is above the 131072 positions"),
         ({"cuda_graph_bs": ()}, "cuda_graph_bs must be one or more numbers"),
-        ({"ep_size": 3}, "ep_size 3 is not modelled with tp_size 1; use 1 or 1"),
+        ({"ep_size": 3}, "ep_size 3 is not modelled with tp_size 1; use 1"),
         ({"swa_full_tokens_ratio": 0.0}, r"swa_full_tokens_ratio must lie in \(0, 1\]"),
     ],
 )

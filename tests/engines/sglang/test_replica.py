@@ -38,6 +38,11 @@ def test_rules_that_were_asked_for() -> None:
     assert policy_of(deployed(chunked_prefill_size=-1)).chunked_prefill_size is None
 
 
+def test_prompts_are_tried_in_every_step_where_windows_have_a_pool() -> None:
+    assert policy_of(deployed("gpt-oss-20b")).tries_always
+    assert not policy_of(deployed("gpt-oss-20b", disable_hybrid_swa_memory=True)).tries_always
+
+
 def test_groups_are_less_careful() -> None:
     groups = deployed("qwen3-30b-a3b", 2, 2, enable_dp_attention=True)
     assert policy_of(groups).first_ratio == pytest.approx(0.21)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from infercast.engines.sglang.settings import NO_CHUNKS, ORDERS, PREFILL_GRAPHS, STRATEGIES, SglangSettings
+from infercast.engines.sglang.settings import (
+    NO_CHUNKS,
+    ORDERS,
+    OTHER_ORDERS,
+    PREFILL_GRAPHS,
+    STRATEGIES,
+    SglangSettings,
+)
 from infercast.errors import InputError, UnknownNameError
 
 LARGEST_GRAPH = 65_536
@@ -24,6 +31,8 @@ def check(settings: SglangSettings, max_positions: int) -> None:
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise InputError(f"{name} must be at least 1, not {value}")
+    if settings.schedule_policy in OTHER_ORDERS:
+        raise InputError(f"schedule_policy {settings.schedule_policy} is not modelled; use {' or '.join(ORDERS)}")
     for name, known in NAMES.items():
         if getattr(settings, name) not in known:
             raise UnknownNameError(name, getattr(settings, name), known)

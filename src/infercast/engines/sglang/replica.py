@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infercast.engines.deployment import Deployment
+from infercast.engines.sglang.kv import cells
 from infercast.engines.sglang.settings import ResolvedSglang
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica
@@ -30,7 +31,8 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         order="longest_match" if settings.schedule_policy == "lpm" and not settings.disable_radix_cache else "arrival",
         first_ratio=first,
         least_ratio=first * LEAST_SHARE,
-        ratio_decay=first * (1.0 - LEAST_SHARE) / DECAY_STEPS,
+        ratio_decay=(first - first * LEAST_SHARE) / DECAY_STEPS,
+        tries_always=cells(deployment.model, deployment.layout, settings).windowed > 0,
         # Requests that declare what they produce are those of benchmarks, which ignore the end of a text; it matters
         # without a radix cache alone.
         ignores_end=True,
@@ -47,7 +49,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         token_path_seconds=host.token_path,
         token_turn_seconds=host.token_turn,
         wake_up_seconds=host.wake_up,
-        max_model_len=settings.context_length,
+        max_model_len=settings.max_model_len,
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,

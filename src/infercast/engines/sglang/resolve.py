@@ -33,7 +33,7 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
         )
     backend = attention_backend(model, gpu, asked.attention_backend)
     check_backend(backend, gpu)
-    page = page_size(backend, asked.page_size)
+    page = page_size(model, backend, asked.page_size)
     context = asked.context_length or model.max_positions
     groups = layout.sharing if asked.enable_dp_attention else 1
     usual_chunk, largest_graph = by_memory(gpu, layout.tensor * groups)

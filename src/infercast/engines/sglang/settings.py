@@ -8,6 +8,8 @@ NEWEST = "sglang@0.5.16"
 """The release that is modelled, and whose costs were measured."""
 ORDERS = ("fcfs", "lpm")
 """Of the queue: by arrival, or longest cached prefix first."""
+OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")
+"""Those that are not modelled."""
 NO_CHUNKS = -1
 """`chunked_prefill_size` of a server that computes prompts whole."""
 PREFILL_GRAPHS = ("breakable", "disabled")

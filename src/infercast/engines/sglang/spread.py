@@ -44,7 +44,8 @@ def spread(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gp
         )
     expert_gpus = tensor if layout.all_to_all else asked.ep_size
     if expert_gpus not in (1, tensor):
-        raise InputError(f"ep_size {expert_gpus} is not modelled with tp_size {tensor}; use 1 or {tensor}")
+        known = " or ".join(map(str, sorted({1, tensor})))
+        raise InputError(f"ep_size {expert_gpus} is not modelled with tp_size {tensor}; use {known}")
     fused = layout.fused_norms and not in_groups
     if asked.enable_flashinfer_allreduce_fusion:
         fused = gpu.architecture in FUSING_GPUS

@@ -75,7 +75,8 @@ class Admission:
             return Answer.STOP
         lease, cache, known = sequence.lease, self._cache, sequence.num_input + sequence.num_produced
         found = sequence.num_computed = cache.match(lease, known - 1)
-        gate = self._of_others if self._timetable is None else self._of_timetable
+        by_ends = self._timetable is not None and sequence.ignores_end
+        gate = self._of_timetable if by_ends else self._of_others
         answer = gate(sequence, known - found)
         if answer is not Answer.NEXT:
             if lease.num_pages:

@@ -21,13 +21,15 @@ PLACE = attrgetter("place")
 class DeclaredSequence(Sequence):
     """A request inside an engine that reckons with the answer it asks for."""
 
-    __slots__ = ("lease", "num_declared", "prompt_end", "since")
+    __slots__ = ("ignores_end", "lease", "num_declared", "prompt_end", "since")
 
     def __init__(self, index: int, request: Request, cache: RadixCache, longest_answer: int) -> None:
         super().__init__(index, request)
         own = object()  # not the sequence itself, which would then hold on to itself for good
         self.lease = cache.lease(content_of(request, own), own)
         self.num_declared = max(min(request.num_declared, longest_answer), request.num_output)
+        self.ignores_end = request.num_declared == request.num_output
+        """Whether it produces all that it declares."""
         self.prompt_end = 0
         """Tokens that were known when it was last started: its prompt, and what it had produced before."""
         self.since = 0

@@ -20,8 +20,9 @@ State = tuple[float, int]
 class Timetable:
     """When those who run will end."""
 
-    def __init__(self, running: Callable[[], Iterable[State]]) -> None:
-        self._running = running
+    def __init__(self, running: Callable[[], Iterable[State]], ratio: float) -> None:
+        """``ratio``: the share of a declared answer that is reckoned with where the end of a text counts."""
+        self._running, self._ratio = running, ratio
         self._states: list[State] | None = None
 
     def has_room(self, sequence: DeclaredSequence, beside: list[DeclaredSequence], free: int) -> bool:
@@ -29,9 +30,9 @@ class Timetable:
 
         Like the engine, it stays in the timetable even if it may not.
         """
-        state = state_of(sequence, sequence.num_produced)
+        state = state_of(sequence, sequence.num_produced, self._ratio)
         if self._states is None:
-            states = [state, *self._running(), *(state_of(each, each.num_produced) for each in beside)]
+            states = [state, *self._running(), *(state_of(each, each.num_produced, self._ratio) for each in beside)]
             self._states = sorted([each for each in states if each[0] > 0], key=lambda each: each[0])
         elif state[0] > 0:
             self._insert(state)
@@ -54,6 +55,7 @@ class Timetable:
         self._states.insert(place, state)
 
 
-def state_of(sequence: DeclaredSequence, num_produced: int) -> State:
+def state_of(sequence: DeclaredSequence, num_produced: int, ratio: float) -> State:
     """What a sequence has left and holds, with so many tokens known."""
-    return sequence.num_declared - num_produced, sequence.num_input + num_produced
+    declared = sequence.num_declared if sequence.ignores_end else sequence.num_declared * ratio
+    return declared - num_produced, sequence.num_input + num_produced

@@ -170,4 +170,4 @@ class PrefillBooks:
 
     def _states(self) -> list[State]:
         """What each in the batch has left, and holds."""
-        return [state_of(*pair) for pair in self._batch()]
+        return [state_of(*pair, self.ratio) for pair in self._batch()]

@@ -43,7 +43,7 @@ class PrefillFirst:
     tries_always: bool = False
     """Prompts that did not fit are tried again in every step, not only when somebody has left (a pool of windows)."""
     ignores_end: bool = False
-    """Requests produce all that they declare, and the engine knows (``ignore_eos``)."""
+    """Of requests that produce all that they declare the engine knows that (``ignore_eos``)."""
 
     @property
     def max_num_batched_tokens(self) -> int:

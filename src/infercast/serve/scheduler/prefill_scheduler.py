@@ -83,12 +83,12 @@ class PrefillScheduler(PrefillBooks):
         """Who is computed in a step of prompts."""
         if self.policy.order == "longest_match":
             self.waiting = by_longest_match(self.waiting, self.cache)
-        longest = self.policy.longest_promise
-        asked = [min(each.num_declared - each.num_produced, longest) for each in self.ended]
-        promised = (self.cohort.still_asked() + sum(asked)) * self.ratio
+        longest, asked = self.policy.longest_promise, self.cohort.still_asked()
+        for each in self.ended:
+            asked += min(each.num_declared - each.num_produced, longest)
         timed = self.policy.ignores_end and not self.cache.caching
-        timetable = Timetable(self._states) if timed else None
-        admission = Admission(self.policy, self.cache, num_running, promised, self._shares, timetable)
+        timetable = Timetable(self._states, self.ratio) if timed else None
+        admission = Admission(self.policy, self.cache, num_running, asked * self.ratio, self._shares, timetable)
         if self.cut is not None:
             admission.go_on(self.cut)
         while self.waiting:
