@@ -23,8 +23,8 @@ of version 2 say in the median, 0.30 and 0.25 less in calls above 100 us."""
 GENERATION_SPREAD = 0.1
 """Standard deviation of that gain, for want of more generations: as large as the gain."""
 NEW_SHARE = {"attention_prefill": 0.65, "attention_decode": 0.65}
-"""Of the interval that leaving out whole kernels says, what a new one needs: Triton's attention, which few run, is as far
-from all others as any, and widens it. With FlashAttention 3 new to A100 and L40S, and FlashInfer new to the others,
+"""Of the interval that leaving out whole kernels says, what a new one needs: Triton's attention, which few run, is as
+far from all others as any, and widens it. With FlashAttention 3 new to A100 and L40S, and FlashInfer new to the others,
 82 to 97 % of prompts and 68 to 94 % of decoding lie inside."""
 BEFOREHAND = {"attention_decode": 0.09, "attention_prefill": 0.11, "moe": 0.2, "collective": 0.2}
 """Standard deviation of the common miss: attention's is that of A100, L40S and H200 estimated with the rates of each
