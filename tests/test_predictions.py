@@ -47,7 +47,12 @@ def test_predictions_are_what_they_were(moved_in):
     assert not moved, f"\n{table}\n{advice}"
 
 
-@pytest.mark.parametrize("constant", [field.name for field in fields(attention_prefill.CONSTANTS)])
+CONSTANTS = [field.name for field in fields(attention_prefill.CONSTANTS)]
+WRITING = [name for name in CONSTANTS if "write" in name]
+"""Of what tables hold beside attention and estimates in an engine do not; see predict/test_attention_kernels.py."""
+
+
+@pytest.mark.parametrize("constant", [name for name in CONSTANTS if name not in WRITING])
 def test_a_constant_of_the_physics_does_not_change_unnoticed(moved_in, monkeypatch, constant):
     constants = attention_prefill.CONSTANTS
     changed = replace(constants, **{constant: 1.03 * getattr(constants, constant)})

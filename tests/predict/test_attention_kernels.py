@@ -1,6 +1,6 @@
 """Attention by the kernel that runs it: what is a trait of one kernel is of no other."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import Attention
 from infercast.predict.families.attention import DECODE, PREFILL
+from infercast.predict.physics import attention_prefill
 from infercast.predict.physics.attention_tables import KERNELS, tabled_kernel
 
 HEADS = {"heads": 32, "kv_heads": 8, "head_dim": 128, "value_dim": 128}
@@ -22,6 +23,21 @@ def test_published_tables_time_the_writing_of_the_cache_with_prompts():
     assert table.seconds == pytest.approx(engine.seconds + table.terms["write"])
     assert "write" not in engine.terms
     np.testing.assert_array_equal(table.features, engine.features)
+
+
+def test_constants_of_that_writing_belong_to_tables_alone(monkeypatch):
+    constants = attention_prefill.CONSTANTS
+    ops = PROMPT, replace(PROMPT, kv_dtype="fp8")
+
+    def seconds(*, engine: bool) -> list[float]:
+        return [float(PREFILL.physics(op, H200, engine=engine).seconds.item()) for op in ops]
+
+    table, engine = seconds(engine=False), seconds(engine=True)
+    for name in (field.name for field in fields(constants) if "write" in field.name):
+        changed = replace(constants, **{name: 1.03 * getattr(constants, name)})
+        monkeypatch.setattr(attention_prefill, "CONSTANTS", changed)
+        assert seconds(engine=False) != table, name
+        assert seconds(engine=True) == engine, name
 
 
 def test_a_sweep_has_neither_that_kernel_nor_a_name():
