@@ -71,7 +71,7 @@ def render_gpu(gpu: Gpu) -> list[RenderableType]:
 
 def _render_kernels(gpu: Gpu) -> RenderableType:
     """What estimates of its kernels rest on."""
-    columns = ("kernels", "of", "known as", "measured on", "error, %")
+    columns = ("kernels", "of", "known as", "learned from", "error, %")
     rows = [
         (each.kind, each.kernel or "-", each.words, ", ".join(each.chips) or "-", f"{100 * each.error:.0f}")
         for each in _kernels(gpu)
