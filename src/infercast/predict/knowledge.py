@@ -26,9 +26,9 @@ from infercast.predict.profile import KernelProfile
 TYPICAL_ERROR = 0.5
 """Of GPUs whose kernels nobody measured: about what the roofline at typical efficiencies misses other vendors' by."""
 LEFT_OUT, NEW = 0.11, 0.17
-"""What a kernel that one other chip has, and a new one, are taken to be off by at least: the upper end of what attention
-on A100, L40S and H200 showed when each was left out (known 9 to 12 %, new 12 to 17 %; docs/predict.md). One chip's rows
-alone cannot tell."""
+"""What a kernel that one other chip has, and a new one, are taken to be off by at least: the upper end of what
+attention on A100, L40S and H200 showed when each was left out (known 9 to 12 %, new 12 to 17 %; docs/predict.md). One
+chip's rows alone cannot tell."""
 WITHIN = 1.2816
 """Standard deviations from the middle to either end of an 80 % interval; the mean miss is 0.8 of one."""
 STATUSES = {
