@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from infercast.errors import FileFormatError, InputError
+from infercast.fit.boost import Settings, boost
 from infercast.fit.evaluate import score
 from infercast.fit.samples import read_samples
 from infercast.fit.train import fit_artifact
@@ -96,3 +97,9 @@ def test_nothing_to_fit_is_said(tables):
         read_samples(tables, ["gemm"], ["b200-sxm"])
     with pytest.raises(FileFormatError, match=r"moe\.parquet.*missing"):
         read_samples(tables, ["moe"])
+
+
+def test_rows_of_one_shape_teach_a_constant():
+    forest = boost(np.ones((3, 5)), np.array([1.0, 2.0, 4.0]), Settings(trees=3))
+    for count in (1, 4, 3000):
+        np.testing.assert_array_equal(forest.predict(np.zeros((count, 5))), 2.0)
