@@ -30,7 +30,7 @@ FEW_LAYOUTS = ("sparse_attention", "sparse_module")
 KNOWN_SHARE = 0.3
 """Of what was timed, from which on the kernel's own time is known."""
 FEWEST = 8
-"""Rows of a sweep that teach nothing."""
+"""Rows below which nothing is learned of a kernel on its GPU."""
 AT_ONCE = 2
 """Models fitted side by side; each comes out the same whatever its neighbour is."""
 
@@ -55,6 +55,7 @@ def fit_artifact(
     jobs: list[tuple[str, Callable[[], tuple[Entry, Forest]]]] = [
         (" ".join(part for part in key if part), partial(fit_measured, key, sample))
         for key, sample in sorted(samples.items(), key=lambda item: item[0])
+        if sample.residual.size >= FEWEST
     ]
     for (family, engine, variant), sources in sorted(pools_of(samples).items(), key=lambda item: item[0]):
         fit = partial(fit_pooled, (family, POOLED, engine, variant), sources)
