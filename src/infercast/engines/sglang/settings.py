@@ -30,6 +30,8 @@ class SglangSettings:
     context_length: int | None = None
     schedule_policy: str = ORDERS[0]
     schedule_conservativeness: float = 1.0
+    scheduler_recv_interval: int = 1
+    """Steps of decoding after which the scheduler looks for new requests."""
     page_size: int | None = None
     swa_full_tokens_ratio: float = 0.8
     attention_backend: str | None = None
