@@ -61,6 +61,8 @@ class ExpertFeedForward(FeedForward):
     """The router multiplies in fp32 (GLM-5)."""
     slower: tuple[tuple[float, float], ...] = ()
     """Numbers of tokens, and how many times as long the experts take there because of how an engine launches them."""
+    joined: int = 0
+    """Shared experts that an engine multiplies with the routed ones, as experts that every token goes to."""
 
     @property
     def has_plain_groups(self) -> bool:
@@ -138,7 +140,7 @@ class ExpertFeedForward(FeedForward):
         """Router, experts and whatever runs beside them."""
         calls = self._routed_calls(shard, tokens, layers)
         beside = 0
-        for prefix, inter in (("shared_", self.shared_inter), ("dense_", self.dense_inter)):
+        for prefix, inter in (("shared_", 0 if self.joined else self.shared_inter), ("dense_", self.dense_inter)):
             if inter:
                 calls += dense_calls(shard, prefix, inter, self.gated, tokens, layers)
                 beside += 1
@@ -174,14 +176,14 @@ class ExpertFeedForward(FeedForward):
         if weights.activation_experts != weights.base:
             op = quantise(tokens, width, weights.base, weights.activation_experts)
             calls.append(Call("experts_quantise", op, layers))
-        chosen = self.reached or self.experts
+        chosen, topk = (self.reached or self.experts) + self.joined, self.topk + self.joined
         hidden, inter = _padded(shard, width, layout.share_expert_width(self.inter))
         experts = MoE(
-            hottest_load(tokens, self.topk, layout),
+            hottest_load(tokens, topk, layout),
             hidden=hidden,
             inter=inter,
             experts=chosen,
-            topk=self.topk,
+            topk=topk,
             local_experts=-(-chosen // layout.expert_gpus) if layout.experts else None,
             dtype=weights.activation_experts,
             weight_dtype=weights.experts,
