@@ -3,19 +3,26 @@
     python benchmarks/splice.py DATA --families collective --artifact src/infercast/data/fitted/kernels.npz
 
 Fitting everything takes minutes; where only the physics of one family has changed, all other models stay as they are
-to the last bit (reading and writing an artefact loses nothing). The tables must be those of the artefact: its list of
-fitted groups and the hash of its data are kept.
+to the last bit (reading and writing an artefact loses nothing). Models of a sweep stay
+unless ``--sweeps`` names the folder they are of. ``--also`` names a second folder of tables, such as those that name
+their kernels: rows of both are fitted together, or those of the second alone where its version of an engine is another.
+Hashes of all tables, and of all groups of rows, are added up.
 """
 
 import argparse
 import tempfile
+from collections.abc import Container
 from pathlib import Path
 
-from infercast.errors import InputError
+import numpy as np
+import pandas
+
 from infercast.fit.provenance import origin_of, table_hashes
-from infercast.fit.samples import read_samples
+from infercast.fit.repeats import _version_order
+from infercast.fit.samples import Key, Sample, read_samples, sweep_samples
+from infercast.fit.tables import FILES
 from infercast.fit.train import fit_artifact
-from infercast.predict.artifact.artifact import load_artifact, save_artifact
+from infercast.predict.artifact.artifact import POOLED, Entry, load_artifact, save_artifact
 from infercast.predict.artifact.manifest import read_manifest
 
 
@@ -23,25 +30,57 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--families", required=True, help="with commas between them, as for `infercast fit`")
+    parser.add_argument("--also", type=Path, help="more tables of the same families, by kernel")
+    parser.add_argument("--sweeps", type=Path, help="tables of `infercast measure`, to fit their models anew as well")
+    parser.add_argument("--engines", help="with commas between them: only models of these, by their tables")
     parser.add_argument("--artifact", type=Path, required=True)
     asked = parser.parse_args()
     families = asked.families.split(",")
     artifact = load_artifact(asked.artifact, checked=False)  # its physics is about to be what it was fitted to
-    for name, found in table_hashes(asked.data, families).items():
-        if artifact.header["data"].get(name) != found[:16]:
-            raise InputError(f"{asked.artifact} was not fitted on {asked.data / name}; fit all of it anew")
+    hashes, samples = table_hashes(asked.data, families), read_samples(asked.data, families)
+    if asked.also is not None:
+        more = [family for family in families if (asked.also / FILES[family]).exists()]
+        hashes |= {f"{name} ({asked.also.name})": found for name, found in table_hashes(asked.also, more).items()}
+        again = versions_of(asked.also, more)
+        changed = {
+            each for each, version in versions_of(asked.data, more).items() if again.get(each, version) != version
+        }
+        samples = {key: sample for key, sample in samples.items() if (key[0], key[1], key[2]) not in changed}
+        for key, sample in read_samples(asked.also, more).items():
+            samples[key] = Sample.joined([samples[key], sample]) if key in samples else sample
+    if asked.sweeps is not None:
+        samples |= sweep_samples(asked.sweeps, families)
+    if asked.engines is not None:
+        samples = {key: sample for key, sample in samples.items() if key[2] in asked.engines.split(",")}
+    renewed = {(key[0], key[2]) for key in samples}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fitted.npz"
-        fit_artifact(read_samples(asked.data, families), path, {})
+        fit_artifact(samples, path, {}, lambda name: print(name, flush=True))
         fitted = load_artifact(path)
         new = {entry.key: fitted.find(*entry.key) for entry in fitted.entries}
-        models = [new.pop(entry.key, None) or artifact.find(*entry.key) for entry in artifact.entries]
-        if new:
-            raise InputError(f"{asked.artifact} has no models of {', '.join(map(str, new))}; fit all of it anew")
+        kept = {entry.key: artifact.find(*entry.key) for entry in artifact.entries if stays(entry, renewed, new)}
+        models = [model for _, model in sorted((kept | new).items(), key=lambda item: (item[0][1] == POOLED, item[0]))]
         provenance = {name: value for name, value in artifact.header.items() if name not in ("schema", "models")}
-        origin = origin_of(read_manifest(asked.artifact)["tables"])
-        save_artifact(asked.artifact, models, provenance, artifact.fitted_groups(), origin=origin)
-    print(f"{asked.artifact}: {len(fitted.entries)} of {len(models)} models replaced")
+        provenance["data"] |= {name: found[:16] for name, found in hashes.items()}
+        origin = origin_of(read_manifest(asked.artifact)["tables"] | hashes)
+        groups = np.union1d(artifact.fitted_groups(), fitted.fitted_groups())
+        save_artifact(asked.artifact, models, provenance, groups, origin=origin)
+    print(f"{asked.artifact}: {len(new)} of {len(models)} models are new")
+
+
+def versions_of(folder: Path, families: list[str]) -> dict[tuple[str, str, str], str]:
+    """The newest version of each family, GPU and engine."""
+    found = {}
+    for family in families:
+        table = pandas.read_parquet(folder / FILES[family], columns=["gpu", "engine", "engine_version"])
+        for (gpu, engine), rows in table.groupby(["gpu", "engine"]):
+            found[family, gpu, engine] = max(rows.engine_version.unique(), key=_version_order)
+    return found
+
+
+def stays(entry: Entry, renewed: set[tuple[str, str]], new: Container[Key]) -> bool:
+    """Models of other families and engines, such as those of a sweep that was not read again."""
+    return (entry.family, entry.engine) not in renewed and entry.key not in new
 
 
 if __name__ == "__main__":

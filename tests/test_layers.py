@@ -189,7 +189,7 @@ NAMES_AN_ENGINE = {
     "ops/collective.py": "whose kernels an all-reduce runs",
     "predict/adjust/ordering.py": "the default folder of an engine's data",
     "predict/physics/moe.py": "published tables name kernels so",
-    "predict/profile.py": "the default folder of an engine's data",
+    "predict/identity.py": "the default folder of an engine's data",
     "serve/fleet/router.py": "a load balancer goes by the name of the engine it comes with",
 }
 """Files that name an engine in their code, and why they may."""

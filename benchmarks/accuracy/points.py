@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.fit.rows import Rows
-from infercast.fit.samples import LEFT_OUT, group_hashes, key_of
+from infercast.fit.rows import LEFT_OUT, Rows
+from infercast.fit.samples import group_hashes, key_of
 from infercast.fit.tables import FILES, read_table
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE

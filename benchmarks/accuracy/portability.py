@@ -20,9 +20,9 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 
 from ceilings import all_rows, are_cold, quantising
+from infercast.fit.pooling import Source, pool
 from infercast.fit.recipes import pooled_recipe
 from infercast.fit.samples import Sample, key_of, sample_of
-from infercast.fit.train import _pool
 from infercast.hardware import load_gpu
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.adjust.ceiling import features_of, variant_of
@@ -133,7 +133,7 @@ def left_out(family: str, variant: str, samples: dict[str, Sample]) -> dict[str,
         hidden = {gpu for gpu in samples if load_gpu(gpu).architecture == generation}
         others = {gpu: sample for gpu, sample in samples.items() if gpu not in hidden}
         if hidden and others:
-            forest, offset = _pool(family, others, recipe)
+            forest, offset = pool(family, [Source(gpu, variant, sample) for gpu, sample in others.items()], recipe)
             target = Sample.joined([samples[gpu] for gpu in sorted(hidden)])
             answer = offset + recipe.shrink * forest.predict(target.features)
             errors[generation] = float(np.mean(np.abs(np.exp(answer - target.residual) - 1.0)))

@@ -319,6 +319,7 @@ def _decode(ends: Any, last: Any, pages: Any, out: Any, _: int, page_size: int) 
 
 
 paged.alloc_extend_kernel, paged.alloc_decode_kernel = _Kernel(_extend), _Kernel(_decode)
+RadixCache.pretty_print = lambda *_: None  # what SGLang shows when it gives up
 for _module in (schedule_batch, allocation):
     _module.is_pin_memory_available = lambda *_: False
 schedule_batch.SamplingBatchInfo = Namespace(

@@ -15,7 +15,7 @@ from infercast.measure.plan import NAMES, sweep_cases
 
 NEEDS_TORCH = ("kernels", "kernels.attention", "kernels.elementwise", "kernels.experts", "kernels.linear", "launch")
 NEEDS_TORCH += ("kernels.recurrent", "kernels.states")
-NEEDS_TORCH += ("trace", "workspace")
+NEEDS_TORCH += ("kernels.probes", "kernels.tensor_rate", "trace", "workspace")
 VLLM = ("", "._custom_ops", ".vllm_flash_attn", ".model_executor", ".model_executor.layers", ".v1", ".v1.worker")
 VLLM += (".model_executor.layers.fused_moe", ".model_executor.layers.fused_moe.config", ".v1.worker.gpu")
 VLLM += (".v1.worker.gpu.sample", ".v1.worker.gpu.sample.gumbel", ".v1.attention", ".v1.attention.backends")
@@ -82,6 +82,8 @@ def engines_of(builders: ModuleType) -> dict[str, set[str]]:
     """Whose kernels the cases get, by family or operation."""
     found: dict[str, set[str]] = {}
     for case in one_of_each():
+        if case.family == "probe":  # named by whose kernel it is, and tested apart
+            continue
         name = case.shape.get("op", f"{case.family} {case.shape['dtype']}")
         try:
             launch = builders.BUILDERS[case.family](case.shape, workspace())
@@ -106,6 +108,23 @@ def test_with_vllm_its_kernels_are_taken(builders: ModuleType) -> None:
     assert found["kv_write"] == found["topk"] == found["sample"] == found["moe fp8"] == {"vllm"}
     assert found["scan bf16"] == found["state_update bf16"] == found["convolution bf16"] == {"vllm"}
     assert found["gemm bf16"] == found["norm"] == found["rope"] == found["copy"] == {"torch"}
+
+
+@pytest.mark.usefixtures("vllm")
+def test_probes_say_whose_kernel_they_are(builders: ModuleType) -> None:
+    engines.choose_engine("torch")
+    space = MagicMock()
+    space.take.return_value.view.return_value.unbind.return_value = (1, 2)
+    found: dict[tuple[str, str], str] = {}
+    for case in sweep_cases(["probe"]):
+        op, by = case.shape["op"], case.shape["by"]
+        if by in ("vllm", "flash2", "cudnn"):
+            try:
+                found[op, by] = builders.BUILDERS["probe"](case.shape, space).engine
+            except ImportError as problem:
+                found[op, by] = str(problem)
+    assert found["prompts", "flash2"] == found["decode", "flash2"] == found["prompts", "cudnn"] == "torch"
+    assert "only vLLM" in found["kv_write", "vllm"]
 
 
 @pytest.mark.usefixtures("vllm")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from infercast.hardware import load_gpu
+from infercast.hardware.kernels import facts_of
 from infercast.ops import Gemm
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.predict.default import make_predictor
@@ -97,6 +98,7 @@ class Reference:
         """Seconds and terms."""
         *pipes, store = self.pipes(*self.choice)
         per_launch = constants.CLOCK_FREE_LAUNCH + (1 - constants.CLOCK_FREE_LAUNCH) * self.slow
+        per_launch *= facts_of(self.gpu).launch
         launch = self.c.launch * self.where_late(self.c.async_launch) * per_launch
         launch = launch + self.c.cold_start * self.where_late(self.c.async_cold) * self.miss
         quantising = np.zeros_like(store)

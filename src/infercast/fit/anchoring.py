@@ -1,55 +1,119 @@
-"""Anchor points of a user's own GPU, turned into corrections of what was learned on others."""
+"""Anchor points of a user's own GPU, turned into corrections of what was learned on others.
+
+A folder holds tables as `infercast fit` reads them, or what `infercast measure` wrote. The latter are compared with
+estimates as of an engine, with what an engine's own kernels take longer than kernels apart.
+"""
 
 from __future__ import annotations
 
+import tomllib
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from infercast.errors import InputError
-from infercast.fit.rows import Rows
-from infercast.fit.samples import key_of, sample_of
+from infercast.fit.rows import Array, Rows
+from infercast.fit.samples import family_of_rows, key_of, sample_of
+from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.tables import FILES, read_table
 from infercast.hardware import Gpu, load_gpu
+from infercast.ops import Attention, Gemm, Op
 from infercast.predict.adjust.anchors import Correction, learn
 from infercast.predict.artifact.artifact import Artifact
+from infercast.predict.artifact.forest import Forest
+from infercast.predict.families import FAMILIES
+from infercast.predict.identity import SWEEP, kernel_of
 from infercast.predict.learned import Learned
 from infercast.predict.profile import KernelProfile
 
 FEWEST = 4
 """Fewer points of a kind say nothing about it."""
+PLAIN_KERNEL = "fa2"
+"""The attention that PyTorch alone runs."""
+
+
+class _Points(NamedTuple):
+    """Anchors of one operator, and how wrong the estimates of them are without their help."""
+
+    features: Array
+    misses: Array
+    """log(measured / predicted)."""
+    learner: Forest | None
 
 
 def read_corrections(
     folder: Path, gpu: Gpu, artifact: Artifact, profile: KernelProfile
 ) -> dict[tuple[str, str], Correction]:
-    """For each (family, variant) with enough points: what the learned estimate misses on this GPU.
+    """For each (family, kernel) with enough points: what the learned estimate misses on this GPU.
 
-    ``folder`` holds parquet files as `infercast fit` reads them; only rows of this GPU count.
+    Only rows of this GPU count.
     """
-    by_kind: dict[tuple[str, str], list[Rows]] = defaultdict(list)
-    for family, name in FILES.items():
-        if (folder / name).exists():
-            for rows in read_table(folder / name, family):
-                if load_gpu(rows.gpu).name == gpu.name:
-                    kind, _, _, variant = key_of(rows)
-                    by_kind[kind, variant].append(rows)
+    found: dict[tuple[str, str], list[_Points]] = defaultdict(list)
+    for kind, points in _points(folder, gpu, artifact, profile):
+        found[kind].append(points)
     corrections = {}
-    for (kind, variant), parts in by_kind.items():
-        samples = [sample_of(part) for part in parts]
-        features = np.concatenate([sample.features for sample in samples])
+    for (family, kernel), parts in found.items():
+        features = np.concatenate([part.features for part in parts])
         if len(features) >= FEWEST:
-            misses = np.concatenate([_misses(part, variant, gpu, artifact, profile) for part in parts])
-            found = Learned(artifact, profile).choose(parts[0].op, gpu, (variant,))
-            learner = found.forest if found is not None else None
-            corrections[kind, variant] = learn(kind, features, misses, features, learner)
+            misses = np.concatenate([part.misses for part in parts])
+            corrections[family, kernel] = learn(family, features, misses, features, parts[0].learner)
     if not corrections:
         raise InputError(f"{folder} has no kernel family with at least {FEWEST} rows of {gpu.name}")
     return corrections
 
 
-def _misses(part: Rows, variant: str, gpu: Gpu, artifact: Artifact, profile: KernelProfile) -> np.ndarray:
-    """log(measured / predicted) of anchor rows, without their help."""
-    predictor = Learned(artifact, profile.preferring(part.engine), as_tabled=True)
-    return np.asarray(np.log(part.seconds / predictor.estimate(part.op, gpu, (variant,)).seconds))
+def _points(
+    folder: Path, gpu: Gpu, artifact: Artifact, profile: KernelProfile
+) -> Iterator[tuple[tuple[str, str], _Points]]:
+    if any(folder.glob("meta.toml")) or any(folder.glob("*/meta.toml")):
+        for own in sweep_folders(folder):
+            plain = tomllib.loads((own / "meta.toml").read_text(encoding="utf-8")).get("kernels") == "torch"
+            for rows in read_sweep(own):
+                if _is_of(rows, gpu) and not (plain and _is_another(rows.op, gpu, profile)):
+                    yield _of_sweep(rows, gpu, Learned(artifact, profile), profile)
+        return
+    for family, name in FILES.items():
+        if (folder / name).exists():
+            own_rows = (rows for rows in read_table(folder / name, family) if _is_of(rows, gpu))
+            yield from (_of_table(rows, gpu, artifact, profile) for rows in own_rows)
+
+
+def _is_of(rows: Rows, gpu: Gpu) -> bool:
+    return rows.gpu == gpu.name or load_gpu(rows.gpu).name == gpu.name
+
+
+def _is_another(op: Op, gpu: Gpu, profile: KernelProfile) -> bool:
+    """Whether PyTorch runs it by a kernel that is not the engine's."""
+    if isinstance(op, Attention):
+        return kernel_of(op, gpu, profile.engine) != PLAIN_KERNEL
+    return not isinstance(op, Gemm) or op.dtype != "bf16"
+
+
+def _of_table(rows: Rows, gpu: Gpu, artifact: Artifact, profile: KernelProfile) -> tuple[tuple[str, str], _Points]:
+    """A table's rows, under its conditions."""
+    family, _, _, variant = key_of(rows)
+    predictor = Learned(artifact, profile.preferring(rows.engine), as_tabled=True)
+    choice = predictor.choose(rows.op, gpu, (variant,))
+    misses = np.log(rows.seconds / predictor.estimate(rows.op, gpu, (variant,)).seconds)
+    learner = None if choice is None else choice.forest
+    return (family, variant), _Points(sample_of(rows).features, np.asarray(misses), learner)
+
+
+def _of_sweep(rows: Rows, gpu: Gpu, predictor: Learned, profile: KernelProfile) -> tuple[tuple[str, str], _Points]:
+    """Rows of `infercast measure`, as an engine would find them."""
+    family, _, _, variant = key_of(rows)
+    record = FAMILIES[family_of_rows(rows)]
+    choice = predictor.choose(rows.op, gpu)
+    names = [each for each in record.variants(rows.op, gpu, profile) if each]
+    swept = choice is not None and choice.entry.engine == SWEEP
+    between = record.between_kernels
+    longer, added = between.get(variant, between.get("", (1.0, 0.0)))
+    predicted = predictor.estimate(rows.op, gpu).seconds
+    features = record.physics(rows.op, gpu, engine=True, swept=swept).features
+    misses = np.log((rows.seconds * longer + added) / predicted)
+    return (family, names[0] if names else variant), _Points(
+        features, np.asarray(misses), None if choice is None else choice.forest
+    )

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas
 
 from infercast.errors import FileFormatError, UnknownNameError
+from infercast.fit.rows import LEFT_OUT
 from infercast.hardware import load_gpu
 from infercast.ops.dtypes import BYTES
 from infercast.predict.roofline import Roofline
@@ -47,6 +48,8 @@ def read_checked(path: Path, columns: tuple[str, ...], extra_dtypes: Iterable[st
     for name in NAMES:
         if name in table:
             table[name] = _names(path, table[name], needed=name in ("gpu", "engine", *columns))
+    if "dtype" in columns:  # engines that nobody here estimates have formats that nobody else has
+        table = table[~table.engine.isin(LEFT_OUT)].reset_index(drop=True)
     for name in columns:
         if name not in NAMES:
             table[name] = _sizes(path, table[name])

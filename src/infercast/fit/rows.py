@@ -12,6 +12,9 @@ from infercast.ops import Op
 
 Array = npt.NDArray[Any]
 
+LEFT_OUT = ("trtllm",)
+"""Engines whose kernels nobody here estimates, but for families of which nobody else has any."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:

@@ -13,24 +13,23 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import FileFormatError, InputError
-from infercast.fit.rows import Rows
+from infercast.fit.rows import LEFT_OUT, Rows
 from infercast.fit.sparse_modules import MODULE_FAMILIES
 from infercast.fit.sparse_tables import SPARSE_FAMILIES
 from infercast.fit.sweeps import read_sweep, sweep_folders
 from infercast.fit.tables import FILES, read_table
 from infercast.hardware import load_gpu
+from infercast.ops import Attention
 from infercast.predict.choice import base_seconds
-from infercast.predict.families import FAMILIES
-from infercast.predict.identity import LATENT, SWEEP
-from infercast.predict.physics.moe import kernel_family
+from infercast.predict.families import FAMILIES, family_of
+from infercast.predict.families.gemm import product_variant
+from infercast.predict.identity import LATENT, SWEEP, expert_kernel_named
 
 Array = npt.NDArray[Any]
 
 FAMILY_OF_TABLE = {"quantise": "memory_bound", **SPARSE_FAMILIES, **MODULE_FAMILIES}
-LEFT_OUT = ("trtllm",)
-"""Engines whose kernels nobody here estimates ..."""
 ALL_ENGINES = ("scan", "convolution")
-"""... but for families of which nobody else has any: their readers choose."""
+"""Families whose readers choose among all engines: of some of their kernels one alone has any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +81,25 @@ def sweep_samples(folder: Path, families: Sequence[str] | None = None) -> dict[K
     return {key: Sample.joined(group) for key, group in parts.items()}
 
 
+def family_of_rows(rows: Rows) -> str:
+    """The family whose kernels these rows are of: prompts of one token are run by those that decode."""
+    if isinstance(rows.op, Attention) and rows.engine != SWEEP:
+        return family_of(rows.op).name
+    return FAMILY_OF_TABLE.get(rows.family, rows.family)
+
+
 def key_of(rows: Rows) -> Key:
     """The model that these rows belong to."""
+    family = family_of_rows(rows)
     dtype = rows.dtype.split("/")[0]
-    variants = {"gemm": dtype, "moe": f"{dtype}/{kernel_family(rows.kernel)}"}
+    variants = {"gemm": product_variant(dtype, rows.kernel), "moe": f"{dtype}/{expert_kernel_named(rows.kernel)}"}
     variants |= dict.fromkeys(("collective", "memory_bound"), rows.kernel)
     variant = variants.get(rows.family, "")
-    if getattr(rows.op, "latent_kv", False):
-        variant = LATENT
-    if FAMILIES[FAMILY_OF_TABLE.get(rows.family, rows.family)].archive:
+    if isinstance(rows.op, Attention):
+        variant = LATENT if rows.op.latent_kv else rows.op.kernel
+    if FAMILIES[family].archive:
         variant = rows.kernel
-    return FAMILY_OF_TABLE.get(rows.family, rows.family), rows.gpu, rows.engine, variant
+    return family, rows.gpu, rows.engine, variant
 
 
 def is_left_out(rows: Rows) -> bool:
@@ -102,7 +109,7 @@ def is_left_out(rows: Rows) -> bool:
 
 def sample_of(rows: Rows) -> Sample:
     """Physics and features of measured rows."""
-    family = FAMILIES[FAMILY_OF_TABLE.get(rows.family, rows.family)]
+    family = FAMILIES[family_of_rows(rows)]
     physics = family.physics(rows.op, load_gpu(rows.gpu), swept=rows.engine == SWEEP)
     base = base_seconds(family.name, rows.engine, physics)
     return Sample(physics.features, np.log(rows.own / base), group_hashes(rows), rows.own / rows.seconds)

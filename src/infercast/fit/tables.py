@@ -8,6 +8,7 @@ be split between fitting and testing: one (n, k) pair, one head layout, one expe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ import numpy.typing as npt
 import pandas
 
 from infercast.fit.checks import in_microseconds, read_checked
+from infercast.fit.expert_runs import takes_whole_tokens
 from infercast.fit.recurrent_tables import RECURRENT_FILES, read_recurrent
 from infercast.fit.repeats import merge_repeats
 from infercast.fit.rows import Rows
 from infercast.fit.sparse_modules import MODULE_FILES, read_module
 from infercast.fit.sparse_tables import SPARSE_FILES, read_sparse
+from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE, Op
 from infercast.ops.elementwise import quantise
+from infercast.predict.identity import expert_kernel_named, kernel_named, kernel_of
+from infercast.predict.physics.expert_routing import WHOLE
 
 Array = npt.NDArray[Any]
 Part = dict[str, Array]
@@ -85,13 +90,13 @@ def _parts(table: pandas.DataFrame, *columns: str) -> Iterator[Part]:
         yield {name: values[start:stop] for name, values in arrays.items()}
 
 
-def _rows(part: Part, family: str, dtype: str, op: Op, group: Array) -> Rows:
+def _rows(part: Part, family: str, dtype: str, op: Op, group: Array, kernel: str | None = None) -> Rows:
     return Rows(
         family=family,
         gpu=part["gpu"][0],
         engine=part["engine"][0],
         dtype=dtype,
-        kernel=part["kernel"][0],
+        kernel=part["kernel"][0] if kernel is None else kernel,
         group=group,
         op=op,
         seconds=part["latency_us"] * 1e-6,
@@ -100,19 +105,24 @@ def _rows(part: Part, family: str, dtype: str, op: Op, group: Array) -> Rows:
 
 
 def _gemm(table: pandas.DataFrame) -> Iterator[Rows]:
-    for part in _parts(table, "dtype"):
+    for part in _parts(table, "dtype", "kernel"):
         m, n, k = (part[name] for name in "mnk")
         dtype = part["dtype"][0]
-        yield _rows(part, "gemm", dtype, Gemm(m, n, k, dtype), n * 1_000_000 + k)
+        op = Gemm(m, n, k, dtype, quantiser=part["engine"][0])
+        named = kernel_named("gemm", part["kernel"][0])
+        kernel = named or kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0])
+        yield _rows(part, "gemm", dtype, op, n * 1_000_000 + k, kernel)
 
 
 def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
     layout = ("heads", "kv_heads", "head_dim", "window", "dtype", "kv_dtype")
+    prefill = family == "attention_prefill"
 
     def read(table: pandas.DataFrame) -> Iterator[Rows]:
-        for part in _parts(table, *layout):
+        # A prompt of one token is run by the kernel that decodes, so that it is an operator of its own.
+        table["decodes"] = table.q_len == 1 if prefill else True
+        for part in _parts(table, *layout, "kernel", "decodes"):
             heads, kv_heads, head_dim, window, dtype, kv_dtype = values = [part[name][0] for name in layout]
-            prefill = family == "attention_prefill"
             queries = part["q_len"] if prefill else np.ones(len(part["batch"]), dtype=np.int64)
             keys = queries if prefill else part["kv_len"] + 1
             op = Attention(
@@ -126,16 +136,20 @@ def _attention(family: str) -> Callable[[pandas.DataFrame], Iterator[Rows]]:
                 window=int(window),
                 dtype=dtype,
                 kv_dtype=kv_dtype,
+                kernel=kernel_named("attention", part["kernel"][0]),
             )
             group = np.full(len(queries), "|".join(map(str, values)))
-            yield _rows(part, family, f"{dtype}/{kv_dtype}", op, group)
+            version = str(part["engine_version"][0]) if "engine_version" in part else ""
+            kernel = kernel_of(op, load_gpu(part["gpu"][0]), part["engine"][0], version)
+            yield _rows(part, family, f"{dtype}/{kv_dtype}", replace(op, kernel=kernel), group, kernel)
 
     return read
 
 
 def _moe(table: pandas.DataFrame) -> Iterator[Rows]:
     layout = ("hidden", "inter", "experts", "topk", "tp", "ep")
-    for part in _parts(table, "kernel", "dtype", "routing", *layout):
+    table["whole"] = takes_whole_tokens(table)
+    for part in _parts(table, "kernel", "dtype", "routing", *layout, "whole"):
         hidden, inter, experts, topk, tp, ep = (int(part[name][0]) for name in layout)
         dtype, routing = part["dtype"][0], part["routing"][0]
         compute, weight = MOE_FORMATS.get(dtype, (dtype, dtype))
@@ -148,15 +162,21 @@ def _moe(table: pandas.DataFrame) -> Iterator[Rows]:
             local_experts=experts // ep,
             dtype=compute,
             weight_dtype=weight,
-            routing=routing,
+            routing=f"{routing}{WHOLE}" if part["whole"][0] else routing,
             gated=not _runs_without_gate(part),
+            kernel=expert_kernel_named(part["kernel"][0]),
         )
         group = np.full(len(part["tokens"]), f"{hidden}|{inter}|{experts}|{topk}")
         yield _rows(part, "moe", f"{dtype}/{routing}", op, group)
 
 
 def _runs_without_gate(part: Part) -> bool:
-    """Nemotron's experts have no gate. vLLM 0.24 measured them so; its 0.14 rows (A100) and SGLang's are gated."""
+    """Nemotron's experts have no gate. vLLM 0.24 measured them so; its 0.14 rows (A100) and SGLang's are gated.
+
+    TensorRT-LLM's say so in the kernel's name.
+    """
+    if part["engine"][0] == "trtllm":
+        return "nongated" in part["kernel"][0]
     layout = tuple(int(part[name][0]) for name in ("hidden", "inter", "experts", "topk"))
     return part["engine"][0] == "vllm" and part["gpu"][0] != "a100-sxm" and layout in UNGATED
 

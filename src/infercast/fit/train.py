@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.fit.boost import Settings, boost
-from infercast.fit.recipes import Recipe, measured_settings, pooled_recipe
+from infercast.fit.pooling import fit_pooled, pools_of, thin_sample
+from infercast.fit.recipes import measured_settings
 from infercast.fit.samples import Key, Sample, sweep_samples
-from infercast.fit.spread import pooled_interval
 from infercast.predict.artifact.artifact import POOLED, Entry, path_beside, save_artifact
 from infercast.predict.artifact.features import KERNELS
 from infercast.predict.artifact.forest import Forest
@@ -58,8 +56,8 @@ def fit_artifact(
         (" ".join(part for part in key if part), partial(fit_measured, key, sample))
         for key, sample in sorted(samples.items(), key=lambda item: item[0])
     ]
-    for (family, engine, variant), by_gpu in sorted(_pools(samples).items(), key=lambda item: item[0]):
-        fit = partial(_fit_pooled, (family, POOLED, engine, variant), by_gpu)
+    for (family, engine, variant), sources in sorted(pools_of(samples).items(), key=lambda item: item[0]):
+        fit = partial(fit_pooled, (family, POOLED, engine, variant), sources)
         jobs.append((f"{family} {engine} {variant} pooled", fit))
 
     def run(job: tuple[str, Callable[[], tuple[Entry, Forest]]]) -> tuple[Entry, Forest]:
@@ -109,38 +107,8 @@ def fit_measured(key: Key, sample: Sample) -> tuple[Entry, Forest]:
     return _entry(key, sample.residual.size, misses, offset=0.0, shrink=1.0), forest
 
 
-def _fit_pooled(key: Key, by_gpu: dict[str, Sample]) -> tuple[Entry, Forest]:
-    """A model of several GPUs; its interval comes from leaving out one after the other."""
-    recipe = pooled_recipe(key[0], key[3])
-    misses = []
-    for name, target in by_gpu.items():
-        others = {other: sample for other, sample in by_gpu.items() if other != name}
-        forest, offset = _pool(key[0], others, recipe)
-        answer = offset + recipe.shrink * forest.predict(target.features)
-        misses.append(thin(target.residual - answer, 4000))
-    forest, offset = _pool(key[0], by_gpu, recipe)
-    rows = sum(sample.residual.size for sample in by_gpu.values())
-    entry = _entry(key, rows, np.concatenate(misses), offset=offset, shrink=recipe.shrink)
-    low, high = pooled_interval(key[0], misses)
-    return entry._replace(low=round(low, 5), high=round(high, 5)), forest
-
-
-def _pool(family: str, by_gpu: dict[str, Sample], recipe: Recipe) -> tuple[Forest, float]:
-    """One forest for several GPUs, each with the same weight; the common offset is not shrunk."""
-    share = recipe.settings.most_rows // (2 * len(by_gpu))
-    thinned = [_thin_sample(sample, share) for sample in by_gpu.values()]
-    weight = np.concatenate([sample.weight / sample.residual.size for sample in thinned])
-    middle = float(np.mean([np.median(sample.residual) for sample in thinned]))
-    features = np.concatenate([sample.features for sample in thinned])
-    features[:, recipe.columns(family)] = 0.0
-    residual = np.concatenate([sample.residual for sample in thinned])
-    # Where only the common offset is believed, nobody asks the trees.
-    settings = recipe.settings if recipe.shrink else replace(recipe.settings, trees=1)
-    return boost(features, residual - middle, settings, weight), middle
-
-
 def _boost(sample: Sample, settings: Settings) -> Forest:
-    thinned = _thin_sample(sample, settings.most_rows)
+    thinned = thin_sample(sample, settings.most_rows)
     weight = None if (thinned.weight == 1.0).all() else thinned.weight
     return boost(thinned.features, thinned.residual, settings, weight)
 
@@ -157,23 +125,3 @@ def _entry(key: Key, rows: int, misses: Array, *, offset: float, shrink: float) 
         high=round(float(max(high, 0.0)), 5),
         held_out_error=round(float(np.mean(np.abs(np.exp(-misses) - 1.0))), 5),
     )
-
-
-def _pools(samples: dict[Key, Sample]) -> dict[tuple[str, str, str], dict[str, Sample]]:
-    """Models of the same kernels on two GPUs or more."""
-    pools: dict[tuple[str, str, str], dict[str, Sample]] = defaultdict(dict)
-    for (family, gpu, engine, variant), sample in samples.items():
-        pools[family, engine, variant][gpu] = sample
-    return {key: by_gpu for key, by_gpu in pools.items() if len(by_gpu) > 1}
-
-
-def thin(values: Array, most: int) -> Array:
-    """At most so many rows, the same ones every time."""
-    if len(values) <= most:
-        return values
-    return values[np.random.default_rng(0).permutation(len(values))[:most]]
-
-
-def _thin_sample(sample: Sample, most: int) -> Sample:
-    chosen = thin(np.arange(sample.residual.size), most)
-    return sample.part(np.sort(chosen))

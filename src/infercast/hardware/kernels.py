@@ -31,6 +31,12 @@ class KernelFacts(NamedTuple):
     """What switches that reduce make of the links, against those that it was fitted on; 0: none reduces."""
     flag_delay: float
     """How many times longer a flag takes to a peer and back than between the GPUs that it was fitted on."""
+    threads_per_sm: int = 2048
+    """Threads that an SM holds at once."""
+    launch: float = 1.0
+    """How long a launch in a graph takes, against one on the chips that physics was fitted on."""
+    mma_sync: float = 1.0
+    """Share of the tensor cores' peak that the multiply instruction of Ampere reaches, which newer chips still have."""
 
 
 @cache

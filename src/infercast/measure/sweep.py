@@ -10,8 +10,12 @@ from pathlib import Path
 from infercast.measure.case import Case
 from infercast.measure.device import Monitor, describe, gpu_name, require_gpu
 from infercast.measure.engines import choose_engine
+from infercast.measure.floors import measure_floors
+from infercast.measure.isolated import FAMILIES as ISOLATED
+from infercast.measure.isolated import measure_isolated
 from infercast.measure.meta import Meta, check_engine
 from infercast.measure.plan import sweep_cases
+from infercast.measure.plan.anchors import anchor_cases
 from infercast.measure.power import measure_power
 from infercast.measure.prepare import prepare
 from infercast.measure.rows import Bench, Tally, Watch, is_heavy, measure_batch
@@ -47,9 +51,14 @@ def run_sweep(
     families: Sequence[str] | None = None,
     engine: str | None = None,
     progress: Progress | None = None,
+    anchors: int = 0,
 ) -> Sweep:
-    """Measure until all is done or the time is up; takes up where an earlier sweep into ``out`` ended."""
-    cases = sweep_cases(families)
+    """Measure until all is done or the time is up; takes up where an earlier sweep into ``out`` ended.
+
+    ``anchors``: no sweep, but so many of the shapes of each kernel that tell most of it.
+    """
+    cases = [case for case in anchor_cases(anchors) if not families or case.family in families]
+    cases = cases if anchors else sweep_cases(families)
     require_gpu()
     require_pandas()
     chosen = choose_engine(engine)
@@ -62,12 +71,18 @@ def run_sweep(
     deadline = begin + 60 * minutes
     monitor = Monitor()
     try:
-        prepare(waiting, chosen, deadline)
-        bench = open_bench()
+        if not anchors:
+            prepare(waiting, chosen, deadline)
         meta = Meta(store.folder, {"gpu": result.gpu, **describe(), "kernels": chosen}, monitor.since(0.0))
+        shared = [case for case in waiting if case.family not in ISOLATED]
+        apart = [case for case in waiting if case.family in ISOLATED]
         try:
-            _measure(waiting, store, bench, monitor, result, deadline, progress)
-            measure_power(cases, store, bench, monitor, deadline)
+            result.left = len(waiting)
+            if apart:
+                result.rows += measure_isolated(apart, store, result.tally, chosen, deadline)
+                result.left = len(waiting) - result.tally.tried
+            if shared:
+                _measure_here(shared, () if anchors else cases, store, monitor, result, deadline, progress)
         finally:
             result.seconds = time.monotonic() - begin
             meta.finish(result.seconds, len(done) + result.rows, result.tally.skipped, monitor.since(begin))
@@ -84,6 +99,23 @@ def open_bench() -> Bench:
     return GpuBench()
 
 
+def _measure_here(
+    waiting: Sequence[Case],
+    cases: Sequence[Case],
+    store: Store,
+    monitor: Monitor,
+    result: Sweep,
+    deadline: float,
+    progress: Progress | None,
+) -> None:
+    """What breaks no process: kernels, launches that do nothing where probes are asked for, power."""
+    bench = open_bench()
+    if any(case.family == "probe" for case in waiting):
+        measure_floors(store)
+    _measure(waiting, store, bench, monitor, result, deadline, progress)
+    measure_power([case for case in cases if case.family not in (*ISOLATED, "probe")], store, bench, monitor, deadline)
+
+
 def _measure(
     cases: Sequence[Case],
     store: Store,
@@ -95,17 +127,17 @@ def _measure(
 ) -> None:
     """Batch by batch into the store."""
     begin = time.monotonic()
-    result.left = len(cases)
+    before = result.tally.tried
     for batch in batches(cases):
         now = time.monotonic()
         if now > deadline:
             return
         if progress is not None:
-            progress(result.tally.tried, len(cases), now - begin)
+            progress(result.tally.tried - before, len(cases), now - begin)
         rows = measure_batch(batch, bench, monitor, result.tally, deadline)
         store.append([{"gpu": result.gpu, **row} for row in rows])
         result.rows += len(rows)
-        result.left = len(cases) - result.tally.tried
+        result.left = before + len(cases) - result.tally.tried
 
 
 def batches(cases: Sequence[Case]) -> Iterator[list[Case]]:

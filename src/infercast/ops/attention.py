@@ -39,6 +39,8 @@ class Attention:
     dtype: str = "bf16"
     kv_dtype: str = "bf16"
     family: str = "attention"
+    kernel: str = ""
+    """Which kernel (data/kernels.toml), where it is not the engine's own choice."""
 
     @property
     def compute_dtype(self) -> str:

@@ -24,6 +24,8 @@ class Gemm:
     out_dtype: str = "bf16"
     batch: int = 1
     family: str = "gemm"
+    quantiser: str = ""
+    """Whose kernel quantises ``x`` where a table times it with the product; for kernel models only."""
 
     @property
     def compute_dtype(self) -> str:

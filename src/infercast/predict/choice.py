@@ -11,7 +11,7 @@ from infercast.hardware.ordering import ratio_bounds
 from infercast.predict.artifact.artifact import Entry
 from infercast.predict.artifact.forest import Forest
 from infercast.predict.families import FAMILIES
-from infercast.predict.identity import SWEEP
+from infercast.predict.identity import ANY, SWEEP
 from infercast.predict.physics.either import Arrays, Kit, Number, Plain
 from infercast.predict.physics.terms import Physics
 
@@ -61,6 +61,11 @@ class Choice(NamedTuple):
     """Whether it multiplies as fast as the GPU that is asked for: the two differ in memory and links alone."""
     bounds: tuple[float, float] = (0.0, inf)
     """Between what the ratio of the two chips' times can lie: physics may choose other tiles and overshoot."""
+
+    @property
+    def is_new_kernel(self) -> bool:
+        """Whether nobody measured this kernel on any chip, so that others stand for it."""
+        return self.entry.variant.rpartition("/")[2] == ANY
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from infercast.ops import Op
 from infercast.predict.artifact.artifact import POOLED, Artifact
 from infercast.predict.choice import Choice, borrowed
 from infercast.predict.families import family_of
-from infercast.predict.identity import SWEEP
+from infercast.predict.identity import SWEEP, any_kernel, is_same_kernel, is_written_by_engine
 from infercast.predict.profile import KernelProfile
 
 
@@ -41,7 +41,9 @@ class Chooser:
         self, family: str, gpu: Gpu, variants: tuple[str, ...], engines: tuple[str, ...]
     ) -> Iterator[Choice]:
         """Models that could serve, best first."""
-        if not any(entry.family == family and entry.variant in variants for entry in self._artifact.entries_of(family)):
+        others = tuple(dict.fromkeys(filter(None, (any_kernel(family, each) for each in variants if each))))
+        known = {entry.variant for entry in self._artifact.entries_of(family) if entry.family == family}
+        if known.isdisjoint((*variants, *others)):
             return  # no GPU has one: none needs to be looked at
         # One protocol of measuring at a time: a sweep of a sibling comes before the GPU's own rows in published tables,
         # so that chips of one die are compared by one kind of measurement and differ by what physics says.
@@ -49,12 +51,23 @@ class Chooser:
         for protocol in (swept, tuple(engine for engine in engines if engine != SWEEP)):
             for tier, names in self.known(gpu, family):
                 for engine, variant, name in product(protocol, variants, names):
+                    if tier == "unseen" and not self._is_borrowed(family, engine, variants[0], variant):
+                        continue
                     if tier == "sibling" and self._profile.stands_alone(gpu.kernels, family, variant):
                         continue
                     found = self._artifact.find(family, name, engine, variant)
                     if found is None:
                         continue
                     yield borrowed(gpu, load_gpu(name), *found) if tier == "sibling" else Choice(tier, *found)
+        for engine, variant in product((each for each in engines if each != SWEEP), others):
+            # What was learned of other kernels is half believed, within a wider interval.
+            if found := self._artifact.find(family, POOLED, engine, variant):
+                yield Choice("unseen", *found)
+
+    def _is_borrowed(self, family: str, engine: str, asked: str, variant: str) -> bool:
+        """Whether a model is of the kernel that is asked for; each engine writes its own for Triton."""
+        own = engine in (self._profile.engine, SWEEP) or not self._profile.engine
+        return is_same_kernel(family, asked, variant) and (own or not is_written_by_engine(family, variant))
 
     def known(self, gpu: Gpu, family: str = "") -> Iterator[tuple[str, list[str]]]:
         """(tier, GPUs to borrow from), best tier first and nearest GPU first.

@@ -8,8 +8,9 @@ from pathlib import Path
 from infercast.bundled import DATA
 from infercast.errors import UnknownNameError
 from infercast.predict.artifact.artifact import Artifact, load_artifact
+from infercast.predict.identity import DEFAULT_ENGINE
 from infercast.predict.learned import Learned
-from infercast.predict.profile import DEFAULT_ENGINE, kernel_profile
+from infercast.predict.profile import kernel_profile
 from infercast.predict.roofline import Predictor, Roofline
 
 PREDICTORS = ("learned", "roofline")

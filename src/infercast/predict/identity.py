@@ -1,6 +1,90 @@
-"""Names that tables, models and engine profiles share."""
+"""Names that tables, models and engine profiles share, and which kernel an engine runs on an architecture."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from infercast.bundled import read_data
+from infercast.hardware import Gpu
+from infercast.ops import Attention, Gemm, Op
 
 SWEEP = "sweep"
 """Tables of `infercast measure`: whatever the engine runs, it runs in them."""
+DEFAULT_ENGINE = "vllm"
+"""Whose kernels are meant where no engine is named."""
 LATENT = "latent"
 """The kernel of attention over a stored latent."""
+
+
+ANY = "any"
+"""In place of a kernel's name: a model of all kernels of a family, for one that nobody measured anywhere."""
+BY_KERNEL = ("attention_prefill", "attention_decode", "moe", "gemm")
+"""Families whose efficiency is borrowed from the same kernel on another chip, else from all kernels with less trust."""
+
+
+def any_kernel(family: str, variant: str) -> str:
+    """The variant that stands for a kernel that nobody measured: all kernels of its format; empty where nothing may."""
+    if family not in BY_KERNEL or variant == LATENT:
+        return ""
+    stored, named, _ = variant.partition("/")
+    if family in ("moe", "gemm"):
+        return f"{stored}/{ANY}" if named else ""
+    return ANY
+
+
+def is_same_kernel(family: str, variant: str, other: str) -> bool:
+    """Whether two variants are of one kernel, or the second one's is not told."""
+    if family not in BY_KERNEL or not other:
+        return True
+    first, second = (each.partition("/")[2] if family in ("moe", "gemm") else each for each in (variant, other))
+    return first == second
+
+
+def is_written_by_engine(family: str, variant: str) -> bool:
+    """Whether each engine has a kernel of its own under this name."""
+    return family in BY_KERNEL and variant.rpartition("/")[2] == "triton"
+
+
+def kernel_of(op: Op, gpu: Gpu, engine: str, version: str = "") -> str:
+    """The kernel that an engine runs an operator with on a GPU; empty where nothing is known of it.
+
+    An operator that names its kernel keeps it. ``version``: an older one of a table, where it picked another.
+    """
+    if isinstance(op, Attention):
+        return op.kernel or picked(engine, "attention", gpu.kernels, op.kv_dtype, op.head_dim, version)
+    if isinstance(op, Gemm):
+        return picked(engine, "gemm", gpu.kernels, op.dtype)
+    return getattr(op, "kernel", "")
+
+
+@lru_cache
+def picked(engine: str, operator: str, architecture: str, stored: str, head_dim: int = 0, version: str = "") -> str:
+    """The kernel by the first row of kernels.toml that fits."""
+    asked = {"engine": (engine,), "operator": (operator,)}
+    among = {"architectures": architecture, "formats": stored, "head_dims": head_dim}
+    for row in _facts()["picks"]:
+        if version not in row.get("versions", (version,)):
+            continue
+        if all(row[name] in values for name, values in asked.items()) and all(
+            value in row.get(name, (value,)) for name, value in among.items()
+        ):
+            return str(row["kernel"])
+    return ""
+
+
+@lru_cache
+def kernel_named(operator: str, name: str) -> str:
+    """The kernel that a table means by a name; empty where it has none that is known."""
+    names = _facts()["names"].get(operator, {}).items()
+    return next((str(kernel) for part, kernel in names if part in name), "")
+
+
+def expert_kernel_named(name: str) -> str:
+    """Whose kernel for routed experts a table means by a name, or ``other``."""
+    return kernel_named("moe", name) or "other"
+
+
+@lru_cache
+def _facts() -> dict[str, Any]:
+    return read_data("kernels.toml")

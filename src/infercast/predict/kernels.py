@@ -43,9 +43,11 @@ class Kernels:
         *,
         engine: bool,
         correction: Correction | None = None,
+        first: str = "",
     ) -> None:
         """``op`` is one of them, ``choice`` the model that knows them, if there is one, and ``correction`` what anchor
-        points taught of them. ``engine``: as in an engine, not as in a table.
+        points taught of them. ``engine``: as in an engine, not as in a table. ``first``: the variant that was asked
+        for, whose kernel physics is of where no model of a kernel was found.
         """
         self._family, self._gpu, self._engine, self._correction = family, gpu, engine, correction
         self._source, (low, high) = "physics", family.interval
@@ -53,15 +55,21 @@ class Kernels:
         self._known: Gpu | None = None
         self._forest: Forest | None = None
         if choice is not None:
-            self._source, (low, high) = choice.tier if correction is None else "few-shot", choice.interval
+            self._source, (low, high) = choice.tier, choice.interval
             self._known, self._trust, (self._least, self._most) = choice.known, choice.trust, choice.bounds
             self._forest, self._offset, self._shrink = choice.forest, choice.entry.offset, choice.entry.shrink
             if engine:
                 self._longer, self._added = choice.in_engine
             if choice.entry.engine == SWEEP and family.swept_core is not None:
                 self._make = family.swept_core
-            if family.named is not None:
-                self._make = _naming(family.named, choice.entry.variant, self._make)
+            if not choice.is_new_kernel:
+                first = choice.entry.variant
+            if family.timed_by is not None:
+                self._make = _naming(family.timed_by, choice.entry.engine, self._make)
+        if correction is not None:
+            self._source = "few-shot"
+        if family.named is not None and first:
+            self._make = _naming(family.named, first, self._make)
         self._base = None if choice is None or choice.entry.engine != SWEEP else family.scheduled
         self._low, self._high = exp(low), exp(high)
         self._at_least, self._servers = Floor(op, gpu, cold=engine), family.servers(op, gpu)
@@ -104,7 +112,8 @@ class Kernels:
     def _learned(self, op: Op, size: Any, physics: Physics) -> Number:
         """Before what the hardware allows."""
         if self._forest is None:
-            return physics.seconds
+            factor = 1.0 if self._correction is None else np.exp(self._correction(physics.features))
+            return physics.seconds * factor
         known = physics if self._known is None else self._physics(op, self._known, size)
         x, features = kit_of(known.seconds), known.features
         said = self._forest.predict_one(features) if x is Plain else self._forest.predict(features)
@@ -144,9 +153,9 @@ class Kernels:
         return core.physics(size, engine=self._engine)
 
 
-def _naming(named: Callable[[Any, str], Any], variant: str, make: Callable[[Any, Gpu], Core]) -> Callable[..., Core]:
-    """Physics of the kernel that a model was learned of."""
-    return lambda op, gpu: make(named(op, variant), gpu)
+def _naming(named: Callable[[Any, str], Any], by: str, make: Callable[[Any, Gpu], Core]) -> Callable[..., Core]:
+    """Physics of the kernel that a model was learned of, or as it was timed there."""
+    return lambda op, gpu: make(named(op, by), gpu)
 
 
 def _bound(terms: dict[str, Number]) -> Any:

@@ -58,6 +58,7 @@ class Learned:
         self._artifact = artifact
         self._as_tabled = as_tabled
         self._corrections = corrections or {}
+        self._profile = profile
         self._fallback = Typical()
         self._chooser = Chooser(artifact, profile, tier=tier, as_tabled=as_tabled)
         self.choose = self._chooser.choose
@@ -76,9 +77,15 @@ class Learned:
             if found and tier == "measured":
                 return "physics times an efficiency learned from measured kernels of this GPU"
             if found and tier == "sibling":
-                return f"physics times an efficiency borrowed from its sibling {found[0]}; this GPU was not measured"
-        others = ", ".join(sorted(measured - {POOLED}))
-        return f"physics times an efficiency learned from {others}; this GPU was not measured"
+                return self._unmeasured(f"borrowed from its sibling {found[0]}", gpu)
+        return self._unmeasured(f"learned from {', '.join(sorted(measured - {POOLED}))}", gpu)
+
+    def _unmeasured(self, origin: str, gpu: Gpu) -> str:
+        """With how well its kernels are known from other chips."""
+        from infercast.predict.knowledge import in_short, known_kernels  # noqa: PLC0415 - it asks a predictor itself
+
+        known = in_short(known_kernels(gpu, self._artifact, self._profile))
+        return f"physics times an efficiency {origin}; this GPU was not measured ({known})"
 
     def estimate(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of times. ``variants`` names the kernel, if known."""
@@ -145,7 +152,13 @@ class Learned:
             self._kinds[key] = kernels  # it holds the GPU, so that no other one takes its id
         return kernels
 
+    def _correction(self, family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Correction | None:
+        """What anchor points taught of this kernel, whichever model stands for it."""
+        named = variants or family.variants(op, gpu, self._profile)
+        return next((found for each in named if (found := self._corrections.get((family.name, each)))), None)
+
     def _made(self, make: type[Kernels], family: Family, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Kernels:
         choice = self.choose(op, gpu, variants)
-        correction = None if choice is None else self._corrections.get((family.name, choice.entry.variant))
-        return make(family, op, gpu, choice, engine=not self._as_tabled, correction=correction)
+        correction = self._correction(family, op, gpu, variants) if self._corrections else None
+        first = (variants or family.variants(op, gpu, self._profile) or ("",))[0]
+        return make(family, op, gpu, choice, engine=not self._as_tabled, correction=correction, first=first)

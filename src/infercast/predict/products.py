@@ -28,6 +28,8 @@ class Products(Kernels):
 
     def __init__(self, family: Family, op: Any, gpu: Gpu, choice: Choice | None, **conditions: Any) -> None:
         super().__init__(family, op, gpu, choice, **conditions)
+        if choice is not None and family.timed_by is not None:
+            op = family.timed_by(op, choice.entry.engine)
         self._machine = Machine(op, gpu)
         self._products, logarithmic = PRODUCTS
         self._known_machine = None if self._known is None else Machine(op, self._known)

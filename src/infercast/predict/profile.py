@@ -10,6 +10,7 @@ from infercast.bundled import read_data
 from infercast.hardware import Gpu
 from infercast.ops import Op
 from infercast.predict.families import family_of
+from infercast.predict.identity import DEFAULT_ENGINE
 
 
 class KernelProfile(NamedTuple):
@@ -32,6 +33,8 @@ class KernelProfile(NamedTuple):
     """What tables call its own all-reduce."""
     everywhere: tuple[str, ...] = ()
     """Families whose kernels are the same on every architecture."""
+    engine: str = ""
+    """Whose choice it is."""
     exceptions: Mapping[str, tuple[str, ...]] = {}
     """For an architecture, kernels (family or family/variant) that all measured GPUs stand for better than those."""
 
@@ -50,14 +53,10 @@ class KernelProfile(NamedTuple):
         tables = {
             family: (engine, *(each for each in names if each != engine)) for family, names in self.tables.items()
         }
-        return self._replace(tables=tables)
-
-
-DEFAULT_ENGINE = "vllm"
-"""Whose kernels are meant where no engine is named."""
+        return self._replace(tables=tables, engine=engine)
 
 
 @lru_cache
 def kernel_profile(name: str = DEFAULT_ENGINE) -> KernelProfile:
     """A bundled engine profile."""
-    return KernelProfile(**read_data(f"engines/{name}/kernels.toml"))
+    return KernelProfile(engine=name, **read_data(f"engines/{name}/kernels.toml"))

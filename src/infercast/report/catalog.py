@@ -14,6 +14,8 @@ from infercast.units import GIB, GIGA, TERA, format_bytes, format_rate
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from infercast.forecast.kernel_basis import Known
+
 
 def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
     """One line per GPU."""
@@ -64,7 +66,24 @@ def render_gpu(gpu: Gpu) -> list[RenderableType]:
         ("also known as", ", ".join(gpu.aliases)),
         *(("source", source) for source in gpu.sources),
     ]
-    return [section(f"{gpu.title} ({gpu.name})", facts(rows)), _render_prices(gpu.name)]
+    return [section(f"{gpu.title} ({gpu.name})", facts(rows)), _render_kernels(gpu), _render_prices(gpu.name)]
+
+
+def _render_kernels(gpu: Gpu) -> RenderableType:
+    """What estimates of its kernels rest on."""
+    columns = ("kernels", "of", "known as", "measured on", "error, %")
+    rows = [
+        (each.kind, each.kernel or "-", each.words, ", ".join(each.chips) or "-", f"{100 * each.error:.0f}")
+        for each in _kernels(gpu)
+    ]
+    title = "Kernels: what estimates rest on, and the mean error to be expected of them"
+    return section(title, grid(columns, rows, text_columns=4, notes_at=(3,)))
+
+
+def _kernels(gpu: Gpu) -> list[Known]:
+    from infercast.forecast.kernel_basis import kernel_basis  # noqa: PLC0415 - lists of machines do without
+
+    return kernel_basis(gpu)
 
 
 def _render_prices(gpu: str) -> RenderableType:
@@ -89,14 +108,15 @@ def gpu_dict(gpu: Gpu) -> dict[str, Any]:
 
 
 def priced_gpu_dict(gpu: Gpu) -> dict[str, Any]:
-    """The same, and what providers ask for it in dollars an hour."""
+    """The same, what estimates of its kernels rest on, and what providers ask for it in dollars an hour."""
     from infercast.forecast.price_list import PRICES, offers_of  # noqa: PLC0415 - lists of machines do without
 
     prices = [
         {"provider": provider, "date": date, **{kind: entry.get(kind) for kind in PRICES}}
         for provider, date, entry in offers_of(gpu.name)
     ]
-    return {**gpu_dict(gpu), "usd_per_hour": prices}
+    kernels = [{**each._asdict(), "chips": list(each.chips)} for each in _kernels(gpu)]
+    return {**gpu_dict(gpu), "kernel_estimates": kernels, "usd_per_hour": prices}
 
 
 def _formats(gpu: Gpu) -> tuple[str, str, str]:

@@ -53,6 +53,7 @@ def fit(
       infercast fit ./tables --out kernels.npz --gpus a100-sxm,l40s,h200-sxm
     """
     options.need_packages("fitting and scoring")
+    from infercast.fit.left_out import count_left_out  # noqa: PLC0415 - only this command needs it
     from infercast.fit.provenance import origin_of, sweep_hashes, table_hashes  # noqa: PLC0415 - only this command needs it
     from infercast.fit.samples import read_samples, sweep_samples  # noqa: PLC0415 - only this command needs it
     from infercast.fit.tables import FILES  # noqa: PLC0415 - only this command needs it
@@ -80,10 +81,13 @@ def fit(
     written = archives_of(out, fitted)
     size = sum(path.stat().st_size for path in written)
     names = ", ".join(map(str, written))
+    slow = count_left_out(samples)
     if as_json:
-        print_json({"written": names, "models": len(fitted), "rows": rows, "bytes": size})
+        print_json({"written": names, "models": len(fitted), "rows": rows, "left_out": slow, "bytes": size})
     else:
         typer.echo(f"{names}: {len(fitted)} models of {rows:,} rows, {size / 1e6:.2f} MB")
+        if slow:
+            typer.echo(f"left out of models for other GPUs: {slow:,} rows of groups that take over twice their physics")
 
 
 def evaluate(

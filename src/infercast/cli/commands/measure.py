@@ -20,18 +20,23 @@ from infercast.measure.device import gpu_name, require_gpu
 from infercast.measure.engines import ENGINES
 from infercast.measure.host import measure_host
 from infercast.measure.plan import NAMES
+from infercast.measure.plan.anchors import DEFAULT as ANCHORS
 from infercast.measure.sweep import Progress, Sweep, run_sweep
 from infercast.report.files import write_in_folder
 from infercast.report.layout import facts, grid, section, show
 
 INTERRUPTED = 130
+MINUTES, MINUTES_OF_ANCHORS = 10.0, 1.0
 
 
 def command(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write; tables go to DIR/<gpu>/.")],
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="N", help="Time limit in minutes; the most useful shapes come first.")
-    ] = 10.0,
+        float | None,
+        typer.Option(
+            "--minutes", metavar="N", help="Time limit, default 10, anchors 1; the most useful shapes come first."
+        ),
+    ] = None,
     families: Annotated[
         str | None, typer.Option("--families", metavar="A,B", help=f"Only these of {', '.join(NAMES)}.")
     ] = None,
@@ -42,6 +47,12 @@ def command(
     host: Annotated[
         bool, typer.Option("--host", metavar="", help="Time an idle vLLM's CPU side instead: DIR/<gpu>/host.json.")
     ] = False,
+    anchors: Annotated[
+        int | None,
+        typer.Option(
+            "--anchors", metavar="N", help="N shapes (64 at most) of each kernel: for --anchors of other commands."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Time the kernels of this machine's GPU at shapes tied to no model, and write a table per kernel family.
@@ -56,30 +67,38 @@ def command(
 
       infercast measure --out ./mine --families gemm,moe
 
+      infercast measure --out ./mine --anchors 64
+
       infercast measure --out ./mine --host
     """
+    if minutes is None:
+        minutes = MINUTES if anchors is None else MINUTES_OF_ANCHORS
     if not 0 < minutes < math.inf:
         raise InputError(f"--minutes must be above 0, not {minutes:g}")
+    if anchors is not None and not 0 < anchors <= ANCHORS:
+        raise InputError(f"--anchors must be between 1 and {ANCHORS}, not {anchors}")
     if engine is not None and engine not in ENGINES:
         raise UnknownNameError("engine", engine, ENGINES)
     if out.exists() and not out.is_dir():
         raise InputError(f"--out: {out} is not a folder")
     chosen = _families(families)
     if host:
-        if chosen or engine == "torch":
-            raise InputError("--host times vLLM itself; leave out --families and --engine torch")
+        if chosen or engine == "torch" or anchors:
+            raise InputError("--host times vLLM itself; leave out --families, --anchors and --engine torch")
         _host(out, as_json)
         return
     try:
         with _bar(60 * minutes) as progress:
-            result = run_sweep(out, minutes=minutes, families=chosen, engine=engine, progress=progress)
+            result = run_sweep(
+                out, minutes=minutes, families=chosen, engine=engine, progress=progress, anchors=anchors or 0
+            )
     except KeyboardInterrupt:
         typer.echo("infercast: stopped; the same command takes the sweep up again", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        print_json(_sweep_dict(result, out))
+        print_json(_sweep_dict(result, out, anchors))
     else:
-        _show_sweep(result, out)
+        _show_sweep(result, out, anchors)
 
 
 def _families(text: str | None) -> tuple[str, ...] | None:
@@ -119,11 +138,13 @@ def seconds_left(finished: int, total: int, used: float, budget: float) -> float
     return min(until_stop, used / finished * (total - finished)) if finished else until_stop
 
 
-def _next(out: Path) -> str:
+def _next(out: Path, anchors: int | None) -> str:
+    if anchors:
+        return f"infercast simulate MODEL --gpu GPU --anchors {shlex.quote(str(out))}"
     return f"infercast fit DATA --measurements {shlex.quote(str(out))} --out kernels.npz"
 
 
-def _sweep_dict(result: Sweep, out: Path) -> dict[str, Any]:
+def _sweep_dict(result: Sweep, out: Path, anchors: int | None) -> dict[str, Any]:
     return {
         "gpu": result.gpu,
         "folder": str(result.folder),
@@ -133,11 +154,11 @@ def _sweep_dict(result: Sweep, out: Path) -> dict[str, Any]:
         "left": result.left,
         "rows": result.tables,
         "skipped": result.tally.skipped,
-        "next": _next(out),
+        "next": _next(out, anchors),
     }
 
 
-def _show_sweep(result: Sweep, out: Path) -> None:
+def _show_sweep(result: Sweep, out: Path, anchors: int | None) -> None:
     spent = f"{result.seconds / 60:.1f} minutes, {result.rows:,} rows new"
     if result.left:
         spent += f", {result.left:,} shapes left: the same command goes on with them"
@@ -149,7 +170,7 @@ def _show_sweep(result: Sweep, out: Path) -> None:
     if result.tally.skipped:
         rows = [(f"{count:,}", reason) for reason, count in result.tally.skipped.items()]
         parts.append(section("Skipped", grid(("shapes", "why"), rows, text_columns=0, notes_at=(1,))))
-    show(*parts, section("Next", facts([("learn from it", _next(out))])))
+    show(*parts, section("Next", facts([("learn from it", _next(out, anchors))])))
 
 
 def _host(out: Path, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from infercast.measure.kernels.attention import build_attention
 from infercast.measure.kernels.elementwise import build_elementwise
 from infercast.measure.kernels.experts import build_experts, launch_configuration, trial_details
 from infercast.measure.kernels.linear import build_gemm, heater
+from infercast.measure.kernels.probes import build_probe
 from infercast.measure.kernels.recurrent import build_scan
 from infercast.measure.kernels.sparse import build_sparse
 from infercast.measure.kernels.states import build_convolution, build_gating, build_update
@@ -32,6 +33,7 @@ BUILDERS = {
     "convolution": build_convolution,
     "gating": build_gating,
     "sparse": build_sparse,
+    "probe": build_probe,
 }
 
 

@@ -12,6 +12,7 @@ from infercast.measure.case import Case
 from infercast.measure.plan.attention import attention_cases
 from infercast.measure.plan.gemm import gemm_cases
 from infercast.measure.plan.other import elementwise_cases, expert_cases
+from infercast.measure.plan.probes import probe_cases
 from infercast.measure.plan.recurrent import recurrent_cases
 from infercast.measure.plan.sparse import sparse_cases
 
@@ -27,7 +28,7 @@ SHARES = {
 FAMILIES = tuple(SHARES)
 # Measured where they are named only: they are compiled or tuned for longer than all their shapes are measured.
 RECURRENT = {"scan": 0.4, "state_update": 0.25, "convolution": 0.25, "gating": 0.1}
-ON_REQUEST = {**RECURRENT, "sparse": 0.4}
+ON_REQUEST = {**RECURRENT, "sparse": 0.4, "probe": 0.4}
 NAMES = (*FAMILIES, *ON_REQUEST)
 SOURCES: dict[tuple[str, ...], Callable[[], Iterator[Case]]] = {
     ("gemm",): gemm_cases,
@@ -36,6 +37,7 @@ SOURCES: dict[tuple[str, ...], Callable[[], Iterator[Case]]] = {
     ("elementwise",): elementwise_cases,
     tuple(RECURRENT): recurrent_cases,
     ("sparse",): sparse_cases,
+    ("probe",): probe_cases,
 }
 
 

@@ -1,17 +1,19 @@
 """A minute of measuring on a new GPU: a few anchor points correct what was learned elsewhere.
 
-What the pooled model still misses on the new GPU is a Gaussian process with four parts: an offset of the whole family;
-a straight line in the share of the time that each pipe takes, which is what another launch floor, bandwidth or cost of
-a thread block would do to first order; one in what the pooled learner says, which may deserve more or less belief; and
-a rough function of the features for the rest. All variances are fixed: they were chosen on A100, L40S and H200, each
-estimated by the others (tuning them on a few dozen points does more harm than good). Anchors are chosen where the
-process, without seeing a latency, expects to learn most about all other kernels, and its own variance, scaled by how
-well anchors predict each other, gives the interval.
+Two things are found together from the anchors of one kernel. First a multiplier of each physical term, which is what
+another launch floor, bandwidth or cost of a thread block is: their logarithms are as likely as not to be small, and the
+most probable ones are found by a few steps of Newton's method. Then a Gaussian process on what is left: an offset, a
+slope in what the pooled learner says, which may deserve more or less belief, and a rough function of the features. All
+variances are fixed: they were chosen on A100, L40S and H200, each estimated by the others (tuning them on a few dozen
+points does more harm than good, also by the likelihood of points left out). Anchors are chosen where the process,
+without seeing a latency, expects to learn most about all other kernels, and its own variance, scaled by how well
+anchors predict each other, gives the interval.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,27 +22,45 @@ from infercast.predict.families import FAMILIES
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES
 from infercast.predict.physics.terms import Array
 
-COMMON, PIPE, BELIEF, ROUGH, NOISE = 0.09, 0.15, 0.2, 0.06, 0.01
-"""Variances of log latency: the offset, the slopes in a pipe's share and in what the learner says, the function of all
+COMMON, PIPE, BELIEF, ROUGH, NOISE = 0.12, 0.24, 0.08, 0.2, 0.008
+"""Variances of log latency: the offset, a term's multiplier, the slope in what the learner says, the function of all
 features, one measurement."""
-WIDTH = 4.0
+WIDTH = 8.0
 """Distance, in standard deviations summed over features, at which one anchor says half as much of another kernel."""
+FILLS = 0.5
+"""What a feature that says how full tiles and rounds are counts in that distance: there are many, and all alike."""
 FARTHEST = 4.0
 """Standard deviations from the mean beyond which a feature counts as no farther."""
-TAILS, REWEIGHTED = 4.0, 4
+TAILS, REWEIGHTED = 4.0, 3
 """An odd anchor counts for less: degrees of freedom of Student's law, and how often weights are found anew."""
+STEPS, LONGEST_STEP = 4, 1.0
+"""Of Newton's method, and how far a multiplier's logarithm moves in one of them."""
 CANDIDATES, JUDGES = 800, 1200
 """Rows that anchors are chosen from, and rows that they are chosen for."""
 LEAST_SPREAD = 0.03
+USUAL_WIDENING, WORTH = 1.0, 12
+"""Half an 80 % interval in standard deviations of the process as it mostly is, and how many anchors that is worth: a
+few anchors agree with each other more than with other kernels."""
+
+
+class Place(NamedTuple):
+    """Where some kernels lie."""
+
+    near: Array
+    """Scaled features, one row a kernel."""
+    shares: Array
+    """Of each term in the time; they add up to 1 at most."""
+    said: Array
+    """By the pooled learner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Where kernels of a family lie: scaled features, and what the process is a straight line in."""
+    """Where kernels of a family lie: scaled features, shares of terms, and what a learner says."""
 
     middle: Array
     scale: Array
-    pipes: list[int]
+    terms: list[int]
     learner: Forest | None
 
     @classmethod
@@ -50,29 +70,45 @@ class Space:
         spread = reference.std(axis=0)
         # Tiles of one chip's kernels say nothing of how near two kernels are on another.
         spread[[position for position, name in enumerate(names) if name in SCHEDULE_FEATURES]] = 0.0
-        columns = [names.index(f"{pipe}_share") for pipe in FAMILIES[family].shares]
+        spread[[position for position, name in enumerate(names) if "fill" in name]] /= FILLS
+        columns = [names.index(f"{term}_share") for term in FAMILIES[family].shares]
         return cls(reference.mean(axis=0), np.where(spread > 1e-6, spread, np.inf), columns, learner)
 
-    def place(self, features: Array) -> tuple[Array, Array]:
-        """Scaled features of some rows; the shares of their pipes and what the learner says, in units of a slope."""
-        shares = features[:, self.pipes]
+    def place(self, features: Array) -> Place:
+        """Some kernels by their features."""
+        shares = features[:, self.terms]
         # Some cores tell a share as its base-two logarithm, which is never positive.
         shares = np.where(shares < 0.0, np.exp2(np.minimum(shares, 0.0)), np.minimum(shares, 1.0))
-        slopes = np.sqrt(PIPE) * shares
-        if self.learner is not None:
-            slopes = np.column_stack([slopes, np.sqrt(BELIEF) * self.learner.predict(features)])
-        return np.clip((features - self.middle) / self.scale, -FARTHEST, FARTHEST), slopes
+        shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
+        said = np.zeros(len(features)) if self.learner is None else self.learner.predict(features)
+        scaled = np.clip((features - self.middle) / self.scale, -FARTHEST, FARTHEST)
+        return Place(scaled, shares, said)
 
 
-Place = tuple[Array, Array]
+class Terms(NamedTuple):
+    """Multipliers of the physical terms, as logarithms."""
+
+    logs: Array
+
+    def factor(self, shares: Array) -> Array:
+        """log(time with the multipliers / time without), row by row."""
+        return np.asarray(np.log(self._total(shares)))
+
+    def slopes(self, shares: Array) -> Array:
+        """By how much that grows with each logarithm: the shares as they are by now."""
+        return np.asarray(shares * np.exp(self.logs) / self._total(shares)[:, None])
+
+    def _total(self, shares: Array) -> Array:
+        return np.asarray(np.maximum(1.0 - shares.sum(axis=1), 1e-9) + shares @ np.exp(self.logs))
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What anchors teach about one family on one GPU."""
+    """What anchors teach about one kernel on one GPU."""
 
     space: Space
     anchors: Place
+    terms: Terms
     weights: Array
     precision: Array
     """Inverse covariance of the anchors' misses."""
@@ -81,14 +117,16 @@ class Correction:
 
     def __call__(self, features: Array) -> Array:
         """log(measured / predicted) to be expected, row by row."""
-        return np.asarray(_covariance(self.space.place(features), self.anchors) @ self.weights)
+        place = self.space.place(features)
+        return np.asarray(self.terms.factor(place.shares) + _rest(place, self.anchors) @ self.weights)
 
     def spread(self, features: Array) -> Array:
         """Half of the 80 % interval of log latency that is left, row by row."""
         place = self.space.place(features)
-        near = _covariance(place, self.anchors)
-        known = np.einsum("ij,ij->i", near @ self.precision, near)
-        left = np.maximum(_variance(place) - known, 0.0) + NOISE
+        slopes, theirs = (self.terms.slopes(each.shares) for each in (place, self.anchors))
+        near = _rest(place, self.anchors) + PIPE * slopes @ theirs.T
+        whole = COMMON + ROUGH + BELIEF * np.square(place.said) + PIPE * np.square(slopes).sum(axis=1)
+        left = np.maximum(whole - np.einsum("ij,ij->i", near @ self.precision, near), 0.0) + NOISE
         return np.asarray(np.maximum(self.widening * np.sqrt(left), LEAST_SPREAD))
 
 
@@ -96,20 +134,34 @@ def learn(family: str, features: Array, misses: Array, reference: Array, learner
     """From anchors' features and misses, log(measured / predicted); ``learner`` is the one whose misses they are."""
     space = Space.of(family, reference, learner)
     anchors = space.place(features)
-    smooth, noise = _covariance(anchors, anchors), np.full(misses.size, NOISE)
-    for _ in range(REWEIGHTED):
-        weights = np.linalg.solve(smooth + np.diag(noise), misses)
-        missed = np.square(misses - smooth @ weights)
-        noise = np.maximum((TAILS * NOISE + missed) / (TAILS + 1.0), 0.8 * NOISE)
-    precision = np.linalg.inv(smooth + np.diag(noise))
-    weights = precision @ misses
+    rest, terms = _rest(anchors, anchors), Terms(np.zeros(anchors.shares.shape[1]))
+    for _ in range(STEPS):
+        slopes = terms.slopes(anchors.shares)
+        linear = misses - terms.factor(anchors.shares) + slopes @ terms.logs
+        precision = _precision(rest + PIPE * slopes @ slopes.T, linear)
+        weights = precision @ linear
+        moved = np.clip(PIPE * slopes.T @ weights - terms.logs, -LONGEST_STEP, LONGEST_STEP)
+        terms = Terms(terms.logs + moved)
     # In closed form: how far each anchor is from what the others say of it, in standard deviations.
     alone = np.abs(weights) / np.sqrt(np.diag(precision))
-    return Correction(space, anchors, weights, precision, float(np.quantile(alone, 0.8)))
+    widening = (misses.size * float(np.quantile(alone, 0.8)) + WORTH * USUAL_WIDENING) / (misses.size + WORTH)
+    return Correction(space, anchors, terms, weights, precision, widening)
+
+
+def _precision(smooth: Array, misses: Array) -> Array:
+    """The inverse covariance of misses, with odd ones counting for less."""
+    noise = np.full(misses.size, NOISE)
+    for _ in range(REWEIGHTED):
+        missed = np.square(misses - smooth @ np.linalg.solve(smooth + np.diag(noise), misses))
+        noise = np.maximum((TAILS * NOISE + missed) / (TAILS + 1.0), 0.8 * NOISE)
+    return np.asarray(np.linalg.inv(smooth + np.diag(noise)))
 
 
 def choose(family: str, features: Array, count: int, learner: Forest | None = None) -> Array:
-    """Numbers of ``count`` rows to measure: each next one takes away most of the variance of all kernels."""
+    """Numbers of ``count`` rows to measure: each next one takes away most of the variance of all kernels.
+
+    What a row tells of itself alone counts for little, so that no far outlier is taken for being far.
+    """
     generator = np.random.default_rng(0)
     eligible = FAMILIES[family].worth_measuring(features)
     candidates, judges = generator.permutation(eligible)[:CANDIDATES], generator.permutation(eligible)[:JUDGES]
@@ -130,12 +182,13 @@ def choose(family: str, features: Array, count: int, learner: Forest | None = No
 
 
 def _covariance(left: Place, right: Place) -> Array:
-    """Of the misses of two sets of kernels: offset, straight lines, and a Matern function of the features."""
-    squared = np.square(left[0]).sum(axis=1)[:, None] + np.square(right[0]).sum(axis=1) - 2 * left[0] @ right[0].T
-    distance = np.sqrt(3.0 * np.maximum(squared, 0.0)) / WIDTH
-    return np.asarray(COMMON + left[1] @ right[1].T + ROUGH * (1.0 + distance) * np.exp(-distance))
+    """Of the misses of two sets of kernels before anything was measured."""
+    return np.asarray(_rest(left, right) + PIPE * left.shares @ right.shares.T)
 
 
-def _variance(place: Place) -> Array:
-    """The diagonal of the covariance of a set with itself."""
-    return np.asarray(COMMON + ROUGH + np.square(place[1]).sum(axis=1))
+def _rest(left: Place, right: Place) -> Array:
+    """The same of what no term explains: an offset, the learner's slope, and a Matern function of the features."""
+    squared = np.square(left.near).sum(axis=1)[:, None] + np.square(right.near).sum(axis=1)
+    distance = np.sqrt(3.0 * np.maximum(squared - 2 * left.near @ right.near.T, 0.0)) / WIDTH
+    smooth = ROUGH * (1.0 + distance) * np.exp(-distance)
+    return np.asarray(COMMON + BELIEF * np.outer(left.said, right.said) + smooth)

@@ -60,7 +60,10 @@ def _set_of(family: str, gpu: str, engine: str, variant: str) -> str:
     return family if chosen is None else chosen(gpu, engine, variant)
 
 
-_SOURCES = ("predict/physics/*.py", "predict/families/*.py", "data/architectures.toml", "data/all_reduce.toml")
+_SOURCES = (
+    *("predict/physics/*.py", "predict/families/*.py"),
+    *("data/architectures.toml", "data/all_reduce.toml", "data/kernels.toml"),
+)
 
 
 def inputs_of(

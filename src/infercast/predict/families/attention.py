@@ -14,10 +14,10 @@ from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.op import Quantity
 from infercast.predict.families.family import Ceiling, Family, Shape, Values
 from infercast.predict.families.pipes import Array, Pipes, dram_seconds, product_limits, quantised_waves
-from infercast.predict.identity import LATENT
+from infercast.predict.identity import ANY, LATENT, kernel_of
 from infercast.predict.physics.attention_batch import Lengths, batch_of, keys_in_reach, pairs_of, single_of
-from infercast.predict.physics.attention_decode import DECODE_FEATURES, Decode
-from infercast.predict.physics.attention_prefill import PREFILL_FEATURES, Prefill
+from infercast.predict.physics.attention_decode import DECODE_FEATURES, Decode, swept_decode
+from infercast.predict.physics.attention_prefill import PREFILL_FEATURES, Prefill, swept_prefill
 
 QUERY_TILE = 128
 LONGEST = 1 << 40
@@ -64,6 +64,11 @@ def _build(values: Values, queries: Any, keys: Any) -> Attention:
         dtype=values["dtype"],
         kv_dtype=values["kv_dtype"],
     )
+
+
+def _named(op: Attention, variant: str) -> Attention:
+    """The same with the kernel that a model is of."""
+    return op if op.kernel or variant in ("", LATENT, ANY) else replace(op, kernel=variant)
 
 
 _HEADS = ("heads", "kv_heads", "head_dim")
@@ -124,9 +129,11 @@ PREFILL = Family(
     split=_split,
     sizes=batch_of,
     size_of_one=single_of,
-    kind=attrgetter("dtype", "latent_kv"),
+    kind=attrgetter("dtype", "latent_kv", "kv_dtype", "head_dim", "kernel"),
     core=Prefill,
-    core_key=attrgetter("heads", "kv_heads", "head_dim", "value_dim", "window", "dtype", "kv_dtype"),
+    swept_core=swept_prefill,
+    named=_named,
+    core_key=attrgetter("heads", "kv_heads", "head_dim", "value_dim", "window", "dtype", "kv_dtype", "kernel"),
     features={"attention_prefill": PREFILL_FEATURES},
     shares=("tensor", "exponential", "blocks", "longest", "dram", "l2", "launch"),
     scheduled=PREFILL_FEATURES.index("log_scheduled_us"),
@@ -134,8 +141,8 @@ PREFILL = Family(
     limits=_limits,
     work=_work,
     throttled=("attention",),
-    # Published tables have no attention over a latent.
-    variants=lambda op, *_: (LATENT,) if op.latent_kv else ("",),
+    # Published tables have no attention over a latent; a sweep has whatever kernel the engine runs.
+    variants=lambda op, gpu, profile: (LATENT,) if op.latent_kv else (kernel_of(op, gpu, profile.engine), ""),
     # On prompts above 100 us, borrowed from L40S and A100, RTX 4090, L4, A10G and A30 are 16, 27, 11 and 27 % off, and
     # 20, 36, 43 and 48 % with the square root of the ratio; between H100 and H200 it is the other way round.
     trust={"": 0.5},
@@ -157,6 +164,7 @@ DECODE = replace(
         "decode": Shape(("batch", "kv_len", *_HEADS), _OPTIONS, lambda values: _build(values, 1, values["kv_len"] + 1))
     },
     core=Decode,
+    swept_core=swept_decode,
     features={"attention_decode": DECODE_FEATURES},
     shares=("dram", "stream", "blocks", "tensor", "combine", "launch"),
     scheduled=DECODE_FEATURES.index("log_scheduled_us"),

@@ -95,6 +95,8 @@ class Family:
     """Physics, and what takes its place for models of a sweep."""
     named: Callable[[Any, str], Any] | None = None
     """An operator with the kernel of a variant named, where its physics depends on which kernel that is."""
+    timed_by: Callable[[Any, str], Any] | None = None
+    """An operator as an engine's tables time it, where they differ in what they time with it."""
     core_key: Callable[[Any], object] = lambda _: None
     """What a core is made for, beside its GPU; None: it is not worth keeping."""
     features: Mapping[str, tuple[str, ...]]

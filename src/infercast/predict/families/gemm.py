@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +15,11 @@ from infercast.ops.elementwise import quantise
 from infercast.ops.op import Quantity
 from infercast.predict.families.family import Ceiling, Family, Shape
 from infercast.predict.families.pipes import Array, Pipes, dram_seconds, product_limits, quantised_waves
-from infercast.predict.identity import SWEEP
+from infercast.predict.identity import SWEEP, kernel_of
 from infercast.predict.physics import cutlass_fp8, gemm
+
+if TYPE_CHECKING:
+    from infercast.predict.profile import KernelProfile
 
 CUTLASS_FP8 = "gemm fp8 cutlass"
 # Output tiles a library can choose from. Small ones waste less of a thin matrix and fill the chip sooner.
@@ -24,6 +28,8 @@ TILE = 128
 """Rows and columns of the usual one."""
 COPIES = 6
 """Tables go round so many copies of the weights."""
+USUAL = "usual"
+"""The kernel that multiplies a format on most chips: cuBLAS, CUTLASS by the row, DeepGEMM by the block."""
 SERVED = 9.0
 """Base-two logarithm of the n and k of products that models are made of: anchors are chosen for those."""
 
@@ -42,6 +48,17 @@ def _pipes(op: Gemm, gpu: Gpu) -> Pipes:
 def _work(op: Gemm, size: tuple[Any, Any, Any]) -> tuple[Quantity, Quantity]:
     m, n, k = size
     return 2.0 * op.batch * m * n * k, op.batch * bytes_of(op.weight_dtype or op.dtype) * n * k
+
+
+def product_variant(dtype: str, kernel: str) -> str:
+    """Products of a format that several kernels multiply are learned by kernel; the usual one needs no name."""
+    return f"{dtype}/{kernel}" if kernel and kernel != USUAL else dtype
+
+
+def _variants(op: Gemm, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
+    if not gpu.supports(tensor_rate_of(op.dtype)) or op.dtype == "fp16":
+        return ("bf16",)
+    return tuple(dict.fromkeys((product_variant(op.dtype, kernel_of(op, gpu, profile.engine)), op.dtype)))
 
 
 def _feature_set(gpu: str, engine: str, variant: str) -> str:
@@ -83,9 +100,10 @@ GEMM = Family(
     step_sizes=("m",),
     sizes=gemm.sizes_of,
     size_of_one=lambda op: (op.m, op.n, op.k),
-    kind=attrgetter("dtype", "weight_dtype", "out_dtype", "batch"),
+    kind=attrgetter("dtype", "weight_dtype", "out_dtype", "batch", "quantiser"),
     core=gemm.Products,
     swept_core=gemm.swept_products,
+    timed_by=lambda op, engine: op if op.quantiser else replace(op, quantiser=engine),
     features={"gemm": gemm.FEATURES, CUTLASS_FP8: cutlass_fp8.FEATURES},
     feature_set=_feature_set,
     shares=("tensor", "l2", "latency", "dram", "store", "reduce", "launch", "quantise"),
@@ -95,9 +113,7 @@ GEMM = Family(
     work=_work,
     has_weights=True,
     throttled=("gemm",),
-    variants=lambda op, gpu, _: (
-        (op.dtype,) if gpu.supports(tensor_rate_of(op.dtype)) and op.dtype != "fp16" else ("bf16",)
-    ),
+    variants=_variants,
     # The ratio overstates what memory bandwidth does to kernels whose operands are warm (H100 and H200).
     trust={"fp8": 0.75, "fp8_block": 0.75, "nvfp4": 0.75},
     between_kernels={"": (1.03, 0.5e-6), "fp8": (1.0, 0.0)},

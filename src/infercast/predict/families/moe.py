@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.op import Quantity
 from infercast.predict.families.family import Ceiling, Family, Shape, Values
 from infercast.predict.families.pipes import Pipes, dram_seconds, floats, lone, product_limits
+from infercast.predict.identity import ANY
 from infercast.predict.physics import moe
 
 if TYPE_CHECKING:
@@ -50,6 +52,12 @@ def _variants(op: MoE, gpu: Gpu, profile: KernelProfile) -> tuple[str, ...]:
     # Where a kernel is named, nothing measured of another stands for it.
     others = [] if op.kernel else [f"{stored}/triton", f"{op.dtype}/triton", "bf16/triton"]
     return tuple(dict.fromkeys((*same, f"{stored}/{library}", *others)))
+
+
+def _named(op: MoE, variant: str) -> MoE:
+    """The same with the kernel that a model is of."""
+    kernel = variant.partition("/")[2]
+    return op if op.kernel or kernel == ANY else replace(op, kernel=kernel)
 
 
 def _pipes(op: MoE, gpu: Gpu) -> Pipes:
@@ -102,7 +110,8 @@ EXPERTS = Family(
     size_of_one=lambda op: lone(op.tokens) if op.routing == "uniform" else None,
     kind=lambda op: (op.kernel, op.dtype, op.weight_dtype, op.num_local < op.experts),
     core=moe.Experts,
-    core_key=attrgetter("hidden", "inter", "experts", "topk", "num_local", "matrices", "routing"),
+    named=_named,
+    core_key=attrgetter("hidden", "inter", "experts", "topk", "num_local", "matrices", "routing", "kernel"),
     features={"moe": moe.FEATURES},
     shares=("tensor", "l2", "dram", "between", "launch"),
     pipes=_pipes,

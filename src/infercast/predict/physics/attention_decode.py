@@ -13,7 +13,8 @@ from infercast.hardware.kernels import facts_of
 from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.attention_batch import Lengths
-from infercast.predict.physics.attention_kernels import family_of
+from infercast.predict.physics.attention_kernels import KernelFamily, family_of
+from infercast.predict.physics.attention_tables import tabled_kernel
 from infercast.predict.physics.either import Kit, Number
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, Schedule
 from infercast.predict.physics.terms import Physics
@@ -26,16 +27,11 @@ class Constants:
     Several trade off against one another: they are not facts of the hardware.
     """
 
-    launch_cycles: float = 15500.0
-    dram_share: float = 0.85
     cache_share: float = 1.0
     """Of the L2 size, before a re-read batch starts to miss."""
     halved_cache_share: float = 0.55
     """The same on chips whose L2 is two halves that may hold a line each."""
     cache_sharpness: float = 10.0
-    l2_share: float = 0.4
-    sm_fp8_bytes_per_cycle: float = 13.5
-    tensor_share: float = 0.6
     overlap: float = 2.2
 
 
@@ -83,9 +79,10 @@ DECODE_FEATURES: tuple[str, ...] = (
 class Decode:
     """What decode batches of one head layout on one GPU share."""
 
-    def __init__(self, op: Attention, gpu: Gpu) -> None:
+    def __init__(self, op: Attention, gpu: Gpu, family: KernelFamily | None = None) -> None:
+        """``family``: the kernel, where it is not the one that published tables have of this operator."""
         self.op, self.gpu = op, gpu
-        self.family = family = family_of(gpu)
+        self.family = family = family or tabled_kernel(op, gpu)
         fitted, clock, self.value_bytes = CONSTANTS, gpu.boost_clock, bytes_of(op.kv_dtype)
         narrow, width = self.value_bytes < 2.0, op.head_dim + op.value_dim
         self.row_bytes = self.value_bytes * (op.head_dim if op.latent_kv else width)
@@ -100,12 +97,16 @@ class Decode:
         self.most_splits = MAX_SPLITS if splittable else 1.0
         cache_share = fitted.halved_cache_share if facts_of(gpu).l2_partitions > 1 else fitted.cache_share
         self.cache_bytes = gpu.l2_bytes * cache_share
-        self.dram_rate, self.l2_rate = gpu.dram_bandwidth * fitted.dram_share, gpu.l2_bandwidth * fitted.l2_share
-        self.sm_rate = clock * (fitted.sm_fp8_bytes_per_cycle if narrow else family.sm_bytes_per_cycle)
+        self.dram_rate = gpu.dram_bandwidth * family.decode_dram_share
+        self.l2_rate = gpu.l2_bandwidth * family.decode_l2_share
+        self.sm_rate = clock * (family.narrow_bytes_per_cycle if narrow else family.sm_bytes_per_cycle)
         self.lone_rate = clock * family.lone_bytes_per_cycle
-        self.tensor_rate = gpu.dense_flops(op.dtype) * fitted.tensor_share
+        self.tensor_rate = gpu.dense_flops(op.dtype) * family.decode_tensor_share
         self.key_flops = 2.0 * width * (ceil(rows / MMA_ROWS) * MMA_ROWS)
-        self.launch, self.combine = fitted.launch_cycles / clock, family.combine_cycles / clock
+        self.launch, self.combine = family.launch_cycles / clock, family.combine_cycles / clock
+        if narrow:
+            self.launch *= family.narrow_launch
+        self.sequence = family.sequence_cycles / clock / gpu.sms
         self.chain = (
             family.block_seconds
             + family.block_seconds_per_dim * op.head_dim
@@ -159,6 +160,11 @@ class Decode:
         return Physics(seconds, terms, features)
 
 
+def swept_decode(op: Attention, gpu: Gpu) -> Decode:
+    """As models of a sweep know it: what an engine runs on this chip."""
+    return Decode(op, gpu, family_of(gpu))
+
+
 def _grid(
     a: Decode, size: Number, tiles: Number, longest_tiles: Number, sliding: Number, x: Kit
 ) -> tuple[Number, Number]:
@@ -188,7 +194,7 @@ def _terms(
     rounds = x.larger(1.0, rounds + 0.5 * (x.ceil(rounds) - rounds))  # between the average and the busiest SM's
     merged = size * op.heads * op.value_dim * 4.0 * splits
     return {
-        "launch": x.like(size, a.launch),
+        "launch": x.like(size, a.launch) if not a.sequence else a.launch + size * a.sequence,
         "combine": x.where(splits > 1.0, a.combine + merged / a.l2_rate, 0.0),
         "dram": kv_bytes * (miss / a.dram_rate + (1.0 - miss) / a.l2_rate),
         # The longest block runs alone at the end; on average the SMs share the bytes.

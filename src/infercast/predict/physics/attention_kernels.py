@@ -54,6 +54,29 @@ class KernelFamily:
     """Prefill: what the exponentials reach of the peak of the special-function units."""
     softmax_overlap: float
     """Prefill: how well exponentials hide under matrix products; one adds them up, a large number takes the longer."""
+    launch_cycles: float = 15500.0
+    """Decode: clock cycles of a call that does next to nothing, with the replay of a graph where tables have one."""
+    narrow_launch: float = 1.0
+    """Decode: how many times longer that takes where queries or keys are converted to fp8 first."""
+    sequence_cycles: float = 0.0
+    """Decode: clock cycles of an SM for each sequence of its share: planning, and writing the new token's keys."""
+    narrow_bytes_per_cycle: float = 13.5
+    """Decode: what an SM full of blocks streams of an fp8 cache. FlashAttention 3 transposes the values in it."""
+    decode_dram_share: float = 0.85
+    decode_l2_share: float = 0.4
+    decode_tensor_share: float = 0.6
+    """Decode: what is reached of the memory's, the cache's and the tensor cores' peaks."""
+    dram_share: float = 0.5
+    l2_share: float = 0.8
+    """Prefill: what is reached of the peaks of memory and cache; above one where part of it stays in the cache."""
+    tail: float = 1.3
+    """Prefill: of an average tile, by which the last SM finishes after the mean."""
+    narrow_chain: float = 1.8
+    """Prefill: how many times longer a block's start and end take when the cache is narrower than the products."""
+    narrow_tensor: float = 1.0
+    """Prefill: rate of the products of 16-bit queries with an fp8 cache, against a 16-bit one."""
+    writes: bool = False
+    """Prefill: whether tables time the kernel that writes keys and values with it; an engine's step has its own."""
 
 
 # FlashAttention 2 packs query heads only without a window, splits only what it packs, and merges the parts in a second
@@ -119,6 +142,7 @@ TRTLLM = replace(
 )
 
 FAMILIES = {family.name: family for family in (FLASH_2, FLASH_2_SMALL, FLASH_3, TRTLLM)}
+"""As models of a sweep and of vision towers know them."""
 
 
 def family_of(gpu: Gpu) -> KernelFamily:

@@ -14,7 +14,8 @@ from infercast.hardware.kernels import facts_of
 from infercast.ops.attention import Attention
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.attention_batch import Lengths, keys_in_reach, pairs_of
-from infercast.predict.physics.attention_kernels import family_of
+from infercast.predict.physics.attention_kernels import KernelFamily, family_of
+from infercast.predict.physics.attention_tables import tabled_kernel
 from infercast.predict.physics.either import Kit, Number, Plain
 from infercast.predict.physics.flash_schedule import SCHEDULE_FEATURES, Schedule
 from infercast.predict.physics.terms import Physics
@@ -24,18 +25,20 @@ from infercast.predict.physics.terms import Physics
 class Constants:
     """Fitted on A100, L40S and H200 together and rounded; none is a fact of the hardware or belongs to a GPU."""
 
-    tail: float = 1.3
-    """Of an average tile, by which the last SM finishes after the mean."""
     sustained_power: float = 1.0
     """How much of the drop from boost to sustained clock a long call feels."""
-    dram_share: float = 0.5
     cache_share: float = 0.7
     halved_cache_share: float = 0.4
     cache_sharpness: float = 4.0
-    l2_share: float = 0.8
     overlap: float = 1.2
-    narrow_chain: float = 1.8
-    """How much longer a block's start and end take when the cache is narrower than the products."""
+    write_seconds: float = 2.0e-6
+    write_dram_share: float = 0.72
+    write_cycles: float = 178.0
+    narrow_write_cycles: float = 228.0
+    """The kernel that writes keys and values: its launch, what it reaches of the memory's peak, and cycles of an SM for
+    each token of its share, in 16 bits and converted to fp8."""
+    write_cache_share: float = 0.5
+    write_cache_sharpness: float = 1.5
 
 
 CONSTANTS = Constants()
@@ -92,8 +95,10 @@ class Tiles(NamedTuple):
 class Prefill:
     """What batches of one head layout on one GPU share."""
 
-    def __init__(self, op: Attention, gpu: Gpu) -> None:
-        self.op, self.gpu, self.family = op, gpu, (family := family_of(gpu))
+    def __init__(self, op: Attention, gpu: Gpu, family: KernelFamily | None = None) -> None:
+        """``family``: the kernel, where it is not the one that published tables have of this operator."""
+        family = family or tabled_kernel(op, gpu)
+        self.op, self.gpu, self.family = op, gpu, family
         fitted, self.width = CONSTANTS, op.head_dim + op.value_dim
         self.query_bytes, self.value_bytes = bytes_of(op.dtype), bytes_of(op.kv_dtype)
         speed = gpu.sustained_fraction**fitted.sustained_power
@@ -102,27 +107,38 @@ class Prefill:
         self.stored = op.head_dim if op.latent_kv else self.width
         share = fitted.halved_cache_share if facts_of(gpu).l2_partitions > 1 else fitted.cache_share
         self.cache_bytes = gpu.l2_bytes * share
-        self.dram_rate, self.l2_rate = gpu.dram_bandwidth * fitted.dram_share, gpu.l2_bandwidth * fitted.l2_share
+        self.dram_rate, self.l2_rate = gpu.dram_bandwidth * family.dram_share, gpu.l2_bandwidth * family.l2_share
         self.launch = family.prompt_launch_cycles / gpu.boost_clock
         self.chain = family.tile_seconds + family.tile_seconds_per_dim * op.head_dim
         if self.value_bytes < 2.0:
-            self.chain *= fitted.narrow_chain
+            self.chain *= family.narrow_chain
+            if self.query_bytes >= 2.0:
+                self.tensor_rate *= family.narrow_tensor
         self.group = op.heads / op.kv_heads
         sizes = op.heads, op.kv_heads, self.group, op.head_dim
         self.sizes = *Plain.logs(*sizes), self.value_bytes, self.query_bytes, Plain.log2(op.window + 1.0)
         self.schedule = Schedule(op, gpu)
 
     def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
-        """Batches with prompts in them; in an ``engine`` they take as long as in a table."""
-        del engine
+        """Batches with prompts in them; in an ``engine`` another kernel writes their keys and values.
+
+        Features are always as in the tables.
+        """
         a, x = self, batch.x
         tiles = _tiles(a, batch, x)
         terms, kv_bytes, io_bytes = _terms(a, batch, tiles, x)
         work = x.soft_pair(a.family.softmax_overlap, terms["tensor"], terms["exponential"])
         # Inside a tile the copies run under the products; the first and last bytes of a call do not.
         busy = terms["blocks"] + x.soft_max(6.0, work, terms["longest"], terms["l2"])
-        seconds = terms["launch"] + terms["chain"] + x.soft_pair(CONSTANTS.overlap, terms["dram"], busy)
+        own = terms["launch"] + terms["chain"] + x.soft_pair(CONSTANTS.overlap, terms["dram"], busy)
+        seconds = own
+        if a.family.writes:
+            terms["write"] = _write_seconds(a, batch, x)
+            seconds = own + terms["write"]
         features = _features(a, batch, tiles, terms, seconds, io_bytes, x)
+        if engine and a.family.writes:
+            del terms["write"]
+            seconds = own
         return Physics(seconds, terms, x.columns(*features, *a.schedule.features(batch, kv_bytes)))
 
 
@@ -178,7 +194,7 @@ def _terms(a: Prefill, batch: Lengths, tiles: Tiles, x: Kit) -> tuple[dict[str, 
     op, family, sms, flops = a.op, a.family, a.gpu.sms, 2.0 * a.width
     blocks = x.larger(tiles.blocks, 1.0)
     # The SMs finish together but for a part of a tile: long tiles are started first.
-    spread = 1.0 / sms + CONSTANTS.tail / blocks * x.smaller(1.0, blocks / sms)
+    spread = 1.0 / sms + family.tail / blocks * x.smaller(1.0, blocks / sms)
     per_sm = spread * tiles.keys * family.tile_rows
     kv_bytes = keys_in_reach(batch, op.window) * op.kv_heads * a.stored * a.value_bytes
     io_bytes = batch.total(batch.queries) * op.heads * a.width * a.query_bytes + kv_bytes
@@ -197,6 +213,22 @@ def _terms(a: Prefill, batch: Lengths, tiles: Tiles, x: Kit) -> tuple[dict[str, 
         "l2": tiles.keys * a.stored * a.value_bytes / a.l2_rate,
     }
     return terms, kv_bytes, io_bytes
+
+
+def swept_prefill(op: Attention, gpu: Gpu) -> Prefill:
+    """As models of a sweep know it: what an engine runs on this chip, without the kernel that writes the cache."""
+    return Prefill(op, gpu, family_of(gpu))
+
+
+def _write_seconds(a: Prefill, batch: Lengths, x: Kit) -> Number:
+    """The kernel that writes the keys and values of all new tokens, which are in L2 where they fit."""
+    op, gpu, fitted, tokens = a.op, a.gpu, CONSTANTS, batch.total(batch.queries)
+    moved = tokens * op.kv_heads * a.stored * (a.query_bytes + a.value_bytes)
+    miss = x.miss_share(moved, gpu.l2_bytes * fitted.write_cache_share, fitted.write_cache_sharpness)
+    cycles = fitted.narrow_write_cycles if a.value_bytes < 2.0 else fitted.write_cycles
+    dram = gpu.dram_bandwidth * fitted.write_dram_share
+    move = moved * (miss / dram + (1.0 - miss) / a.l2_rate)
+    return fitted.write_seconds + move + tokens * (cycles / gpu.boost_clock / gpu.sms)
 
 
 def _features(

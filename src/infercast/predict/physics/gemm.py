@@ -18,7 +18,7 @@ from infercast.ops.gemm import Gemm
 from infercast.predict.physics import cutlass_fp8
 from infercast.predict.physics.cutlass_fp8 import fp8_products, is_known
 from infercast.predict.physics.gemm_features import FEATURES, LOGARITHMIC, SHARES, columns, matrix
-from infercast.predict.physics.gemm_machine import Machine
+from infercast.predict.physics.gemm_machine import CHUNK, Machine
 from infercast.predict.physics.gemm_plan import Plan, Shapes, Traffic, choose_many, choose_one, plan_of
 from infercast.predict.physics.numbers import Doubles, Floats, Kit, Number
 from infercast.predict.physics.terms import Array, Physics
@@ -94,7 +94,10 @@ def _finish(s: Shapes, a: Machine, x: Kit, plan: Plan, traffic: Traffic, *, quan
     seconds += launch
     quantising: Number = 0.0
     if quantise:
-        quantising = x.larger(s.m * s.k * a.quantise_value, s.m * a.quantise_row) + a.quantise
+        each = a.quantise_row
+        if a.quantise_chunk:
+            each = x.ceil(s.k * (1.0 / CHUNK)) * a.quantise_chunk + a.quantise_row
+        quantising = x.larger(s.m * s.k * a.quantise_value, s.m * each) + a.quantise
         seconds += quantising
     return seconds, (tensor, l2, latency, dram, store, reduce, launch, quantising)
 

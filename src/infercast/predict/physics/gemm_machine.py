@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
+from infercast.bundled import read_data
 from infercast.hardware import Gpu
+from infercast.hardware.kernels import facts_of, is_modelled
 from infercast.ops.dtypes import bytes_of, tensor_rate_of
 from infercast.ops.gemm import Gemm
 from infercast.predict.physics.formats import as_run
@@ -79,6 +81,14 @@ CUTLASS = Constants(
 PLAIN = replace(CUBLAS, step=963.0, split=False)
 # Quantising ``x``: launch seconds, share of the DRAM bandwidth, and seconds an SM needs for a row at least.
 QUANTISE_LAUNCH, QUANTISE_DRAM, QUANTISE_ROW = 2.0e-6, 0.595, 0.194e-6
+# Where an engine takes whole chunks of a row (data/kernels.toml, quantisers): values of a chunk, threads of a row.
+CHUNK, ROW_THREADS = 2048.0, 1024
+
+
+@cache
+def _quantisers() -> dict[str, dict[str, float]]:
+    quantisers: dict[str, dict[str, float]] = read_data("kernels.toml")["quantisers"]
+    return quantisers
 
 
 class Tile:
@@ -105,7 +115,8 @@ class Machine:
         major = gpu.compute_capability.partition(".")[0]
         late = major.isdigit() and int(major) >= ASYNCHRONOUS
         slow = REFERENCE_CLOCK / gpu.boost_clock
-        per_launch = CLOCK_FREE_LAUNCH + (1 - CLOCK_FREE_LAUNCH) * slow
+        facts = facts_of(gpu) if is_modelled(gpu) else None
+        per_launch = (CLOCK_FREE_LAUNCH + (1 - CLOCK_FREE_LAUNCH) * slow) * (facts.launch if facts else 1.0)
         self.gpu, self.batch, self.scaled = gpu, float(op.batch), op.dtype in SCALED
         self.constants = c = CUTLASS if self.scaled else PLAIN if op.dtype == "fp32" else CUBLAS
         self.bytes_x, self.bytes_w = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
@@ -129,7 +140,11 @@ class Machine:
         self.cold_start = c.cold_start * (c.async_cold if late else 1.0)
         self.quantise = QUANTISE_LAUNCH * per_launch
         self.quantise_value = self.batch * (bytes_of("bf16") + self.bytes_x) / (QUANTISE_DRAM * gpu.dram_bandwidth)
-        self.quantise_row = self.batch * QUANTISE_ROW / gpu.sms
+        self.quantise_row, self.quantise_chunk = self.batch * QUANTISE_ROW / gpu.sms, 0.0
+        if op.dtype == "fp8" and (chunked := _quantisers().get(op.quantiser)):
+            slots = facts.threads_per_sm // ROW_THREADS if facts else 2
+            self.quantise_row = self.batch * chunked["row"] * 2 / (slots * gpu.sms)
+            self.quantise_chunk = self.batch * chunked["chunk"] / gpu.sms
         self.per_cache_byte, self.balance = 1 / gpu.l2_bytes, self.batch * 2 * gpu.dram_bandwidth / self.peak
         self.per_chip, self.row_seconds = 1 / gpu.sms, 1e-6 / gpu.sms
         self.tiles = tuple(self._tile(late, slow, rows, cols) for rows, cols in TILES)

@@ -2,8 +2,8 @@
 
 The tokens that each expert receives follow from the routing; every expert pads them to whole tiles. A tile multiplies
 and waits for its operands from L2 in turn (these kernels hide little of it), the weights of the experts hit stream
-from DRAM, and a soft maximum of the two is the time of a product. Constants were fitted to Triton kernels in bf16 on
-A100, L40S, H100 and H200; they are not hardware facts, and other kernel families differ by what a learner adds.
+from DRAM, and a soft maximum of the two is the time of a product. Kernels differ in their tiles and constants
+(expert_styles.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from infercast.hardware.kernels import facts_of
 from infercast.ops import MoE
 from infercast.ops.dtypes import bytes_of
 from infercast.predict.physics.either import Kit, Number, Plain, kit_of
-from infercast.predict.physics.expert_routing import route
+from infercast.predict.physics.expert_routing import WHOLE, route
+from infercast.predict.physics.expert_styles import REFERENCE_CLOCK, TRITON, Style, style_of
 from infercast.predict.physics.formats import as_run, multiplying
 from infercast.predict.physics.terms import Physics
 
@@ -32,18 +33,6 @@ FEATURES = (
     "local_share", "inter_alignment", "matrices",
 )
 # fmt: on
-
-# How a kernel's name in the tables says its family, first match first.
-KERNEL_FAMILIES = {name: name for name in ("marlin", "trtllm", "cutlass", "triton")} | {"vllm_fused_moe": "triton"}
-
-TILES = ((16, 64), (32, 64), (64, 128), (128, 128))
-"""Rows and columns."""
-HEIGHTS = np.array([float(rows) for rows, _ in TILES])
-TENSOR_EFFICIENCY, FEED_EFFICIENCY, DRAM_EFFICIENCY, BETWEEN_EFFICIENCY = 0.745, 1.07, 0.86, 0.86
-TILE_LATENCY = 5.5e-7
-WAVE_ROUNDING = 0.05
-OVERLAP = 3.6
-LAUNCHES, PER_EXPERT = 35e-6, 5e-9
 
 
 class _Tile(NamedTuple):
@@ -68,25 +57,21 @@ class _Cut(NamedTuple):
     """Rows with the padding of the last tiles."""
 
 
-def kernel_family(kernel: str) -> str:
-    """The family of a kernel named in the tables, or ``other``."""
-    return next((family for part, family in KERNEL_FAMILIES.items() if part in kernel), "other")
-
-
 class Experts:
     """The routed experts of a layer on one GPU, however many tokens there are."""
 
     def __init__(self, op: MoE, gpu: Gpu) -> None:
-        self.gpu, self.op = gpu, (op := as_run(op, gpu))
+        self.gpu, self.op, self.style = gpu, (op := as_run(op, gpu)), style_of(op.kernel)
         self.activation, self.weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
         up = (op.matrices - 1) * op.inter
         products = (up, op.hidden), (op.hidden, op.inter)
         # Width, depth, bytes of a weight, bytes of a row that goes in and comes out.
         self.products = [(*each, self.weight, each[1] * self.activation + each[0] * 2) for each in products]
-        self.tiles = [_tile(op, gpu, *tile, products) for tile in TILES]
+        self.tiles = [_tile(op, gpu, self.style, *tile, products) for tile in self.style.tiles]
+        self.heights = np.array([float(rows) for rows, _ in self.style.tiles])
         self.inner_bytes = (2 * up + 2 * op.inter + 2 * op.hidden) * 2
-        self.stream_rate = gpu.dram_bandwidth * DRAM_EFFICIENCY
-        self.launch = LAUNCHES * (0.45 + 0.55 * 1.83e9 / gpu.boost_clock) + PER_EXPERT * op.experts
+        self.stream_rate = gpu.dram_bandwidth * self.style.dram
+        self.launch = self.style.launch(op, gpu)
         self.sizes = *Plain.logs(op.inter, op.hidden, op.experts), op.topk
         self.formats = self.weight, self.activation, op.num_local / op.experts, op.inter & -op.inter, op.matrices
 
@@ -96,10 +81,13 @@ class Experts:
         Features are always as in the tables.
         """
         x, op, l2_bytes = kit_of(tokens), self.op, self.gpu.l2_bytes
-        rows, hit, by_height, most_loaded = route(op, tokens, HEIGHTS, x)
+        rows, hit, by_height, most_loaded = route(op, tokens, self.heights, x)
         weights, inner = hit * op.matrices * op.hidden * op.inter * self.weight, rows * self.inner_bytes
         cuts = [self._cut(tile, blocks, x) for tile, blocks in zip(self.tiles, by_height, strict=True)]
-        fixed = between(op, self.gpu, tokens, rows, x), x.like(rows, self.launch)
+        launch = x.like(rows, self.launch)
+        if self.style.pair:
+            launch = launch + self.style.sort(tokens * op.topk, x)
+        fixed = between(op, self.gpu, tokens, rows, x, self.style), launch
         missed = x.miss_share(weights + 0.3 * inner, l2_bytes), x.miss_share(inner, l2_bytes)
         seconds, terms, tile = self._fastest(cuts, rows, hit, missed, fixed)
         cut, mean = x.pick(tile, cuts), tokens * op.topk / op.experts
@@ -124,8 +112,8 @@ class Experts:
         """So many row blocks by one tile."""
         ceil, sms, (rows, across, multiply, feed) = x.ceil, self.gpu.sms, tile
         rounds_up, rounds_down = blocks * across[0] / sms, blocks * across[1] / sms
-        up = rounds_up + WAVE_ROUNDING * (ceil(rounds_up) - rounds_up)
-        down = rounds_down + WAVE_ROUNDING * (ceil(rounds_down) - rounds_down)
+        up = rounds_up + self.style.rounding * (ceil(rounds_up) - rounds_up)
+        down = rounds_down + self.style.rounding * (ceil(rounds_down) - rounds_down)
         tensor_up, tensor_down, cache_up, cache_down = (
             up * multiply[0],
             down * multiply[1],
@@ -133,7 +121,10 @@ class Experts:
             down * feed[1],
         )
         tensor, cache = tensor_up + tensor_down, cache_up + cache_down
-        busy = tensor_up + cache_up, tensor_down + cache_down
+        if self.style.is_fed_ahead:
+            busy = x.larger(tensor_up, cache_up), x.larger(tensor_down, cache_down)
+        else:
+            busy = tensor_up + cache_up, tensor_down + cache_down
         return _Cut(*busy, tensor, cache, rounds_up, rounds_down, blocks * rows)
 
     def _fastest(
@@ -145,10 +136,10 @@ class Experts:
             (hit * width * depth * weight * weights_missed + rows * row_bytes * inner_missed) / self.stream_rate + 1e-12
             for width, depth, weight, row_bytes in self.products
         ]
-        soft_pair, best, tile = x.soft_pair, x.like(rows, inf), x.like(rows, 0)
+        soft_pair, overlap, best, tile = x.soft_pair, self.style.overlap, x.like(rows, inf), x.like(rows, 0)
         for number, (up, down, *_) in enumerate(cuts):
             if x.any(up + down < best):  # a soft maximum is never below what it is of
-                seconds = soft_pair(OVERLAP, up, first) + soft_pair(OVERLAP, down, second)
+                seconds = soft_pair(overlap, up, first) + soft_pair(overlap, down, second)
                 is_better = seconds < best
                 best, tile = x.where(is_better, seconds, best), x.where(is_better, number, tile)
         cut = x.pick(tile, cuts)
@@ -156,16 +147,18 @@ class Experts:
         return launch + between_seconds + best, {**terms, "between": between_seconds, "launch": launch}, tile
 
 
-def _tile(op: MoE, gpu: Gpu, rows: int, cols: int, products: Sequence[tuple[int, int]]) -> _Tile:
+def _tile(op: MoE, gpu: Gpu, style: Style, rows: int, cols: int, products: Sequence[tuple[int, int]]) -> _Tile:
     """On products of these widths and depths."""
     activation, weight = bytes_of(op.dtype), bytes_of(op.weight_dtype or op.dtype)
-    peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5
+    peak = multiplying(op, gpu) * gpu.sustained_fraction**0.5 * style.rate(op, gpu, op.kernel)
     slower = facts_of(gpu).misaligned_experts if op.inter % 16 else 1.0
-    per_value = gpu.l2_bandwidth / gpu.sms * FEED_EFFICIENCY
+    per_value, step = gpu.l2_bandwidth / gpu.sms * style.feed, style.step * REFERENCE_CLOCK / gpu.boost_clock
     each = [
         (
             ceil(width / cols),
-            2.0 * rows * cols * (ceil(depth / 64) * 64) / (peak / gpu.sms * TENSOR_EFFICIENCY) + TILE_LATENCY,
+            2.0 * rows * cols * (ceil(depth / 64) * 64) / (peak / gpu.sms * style.tensor)
+            + style.latency
+            + step * ceil(depth / 128),
             (rows * activation + cols * weight) * depth / per_value * slower,
         )
         for width, depth in products
@@ -173,10 +166,18 @@ def _tile(op: MoE, gpu: Gpu, rows: int, cols: int, products: Sequence[tuple[int,
     return _Tile(rows, *zip(*each, strict=True))
 
 
-def between(op: MoE, gpu: Gpu, tokens: Number, rows: Number, x: Kit) -> Number:
-    """Activation, quantising and the weighted sum: traffic between the products, from L2 while it fits."""
-    traffic = rows * ((op.matrices - 1) * op.inter * 2 + op.inter * 2 + op.hidden * 4) + tokens * op.hidden * 4
+def between(op: MoE, gpu: Gpu, tokens: Number, rows: Number, x: Kit, style: Style = TRITON) -> Number:
+    """Activation, quantising and the weighted sum: traffic between the products, from L2 while it fits.
+
+    Kernels that take all pairs of tokens and experts write zeros for those of other GPUs and go through them again
+    (vLLM 0.24, fused_moe.py: an expert's number of -1; Marlin clears the second product's output alone).
+    """
+    has_others = style.takes_all and op.num_local < op.experts and not op.routing.endswith(WHOLE)
+    others = x.larger(tokens * op.topk - rows, 0.0) if has_others else 0.0
+    up = (op.matrices - 1) * op.inter * 2
+    traffic = (rows + others) * (up + op.inter * 2 + op.hidden * 4) + tokens * op.hidden * 4
+    traffic = traffic + others * (op.hidden * 2 + (0 if op.kernel == "marlin" else up))
     if bytes_of(op.dtype) < 2:
-        traffic = traffic + tokens * op.hidden * 3 + rows * op.inter
+        traffic = traffic + tokens * op.hidden * 3 + (rows + others) * op.inter
     missed = x.miss_share(traffic, gpu.l2_bytes / 2)
-    return traffic * (missed / gpu.dram_bandwidth + (1 - missed) / (gpu.l2_bandwidth / 2)) / BETWEEN_EFFICIENCY
+    return traffic * (missed / gpu.dram_bandwidth + (1 - missed) / (gpu.l2_bandwidth / 2)) / style.between

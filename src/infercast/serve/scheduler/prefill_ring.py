@@ -25,7 +25,8 @@ class _Batch:
         self.fresh: list[DeclaredSequence] = []
         self.joining: Plan | None = None
         self.is_full = False
-        self.places = 0, 0
+        self.places = (0, 0)
+        """The first and the last that anybody in it has had."""
 
     def num_held(self) -> int:
         """Sequences that hold a place of the engine."""
@@ -87,7 +88,7 @@ class PrefillRing(PrefillScheduler):
         self._save()
         most = self.policy.max_running_requests
         held = sum(batch.num_held() for batch in self._batches) + (self.cut is not None)
-        return min(most // len(self._batches) - num_running, most - held)
+        return min(max(1, most // len(self._batches)) - num_running, most - held)
 
     def _give_way(self, victim: DeclaredSequence) -> None:
         """One loses its pages; when it had its last token is known."""
@@ -106,12 +107,11 @@ class PrefillRing(PrefillScheduler):
         self.cohort, self.ended, self._fresh = batch.cohort, batch.ended, batch.fresh
         self._joining, self.is_full = batch.joining, batch.is_full
         self._first_place, self._last_place = batch.places
-        # Nobody can leave an empty batch, which stays full as long as there is another one that is not.
-        if all(each.is_full and not each.ended for each in self._batches) and not self.running:
-            self.is_full = False
+        if not (self.cohort.members or self.ended or self._joining):
+            self.is_full = False  # nobody can leave who would free it
 
     def _save(self) -> None:
         if self._turn >= 0:
             batch = self._batches[self._turn]
             batch.joining, batch.is_full = self._joining, self.is_full
-            batch.places = self._first_place, self._last_place
+            batch.places = (self._first_place, self._last_place)

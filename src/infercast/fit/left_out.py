@@ -1,0 +1,47 @@
+"""Rows that say nothing of a kernel on other chips: its tuner was not run, or its launches were not replayed.
+
+FlashInfer's CUTLASS experts in fp8 take three to five times their physics on H100 and H200 in vLLM's tables, where
+TensorRT-LLM's tables have the same kernels at 0.95 of it. Products in fp8 by blocks come at up to twenty times where
+the host launched them one by one. The rule needs no names: a whole group of rows (one layout of experts under one
+routing, one pair of sizes of a product) whose median takes more than twice the physics is left out of models for other
+GPUs. A GPU's own model keeps it: there it is what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.predict.identity import SWEEP
+
+if TYPE_CHECKING:
+    from infercast.fit.samples import Key, Sample
+
+Array = npt.NDArray[Any]
+
+FAMILIES = ("moe", "gemm")
+TWICE = float(np.log(2.0))
+
+
+def is_usual(family: str, residual: Array, group: Array) -> Array:
+    """For each row, whether its group's median log(measured / physics) is below that bar."""
+    if family not in FAMILIES:
+        return np.ones(residual.size, dtype=bool)
+    _, which = np.unique(group, return_inverse=True)
+    order = np.lexsort((residual, which))
+    starts = np.searchsorted(which[order], np.arange(which.max(initial=-1) + 2))
+    middles = residual[order][(starts[:-1] + starts[1:] - 1) // 2]
+    return np.asarray(middles[which] <= TWICE)
+
+
+def count_left_out(samples: Mapping[Key, Sample]) -> int:
+    """Rows of published tables that models for other GPUs are fitted without."""
+    tables = [(key[0], sample) for key, sample in samples.items() if key[2] != SWEEP]
+    return sum(
+        int(np.count_nonzero(~is_usual(family, sample.residual, sample.group)))
+        for family, sample in tables
+        if sample.residual.size
+    )

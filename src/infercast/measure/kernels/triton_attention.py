@@ -1,0 +1,156 @@
+"""Attention in plain Triton: one pass over the keys with a running maximum, whole heads in one piece.
+
+Prompts take a tile of queries a program. Sequences that decode take all query heads of a key-value head a program and
+cut their keys into parts, which a second kernel adds up, as engines' Triton kernels do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+LARGEST_GROUP = 16
+"""Query heads of a key-value head are padded to so many: the least that a product takes."""
+PARTS = 8
+
+
+def _prompt(
+    query: tl.tensor,
+    key: tl.tensor,
+    value: tl.tensor,
+    out: tl.tensor,
+    length: tl.tensor,
+    scale: tl.tensor,
+    group: tl.constexpr,
+    width: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+) -> None:
+    """A tile of queries of one head against the keys that it may see. Heads lie one after the other."""
+    tile, head = tl.program_id(0), tl.program_id(1)
+    place, along = tile * rows + tl.arange(0, rows), tl.arange(0, width)
+    start = head.to(tl.int64) * length * width
+    shared = (head // group).to(tl.int64) * length * width
+    inside = place[:, None] < length
+    queries = tl.load(query + start + place[:, None] * width + along[None, :], mask=inside, other=0.0)
+    most = tl.full((rows,), -1e30, dtype=tl.float32)
+    total = tl.zeros((rows,), dtype=tl.float32)
+    found = tl.zeros((rows, width), dtype=tl.float32)
+    for first in range(0, tl.minimum((tile + 1) * rows, length), columns):
+        other = first + tl.arange(0, columns)
+        known = other < length
+        keys = tl.load(key + shared + other[None, :] * width + along[:, None], mask=known[None, :], other=0.0)
+        scores = tl.dot(queries, keys.to(queries.dtype)) * scale
+        scores = tl.where((other[None, :] <= place[:, None]) & known[None, :], scores, -1e30)
+        higher = tl.maximum(most, tl.max(scores, axis=1))
+        shares, kept = tl.exp2(scores - higher[:, None]), tl.exp2(most - higher)
+        values = tl.load(value + shared + other[:, None] * width + along[None, :], mask=known[:, None], other=0.0)
+        total = total * kept + tl.sum(shares, axis=1)
+        found = found * kept[:, None] + tl.dot(shares.to(queries.dtype), values.to(queries.dtype))
+        most = higher
+    found = (found / total[:, None]).to(out.dtype.element_ty)
+    tl.store(out + start + place[:, None] * width + along[None, :], found, mask=inside)
+
+
+def _part(
+    query: tl.tensor,
+    key: tl.tensor,
+    value: tl.tensor,
+    sums: tl.tensor,
+    tops: tl.tensor,
+    length: tl.tensor,
+    each: tl.tensor,
+    scale: tl.tensor,
+    group: tl.constexpr,
+    padded: tl.constexpr,
+    width: tl.constexpr,
+    columns: tl.constexpr,
+    parts: tl.constexpr,
+) -> None:
+    """One part of the keys of one sequence and key-value head."""
+    head, part = tl.program_id(0), tl.program_id(1)
+    own, along = tl.arange(0, padded), tl.arange(0, width)
+    mine = own[:, None] < group
+    queries = tl.load(query + (head * group + own[:, None]) * width + along[None, :], mask=mine, other=0.0)
+    start = head.to(tl.int64) * length * width
+    most = tl.full((padded,), -1e30, dtype=tl.float32)
+    total = tl.zeros((padded,), dtype=tl.float32)
+    found = tl.zeros((padded, width), dtype=tl.float32)
+    last = tl.minimum((part + 1) * each, length)
+    for first in range(part * each, last, columns):
+        other = first + tl.arange(0, columns)
+        known = other < last
+        keys = tl.load(key + start + other[None, :] * width + along[:, None], mask=known[None, :], other=0.0)
+        scores = tl.dot(queries, keys.to(queries.dtype)) * scale
+        scores = tl.where(known[None, :], scores, -1e30)
+        higher = tl.maximum(most, tl.max(scores, axis=1))
+        shares, kept = tl.exp2(scores - higher[:, None]), tl.exp2(most - higher)
+        values = tl.load(value + start + other[:, None] * width + along[None, :], mask=known[:, None], other=0.0)
+        total = total * kept + tl.sum(shares, axis=1)
+        found = found * kept[:, None] + tl.dot(shares.to(queries.dtype), values.to(queries.dtype))
+        most = higher
+    row = (head * group + own) * parts + part
+    tl.store(sums + row[:, None] * width + along[None, :], found / tl.maximum(total, 1e-30)[:, None], mask=mine)
+    tl.store(tops + row, most + tl.log2(tl.maximum(total, 1e-30)), mask=own < group)
+
+
+def _add_up(sums: tl.tensor, tops: tl.tensor, out: tl.tensor, width: tl.constexpr, parts: tl.constexpr) -> None:
+    """All parts of one query head."""
+    head, part, along = tl.program_id(0), tl.arange(0, parts), tl.arange(0, width)
+    top = tl.load(tops + head * parts + part)
+    share = tl.exp2(top - tl.max(top, axis=0))
+    found = tl.load(sums + (head * parts + part[:, None]) * width + along[None, :])
+    whole = tl.sum(found * share[:, None], axis=0) / tl.sum(share, axis=0)
+    tl.store(out + head * width + along, whole.to(out.dtype.element_ty))
+
+
+PROMPT, PART, ADD_UP = (triton.jit(each) for each in (_prompt, _part, _add_up))
+
+
+def prompts(query: Any, key: Any, value: Any, out: Any) -> None:
+    """Queries and keys as (sequences, heads, tokens, width)."""
+    batch, heads, length, width = query.shape
+    rows, columns = (128, 64) if width <= 128 else (64, 32)
+    grid = (triton.cdiv(length, rows), batch * heads)
+    scale = 1.4427 * width**-0.5
+    group = heads // key.shape[1]
+    warps = 8 if rows == 128 else 4
+    PROMPT[grid](query, key, value, out, length, scale, group, width, rows, columns, num_warps=warps)
+
+
+class Decoder:
+    """One query a sequence, with room for the parts."""
+
+    def __init__(self, query: Any, key: Any, value: Any, out: Any) -> None:
+        self._tensors = query, key, value
+        self._out, (batch, heads, width) = out, query.shape
+        self._sums = torch.empty(batch * heads, PARTS, width, dtype=torch.float32, device=query.device)
+        self._tops = torch.empty(batch * heads, PARTS, dtype=torch.float32, device=query.device)
+
+    def __call__(self) -> None:
+        """Both kernels."""
+        query, key, _ = self._tensors
+        (batch, heads, width), (_, kv_heads, length, _) = query.shape, key.shape
+        group = heads // kv_heads
+        columns = 64 if width <= 128 else 32
+        each = triton.cdiv(triton.cdiv(length, PARTS), columns) * columns
+        padded = max(LARGEST_GROUP, triton.next_power_of_2(group))
+        scale = 1.4427 * width**-0.5
+        PART[(batch * kv_heads, PARTS)](
+            *self._tensors,
+            self._sums,
+            self._tops,
+            length,
+            each,
+            scale,
+            group,
+            padded,
+            width,
+            columns,
+            PARTS,
+            num_warps=4,
+        )
+        ADD_UP[(batch * heads,)](self._sums, self._tops, self._out, width, PARTS, num_warps=4)

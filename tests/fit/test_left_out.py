@@ -1,0 +1,32 @@
+"""Rows that are not what they say are found by the table alone."""
+
+import numpy as np
+import pandas
+
+from infercast.fit.expert_runs import takes_whole_tokens
+from infercast.fit.left_out import is_usual
+
+
+def test_a_group_over_twice_its_physics_is_left_out() -> None:
+    group = np.array([7, 7, 7, 9, 9, 9])
+    residual = np.log([2.5, 3.0, 1.0, 1.1, 4.0, 0.9])
+    assert is_usual("moe", residual, group).tolist() == [False, False, False, True, True, True]
+    assert is_usual("collective", residual, group).all()
+    assert is_usual("gemm", np.array([]), np.array([])).size == 0
+
+
+def _run(share: float) -> pandas.DataFrame:
+    """Experts on one, four and eight GPUs, which take this share of the time on one."""
+    sizes = [(tokens, ep) for tokens in (8192, 16384, 32768) for ep in (1, 4, 8)]
+    table = pandas.DataFrame(sizes, columns=["tokens", "ep"])
+    fixed = {"gpu": "h200-sxm", "engine": "sglang", "engine_version": "0", "kernel": "triton", "dtype": "bf16"}
+    fixed |= {"hidden": 4096, "inter": 1536, "experts": 128, "topk": 8, "tp": 1, "routing": "balanced"}
+    for name, value in fixed.items():
+        table[name] = value
+    table["latency_us"] = table.tokens * np.where(table.ep == 1, 1.0, share)
+    return table
+
+
+def test_runs_that_take_as_long_on_a_quarter_of_the_experts_are_told_apart() -> None:
+    assert takes_whole_tokens(_run(0.9)).tolist() == [False, True, True] * 3
+    assert not takes_whole_tokens(_run(0.3)).any()

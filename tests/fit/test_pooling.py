@@ -1,0 +1,70 @@
+"""Models for GPUs that nobody measured: whose rows they are of, and how far they are believed."""
+
+import numpy as np
+import pytest
+
+from infercast.fit.pooling import fit_pooled, pools_of
+from infercast.fit.samples import Sample
+from infercast.fit.spread import GENERATION
+from infercast.predict.artifact.artifact import POOLED
+from infercast.predict.artifact.features import FEATURES
+from infercast.predict.identity import any_kernel, is_same_kernel, is_written_by_engine
+
+ROWS = 60
+COLUMNS = len(FEATURES["attention_decode"])
+
+
+def sample(residual: float, seed: int = 0) -> Sample:
+    random = np.random.default_rng(seed)
+    noise = random.normal(size=ROWS) * 0.02
+    return Sample(random.normal(size=(ROWS, COLUMNS)), residual + noise, np.arange(ROWS) // 3, np.ones(ROWS))
+
+
+@pytest.fixture(scope="module")
+def pools():
+    return pools_of(
+        {
+            ("attention_decode", "a100-sxm", "vllm", "fa2"): sample(0.1, 1),
+            ("attention_decode", "l40s", "vllm", "fa2"): sample(0.2, 2),
+            ("attention_decode", "h200-sxm", "vllm", "fa3"): sample(-0.3, 3),
+            ("attention_decode", "h200-sxm", "sweep", ""): sample(0.0, 4),
+            ("memory_bound", "h200-sxm", "vllm", "quantise"): sample(0.0, 5),
+        }
+    )
+
+
+def test_a_kernel_is_pooled_over_the_gpus_that_have_it(pools):
+    assert {source.gpu for source in pools["attention_decode", "vllm", "fa2"]} == {"a100-sxm", "l40s"}
+    assert {source.gpu for source in pools["attention_decode", "vllm", "fa3"]} == {"h200-sxm"}
+    assert len(pools["attention_decode", "vllm", "any"]) == 3
+
+
+def test_one_gpu_is_no_pool_of_a_sweep_nor_of_families_without_kernels(pools):
+    assert len(pools) == 3
+
+
+def test_a_new_kernel_is_half_believed_faster_and_less_certain(pools):
+    known, _ = fit_pooled(("attention_decode", POOLED, "vllm", "fa2"), pools["attention_decode", "vllm", "fa2"])
+    new, _ = fit_pooled(("attention_decode", POOLED, "vllm", "any"), pools["attention_decode", "vllm", "any"])
+    assert new.shrink == 0.5 < known.shrink
+    assert new.high - new.low > known.high - known.low
+    assert known.offset == pytest.approx(0.15, abs=0.02)
+    assert new.offset == pytest.approx(GENERATION["attention_decode"], abs=0.02)
+
+
+def test_a_kernel_of_one_gpu_has_an_interval_all_the_same(pools):
+    entry, _ = fit_pooled(("attention_decode", POOLED, "vllm", "fa3"), pools["attention_decode", "vllm", "fa3"])
+    assert entry.low < -0.05
+    assert entry.high > 0.05
+
+
+def test_what_stands_for_a_kernel():
+    assert any_kernel("attention_prefill", "trtllm") == "any"
+    assert any_kernel("moe", "fp8/trtllm") == "fp8/any"
+    assert (
+        any_kernel("gemm", "bf16") == any_kernel("collective", "NCCL") == any_kernel("attention_decode", "latent") == ""
+    )
+    assert is_same_kernel("moe", "bf16/trtllm", "fp8/trtllm")
+    assert not is_same_kernel("moe", "bf16/trtllm", "bf16/triton")
+    assert is_written_by_engine("moe", "bf16/triton")
+    assert not is_written_by_engine("attention_decode", "fa2")

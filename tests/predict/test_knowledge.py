@@ -1,0 +1,37 @@
+"""What estimates on a GPU rest on."""
+
+import pytest
+
+from infercast.hardware import load_gpu
+from infercast.predict.default import default_artifact
+from infercast.predict.knowledge import Known, in_short, known_kernels
+from infercast.predict.profile import kernel_profile
+
+
+def known(name: str) -> dict[str, Known]:
+    found = known_kernels(load_gpu(name), default_artifact(), kernel_profile())
+    return {each.kind: each for each in found}
+
+
+def test_a_measured_gpu_rests_on_its_own_rows_and_says_nothing_more() -> None:
+    found = known("h200-sxm")
+    assert {each.status for each in found.values()} == {"measured"}
+    assert found["decoding, bf16 cache"].chips == ("h200-sxm",)
+    assert in_short(list(found.values())) == ""
+
+
+def test_a_gpu_that_nobody_measured_has_larger_errors_and_names_the_chips() -> None:
+    own, other = known("b200-sxm")["products, bf16"], known("gb200-nvl72")["products, bf16"]
+    assert other.words == "known kernel"
+    assert "b200-sxm" in other.chips
+    assert other.error > own.error
+    assert "known kernel" in in_short(list(known("gb200-nvl72").values()))
+
+
+def test_formats_that_a_chip_lacks_are_not_listed() -> None:
+    assert not any("fp8" in kind for kind in known("a100-sxm"))
+
+
+@pytest.mark.parametrize("name", ["mi300x"])
+def test_other_vendors_have_bounds(name: str) -> None:
+    assert {each.words for each in known(name).values()} == {"bound"}
