@@ -13,6 +13,7 @@ OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")
 NO_CHUNKS = -1
 """`chunked_prefill_size` of a server that computes prompts whole."""
 PREFILL_GRAPHS = ("breakable", "disabled")
+DEEPEP_MODES = ("auto", "normal", "low_latency")
 STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
 """How states of recurrent layers are kept for prefixes."""
 
@@ -51,6 +52,8 @@ class SglangSettings:
     max_mamba_cache_size: int | None = None
     mamba_full_memory_ratio: float = 0.9
     mamba_radix_cache_strategy: str = STRATEGIES[0]
+    deepep_mode: str = "auto"
+    """How DeepEP sends tokens; its mode ``normal`` has no graphs."""
     ep_size: int = 1
     """GPUs that experts are spread over: 1, or all that share them."""
     enable_flashinfer_allreduce_fusion: bool = False

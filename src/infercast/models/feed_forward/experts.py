@@ -29,6 +29,9 @@ WHOLE_SHARED_EXPERTS = (
 )  # fmt: skip
 """Where GPUs compute shared experts whole, for a share of the tokens each, once experts are spread over copies."""
 
+WEIGHED_ROWS = 128
+"""Rows that multiplying takes as long for as reading the weights of an expert does, about."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertFeedForward(FeedForward):
@@ -150,11 +153,18 @@ class ExpertFeedForward(FeedForward):
         return calls
 
     def _slower(self, tokens: Size) -> Quantity:
-        """By steps: a configuration holds up to a number of tokens."""
+        """By steps: a configuration holds up to a number of tokens; and by what shared experts add."""
+        beside = 1.0 + self.joined * self._shared_part(tokens)
         if not self.slower:
-            return 1.0
+            return beside
         sizes, factors = np.array(self.slower).T
-        return np.asarray(np.interp(np.log2(tokens), np.log2(sizes), factors))
+        return np.asarray(np.interp(np.log2(tokens), np.log2(sizes), factors)) * beside
+
+    def _shared_part(self, tokens: Size) -> Quantity:
+        """A shared expert among the routed ones, as a share of these: its weights, and a row for every token."""
+        count = np.asarray(tokens, dtype=float)
+        hit = self.experts * (1.0 - (1.0 - 1.0 / self.experts) ** (count * self.topk))
+        return np.asarray((WEIGHED_ROWS + count) / (WEIGHED_ROWS * hit + self.topk * count))
 
     def _router_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """The scores of all experts, in the base format or in fp32."""
@@ -176,14 +186,14 @@ class ExpertFeedForward(FeedForward):
         if weights.activation_experts != weights.base:
             op = quantise(tokens, width, weights.base, weights.activation_experts)
             calls.append(Call("experts_quantise", op, layers))
-        chosen, topk = (self.reached or self.experts) + self.joined, self.topk + self.joined
+        chosen = self.reached or self.experts
         hidden, inter = _padded(shard, width, layout.share_expert_width(self.inter))
         experts = MoE(
-            hottest_load(tokens, topk, layout),
+            hottest_load(tokens, self.topk, layout),
             hidden=hidden,
             inter=inter,
             experts=chosen,
-            topk=topk,
+            topk=self.topk,
             local_experts=-(-chosen // layout.expert_gpus) if layout.experts else None,
             dtype=weights.activation_experts,
             weight_dtype=weights.experts,
