@@ -117,3 +117,14 @@ def test_older_releases_ran_triton_for_experts_in_bf16(table: Any) -> None:
     older, newer = read_published(table({**change, "version": "0.5.6"}, change))
     kernels = [deployment_of(run, "roofline").model.weights.experts_kernel for run in (older, newer)]
     assert kernels == ["triton", "trtllm"]
+
+
+def test_older_releases_planned_steps_of_recurrent_models_one_by_one(table: Any) -> None:
+    change = {
+        "infercast_model": "qwen3-next-80b-a3b",
+        "model": "Qwen/Qwen3-Next-80B-A3B-Instruct",
+        "infercast_gpu": "b200-sxm",
+    }
+    older, newer = read_published(table({**change, "version": "0.5.12"}, change))
+    ahead: list[Any] = [deployment_of(run, "roofline").settings for run in (older, newer)]
+    assert [settings.disable_overlap_schedule for settings in ahead] == [True, False]
