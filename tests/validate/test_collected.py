@@ -16,7 +16,7 @@ ROW = {
     "mean_out": "422.0", "prefix_note": "", "quality": "A", "output_tok_s": "500", "ttft_p50": "30", "tpot_p50": "7",
     "len_dist": "random in=1000 out=1000 (sglang bench: lengths uniform 1..L, range_ratio default 0)",
     "server_cmd": "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --mem-fraction-static 0.7 --tp 2",
-    "ttft_mean_ms": "31", "tpot_mean_ms": "7.1",
+    "ttft_mean_ms": "31", "tpot_mean_ms": "7.1", "itl_mean": "", "itl_p50": "",
 }  # fmt: skip
 
 
@@ -95,3 +95,36 @@ def test_bursts_and_chats(table: Any) -> None:
     assert sum(each.num_input for each in chats.workload.requests) / 500 == pytest.approx(217, rel=0.02)
     assert spread.dtype == "fp8"
     assert all(819 <= each.num_input <= 1024 and 409 <= each.num_output <= 512 for each in spread.workload.requests)
+
+
+def test_time_per_token_that_counts_the_first_one_is_left_for_the_time_between_tokens(table: Any) -> None:
+    # 100 tokens: the first after 2 s, the others 40 ms apart.
+    stated = {"mean_out": "100", "ttft_mean_ms": "2000", "itl_mean": "40", "itl_p50": "39", "tpot_p50": "61"}
+    whole, after_first = read_published(table({**stated, "tpot_mean_ms": "59.6"}, {**stated, "tpot_mean_ms": "40"}))
+    assert whole.tpot == 0.039
+    assert after_first.tpot == 0.061
+
+
+def test_requests_come_at_a_stated_rate(table: Any) -> None:
+    change = {"load_kind": "poisson", "concurrency_or_rate": "rate 2.0", "num_requests": "400"}
+    (run,) = read_published(table(change))
+    assert run.workload.concurrency is None
+    assert run.workload.requests[-1].arrival == pytest.approx(200, rel=0.2)
+
+
+def test_older_releases_ran_triton_for_experts_in_bf16(table: Any) -> None:
+    change = {"infercast_model": "qwen3-30b-a3b", "model": "Qwen/Qwen3-30B-A3B", "infercast_gpu": "b200-sxm"}
+    older, newer = read_published(table({**change, "version": "0.5.6"}, change))
+    kernels = [deployment_of(run, "roofline").model.weights.experts_kernel for run in (older, newer)]
+    assert kernels == ["triton", "trtllm"]
+
+
+def test_older_releases_planned_steps_of_recurrent_models_one_by_one(table: Any) -> None:
+    change = {
+        "infercast_model": "qwen3-next-80b-a3b",
+        "model": "Qwen/Qwen3-Next-80B-A3B-Instruct",
+        "infercast_gpu": "b200-sxm",
+    }
+    older, newer = read_published(table({**change, "version": "0.5.12"}, change))
+    ahead: list[Any] = [deployment_of(run, "roofline").settings for run in (older, newer)]
+    assert [settings.disable_overlap_schedule for settings in ahead] == [True, False]

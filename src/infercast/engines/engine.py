@@ -258,7 +258,7 @@ class Engine(Generic[Asked, Filled]):
 
     measured_setup: Callable[[Fields], MeasuredSetup] = no_measured_files
     """How it was set up, from the ``config`` of a file of measured runs."""
-    before: Callable[[Version, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = lambda *_: ({}, {})
+    before: Callable[[Version, ModelConfig], tuple[Mapping[str, Any], Mapping[str, Any]]] = lambda *_: ({}, {})
     """What a release before this one did by default with a model of that name: settings, and options of `deploy`."""
     ties_groups: bool = True
     """Whether it ranks experts of groups in a format in which scores of untrained weights are equal."""

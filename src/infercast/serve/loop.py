@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import NOTHING_NEW, FirstUses
+from infercast.serve.looks import Looks
 from infercast.serve.record import Record
 from infercast.serve.scheduler.planner import Planner
 from infercast.serve.scheduler.sequence import Plan
@@ -78,16 +79,19 @@ class Loop:
         wake_up_seconds: float = 0.0,
         jump: bool = True,
         keeps_pace: bool = False,
+        looks_every: int = 1,
         observe: Observer | None = None,
         progress: Progress | None = None,
         watch: Watcher | None = None,
     ) -> None:
-        """``keeps_pace``: where requests wait but none can be computed, an empty step takes its place (pipelines)."""
+        """``keeps_pace``: where requests wait but none can be computed, an empty step takes its place (pipelines).
+        ``looks_every``: steps of decoding between two looks for requests.
+        """
         self.scheduler, self.clients, self.record = scheduler, clients, record
         self.timer, self.steps_under_way = groups_of(timer), steps_under_way
         self.timeline, self.conditions = timeline or Timeline(), conditions or Conditions()
         self.first_uses, self.wake_up_seconds = first_uses, wake_up_seconds
-        self.jump, self.keeps_pace = jump, keeps_pace
+        self.jump, self.keeps_pace, self.looks = jump, keeps_pace, Looks(looks_every)
         self.observe, self.progress, self.watch = observe, progress, watch
         self.under_way: deque[Step | None] = deque()
         self.is_ahead = False
@@ -100,11 +104,11 @@ class Loop:
 
         Whoever drives several engines gives the next turn to the one whose clock is furthest behind.
         """
-        scheduler, timeline, clients = self.scheduler, self.timeline, self.clients
+        scheduler, timeline, clients, looks = self.scheduler, self.timeline, self.clients, self.looks
         while True:
             yield timeline.clock
             arrival = clients.next_arrival
-            if arrival is not None and arrival <= timeline.clock:
+            if (looks.is_always or looks.is_due()) and arrival is not None and arrival <= timeline.clock:
                 arrival = self._take_in_requests()
             plan = scheduler.plan()
             if scheduler.just_left:
@@ -150,6 +154,7 @@ class Loop:
         elif arrival is None:
             return True
         else:
+            self.looks.hurry()
             self.timeline.sleep_until(arrival + self.wake_up_seconds)
         return False
 
@@ -163,7 +168,9 @@ class Loop:
         if before and before.plan.ending and (self.scheduler.waiting or self.clients.wait_for_answers):
             return 1
         steps = self.scheduler.most_steps(plan)
-        if arrival is not None:
+        if not self.looks.is_always:
+            steps = min(steps, self.looks.steps_left)
+        elif arrival is not None:
             coming = 2 + int(1.1 * (arrival - self.timeline.clock) / self._step_seconds)
             steps = coming if coming < steps else steps
         return steps if steps < MOST_STEPS else MOST_STEPS
@@ -199,7 +206,12 @@ class Loop:
         self.under_way.append(step)
         if plan.started:
             self.record.start(plan.started, span.start)
-        phase = self.record.prefilling if step.numbers[2] > step.numbers[0] else self.record.decoding
+        if step.numbers[2] > step.numbers[0]:
+            phase = self.record.prefilling
+            self.looks.hurry()
+        else:
+            phase = self.record.decoding
+            self.looks.decoded(1)
         phase.note(step.numbers, estimate, [span.seconds], held)
         if self.watch is not None and shape is not None:
             self.watch.step(plan, shape, estimate, span, held)
@@ -226,12 +238,13 @@ class Loop:
         """Hand the same step to the GPU so many times, or until a request comes."""
         plan, timeline, record, (seconds, ends, clocks) = step.plan, self.timeline, self.record, ahead
         steps, arrival = len(seconds), self.clients.next_arrival
-        if arrival is not None and arrival <= clocks[-1]:
+        if self.looks.is_always and arrival is not None and arrival <= clocks[-1]:
             steps = min(steps, 1 + bisect_left(clocks, arrival))
         held = self.scheduler.start(plan, steps)
         if len(held) < len(seconds):
             steps = len(held)
             seconds, ends, clocks = seconds[:steps], ends[:steps], clocks[:steps]
+        self.looks.decoded(steps)
         record.decoding.note(step.numbers, step.estimate, seconds, held)
         if self.watch is not None and step.shape is not None:
             self.watch.stretch(step.shape, step.estimate, ends, held)

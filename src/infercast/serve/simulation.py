@@ -48,6 +48,8 @@ class Replica:
     """... and what each token that a step produces adds to it."""
     wake_up_seconds: float = 0.0
     """What an engine without work needs to notice a request; whatever comes meanwhile is seen with it."""
+    looks_every: int = 1
+    """Steps of decoding after which it looks for new requests; it does after every step with prompts."""
     first_uses: FirstUses | None = None
     """What the engine has met since its start, which a run adds to; None: it has met everything."""
     max_model_len: int | None = None
@@ -126,6 +128,7 @@ def loop_of(
         wake_up_seconds=replica.wake_up_seconds,
         jump=jump,
         keeps_pace=is_pipeline,
+        looks_every=replica.looks_every,
         observe=observe,
         progress=progress,
         watch=watch,

@@ -19,6 +19,8 @@ PAGES: Mapping[str, tuple[int, ...]] = {
     "trtllm_mla": (64, 32), "trtllm_mha": (64, 32, 16),
 }  # fmt: skip
 """Attention backends by SGLang's names, and the pages that their kernels take, the default first; none: any."""
+RENAMED = {"nsa": "dsa"}
+"""Older names of them."""
 BLOCK_PAGE = 128
 """Of models that choose whole blocks."""
 EAGER_BACKENDS = ("torch_native", "flex_attention")
@@ -47,9 +49,10 @@ def is_block_sparse(model: ModelConfig) -> bool:
 def attention_backend(model: ModelConfig, gpu: Gpu, asked: str | None) -> str:
     """The one asked for, or the engine's choice."""
     if asked is not None:
-        if asked not in PAGES:
+        named = RENAMED.get(asked, asked)
+        if named not in PAGES:
             raise UnknownNameError("attention_backend", asked, PAGES)
-        return asked
+        return named
     if gpu.vendor.lower() != "nvidia":
         return "aiter"
     if any(isinstance(stack.mixer, SparseLatentAttention) for stack in model.stacks):

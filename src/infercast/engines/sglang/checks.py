@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infercast.engines.sglang.settings import (
+    DEEPEP_MODES,
     NO_CHUNKS,
     ORDERS,
     OTHER_ORDERS,
@@ -17,11 +18,13 @@ LARGEST_GRAPH = 65_536
 COUNTS = (
     "max_running_requests", "max_total_tokens", "max_prefill_tokens", "prefill_max_requests", "page_size",
     "context_length", "cuda_graph_max_bs", "cuda_graph_max_bs_prefill", "max_mamba_cache_size", "ep_size",
+    "scheduler_recv_interval",
 )  # fmt: skip
 NAMES = {
     "schedule_policy": ORDERS,
     "cuda_graph_backend_prefill": PREFILL_GRAPHS,
     "mamba_radix_cache_strategy": STRATEGIES,
+    "deepep_mode": DEEPEP_MODES,
 }
 
 

@@ -48,7 +48,7 @@ def untuned_factors(
     kernel = weights.experts_kernel or kernel_profile("sglang").experts.get(gpu.kernels, {}).get(weights.experts, "")
     if kernel != TRITON or weights.experts != "bf16":
         return ()  # blocks of fp8 have tiles that are as good by default
-    experts = -(-spec.experts // layout.expert_gpus) if layout.experts else spec.experts
+    experts = -(-spec.experts // layout.expert_gpus) if layout.experts else spec.experts + spec.joined
     inter = layout.share_expert_width(spec.inter)
     if has_tuned_file(experts, inter, weights.experts, gpu):
         return ()

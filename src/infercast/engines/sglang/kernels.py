@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from infercast.engines.sglang.backends import DATACENTER_BLACKWELL
 from infercast.engines.sglang.expert_launches import untuned_factors
-from infercast.engines.sglang.experts import experts_kernel
+from infercast.engines.sglang.experts import experts_kernel, joined_experts
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import GroupedAttention, Mixer, SparseLatentAttention
@@ -57,4 +57,5 @@ def choose_kernels(model: ModelConfig, gpu: Gpu, layout: ParallelLayout) -> Mode
     )
     stacks = tuple(replace(stack, mixer=chosen(stack.mixer)) for stack in model.stacks)
     model = replace(model, stacks=stacks, weights=weights)
+    model = model.with_experts(lambda spec: replace(spec, joined=joined_experts(model, spec, layout)))
     return model.with_experts(lambda spec: replace(spec, slower=untuned_factors(model, spec, gpu, layout)))

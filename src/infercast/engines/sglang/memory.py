@@ -12,13 +12,12 @@ from typing import NamedTuple
 from infercast.bundled import read_data
 from infercast.engines.memory import Memory
 from infercast.engines.sglang.defaults import graph_bytes
+from infercast.engines.sglang.held import weight_bytes
 from infercast.engines.sglang.kv import cells, kv_layout
-from infercast.engines.sglang.padding import expert_multiples
 from infercast.engines.sglang.settings import ResolvedSglang, SglangSettings
 from infercast.engines.sglang.states import state_pool
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
-from infercast.models.rank import stage_weight_bytes
 from infercast.models.spec import ModelConfig
 from infercast.units import MIB
 
@@ -54,10 +53,9 @@ def budget(
 ) -> Budget:
     """The stage of a pipeline whose pools have room for the fewest tokens."""
     free = free_before_loading(gpu, layout)
-    multiples = expert_multiples(model, gpu)
     found = []
     for stage in range(layout.pipeline):
-        weights = stage_weight_bytes(model, layout, stage, multiples)
+        weights = weight_bytes(model, layout, gpu, settings, stage)
         each = cells(model, layout, settings, stage)
         left = static_share * free - weights
         pool = state_pool(model, layout, settings)

@@ -38,7 +38,8 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
     groups = layout.sharing if asked.enable_dp_attention else 1
     usual_chunk, largest_graph = by_memory(gpu, layout.tensor * groups)
     chunk = asked.chunked_prefill_size or usual_chunk
-    graphs = not asked.disable_cuda_graph and backend not in EAGER_BACKENDS
+    without = asked.disable_cuda_graph or backend in EAGER_BACKENDS
+    graphs = not (without or (layout.all_to_all and asked.deepep_mode == "normal"))
     decode = _decode_sizes(asked, largest_graph)
     replays = graphs and not asked.disable_decode_cuda_graph
     prefill = _prefill_sizes(asked, model, layout, chunk) if graphs and not asked.disable_prefill_cuda_graph else ()

@@ -13,6 +13,7 @@ OTHER_ORDERS = ("random", "dfs-weight", "lof", "priority", "routing-key")
 NO_CHUNKS = -1
 """`chunked_prefill_size` of a server that computes prompts whole."""
 PREFILL_GRAPHS = ("breakable", "disabled")
+DEEPEP_MODES = ("auto", "normal", "low_latency")
 STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
 """How states of recurrent layers are kept for prefixes."""
 
@@ -30,6 +31,8 @@ class SglangSettings:
     context_length: int | None = None
     schedule_policy: str = ORDERS[0]
     schedule_conservativeness: float = 1.0
+    scheduler_recv_interval: int = 1
+    """Steps of decoding after which the scheduler looks for new requests."""
     page_size: int | None = None
     swa_full_tokens_ratio: float = 0.8
     attention_backend: str | None = None
@@ -49,6 +52,8 @@ class SglangSettings:
     max_mamba_cache_size: int | None = None
     mamba_full_memory_ratio: float = 0.9
     mamba_radix_cache_strategy: str = STRATEGIES[0]
+    deepep_mode: str = "auto"
+    """How DeepEP sends tokens; its mode ``normal`` has no graphs."""
     ep_size: int = 1
     """GPUs that experts are spread over: 1, or all that share them."""
     enable_flashinfer_allreduce_fusion: bool = False

@@ -202,6 +202,14 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "schedule_conservativeness": lambda flag, _: (
         f"at first a request starts if {format_percent(min(0.7 * flag.value, 1.0))} of all declared answers have room"
     ),
+    "deepep_mode": lambda flag, _: (
+        "every step is launched kernel by kernel" if flag.value == "normal" else "decoding has graphs"
+    ),
+    "scheduler_recv_interval": lambda flag, _: (
+        f"new requests are looked for every {flag.value} steps of decoding, and meanwhile wait"
+        if flag.value > 1
+        else "new requests are looked for after every step"
+    ),
     "disable_cuda_graph": _eager,
     "cuda_graph_max_bs": _graphs,
     "cuda_graph_bs": _graphs,

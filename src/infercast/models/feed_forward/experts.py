@@ -29,6 +29,9 @@ WHOLE_SHARED_EXPERTS = (
 )  # fmt: skip
 """Where GPUs compute shared experts whole, for a share of the tokens each, once experts are spread over copies."""
 
+WEIGHED_ROWS = 128
+"""Rows that multiplying takes as long for as reading the weights of an expert does, about."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertFeedForward(FeedForward):
@@ -61,6 +64,8 @@ class ExpertFeedForward(FeedForward):
     """The router multiplies in fp32 (GLM-5)."""
     slower: tuple[tuple[float, float], ...] = ()
     """Numbers of tokens, and how many times as long the experts take there because of how an engine launches them."""
+    joined: int = 0
+    """Shared experts that an engine multiplies with the routed ones, as experts that every token goes to."""
 
     @property
     def has_plain_groups(self) -> bool:
@@ -138,7 +143,7 @@ class ExpertFeedForward(FeedForward):
         """Router, experts and whatever runs beside them."""
         calls = self._routed_calls(shard, tokens, layers)
         beside = 0
-        for prefix, inter in (("shared_", self.shared_inter), ("dense_", self.dense_inter)):
+        for prefix, inter in (("shared_", 0 if self.joined else self.shared_inter), ("dense_", self.dense_inter)):
             if inter:
                 calls += dense_calls(shard, prefix, inter, self.gated, tokens, layers)
                 beside += 1
@@ -148,11 +153,18 @@ class ExpertFeedForward(FeedForward):
         return calls
 
     def _slower(self, tokens: Size) -> Quantity:
-        """By steps: a configuration holds up to a number of tokens."""
+        """By steps: a configuration holds up to a number of tokens; and by what shared experts add."""
+        beside = 1.0 + self.joined * self._shared_part(tokens)
         if not self.slower:
-            return 1.0
+            return beside
         sizes, factors = np.array(self.slower).T
-        return np.asarray(np.interp(np.log2(tokens), np.log2(sizes), factors))
+        return np.asarray(np.interp(np.log2(tokens), np.log2(sizes), factors)) * beside
+
+    def _shared_part(self, tokens: Size) -> Quantity:
+        """A shared expert among the routed ones, as a share of these: its weights, and a row for every token."""
+        count = np.asarray(tokens, dtype=float)
+        hit = self.experts * (1.0 - (1.0 - 1.0 / self.experts) ** (count * self.topk))
+        return np.asarray((WEIGHED_ROWS + count) / (WEIGHED_ROWS * hit + self.topk * count))
 
     def _router_calls(self, shard: Shard, tokens: Size, layers: int) -> list[Call]:
         """The scores of all experts, in the base format or in fp32."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,10 @@ NOBODY = Workload((Request(0.0, 1, 1),))
 NOT_SERVED = ("image",)
 """Lengths of prompts that hold more than text."""
 
+SAME_TIME, OTHER_TIME = 0.001, 0.05
+"""Relative differences of two times that are one, and that are surely not."""
+RATE = re.compile(r"(?:rate|poisson) (\d+(?:\.\d+)?)")
+"""Requests a second that come whatever is answered."""
 
 COMMAND = "server_cmd"
 """The column that tells such a table."""
@@ -68,7 +73,9 @@ def _read(row: RowReader) -> PublishedRun:
         raise row.wrong("was served with speculative decoding, which is not modelled")
     engine = measured_engine(row.required("engine"))
     reading = _reading(row, engine)
-    median = row.number("ttft_p50") is not None and row.number("tpot_p50") is not None
+    token = "itl" if _counts_first_token(row) else "tpot"
+    median = row.number("ttft_p50") is not None and row.number(f"{token}_p50") is not None
+    mean = "itl_mean" if token == "itl" else "tpot_mean_ms"
     return _named(
         row,
         dtype=_format(row),
@@ -78,13 +85,26 @@ def _read(row: RowReader) -> PublishedRun:
         version=_version(row.text("version")),
         workload=_workload(row),
         ttft=row.milliseconds("ttft_p50" if median else "ttft_mean_ms"),
-        tpot=row.milliseconds("tpot_p50" if median else "tpot_mean_ms"),
+        tpot=row.milliseconds(f"{token}_p50" if median else mean),
         end_to_end=None if median else row.milliseconds("e2e_mean_ms"),
         output_tokens_per_second=row.number("output_tok_s"),
         engine=engine.name,
         reading=reading,
         median=median,
     )
+
+
+def _counts_first_token(row: RowReader) -> bool:
+    """Whether the published TPOT is the whole time over all tokens, as guidellm has it; its ITL is then our TPOT.
+
+    The table tells: TTFT and ITL of all other tokens add up to it.
+    """
+    names = ("mean_out", "ttft_mean_ms", "itl_mean", "tpot_mean_ms")
+    tokens, first, other, stated = (row.number(name) or 0.0 for name in names)
+    if not (tokens and first and other and stated):
+        return False
+    whole = (first + other * (tokens - 1)) / tokens
+    return abs(whole / stated - 1) < SAME_TIME and abs(other / stated - 1) > OTHER_TIME
 
 
 def _reading(row: RowReader, engine: AnyEngine) -> Reading:
@@ -116,7 +136,7 @@ def _format(row: RowReader) -> str:
 
 
 def _workload(row: RowReader) -> Workload:
-    """A burst, or clients that send one request after the other."""
+    """A burst, clients that send one request after the other, or requests that come at random times."""
     count, load = row.whole("num_requests"), row.text("load_kind")
     if count is None:
         raise row.wrong("needs the column 'num_requests'")
@@ -127,7 +147,14 @@ def _workload(row: RowReader) -> Workload:
     clients = re.search(r"concurrency (\d+)", row.text("concurrency_or_rate"))
     if load == "closed loop" and clients:
         return workload_from_requests(requests, concurrency=int(clients[1]))
-    raise row.wrong(f"load {load!r} with {row.text('concurrency_or_rate')!r} is not known; known: closed loop, burst")
+    rate = RATE.match(row.text("concurrency_or_rate"))
+    if load == "poisson" and rate:
+        gaps = np.random.default_rng(0).exponential(1 / float(rate[1]), count)
+        times = np.cumsum(gaps).tolist()
+        return workload_from_requests(replace(each, arrival=at) for each, at in zip(requests, times, strict=True))
+    raise row.wrong(
+        f"load {load!r} with {row.text('concurrency_or_rate')!r} is not known; known: closed loop, burst, poisson"
+    )
 
 
 def _lengths(row: RowReader, count: int) -> tuple[list[int], list[int]]:

@@ -136,8 +136,10 @@ def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | No
 def _commanded(run: PublishedRun, reading: Reading, predictor: str, host: Path | None) -> Deployment:
     """The engine that a command starts."""
     engine = engine_named(run.engine)
-    older_settings, older_options = engine.before(run.version, run.model)
-    options = {"quantization": FORMATS.get(run.dtype, run.dtype) or None, **older_options, **reading.options}
+    quantization = FORMATS.get(run.dtype, run.dtype) or None
+    model = load_model(run.model, quantization=quantization)
+    older_settings, older_options = engine.before(run.version, model)
+    options = {"quantization": quantization, **older_options, **reading.options}
     options |= {"tensor_parallel_size": run.tensor, "data_parallel_size": run.data}
     return deploy(
         run.model,

@@ -1,0 +1,84 @@
+"""What publishers' own pages and scripts say of their SGLang runs beyond the collected table, or against it.
+
+InferenceX publishes no server's command: it is that of its scripts (SemiAnalysisAI/InferenceX,
+``benchmarks/single_node/dsr1_fp8_h200.sh``, ``dsr1_fp8_b200.sh`` and ``benchmarks/dsr1_fp4_b200.sh``).
+
+GPUStack's page of GLM-5.2 (gpustack/gpustack, ``docs/performance-lab/glm-5.2/h200.md``, SGLang 0.5.14) tries one flag
+after another, and the table has its last command for all of them; its baselines are vLLM's. It offers 1,000 requests
+a second, of which 512 are under way at most, or one a second where the table has the most that were under way.
+"""
+
+from __future__ import annotations
+
+START = "sglang.launch_server --trust-remote-code --disable-radix-cache --tensor-parallel-size {tp} "
+LONG = "--chunked-prefill-size 32768 --max-prefill-tokens 32768 --mem-fraction-static 0.82 "
+BLACKWELL = (
+    "--kv-cache-dtype fp8_e4m3 --enable-flashinfer-allreduce-fusion --attention-backend trtllm_mla "
+    "--moe-runner-backend flashinfer_trtllm "
+)
+MANY_CLIENTS = 16
+"""From so many on its scripts for the B200 look for requests every 30 steps, not every 10."""
+
+GLM_PAGE = "glm-5.2/h200.md"
+GLM_VERSION = "0.5.14"
+SHARED = "--tp-size=8 --dp-size=8 --enable-dp-attention "
+SENT = f"{SHARED}--mem-fraction-static=0.85 --moe-a2a-backend=deepep "
+LAST = f"{SENT}--max-running-requests=256 --kv-cache-dtype=fp8_e4m3"
+GLM_FLAGS = {
+    "SGLang": "--tp-size=8",
+    "TP + DP-Attention": "--tp-size=8 --enable-dp-attention",
+    "TP + DP + DP-Attention": SHARED,
+    "TP + DP + DP-Attention + EP": f"{SHARED}--ep-size=8",
+    "auto": SHARED,
+    "0.8": f"{SHARED}--mem-fraction-static=0.8",
+    "0.85": f"{SHARED}--mem-fraction-static=0.85",
+    "8K": f"{SHARED}--mem-fraction-static=0.85 --chunked-prefill-size=8192",
+    "max-running 64": f"{SENT}--max-running-requests=64",
+    "max-running 256": f"{SENT}--max-running-requests=256",
+    "max-running 512": f"{SENT}--max-running-requests=512",
+    "normal": f"{SENT}--max-running-requests=256 --deepep-mode=normal",
+    "fp8_e4m3": LAST,
+}
+"""The flags of the page's sections; all that are not named here ran the last command or, as baselines, vLLM."""
+ONE_A_SECOND = ("Long Context", "Generation Heavy")
+
+
+def inferencex_command(row: dict[str, str]) -> str:
+    """What its scripts start for DeepSeek-R1."""
+    lengths, clients = row["len_dist"].split()[-1], int(row["concurrency_or_rate"].split()[-1])
+    looks = f"--scheduler-recv-interval {30 if clients >= MANY_CLIENTS else 10} "
+    if row["infercast_gpu"] == "h200-sxm":
+        most = 512 if lengths == "1024/1024" else 256
+        flags = f"{LONG}--max-running-requests {most} --cuda-graph-max-bs {most} --attention-backend flashinfer"
+    elif "nvfp4" in row["precision"]:
+        flags = f"{BLACKWELL}{looks}--max-running-requests 256 --cuda-graph-max-bs 256 --mem-fraction-static 0.85 "
+        flags += "--chunked-prefill-size 16384"
+    elif row["tp"] == "8":
+        flags = f"{BLACKWELL}{looks}{LONG}--max-running-requests 128 --cuda-graph-max-bs 128"
+    else:
+        flags = f"{BLACKWELL}--scheduler-recv-interval 10 --max-running-requests 32 --cuda-graph-max-bs 32 "
+        flags += "--mem-fraction-static 0.95 --chunked-prefill-size 8192 --max-prefill-tokens 8192"
+    return START.format(tp=row["tp"]) + flags
+
+
+def as_published(row: dict[str, str]) -> dict[str, str]:
+    """The row with what its page says."""
+    if not row["server_cmd"] and "InferenceX" in row["source_repo"]:
+        return {**row, "server_cmd": inferencex_command(row)}
+    if GLM_PAGE in row["path"]:
+        return _glm(row)
+    return row
+
+
+def _glm(row: dict[str, str]) -> dict[str, str]:
+    """A section of the page of GLM-5.2."""
+    section, result = (part.strip() for part in row["notes"].removeprefix("sec:").split(";")[:2])
+    if section == "vLLM" or result.startswith("Baseline"):
+        return {**row, "engine": "vllm"}
+    flags = GLM_FLAGS.get(section, LAST)
+    command = f"python3 -m sglang.launch_server --model-path zai-org/GLM-5.2-FP8 {flags}"
+    groups = "8" if "--dp-size" in flags else "1"
+    read = {**row, "server_cmd": command, "version": GLM_VERSION, "dp": groups, "ep": ""}
+    if section.startswith(ONE_A_SECOND):
+        read |= {"load_kind": "poisson", "concurrency_or_rate": "rate 1.0"}
+    return read
