@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": BASE | {"hardware", "ops.lengths"},
     "report": BASE | {"hardware", "models", "engines", "serve", "forecast", "validate"},
     "cli": BASE
-    | {"", "hardware", "models.library", "engines.registry", "engines.settings", "engines.engine", "serve"}
+    | {"", "hardware", "models.library", "engines.registry", "engines.settings", "engines.words", "serve"}
     | {"forecast", "validate"}
     | {"report", "fit", "measure"}
     | {"predict.artifact", "predict.default", "predict.learned", "predict.profile", "predict.roofline"},

@@ -20,7 +20,7 @@ from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, s
 from infercast.serve import Workload
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import receiving
-from infercast.serve.loop import Progress, Watcher
+from infercast.serve.watching import Progress, Watcher
 
 
 def simulate(

@@ -17,8 +17,8 @@ from infercast.serve import Record, Replica, Workload, simulate
 from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
-from infercast.serve.loop import Progress, Watcher
 from infercast.serve.step import StepTimer
+from infercast.serve.watching import Progress, Watcher
 
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
 """What a pool of replicas does."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as SequenceOf
-from typing import Any, Protocol
+from collections.abc import Iterator
 
 from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import NOTHING_NEW, FirstUses
@@ -20,19 +18,13 @@ from infercast.serve.record import Record
 from infercast.serve.scheduler.planner import Planner
 from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.step import StepEstimate, StepShape, StepTimer, groups_of
-from infercast.serve.timeline import Repetitions, Span, Timeline
+from infercast.serve.timeline import Repetitions, Timeline
+from infercast.serve.watching import TELL_EVERY, Observer, Progress, Watcher
 from infercast.serve.workload.source import Source
-
-Progress = Callable[[int, float], None]
-"""Told how many requests have been sent, and the simulated seconds."""
-Observer = Callable[[Any, Plan], None]
-"""Told of the scheduler, and of what it has planned."""
 
 Numbers = tuple[int, int, int, int, int]
 """Of a step: sequences in it, sequences that wait, tokens, context and sampled rows."""
 
-TELL_EVERY = 1024
-"""Requests between two tellings of progress."""
 MOST_STEPS = 512
 """Steps that are timed at once where nothing tells when the next request comes."""
 
@@ -48,18 +40,6 @@ class Step:
         """The same as the numbers, where somebody asks for it."""
         self.end = 0.0
         """When the GPU is done with it, or with the last of them."""
-
-
-class Watcher(Protocol):
-    """Told of every step when it is handed to the GPU, one by one or in stretches of decoding."""
-
-    def step(self, plan: Plan, shape: StepShape, estimate: StepEstimate, span: Span, held: SequenceOf[int]) -> None:
-        """One step, and the KV blocks held in it; the plan does not name those that decode together."""
-
-    def stretch(self, shape: StepShape, estimate: StepEstimate, ends: SequenceOf[float], held: SequenceOf[int]) -> None:
-        """Steps of one decoding batch in a row, when the GPU is done with each, and the KV blocks held in it; the
-        estimate may hold more.
-        """
 
 
 class Loop:

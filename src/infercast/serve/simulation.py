@@ -12,13 +12,14 @@ from infercast.errors import InputError
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import FirstUses
-from infercast.serve.loop import Loop, Observer, Progress, Watcher
+from infercast.serve.loop import Loop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.build import scheduler_of
 from infercast.serve.scheduler.policy import Policy
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import Timeline
+from infercast.serve.watching import Observer, Progress, Watcher
 from infercast.serve.workload.clients import Clients
 from infercast.serve.workload.request import Workload
 from infercast.serve.workload.source import Source

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from infercast.engines.engine import Flags
 from infercast.engines.registry import FAMILIES, AnyEngine, engine_named, flags_by_name
+from infercast.engines.words import Flags
 from infercast.errors import InputError
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infercast.bundled import read_data
-from infercast.engines.engine import Commands, Engine, Names
+from infercast.engines.engine import Engine
 from infercast.engines.sglang.flags import FLAGS, settings_of
 from infercast.engines.sglang.graphs import SglangGraphs
 from infercast.engines.sglang.host import SglangHost, SglangHostModel
@@ -18,6 +18,7 @@ from infercast.engines.sglang.settings import NEWEST, ResolvedSglang, SglangSett
 from infercast.engines.sglang.spread import fuses_norms, sizes_for, spread
 from infercast.engines.sglang.tuning import EXPERT_LAUNCHES
 from infercast.engines.sharing import shared_seconds
+from infercast.engines.words import Commands, Names
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 

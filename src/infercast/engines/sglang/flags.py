@@ -7,9 +7,10 @@ from dataclasses import fields
 from typing import Any
 
 from infercast.bundled import read_data
-from infercast.engines.engine import Flags, Tell
+from infercast.engines.engine import Tell
 from infercast.engines.settings import read_setting
 from infercast.engines.sglang.settings import SglangSettings
+from infercast.engines.words import Flags
 
 FLAGS = Flags(
     options=frozenset(field.name for field in fields(SglangSettings)), **read_data("engines/sglang/flags.toml")

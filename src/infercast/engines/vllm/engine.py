@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from infercast.bundled import read_data
-from infercast.engines.engine import Commands, Engine, Names
+from infercast.engines.engine import Engine
 from infercast.engines.sharing import shared_seconds
 from infercast.engines.vllm.block_size import default_block_size
 from infercast.engines.vllm.expert_defaults import EXPERT_LAUNCHES
@@ -24,6 +24,7 @@ from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, re
 from infercast.engines.vllm.sparse import choose_sparse_kernels
 from infercast.engines.vllm.states import ALIGN, States, check_aligned, runs_v2
 from infercast.engines.vllm.versions import ENGINES, MEASURED
+from infercast.engines.words import Commands, Names
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout

@@ -8,9 +8,10 @@ from dataclasses import fields
 from typing import Any
 
 from infercast.bundled import read_data
-from infercast.engines.engine import Flags, Tell
+from infercast.engines.engine import Tell
 from infercast.engines.release import numbers
 from infercast.engines.vllm.settings import EngineSettings
+from infercast.engines.words import Flags
 from infercast.errors import InputError, UnknownNameError
 
 POLICIES = ("fcfs", "priority")

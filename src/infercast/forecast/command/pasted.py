@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from infercast.engines.engine import Commands
 from infercast.engines.registry import ABSENT, FAMILIES, AnyEngine, engine_named, what_there_is
+from infercast.engines.words import Commands
 from infercast.errors import InputError
 from infercast.forecast.command.shell import Line, docker_run, shell_lines
 from infercast.forecast.command.yaml_flow import Tree

@@ -26,7 +26,7 @@ from infercast.forecast.explain.watched import Watched, watch_run
 from infercast.forecast.result import Forecast
 from infercast.forecast.system import DECODE, system_of
 from infercast.serve import Record, Workload
-from infercast.serve.loop import Progress
+from infercast.serve.watching import Progress
 
 WAITS = ("GPU waits for host", "GPU waits for host or other stages")
 """Without and with a pipeline."""

@@ -9,7 +9,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.system import System
 from infercast.serve import Workload
-from infercast.serve.loop import Progress
+from infercast.serve.watching import Progress
 
 
 @dataclass(frozen=True, slots=True)

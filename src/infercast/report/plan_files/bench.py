@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Sequence
 
-from infercast.engines.engine import Commands
+from infercast.engines.words import Commands
 from infercast.forecast.plan.checks import Check
 from infercast.units import MILLI
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from infercast.engines.engine import Commands
 from infercast.engines.registry import AnyEngine, engine_named
+from infercast.engines.words import Commands
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.system import DECODE, PREFILL
 from infercast.hardware import Gpu, load_gpu

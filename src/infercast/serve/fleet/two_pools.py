@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.serve.fleet.pool import Pool, RunningPool, Senders, next_pool
-from infercast.serve.loop import TELL_EVERY, Progress, Watcher
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, no_garbage
 from infercast.serve.step import Contexts, GroupShape, Prompts, StepEstimate, StepShape, StepTimer, groups_of
+from infercast.serve.watching import TELL_EVERY, Progress, Watcher
 from infercast.serve.workload.request import Workload
 
 
