@@ -154,6 +154,7 @@ def test_ctrl_c_leaves_nothing_behind(jobs: ModuleType, tmp_path: Path) -> None:
         import jobs_of_a_test
 
         if __name__ == "__main__":
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background are started without
             with executor_for(workers=2) as executor:
                 list(executor.map(jobs_of_a_test.whose, range(4)))  # workers are there
                 print(*executor._pool._processes, flush=True)
