@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from infercast.bundled import read_data
+from infercast.engines.capability import check_capability
 from infercast.engines.engine import Engine
 from infercast.engines.sglang.flags import FLAGS, settings_of
 from infercast.engines.sglang.graphs import SglangGraphs
@@ -19,8 +22,6 @@ from infercast.engines.sglang.spread import fuses_norms, sizes_for, spread
 from infercast.engines.sglang.tuning import EXPERT_LAUNCHES
 from infercast.engines.sharing import shared_seconds
 from infercast.engines.words import Commands, Names
-from infercast.errors import InputError
-from infercast.hardware import Gpu
 
 OLDEST = (7, 5)
 """Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built."""
@@ -33,16 +34,6 @@ TRIED = (
 )
 """What a plan tries: the engine's own choice, smaller and larger chunks, fewer requests, decoding beside prompts."""
 BOUNDS = ("chunked_prefill_size", "max_running_requests", "context_length")
-
-
-def check_gpu(gpu: Gpu) -> None:
-    """Refuse a GPU that SGLang does not run on."""
-    parts = gpu.compute_capability.split(".")
-    if all(part.isdigit() for part in parts) and tuple(map(int, parts)) < OLDEST:
-        raise InputError(
-            f"SGLang does not run on {gpu.name}: its compute capability is {gpu.compute_capability}, and "
-            f"{OLDEST[0]}.{OLDEST[1]} (Turing, such as t4) is the least"
-        )
 
 
 def _describe(settings: ResolvedSglang) -> str:
@@ -68,7 +59,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         shown=(*BOUNDS, "mem_fraction_static", "disable_radix_cache"),
         describe=_describe,
         resolve=resolve,
-        check_gpu=check_gpu,
+        check_gpu=partial(check_capability, "SGLang", OLDEST, "Turing, such as t4"),
         fuses_norms=fuses_norms,
         shares_copies=False,
         keeps_promises=True,

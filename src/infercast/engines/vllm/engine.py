@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from infercast.bundled import read_data
+from infercast.engines.capability import check_capability
 from infercast.engines.engine import Engine
 from infercast.engines.sharing import shared_seconds
 from infercast.engines.vllm.block_size import default_block_size
@@ -25,7 +26,6 @@ from infercast.engines.vllm.sparse import choose_sparse_kernels
 from infercast.engines.vllm.states import ALIGN, States, check_aligned, runs_v2
 from infercast.engines.vllm.versions import ENGINES, MEASURED
 from infercast.engines.words import Commands, Names
-from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import LatentAttention
@@ -44,16 +44,6 @@ TRIED = (
 )
 """What a plan tries: the engine's own choice, smaller and larger steps, fewer sequences, whole prompts."""
 BOUNDS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
-
-
-def check_gpu(gpu: Gpu) -> None:
-    """Refuse a GPU that vLLM does not run on."""
-    parts = gpu.compute_capability.split(".")
-    if all(part.isdigit() for part in parts) and tuple(map(int, parts)) < OLDEST:
-        raise InputError(
-            f"vLLM does not run on {gpu.name}: its compute capability is {gpu.compute_capability}, and "
-            f"{OLDEST[0]}.{OLDEST[1]} (Volta, such as v100-sxm) is the least"
-        )
 
 
 def _describe(settings: ResolvedSettings) -> str:
@@ -100,7 +90,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         shown=(*BOUNDS, "gpu_memory_utilization", "enable_prefix_caching"),
         describe=_describe,
         resolve=_resolve,
-        check_gpu=check_gpu,
+        check_gpu=partial(check_capability, "vLLM", OLDEST, "Volta, such as v100-sxm"),
         tried=TRIED,
         fuses_norms=lambda _, gpu: gpu.kernels in FUSING_KERNELS,
         choose_kernels=choose_sparse_kernels,

@@ -45,8 +45,6 @@ class EngineVersion(NamedTuple):
     """... before that models without experts and states, and these architectures with experts."""
     reserves_graphs: bool = False
     """The V2 model runner, too, sets the memory of CUDA graphs aside before it counts KV blocks."""
-    partial_prefills: bool = True
-    """There are flags that bound how many prompts are computed in chunks at the same time."""
     limits_active: bool = False
     """There is ``max_num_active_seqs``: fewer sequences run than graphs and buffers are made for."""
     limits_queues: bool = False

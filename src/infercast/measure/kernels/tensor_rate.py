@@ -144,13 +144,6 @@ def _pointers(read: Any, written: Any, stream: int) -> tuple[ctypes.c_void_p, ..
     return ctypes.c_void_p(read.data_ptr()), ctypes.c_void_p(written.data_ptr()), ctypes.c_void_p(stream)
 
 
-def instruction_flops(op: str, dtype: str, loops: int, sms: int) -> float:
-    """Operations of a launch."""
-    wide = 2.0 if dtype == "fp8" else 1.0
-    each = 8 * 8 * 2.0 * 16 * 8 * 16 if op == "mma_sync" else 2 * 4 * 2.0 * 64 * 256 * 16
-    return sms * BLOCKS[op] * loops * each * wide
-
-
 @cache
 def _library(major: int, minor: int) -> Any:
     """The program compiled for this chip."""
