@@ -34,7 +34,7 @@ def scheduler_of(
     """Whoever plans steps by these rules, with an empty cache."""
     if isinstance(policy, PrefillFirst):
         if speculation is not None:
-            raise InputError("speculative decoding is modelled for engines whose steps mix prompts and decoding (vLLM)")
+            raise InputError("speculative decoding is modelled for engines whose steps mix prompts and decoding")
         cache = RadixCache(num_blocks, shape, caching=caching)
         kind = PrefillScheduler if decode_together else PrefillRing
         return kind(policy, cache, steps_under_way, max_model_len)
