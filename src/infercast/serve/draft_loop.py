@@ -24,13 +24,13 @@ class DraftLoop(Loop):
         shape, count = plan.shape, len(plan.sequences)
         numbers = (count, len(self.scheduler.waiting), shape.num_tokens, shape.total_computed, shape.num_sampled)
         estimate = self._time(shape)
-        if plan.has_prompts:
+        if plan.num_prompts:
             estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
         return Step(plan, numbers, estimate, shape)
 
     def _has_prompts(self, step: Step) -> bool:
         assert isinstance(step.plan, DraftPlan)
-        return step.plan.has_prompts
+        return step.plan.num_prompts > 0
 
     def _take_in(self, step: Step, time: float) -> None:
         """The result of a step is there: tokens of a sequence leave together."""
