@@ -76,6 +76,16 @@ class Speculation:
         """Slots that a sequence may hold beyond its tokens: drafts of the last step, and what is looked ahead."""
         return self.num_drafts + self.lookahead
 
+    def budget(self, max_num_batched_tokens: int, max_num_seqs: int) -> int:
+        """Tokens of a step that are left for the model itself."""
+        left = max_num_batched_tokens - self.slots_taken * max_num_seqs
+        if left < 1:
+            raise InputError(
+                f"max_num_batched_tokens {max_num_batched_tokens} leaves nothing to compute where drafts take "
+                f"{self.slots_taken} of it for each of max_num_seqs {max_num_seqs}; raise it or lower max_num_seqs"
+            )
+        return left
+
     def drafts_for(self, num_sequences: int) -> int:
         """Drafts of the step after one with so many sequences."""
         drafts = self.num_drafts

@@ -36,7 +36,7 @@ class DraftScheduler(Scheduler):
         self._speculation, self._draws = speculation, draws
         self._is_async = not policy.waits_for_tokens
         self._longest = max_model_len or NO_LIMIT
-        self._most_tokens = policy.max_num_batched_tokens - speculation.slots_taken * policy.max_num_seqs
+        self._most_tokens = speculation.budget(policy.max_num_batched_tokens, policy.max_num_seqs)
         self._lookahead = speculation.lookahead
         self._pads = speculation.pads_new and not speculation.by_batch
         self._varies = speculation.match < 1.0
