@@ -37,10 +37,11 @@ class DraftScheduler(Scheduler):
         self._is_async = not policy.waits_for_tokens
         self._longest = max_model_len or NO_LIMIT
         self._most_tokens = speculation.budget(policy.max_num_batched_tokens, policy.max_num_seqs)
+        self._slots = speculation.slots_taken if speculation.slots_by_step else 0
         self._lookahead = speculation.lookahead
         self._pads = speculation.pads_new and not speculation.by_batch
         self._varies = speculation.match < 1.0
-        self._in_prompt = self._may_pad = False
+        self._in_prompt = self._may_pad = self._has_running = False
         # A step that is never cut: its drafts fit any threshold.
         self._uncut = policy.chunk(1 + speculation.num_drafts, NO_LIMIT, alone=False) == 1 + speculation.num_drafts
         self.counts = DraftCounts(by_accepted=[0] * (1 + speculation.num_drafts))
@@ -58,7 +59,8 @@ class DraftScheduler(Scheduler):
         if self._apart:
             self._plan_apart(plan)
         if self.waiting and not plan.num_preempted and not self._is_blocked:
-            self._may_pad = self._pads and bool(plan.sequences) and not self._in_prompt
+            self._may_pad = self._pads and not self._in_prompt
+            self._has_running = bool(plan.sequences)
             self._plan_waiting(plan)
         if not plan.sequences:
             return None
@@ -78,7 +80,7 @@ class DraftScheduler(Scheduler):
         """Running sequences, in order."""
         assert isinstance(plan, DraftPlan)
         running = cast(list[DraftSequence], self._apart)
-        may_hurry = self._uncut and not self._is_windowed and not self._has_states
+        may_hurry = self._uncut and not (self._is_windowed or self._has_states or self._slots)
         lookahead, position = self._lookahead, 0
         while position < len(running) and self._budget > 0:
             sequence = running[position]
@@ -133,8 +135,7 @@ class DraftScheduler(Scheduler):
         num_cached = cache.longest_prefix(sequence, num_tokens)
         missing = num_tokens - num_cached
         if missing == 1 and self._may_pad:
-            # Rather none than one that would keep the others from a graph.
-            missing += self._speculation.num_drafts
+            missing += self._padding(num_cached)
             if missing > self._budget or num_cached + missing > self._longest:
                 return 0
         new_tokens = self.policy.first_chunk(missing, self._budget, alone=self._is_alone())
@@ -145,6 +146,14 @@ class DraftScheduler(Scheduler):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens
+
+    def _padding(self, num_cached: int) -> int:
+        """Dummy drafts of a start with one token, which would keep the others from a graph without them."""
+        drafts, is_first = self._speculation.num_drafts, not self._has_running
+        if not self._speculation.pads_first:
+            return 0 if is_first else drafts
+        has_room = num_cached + 1 + drafts + 1 <= self._longest
+        return drafts if has_room and (num_cached or not is_first) else 0
 
     def _put(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
         """Enter a sequence that starts."""
@@ -168,8 +177,10 @@ class DraftScheduler(Scheduler):
         plan.verified.append(max(drafts, -1))
         plan.num_prompts += new_tokens > 1 + max(drafts, 0)
         plan.num_unsampled += drafts < 0
-        self._budget -= new_tokens
+        self._budget -= new_tokens + self._slots
         self._is_blocked = False
+        if self._settles:
+            sequence.num_under_way += new_tokens
         self.cache.name(sequence, min(reached, known))
         size = self._block_size
         sequence.full_at = (known // size + 1) * size
@@ -181,6 +192,9 @@ class DraftScheduler(Scheduler):
         assert isinstance(plan, DraftPlan)
         self._under_way.popleft()
         self._is_blocked = False
+        if self._settles:
+            for each, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
+                each.num_under_way -= new_tokens
         done: list[Sequence] = []
         received, counts, is_async = plan.received, self.counts.by_accepted, self._is_async
         for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
