@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from operator import add
 
 from infercast.errors import InputError
+from infercast.serve.cache.offload import Offload
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import FirstUses
@@ -62,6 +63,8 @@ class Replica:
     """How fast the GPU's clock follows what is drawn; 0: every step finds it as the first one does."""
     stages_in_turn: bool = False
     """Whether the stages of a pipeline never work on two steps at the same time."""
+    offload: Offload | None = None
+    """The tier of the KV cache in the host's memory, if there is one."""
 
 
 def simulate(
