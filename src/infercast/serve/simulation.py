@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from operator import add
 
 from infercast.errors import InputError
@@ -14,8 +15,10 @@ from infercast.serve.cache.shape import KvShape
 from infercast.serve.conditions import Conditions
 from infercast.serve.first_use import FirstUses
 from infercast.serve.loop import Loop
+from infercast.serve.offloading import OffloadingLoop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.build import scheduler_of
+from infercast.serve.scheduler.offloading import OffloadingScheduler
 from infercast.serve.scheduler.policy import Policy
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepTimer
@@ -119,8 +122,12 @@ def loop_of(
         steps_under_way=replica.steps_under_way,
         decode_together=not is_pipeline,
         max_model_len=replica.max_model_len,
+        offload=replica.offload,
     )
-    return Loop(
+    build: Callable[..., Loop] = Loop
+    if isinstance(scheduler, OffloadingScheduler) and replica.offload is not None:
+        build = partial(OffloadingLoop, offload=replica.offload)
+    return build(
         scheduler,
         clients,
         record,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import cast
 
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.cache.offload import Offload
 from infercast.serve.cache.radix_cache import RadixCache
 from infercast.serve.cache.shape import KvShape
+from infercast.serve.scheduler.offloading import OffloadingScheduler
 from infercast.serve.scheduler.planner import Planner
 from infercast.serve.scheduler.policy import MixingPolicy, Policy
 from infercast.serve.scheduler.prefill_first import PrefillFirst
@@ -26,6 +28,7 @@ def scheduler_of(
     steps_under_way: int,
     decode_together: bool,
     max_model_len: int | None,
+    offload: Offload | None = None,
 ) -> Planner:
     """Whoever plans steps by these rules, with an empty cache."""
     if isinstance(policy, PrefillFirst):
@@ -33,4 +36,7 @@ def scheduler_of(
         kind = PrefillScheduler if decode_together else PrefillRing
         return kind(policy, cache, steps_under_way, max_model_len)
     blocks = KvCache(num_blocks, shape, caching=caching, sparse_windows=sparse_windows, retained_every=retained_every)
+    if offload is not None:
+        mixing = cast(MixingPolicy, policy)
+        return OffloadingScheduler(mixing, blocks, steps_under_way, offload, decode_together=decode_together)
     return Scheduler(cast(MixingPolicy, policy), blocks, steps_under_way, decode_together=decode_together)
