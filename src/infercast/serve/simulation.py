@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from operator import add
 
 from infercast.errors import InputError
+from infercast.serve.cache.offload import Offload
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.conditions import Conditions
 from infercast.serve.draft_loop import DraftLoop
 from infercast.serve.first_use import FirstUses
 from infercast.serve.loop import Loop
+from infercast.serve.offloading import OffloadingLoop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.build import scheduler_of
+from infercast.serve.scheduler.offloading import OffloadingScheduler
 from infercast.serve.scheduler.policy import Policy
 from infercast.serve.speculation import Speculation
 from infercast.serve.stages import StagedTimeline
@@ -66,6 +70,8 @@ class Replica:
     """Whether the stages of a pipeline never work on two steps at the same time."""
     speculation: Speculation | None = None
     """How it drafts tokens; None: it does not."""
+    offload: Offload | None = None
+    """The tier of the KV cache in the host's memory, if there is one."""
 
 
 def simulate(
@@ -121,9 +127,12 @@ def loop_of(
         decode_together=not is_pipeline,
         max_model_len=replica.max_model_len,
         speculation=replica.speculation,
+        offload=replica.offload,
     )
-    kind = Loop if replica.speculation is None else DraftLoop
-    return kind(
+    build: Callable[..., Loop] = Loop if replica.speculation is None else DraftLoop
+    if isinstance(scheduler, OffloadingScheduler) and replica.offload is not None:
+        build = partial(OffloadingLoop, offload=replica.offload)
+    return build(
         scheduler,
         clients,
         record,
