@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -16,8 +17,8 @@ from infercast.bundled import read_data
 from infercast.errors import InputError, UnknownNameError
 
 FORMS = (
-    "a length above 1 (2.4), a rate below 1 (0.7), rates by position (0.75,0.55,0.4), length=2.4, rate=0.7, the name of "
-    "a published curve, or a line of vLLM's log with 'Per-position acceptance rate'"
+    "a length above 1 (2.4), a rate below 1 (0.7), rates by position (0.75,0.55,0.4), length=2.4, rate=0.7, the name "
+    "of a published curve, or a line of a log with 'Per-position acceptance rate'"
 )
 """What an acceptance may be written as."""
 BY_POSITION = re.compile(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)")
@@ -89,8 +90,8 @@ def by_length(length: float, num_drafts: int) -> tuple[float, ...]:
     """As vLLM's synthetic mode takes a length: as many drafts always accepted as it holds whole ones, then the rest."""
     if not 1.0 <= length <= num_drafts + 1:
         raise InputError(
-            f"an acceptance length must lie between 1 and {num_drafts + 1}, one more than the {num_drafts} drafts a step, "
-            f"not {length:g}"
+            f"an acceptance length must lie between 1 and {num_drafts + 1}, one more than the {num_drafts} drafts a "
+            f"step, not {length:g}"
         )
     full = int(length - 1.0)
     return tuple([1.0] * full + [length - 1.0 - full] + [0.0] * num_drafts)[:num_drafts]
@@ -109,10 +110,10 @@ def by_position(rates: Sequence[float], num_drafts: int) -> tuple[float, ...]:
         raise InputError(f"there are {len(rates)} acceptance rates for {num_drafts} drafts a step; give one for each")
     if not all(0.0 <= rate <= 1.0 for rate in rates):
         raise InputError(f"acceptance rates must lie between 0 and 1, not {list(rates)}")
-    if any(after > before for before, after in zip(rates, rates[1:], strict=False)):
+    if any(after > before for before, after in pairwise(rates)):
         raise InputError(
-            f"acceptance rates must not rise from one position to the next ({list(rates)}): a draft is accepted only if "
-            "those before it are"
+            f"acceptance rates must not rise from one position to the next ({list(rates)}): a draft is accepted only "
+            "if those before it are"
         )
     return tuple(rates)
 
@@ -157,7 +158,9 @@ def usual(model: str, method: str, num_drafts: int) -> Acceptance:
 def _from_number(value: float, num_drafts: int) -> Acceptance:
     """A plain number: above one it can only be a length, below one only a rate."""
     if value == 1.0:
-        raise InputError("acceptance 1 may be a length (no draft is accepted) or a rate (all are); say length=1 or rate=1")
+        raise InputError(
+            "acceptance 1 may be a length (no draft is accepted) or a rate (all are); say length=1 or rate=1"
+        )
     if value > 1.0:
         return Acceptance(by_length(value, num_drafts), "a given length")
     return Acceptance(by_rate(value, num_drafts), "a given rate")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from infercast.engines.drafting_timer import DraftingTimer
 from infercast.engines.engine import Graphs, HostModel
 from infercast.engines.host import HostCosts
 from infercast.engines.memory import Memory, require_fit
 from infercast.engines.pipeline import stage_shares
 from infercast.engines.registry import AnyEngine, engine_of
 from infercast.engines.settings import Resolved, Settings
+from infercast.engines.speculation import Drafting
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -41,6 +43,12 @@ class Deployment:
     def graphs(self) -> Graphs:
         """The CUDA graphs the engine records at its start."""
         return self.engine.graphs(self.settings)
+
+    @property
+    def drafting(self) -> Drafting | None:
+        """Speculative decoding; None without it."""
+        found: Drafting | None = self.engine.drafting(self.settings)
+        return found
 
     @property
     def crosses_nodes(self) -> bool:
@@ -77,7 +85,7 @@ class Deployment:
 
     def timer(self) -> KernelTimer:
         """A step timer with every step size estimated; it may be called for any batch within the settings."""
-        return KernelTimer(self)
+        return KernelTimer(self) if self.drafting is None else DraftingTimer(self)
 
     def replica(self, timer: StepTimer | None = None, *, warmed_up: bool = True) -> Replica:
         """What the simulation sees of it; an engine that is not warmed up has just been started."""

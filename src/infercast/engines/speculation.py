@@ -37,7 +37,7 @@ class Drafting:
     match: float = 1.0
     """Share of the steps of a sequence in which a lookup finds anything."""
     by_batch: tuple[tuple[int, int], ...] = ()
-    """(most sequences, drafts) of dynamic drafting, smallest batch first; nothing: always as many."""
+    """(sequences, drafts): from so many in a step on, so many drafts; nothing: always as many."""
     v2_runner: bool = True
     """Whether vLLM's second model runner launches it: whole passes of drafts as one graph each."""
     asynchronous: bool = True

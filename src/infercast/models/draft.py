@@ -62,14 +62,17 @@ class Draft:
             tables += config.vocabulary * hidden * weights.stored_bytes(weights.head)
         return self.modules * each + tables / layout.tensor
 
+    def with_head_of(self, target: ModelConfig) -> Draft:
+        """The same with the target's head for its own."""
+        config = replace(self.config, vocabulary=target.vocabulary)
+        return replace(self, config=config, own_head=False)
+
     def with_target(self, target: ModelConfig) -> ModelConfig:
         """The target with the layers that draft behind its own, as its cache holds them."""
         first = len(target.stacks)
         stacks = tuple(replace(stack, layers=stack.layers * self.modules) for stack in self.config.stacks)
         behind = tuple(first + number for number in self.config.layer_stacks)
-        return replace(
-            target, stacks=(*target.stacks, *stacks), order=(*target.layer_stacks, *behind * self.modules)
-        )
+        return replace(target, stacks=(*target.stacks, *stacks), order=(*target.layer_stacks, *behind * self.modules))
 
     def combining_calls(self, tokens: Size) -> list[Call]:
         """What turns hidden states of several layers of the target into one; nothing where there is one."""
@@ -100,8 +103,8 @@ class Draft:
         for call in calls:
             if call.name in JOINED:
                 wide.append(replace(call, op=_twice_as_deep(call.op), count=1))
-                call = replace(call, count=call.count - 1)
-            wide += [call] if call.count else []
+            others = call.count - (call.name in JOINED)
+            wide += [replace(call, count=others)] if others else []
         return wide
 
     def _joined(self, layout: ParallelLayout) -> list[Gemm]:

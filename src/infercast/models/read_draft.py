@@ -54,7 +54,7 @@ def model_draft(draft: ModelConfig, target: ModelConfig) -> Draft:
     if draft.vocabulary != target.vocabulary:
         raise InputError(
             f"draft model {draft.name} has a vocabulary of {draft.vocabulary} and {target.name} one of "
-            f"{target.vocabulary}; vLLM takes a draft model with the target's vocabulary"
+            f"{target.vocabulary}; a draft model has to have the target's"
         )
     return Draft(replace(draft, kv_dtype=target.kv_dtype, vision=None, prediction=None), own_embedding=draft.vocabulary)
 
@@ -77,10 +77,14 @@ def usual_head(method: str, name: str, target: ModelConfig) -> Draft:
     """A head as most are made for a target, where its config is not at hand: one dense layer as wide as the target."""
     first = target.stacks[0]
     mixer = first.mixer
-    if not isinstance(mixer, GroupedAttention) or mixer.window:
+    if isinstance(mixer, GroupedAttention):
+        mixer = GroupedAttention(mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.value_dim, mixer.head_dim)
+    else:
         heads = max(1, target.hidden // HEAD_DIM)
         mixer = GroupedAttention(heads, max(1, heads // 4), HEAD_DIM, HEAD_DIM, HEAD_DIM)
-    dense = next((stack.feed_forward for stack in target.stacks if isinstance(stack.feed_forward, DenseFeedForward)), None)
+    dense = next(
+        (stack.feed_forward for stack in target.stacks if isinstance(stack.feed_forward, DenseFeedForward)), None
+    )
     stack = Stack(1, mixer, dense or DenseFeedForward(4 * target.hidden))
     config = replace(target, name=name, stacks=(stack,), order=(), weights=unquantised(target.weights.base))
     config = replace(config, vision=None, prediction=None, notes=(), tied_embedding=False)

@@ -27,6 +27,11 @@ class StepShape:
         """Sequences in the step."""
         return len(self.new_tokens)
 
+    @property
+    def head_rows(self) -> int:
+        """Rows whose number decides which kernels the head runs."""
+        return self.num_sequences
+
     @cached_property
     def num_tokens(self) -> int:
         """Tokens computed in the step."""
@@ -104,6 +109,11 @@ class DraftShape(StepShape):
     """Sequences for which drafts are made at the end of the step ..."""
     num_next: int
     """... and how many for each."""
+
+    @property
+    def head_rows(self) -> int:
+        """All that it computes."""
+        return self.num_sampled
 
     @cached_property
     def is_decode(self) -> bool:

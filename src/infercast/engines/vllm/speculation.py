@@ -23,7 +23,7 @@ from infercast.engines.speculation import (
     Drafting,
 )
 from infercast.engines.vllm.versions import EngineVersion
-from infercast.errors import InfercastError, InputError, UnknownNameError
+from infercast.errors import InputError, UnknownNameError
 from infercast.models.draft import Draft
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_name
@@ -111,6 +111,7 @@ def drafting_of(
     *,
     asynchronous: bool,
     v2_target: bool,
+    dummy_weights: bool = False,
 ) -> Drafting:
     """What a release does with a config; ``acceptance`` as a user writes it, where it is not the config's own."""
     asked = read_config(text, target)
@@ -118,7 +119,7 @@ def drafting_of(
     if layout.pipeline > 1:
         raise InputError("speculative decoding over the stages of a pipeline is not modelled; use tensor parallelism")
     _check_heads(asked, target)
-    draft, note = _draft_of(asked, target)
+    draft, note = _draft_of(asked, target, dummy_weights=dummy_weights)
     tensor = asked.tensor or layout.tensor
     if tensor not in (1, layout.tensor):
         raise InputError(f"draft_tensor_parallel_size must be 1 or the target's {layout.tensor}, not {tensor}")
@@ -171,7 +172,7 @@ def _count(values: Mapping[str, Any], name: str) -> int | None:
 
 
 def _by_batch(value: Any) -> tuple[tuple[int, int], ...]:
-    """vLLM's (first, last, drafts) by sequences of a step, as (last, drafts)."""
+    """VLLM's (first, last, drafts) by sequences of a step, as (first, drafts)."""
     if value is None:
         return ()
     well = isinstance(value, list) and all(
@@ -182,7 +183,7 @@ def _by_batch(value: Any) -> tuple[tuple[int, int], ...]:
             "num_speculative_tokens_per_batch_size of --speculative-config must be a list of [first, last, drafts], "
             f"not {value!r}"
         )
-    return tuple((last, drafts) for _, last, drafts in sorted(value))
+    return tuple((first, drafts) for first, _, drafts in sorted(value))
 
 
 def _synthetic(values: Mapping[str, Any], num_drafts: int) -> Acceptance | None:
@@ -204,11 +205,12 @@ def _check_heads(asked: Asked, target: ModelConfig) -> None:
     heads = target.prediction.heads if target.prediction is not None else 1
     if asked.method == MTP and asked.num_drafts > heads and asked.num_drafts % heads:
         raise InputError(
-            f"num_speculative_tokens {asked.num_drafts} must be a multiple of the {heads} prediction heads of {target.name}"
+            f"num_speculative_tokens {asked.num_drafts} must be a multiple of the {heads} prediction heads of "
+            f"{target.name}"
         )
 
 
-def _draft_of(asked: Asked, target: ModelConfig) -> tuple[Draft | None, str]:
+def _draft_of(asked: Asked, target: ModelConfig, *, dummy_weights: bool) -> tuple[Draft | None, str]:
     """What drafts, and what had to be taken for granted of it."""
     if asked.method in (NGRAM, NGRAM_GPU):
         return None, ""
@@ -218,8 +220,13 @@ def _draft_of(asked: Asked, target: ModelConfig) -> tuple[Draft | None, str]:
     if asked.method == DRAFT_MODEL:
         return model_draft(read_model(model, quantization=asked.quantization), target), ""
     if os.path.exists(model) or bundled_name(model):
-        return eagle_draft(asked.method, model, target), ""
+        return _known(eagle_draft(asked.method, model, target), target, dummy_weights), ""
     if model.endswith(".json") or model.startswith((".", "/")):
         raise InputError(f"draft {model!r} of --speculative-config: there is no such file or folder")
     note = f"{model} is not at hand: a head of one dense layer as wide as {target.name} stands for it"
-    return usual_head(asked.method, model, target), note
+    return _known(usual_head(asked.method, model, target), target, dummy_weights), note
+
+
+def _known(draft: Draft, target: ModelConfig, dummy_weights: bool) -> Draft:
+    """A head whose weights are made up has no table of its own, since no file was seen to hold one."""
+    return draft.with_head_of(target) if dummy_weights else draft
