@@ -255,8 +255,8 @@ class Loop:
             record.tokens(times[-1], count, (), done)
         else:
             record.steady_tokens(count, times)
-        for _ in done:
-            self.clients.answer(record.last_end)
+        for sequence in done:
+            self.clients.answer(record.last_end, sequence.index)
 
     def _finish(self) -> None:
         """Wait for the oldest step under way and take its result in."""
@@ -270,5 +270,5 @@ class Loop:
         done = self.scheduler.complete(plan)
         others = [*plan.fresh, *plan.sampled] if plan.fresh else plan.sampled
         self.record.tokens(time, plan.num_yielded, others, done, plan.left, apart=plan.is_apart)
-        for _ in done:
-            self.clients.answer(self.record.last_end)
+        for sequence in done:
+            self.clients.answer(self.record.last_end, sequence.index)

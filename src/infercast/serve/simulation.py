@@ -22,8 +22,8 @@ from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import Timeline
 from infercast.serve.watching import Observer, Progress, Watcher
-from infercast.serve.workload.clients import Clients
 from infercast.serve.workload.request import Workload
+from infercast.serve.workload.sessions import source_of
 from infercast.serve.workload.source import Source
 
 
@@ -84,7 +84,7 @@ def simulate(
     the steps as they come, in stretches where the clock jumps.
     """
     check_workload(replica, workload)
-    clients = Clients(workload, replica.request_path_seconds, replica.request_token_seconds)
+    clients = source_of(workload, replica.request_path_seconds, replica.request_token_seconds)
     record = new_record(replica, len(workload.requests))
     with no_garbage():
         loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)

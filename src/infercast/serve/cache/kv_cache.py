@@ -59,9 +59,8 @@ class KvCache(BlockPool):
         most = (num_tokens - 1) // self._block_size
         if not holding.left_behind:
             most = min(most, holding.shared)
-        hit, longest = self._lookup(holding, most) if most else (0, 0)
-        if self._drops_last and hit:
-            hit -= 1
+        find = self._lookup.dropping if self._drops_last else self._lookup
+        hit, longest = find(holding, most) if most else (0, 0)
         holding.junction = longest if longest > hit else 0
         if self.sparse_windows:
             last = max(holding.shared, num_tokens // self._block_size)

@@ -190,9 +190,7 @@ class DraftScheduler(Scheduler):
             if sequence.length:
                 self.cache.name(sequence, sequence.num_computed - sequence.num_awaited)
         elif not is_done:
-            sequence.num_drafts = (
-                sequence.drafted[sequence.num_produced] if self._varies else self._speculation.num_drafts
-            )
+            sequence.num_drafts = sequence.drafted[sequence.num_produced] if self._varies else num_next
         return is_done
 
     def _end(self, done: list[Sequence]) -> None:
