@@ -21,7 +21,7 @@ from infercast.models.spec import ModelConfig
 from infercast.models.spread import check_layout, copies_sharing_experts, talking_gpus
 from infercast.predict.roofline import Predictor
 from infercast.serve import Replica
-from infercast.serve.step import HostCost, StepShape, StepTimer
+from infercast.serve.step import DraftShape, HostCost, StepShape, StepTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,11 @@ class Deployment:
     def host_cost(self, shape: StepShape) -> HostCost:
         """The host's part of a step."""
         launch, _ = self.graphs.launch(shape.num_tokens, shape.is_decode)
+        if isinstance(shape, DraftShape):
+            tokens = shape.num_tokens - shape.num_drafts
+            plain = self.host_model.cost(launch, shape.num_sequences, tokens, len(shape.prompts))
+            assert self.engine.draft_passes is not None
+            return plain.plus(self.engine.draft_passes(self).cost(launch, shape.num_next, shape.num_sequences))
         return self.host_model.cost(launch, len(shape.new_tokens), shape.num_tokens, len(shape.prompts))
 
     def timer(self) -> KernelTimer:

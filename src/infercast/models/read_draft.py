@@ -12,7 +12,7 @@ from infercast.errors import InputError
 from infercast.models.draft import Draft
 from infercast.models.families import FAMILIES, Fields, architecture_of
 from infercast.models.feed_forward import DenseFeedForward
-from infercast.models.formats import unquantised
+from infercast.models.formats import unquantised, with_base
 from infercast.models.mixers import GroupedAttention
 from infercast.models.read import config_of, read_model
 from infercast.models.spec import ModelConfig, Stack
@@ -95,7 +95,7 @@ def usual_head(method: str, name: str, target: ModelConfig) -> Draft:
 def _eagle(method: str, config: ModelConfig, target: ModelConfig, fields: Fields) -> Draft:
     """The head of one of the two kinds, from its layers."""
     own_embedding = target.vocabulary if config.hidden != target.hidden else 0
-    config = replace(config, kv_dtype=target.kv_dtype)
+    config = replace(config, kv_dtype=target.kv_dtype, weights=with_base(config.weights, target.weights.base))
     if method == EAGLE:
         config = replace(config, vocabulary=target.vocabulary)
         return Draft(config, joins=True, own_embedding=own_embedding, own_head=config.hidden != target.hidden)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import add
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Prompts = Sequence[tuple[int, int]]
@@ -143,6 +144,10 @@ class HostCost(NamedTuple):
     def waiting(self, seconds: float) -> HostCost:
         """The same where launching waits so long for the GPU."""
         return self._replace(launch=self.launch + seconds) if seconds else self
+
+    def plus(self, more: HostCost) -> HostCost:
+        """The same with as much more of everything."""
+        return HostCost(*map(add, self, more))
 
     @property
     def total(self) -> float:
