@@ -156,6 +156,11 @@ def sampling(rows: Size, vocabulary: int) -> Elementwise:
     return Elementwise("sampling", rows, vocabulary * (2.0 + 4.0), vocabulary * 4.0 + 8, 2.0 * vocabulary)
 
 
+def rejection(rows: Size, vocabulary: int) -> Elementwise:
+    """Drafts are verified: two more passes over the logits in fp32."""
+    return Elementwise("sampling", rows, 2 * vocabulary * 4.0, 16.0, 2.0 * vocabulary)
+
+
 def weighted_sum(rows: Size, width: int, terms: int, dtype: str = "bf16") -> Elementwise:
     """Add ``terms`` rows into one, such as shared and routed experts."""
     value = bytes_of(dtype)

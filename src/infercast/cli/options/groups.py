@@ -77,6 +77,8 @@ class Started:
     compilation_config: engine_options.CompilationConfig = None
     cudagraph_capture_sizes: engine_options.CaptureSizes = None
     max_cudagraph_capture_size: engine_options.LargestCapture = None
+    speculative_config: engine_options.SpeculativeConfig = None
+    acceptance: engine_options.AcceptanceOption = None
     scheduling_policy: engine_options.SchedulingPolicy = "fcfs"
     decode_context_parallel_size: engine_options.DecodeContextParallel = 1
     enforce_eager: options.EnforceEager = False

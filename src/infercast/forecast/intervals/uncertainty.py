@@ -129,7 +129,8 @@ def widened(prompts: float, decodes: float, spread: Spread) -> Uncertainty:
 def _of_phase(deployment: Deployment, totals: PhaseTotals) -> float:
     if not totals.steps:
         return 0.0
-    return step_uncertainty(estimate_shape(deployment, average_shape(totals)), across_nodes=deployment.crosses_nodes)
+    step = estimate_shape(deployment, average_shape(totals, deployment.drafting))
+    return step_uncertainty(step, across_nodes=deployment.crosses_nodes)
 
 
 def most_gain(deployment: Deployment, steps: Iterable[StepCost]) -> float:
@@ -146,7 +147,8 @@ def most_gain(deployment: Deployment, steps: Iterable[StepCost]) -> float:
 def gain_of(deployment: Deployment, record: Record) -> float:
     """The same for the average steps of a run."""
     phases = [totals for totals in (record.prefilling, record.decoding) if totals.steps]
-    return most_gain(deployment, [estimate_shape(deployment, average_shape(totals)) for totals in phases])
+    shapes = [average_shape(totals, deployment.drafting) for totals in phases]
+    return most_gain(deployment, [estimate_shape(deployment, shape) for shape in shapes])
 
 
 def step_uncertainty(step: StepCost, *, across_nodes: bool = False) -> float:
