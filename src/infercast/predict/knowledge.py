@@ -31,12 +31,15 @@ attention on A100, L40S and H200 showed when each was left out (known 9 to 12 %,
 chip's rows alone cannot tell."""
 WITHIN = 1.2816
 """Standard deviations from the middle to either end of an 80 % interval; the mean miss is 0.8 of one."""
+ANNOUNCED = 0.3
+"""Of a GPU that is announced only, whose engines will run other kernels than the ones that stand for them: a guess."""
 STATUSES = {
     "measured": "measured",
     "sibling": "known kernel",
     "known": "known kernel",
     "new": "new kernel",
     "physics": "physics alone",
+    "announced": "announced",
     "typical": "bound",
 }
 
@@ -94,6 +97,9 @@ def _known(kind: str, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact, 
     if not is_modelled(gpu):
         return Known(kind, kernel, "typical", (), TYPICAL_ERROR)
     choice = predictor.choose(op, gpu)
+    if gpu.announced:
+        chips = () if choice is None else _chips(choice, artifact) if choice.known is None else (choice.known.name,)
+        return Known(kind, kernel, "announced", chips, ANNOUNCED)
     if choice is None:
         low, high = family.interval
         return Known(kind, kernel, "physics", (), 0.8 * expm1((high - low) / 2.0 / WITHIN))
