@@ -96,12 +96,15 @@ def _known(kind: str, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact, 
     kernel = kernel_of(op, gpu, profile.engine) or family.variants(op, gpu, profile)[0].partition("/")[2]
     if not is_modelled(gpu):
         return Known(kind, kernel, "typical", (), TYPICAL_ERROR)
-    choice = predictor.choose(op, gpu)
-    if gpu.announced:
-        chips = () if choice is None else _chips(choice, artifact) if choice.known is None else (choice.known.name,)
-        return Known(kind, kernel, "announced", chips, ANNOUNCED)
+    known = _of_chosen(Known(kind, kernel, "", (), 0.0), op, gpu, predictor, artifact)
+    return known._replace(status="announced", error=ANNOUNCED) if gpu.announced else known
+
+
+def _of_chosen(known: Known, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact) -> Known:
+    """By the model that estimates it."""
+    kind, kernel, choice = known.kind, known.kernel, predictor.choose(op, gpu)
     if choice is None:
-        low, high = family.interval
+        low, high = family_of(op).interval
         return Known(kind, kernel, "physics", (), 0.8 * expm1((high - low) / 2.0 / WITHIN))
     error = choice.entry.held_out_error
     if choice.tier == "measured":
