@@ -21,6 +21,7 @@ from infercast.engines.vllm.launches import launch_work
 from infercast.engines.vllm.measured import measured_setup, profiled_step
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory
 from infercast.engines.vllm.new_kernels import is_new
+from infercast.engines.vllm.older import before
 from infercast.engines.vllm.replica import vllm_replica
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.sparse import choose_sparse_kernels
@@ -115,6 +116,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         resolve=_resolve,
         check_gpu=partial(check_capability, "vLLM", OLDEST, "Volta, such as v100-sxm"),
         tried=TRIED,
+        before=before,
         fuses_norms=lambda _, gpu: gpu.kernels in FUSING_KERNELS,
         choose_kernels=choose_sparse_kernels,
         expert_multiples=expert_multiples,
