@@ -16,8 +16,8 @@ from infercast.forecast.csv_rows import read_rows
 from infercast.forecast.system import System
 from infercast.validate.parts import Comparison
 from infercast.validate.published.collected import read_collected
+from infercast.validate.published.commanded import started
 from infercast.validate.published.compare import PublishedComparison, compare_run, system_for
-from infercast.validate.published.deployments import deployment_of
 from infercast.validate.published.load import RowReader
 from infercast.validate.published.run import PublishedRun
 
@@ -46,7 +46,7 @@ class Board:
             return PublishedComparison(run, problem=str(problem))
 
     def _simulated(self, run: PublishedRun) -> PublishedComparison:
-        deployment = deployment_of(run)
+        run, deployment = started(run)
         engine = "|".join(
             repr(each)
             for each in (deployment.model, deployment.gpu.name, deployment.settings, deployment.layout, run.instances)

@@ -60,6 +60,9 @@ class PublishedRun:
     pipeline: int = 1
     instances: int = 1
     """Servers of this kind, each for itself behind a load balancer."""
+    gpus: int = 0
+    """Stated GPUs, of which a layout may leave some idle."""
+    layout_stated: bool = True
     load: str = ""
     """Its kind, in a word."""
     grade: str = ""
