@@ -20,6 +20,7 @@ from infercast.engines.vllm.launches import launch_work
 from infercast.engines.vllm.measured import measured_setup, profiled_step
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory
 from infercast.engines.vllm.new_kernels import is_new
+from infercast.engines.vllm.older import before
 from infercast.engines.vllm.replica import vllm_replica
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.sparse import choose_sparse_kernels
@@ -105,6 +106,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         replica=vllm_replica,
         shared_seconds=shared_seconds,
         measured_setup=measured_setup,
+        before=before,
         profiled_step=profiled_step,
     )
 
