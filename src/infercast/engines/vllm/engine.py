@@ -93,6 +93,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         resolve=_resolve,
         check_gpu=partial(check_capability, "vLLM", OLDEST, "Volta, such as v100-sxm"),
         tried=TRIED,
+        before=before,
         fuses_norms=lambda _, gpu: gpu.kernels in FUSING_KERNELS,
         choose_kernels=choose_sparse_kernels,
         expert_multiples=expert_multiples,
@@ -106,7 +107,6 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         replica=vllm_replica,
         shared_seconds=shared_seconds,
         measured_setup=measured_setup,
-        before=before,
         profiled_step=profiled_step,
     )
 
