@@ -10,11 +10,11 @@ from infercast.engines.deployment import Deployment
 from infercast.engines.host import HostCosts
 from infercast.engines.registry import AnyEngine, engine_named
 from infercast.engines.vllm.host import VllmHost
-from infercast.engines.vllm.older import FIRST_V1, V0_BATCHED_TOKENS
 from infercast.errors import DoesNotFitError
 from infercast.forecast.deploy import deploy, load_device, load_model
 from infercast.models.parameters import weight_bytes
 from infercast.models.spec import ModelConfig
+from infercast.validate.published.flags import FIRST_V1, V0_BATCHED_TOKENS
 from infercast.validate.published.run import PublishedRun
 
 TRAINED_ROUTING = "power_law_1.2"
