@@ -7,6 +7,7 @@ REASONS = {
     "the same run": "stands in the table twice",
     "prompts are text": "images in prompts",
     "a load of conversations": "conversations whose turns are not known",
+    "LoRA adapters": "with LoRA adapters",
     "prefill pool": "prefill and decode on servers of their own",
     "unknown model": "a model whose config is not known",
     "is not supported": "a model that is not modelled",

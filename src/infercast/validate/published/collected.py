@@ -16,7 +16,7 @@ from infercast.serve.workload.request import Request, Workload
 from infercast.validate.published.flags import NO_FLAGS
 from infercast.validate.published.load import RowReader
 from infercast.validate.published.loads import read_load
-from infercast.validate.published.names import format_of, gpu_of, model_of
+from infercast.validate.published.names import gpu_of, model_of
 from infercast.validate.published.run import PublishedRun
 from infercast.validate.published.servers import noted_settings, read_server
 from infercast.validate.published.traps import read_measured
@@ -48,7 +48,7 @@ def _named(row: RowReader, **values: Any) -> PublishedRun:
 def _read(row: RowReader) -> PublishedRun:
     if "s" in row.text("quality"):
         raise row.wrong("was served with speculative decoding, which is not modelled")
-    model = model_of(row)
+    model, dtype = model_of(row)
     server = read_server(row, row.text("model") or model)
     load = read_load(row)
     measured = read_measured(row, server.gpus)
@@ -62,7 +62,7 @@ def _read(row: RowReader) -> PublishedRun:
     return _named(
         row,
         model=model,
-        dtype=format_of(row),
+        dtype=dtype,
         tensor=server.tensor,
         pipeline=server.pipeline,
         data=server.data,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ RELEASED = {
     ),
 }  # fmt: skip
 """From which month on a release was likely run, where only the date of a run is known."""
+LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
+"""Adapters and where they lie."""
 NOTED = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
 """Prompts and answers on servers of their own."""
@@ -66,6 +69,8 @@ def read_server(row: RowReader, model: str) -> Server:
     stated = row.required("engine").lower()
     if POOLS.search(row.text("notes")):
         raise row.wrong("was served by a prefill pool and a decode pool, which are not read from tables")
+    if "lora_modules" in row.text(COMMAND) or re.search(r"\blora \w", row.text("notes")):
+        raise row.wrong("was served with LoRA adapters, which are not read from tables")
     engine = measured_engine(ENGINES.get(stated, stated))
     reading = _reading(row, engine, model)
     options, settings = reading.options, reading.settings
@@ -123,7 +128,7 @@ def _words(row: RowReader) -> list[str]:
         row.assume("the published command is the load generator's")
         return []
     try:
-        words = shlex.split(text.replace("\\", " ").replace("```", " "), comments=True)
+        words = shlex.split(re.sub(r"\\|```|--max-model-len auto", " ", text), comments=True)
     except ValueError:
         raise row.wrong(f"server_cmd cannot be read: {text!r}") from None
     if "docker" in words[:2] and any(word.startswith("vllm/") for word in words):
@@ -133,9 +138,10 @@ def _words(row: RowReader) -> list[str]:
 
 
 def _from_printed(row: RowReader, text: str) -> list[str]:
-    """``{'max_model_len': 4096}`` as ``--max-model-len 4096``."""
+    """``{'max_model_len': 4096}`` or the same as JSON as ``--max-model-len 4096``."""
+    plain = LORA_MODULES.sub("", text)
     try:
-        printed = ast.literal_eval(text)
+        printed = json.loads(plain) if '"' in plain else ast.literal_eval(plain)
     except (ValueError, SyntaxError):
         raise row.wrong(f"server_cmd cannot be read: {text!r}") from None
     words: list[str] = []
