@@ -69,6 +69,8 @@ OTHER_RELEASE = Spread(prompts=0.07, decodes=0.10, host=0.20)
 """What is added in squares for a release that was not measured. Published runs of one model on the same machines with
 two releases of vLLM (0.6.5 and 0.9.0 on MI300X and MI325X) differ by 5, 7 and 7 % in mean TTFT and by 8, 10 and 12 % in
 mean TPOT; nobody published what a host takes in two releases, so that is what hosts of machines differ by."""
+ANNOUNCED = Spread(prompts=0.3, decodes=0.3, host=0.0)
+"""The same for a GPU that was announced and that nobody could measure: a guess."""
 NEW_KERNEL_SPREAD = 0.25
 """Of a kernel that another one stands in for. Two engines' kernels for the same experts on Hopper, shape by shape: 19 %
 apart in the median in bf16, 23 and 2 % in fp8, 11 % in int4."""
@@ -91,6 +93,8 @@ class Uncertainty(NamedTuple):
 def spread_of(deployment: Deployment) -> Spread:
     """How far an engine like this may be from those that were measured."""
     spread = MEASURED if deployment.layout.gpus == 1 and not deployment.over_http else ELSEWHERE
+    if deployment.gpu.announced:
+        spread = _together(spread, ANNOUNCED)
     return spread if deployment.engine.is_measured else _together(spread, OTHER_RELEASE)
 
 
