@@ -70,6 +70,10 @@ ExpertRouting = Annotated[
         "--expert-routing", metavar="NAME", help="How tokens spread over experts: uniform, balanced, power_law_1.2."
     ),
 ]
+Sampling = Annotated[
+    str,
+    of_workload("--sampling", metavar="NAME", help="greedy, or sorted: top-p over all logits as vLLM 0.11.1-0.16 did."),
+]
 MoeBackend = Annotated[
     str, of_engine("--moe-backend", metavar="NAME", help="Kernels of experts: auto, triton, cutlass, trtllm, marlin.")
 ]
