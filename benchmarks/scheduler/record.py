@@ -1,9 +1,9 @@
 """Write down what vLLM's real scheduler decides, so that ours can be held against it where there is no vLLM.
 
-    python benchmarks/scheduler/record.py OUT.json.gz --vllm 0.25=DIR --vllm 0.32=DIR   (or nothing: wheels are fetched)
+    python benchmarks/scheduler/record.py OUT.json.gz [--drafts] --vllm 0.25=DIR --vllm 0.32=DIR   (or none: wheels)
 
-A few small workloads of each mode, half of them with preemption. One process can import one vLLM, so each version is
-a process of its own. tests/serve/test_decisions.py replays the file.
+A few small workloads of each mode, half of them with preemption; ``--drafts``: of engines that draft. One process can
+import one vLLM, so each version is a process of its own. tests/serve/test_decisions.py replays the files.
 """
 
 import argparse
@@ -16,26 +16,31 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import drafting_cases
+import scheduling_cases
 import vllm_tree as tree
 from our_scheduler import Script, turns
-from scheduling_cases import MODES, Case, draw, is_run
+from scheduling_cases import Case, is_run
 
 COUNT, LONGEST, FIRST_SEED = 20, 150, 1_000_000
+COUNT_DRAFTS, LONGEST_DRAFTS = 4, 60
 
 
-def record(version: str) -> list[dict[str, Any]]:
+def record(version: str, *, drafts: bool) -> list[dict[str, Any]]:
     """Small cases of all modes with the script of their steps."""
     from vllm_scheduler import Real  # noqa: PLC0415 - imports vLLM, which `vllm_tree.use` has to have prepared
 
     found = []
-    for mode in (mode for mode in MODES if is_run(mode, version)):
+    cases = drafting_cases if drafts else scheduling_cases
+    count, longest = (COUNT_DRAFTS, LONGEST_DRAFTS) if drafts else (COUNT, LONGEST)
+    for mode in (mode for mode in cases.MODES if is_run(mode, version)):
         kept = {True: 0, False: 0}
         seed = FIRST_SEED
-        while sum(kept.values()) < COUNT:
-            case = draw(version, mode, seed)
+        while sum(kept.values()) < count:
+            case = cases.draw(version, mode, seed)
             seed += 1
             steps, preempts = script_of(case, Real(case))
-            if len(steps) <= LONGEST and kept[preempts] < COUNT // 2:
+            if len(steps) <= longest and kept[preempts] < count // 2:
                 kept[preempts] += 1
                 found.append({"case": case.as_dict(), "steps": steps})
     return found
@@ -55,15 +60,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--vllm", action="append", default=[], metavar="VERSION=DIR")
+    parser.add_argument("--drafts", action="store_true", help="of engines that draft")
     parser.add_argument("--only", choices=[*tree.WHEELS], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     folders = {version: Path(folder) for version, folder in (each.split("=", 1) for each in arguments.vllm)}
     if arguments.only:
         tree.use(tree.find(arguments.only, folders.get(arguments.only)))
-        arguments.out.write_text(json.dumps(record(arguments.only)), encoding="utf-8")
+        arguments.out.write_text(json.dumps(record(arguments.only, drafts=arguments.drafts)), encoding="utf-8")
         return
     found = []
-    for version in tree.WHEELS:
+    for version in folders or tree.WHEELS:
         part = arguments.out.with_suffix(f".{version}")
         subprocess.run([sys.executable, __file__, str(part), "--only", version, *sys.argv[2:]], check=True)
         found += json.loads(part.read_text(encoding="utf-8"))
