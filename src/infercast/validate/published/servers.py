@@ -107,7 +107,7 @@ def noted_settings(row: RowReader, server: Server) -> dict[str, int]:
 def _reading(row: RowReader, engine: AnyEngine, model: str) -> Reading:
     """The flags of the server's command; none where it is not known."""
     words = _words(row)
-    if not words:
+    if not row.text(COMMAND):
         row.assume("the server's command is not known: the engine's defaults")
     try:
         reading = read_flags([model, *words], engine)
