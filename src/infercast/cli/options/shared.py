@@ -72,7 +72,7 @@ ExpertRouting = Annotated[
 ]
 Sampling = Annotated[
     str,
-    of_workload("--sampling", metavar="NAME", help="Tokens by greedy choice, or sorted: top-p over all logits in order."),
+    of_workload("--sampling", metavar="NAME", help="How tokens are picked: greedy, or sorted (top-p over all logits)."),
 ]
 MoeBackend = Annotated[
     str, of_engine("--moe-backend", metavar="NAME", help="Kernels of experts: auto, triton, cutlass, trtllm, marlin.")

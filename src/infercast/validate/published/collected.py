@@ -79,6 +79,8 @@ def _read(row: RowReader) -> PublishedRun:
         end_to_end=measured.end_to_end,
         output_tokens_per_second=measured.output_tokens_per_second,
         engine=server.engine.name,
+        chat="chat" in row.text("bench_cmd"),
+        top_p="top-p" in row.text("bench_cmd"),
         reading=server.reading,
         settings=settings,
         median=measured.median,
