@@ -15,6 +15,7 @@ from infercast.validate.published.stated_lengths import read_lengths
 CLOSED, POISSON, CONSTANT, BURST, OFFLINE, CAPPED = (
     "closed loop", "poisson", "constant", "burst", "offline", "saturated, capped batch",
 )  # fmt: skip
+OPEN = (POISSON, CONSTANT)
 KINDS = (CLOSED, POISSON, CONSTANT, BURST, OFFLINE, CAPPED)
 RATE = re.compile(r"(?:rate|poisson|constant) (\d+(?:\.\d+)?|inf)")
 """Requests a second that come whatever is answered."""
@@ -27,8 +28,8 @@ AT_ONCE_FROM = 1000.0
 """So many requests a second are a burst."""
 TURNS = 10
 """Requests of each client, where their number is not stated."""
-OPEN_SECONDS, MOST_OPEN = 120.0, 3000
-"""Of an open loop only so much is simulated: it is steady long before."""
+OPEN_SECONDS, MOST_OPEN = 200.0, 12000
+"""Of an open loop without an end only so much is simulated, of which the first part is left out."""
 STEADY_TURNS = 3
 """How often every place of a full batch is taken in a simulation of one that stays full ..."""
 LEAST_STEADY, MOST_STEADY = 96, 3072
@@ -60,7 +61,7 @@ def read_load(row: RowReader) -> Load:
             requests = _spread(row, requests, int(clients[1]))
         return Load(kind, workload_from_requests(requests, concurrency=int(clients[1])))
     if kind in (POISSON, CONSTANT) and rate and rate[1] != "inf" and float(rate[1]) < AT_ONCE_FROM:
-        return Load(kind, _open(row, kind, float(rate[1])))
+        return Load(kind, _open(row, kind, float(rate[1])), steady=row.whole("num_requests") is None)
     if kind == BURST or (kind in (POISSON, CONSTANT) and rate):
         if row.whole("num_requests") is None:
             raise row.wrong("needs the column 'num_requests'")
@@ -100,9 +101,6 @@ def _open(row: RowReader, kind: str, rate: float) -> Workload:
     """Requests that come at a rate, at random times or evenly spaced."""
     most = min(MOST_OPEN, max(1, round(rate * OPEN_SECONDS)))
     count = _count(row, most)
-    if count > MOST_OPEN:
-        row.assume(f"the first {most:,} of {count:,} requests are simulated")
-        count = most
     gaps = np.full(count, 1 / rate) if kind == CONSTANT else np.random.default_rng(0).exponential(1 / rate, count)
     times = np.cumsum(gaps).tolist()
     requests = _requests(row, count)
