@@ -1,7 +1,8 @@
 """What publishers' own pages and scripts say of their SGLang runs beyond the collected table, or against it.
 
 InferenceX publishes no server's command: it is that of its scripts (SemiAnalysisAI/InferenceX,
-``benchmarks/single_node/dsr1_fp8_h200.sh``, ``dsr1_fp8_b200.sh`` and ``benchmarks/dsr1_fp4_b200.sh``).
+``benchmarks/single_node/dsr1_fp8_h200.sh``, ``dsr1_fp8_b200.sh``, ``dsr1_fp8_mi300x.sh`` and their like for AMD's other
+GPUs, and ``benchmarks/dsr1_fp4_b200.sh``).
 
 GPUStack's page of GLM-5.2 (gpustack/gpustack, ``docs/performance-lab/glm-5.2/h200.md``, SGLang 0.5.14) tries one flag
 after another, and the table has its last command for all of them; its baselines are vLLM's. It offers 1,000 requests
@@ -15,6 +16,10 @@ LONG = "--chunked-prefill-size 32768 --max-prefill-tokens 32768 --mem-fraction-s
 BLACKWELL = (
     "--kv-cache-dtype fp8_e4m3 --enable-flashinfer-allreduce-fusion --attention-backend trtllm_mla "
     "--moe-runner-backend flashinfer_trtllm "
+)
+AMD = (
+    "--mem-fraction-static 0.8 --cuda-graph-max-bs 128 --chunked-prefill-size 196608 --max-prefill-tokens 196608 "
+    "--num-continuous-decode-steps 4"
 )
 MANY_CLIENTS = 16
 """From so many on its scripts for the B200 look for requests every 30 steps, not every 10."""
@@ -47,7 +52,9 @@ def inferencex_command(row: dict[str, str]) -> str:
     """What its scripts start for DeepSeek-R1."""
     lengths, clients = row["len_dist"].split()[-1], int(row["concurrency_or_rate"].split()[-1])
     looks = f"--scheduler-recv-interval {30 if clients >= MANY_CLIENTS else 10} "
-    if row["infercast_gpu"] == "h200-sxm":
+    if row["infercast_gpu"].startswith("mi"):
+        flags = AMD
+    elif row["infercast_gpu"] == "h200-sxm":
         most = 512 if lengths == "1024/1024" else 256
         flags = f"{LONG}--max-running-requests {most} --cuda-graph-max-bs {most} --attention-backend flashinfer"
     elif "nvfp4" in row["precision"]:

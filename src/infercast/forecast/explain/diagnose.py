@@ -105,7 +105,7 @@ def diagnose(deployment: Deployment, workload: Workload, ceilings: Ceilings | No
         raise InputError(f"a diagnosis is of one copy, not of layout {deployment.layout}; use data_parallel_size 1")
     known = ceilings or default_ceilings()
     base = simulate(deployment, workload)
-    if base.source in ("roofline", "typical"):
+    if base.source in ("roofline", "typical", "published"):
         raise InputError(
             f"kernels on {deployment.gpu.name} are timed by the roofline, so nothing is known of how good they are; a "
             "diagnosis needs learned estimates (NVIDIA GPUs, --predictor learned)"

@@ -15,7 +15,9 @@ from infercast.engines.vllm.versions import MEASURED
 from infercast.errors import DoesNotFitError
 from infercast.forecast.command.flags import Reading
 from infercast.forecast.deploy import deploy, load_model
+from infercast.hardware import load_gpu
 from infercast.models.spec import ModelConfig
+from infercast.predict.adjust.typical import with_older_kernels
 from infercast.validate.published.flags import FIRST_V1, V0_BATCHED_TOKENS
 from infercast.validate.published.run import PublishedRun
 
@@ -67,6 +69,9 @@ def _commanded(run: PublishedRun, reading: Reading, predictor: str, host: Path |
         "pipeline_parallel_size": run.pipeline,
         "data_parallel_size": run.data,
     }
+    gpu = load_gpu(run.gpu)
+    if run.version and run.version < engine.tuned_since.get(gpu.kernels, ()):
+        gpu = with_older_kernels(gpu)
     told = {**run.settings, **older_settings, **reading.settings, **run.settings}
     longest = max(request.num_input + request.num_output for request in run.workload.requests)
     context = {"vllm": "max_model_len", "sglang": "context_length"}[engine.family]
@@ -78,7 +83,7 @@ def _commanded(run: PublishedRun, reading: Reading, predictor: str, host: Path |
             settings = {**settings, "max_num_batched_tokens": max(most, settings.get(context) or model.max_positions)}
         return deploy(
             run.model,
-            run.gpu,
+            gpu,
             engine.settings(settings),
             **{"enable_expert_parallel": run.expert_parallel, "expert_routing": TRAINED_ROUTING, **options},
             api_server=True,

@@ -50,6 +50,9 @@ def model_of(row: RowReader) -> str:
     """Our name of the row's model: by its published name, or as the table has it, which is then assumed to be alike."""
     published, listed = row.text("model"), row.text("infercast_model")
     found = known_model(published)
+    if (own := _checkpoint(row, found or listed)) is not None:
+        row.assume(f"{published} in {_stated_format(row)} is {own}")
+        return own
     if found is None and listed and _looks_alike(published, listed):
         row.assume(f"{published} has the shape of {listed}")
         return listed
@@ -86,12 +89,25 @@ def _is_gpu(name: str) -> bool:
     return True
 
 
+def _checkpoint(row: RowReader, model: str) -> str | None:
+    """The bundled checkpoint of a model that its publisher offers in four bits, whose config says what is left wider."""
+    stated = _stated_format(row)
+    return bundled_name(f"{model}-{stated}") if stated in ("mxfp4", "nvfp4") else None
+
+
+def _stated_format(row: RowReader) -> str:
+    """The first word of the published precision."""
+    return row.text("precision").lower().split(" ")[0].strip("()")
+
+
 def format_of(row: RowReader) -> str:
     """The format that weights are in, by the names of `quantization`; nothing where the checkpoint's config says it."""
     stated = row.text("precision").lower()
     if "native" in stated:
         return ""
-    wanted = FORMATS.get(stated.split(" ")[0].strip("()"))
+    if _checkpoint(row, known_model(row.text("model")) or row.text("infercast_model")) is not None:
+        return ""
+    wanted = FORMATS.get(_stated_format(row))
     if wanted is None:
         row.assume(f"precision {stated!r}: weights as the checkpoint has them")
         return ""
