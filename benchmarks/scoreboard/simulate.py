@@ -16,10 +16,11 @@ from infercast.forecast.csv_rows import read_rows
 from infercast.forecast.system import System
 from infercast.validate.parts import Comparison
 from infercast.validate.published.collected import read_collected
+from infercast.validate.published.commanded import started
 from infercast.validate.published.compare import PublishedComparison, compare_run, system_for
-from infercast.validate.published.deployments import deployment_of
 from infercast.validate.published.load import RowReader
 from infercast.validate.published.run import PublishedRun
+from infercast.validate.published.shortened import shortened
 
 QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "output_tokens_per_second": "throughput"}
 SAME = ("infercast_gpu", "concurrency_or_rate", "ttft_p50", "ttft_mean_ms", "tpot_mean_ms", "itl_p50", "output_tok_s")
@@ -46,7 +47,7 @@ class Board:
             return PublishedComparison(run, problem=str(problem))
 
     def _simulated(self, run: PublishedRun) -> PublishedComparison:
-        deployment = deployment_of(run)
+        run, deployment = started(run)
         engine = "|".join(
             repr(each)
             for each in (deployment.model, deployment.gpu.name, deployment.settings, deployment.layout, run.instances)
@@ -58,7 +59,8 @@ class Board:
                 self._systems.clear()  # rows of one engine follow each other
                 self._systems[engine] = system_for(run, deployment)
             told = replace(run, ttft=1.0, tpot=1.0, end_to_end=1.0, output_tokens_per_second=1.0)
-            self._compared[key] = compare_run(told, self._systems[engine])
+            system = self._systems[engine]
+            self._compared[key] = compare_run(shortened(told, system), system)
         return _measured(run, self._compared[key])
 
 
@@ -70,6 +72,8 @@ def _measured(run: PublishedRun, forecast: PublishedComparison) -> PublishedComp
         return None if measured is None or found is None else replace(found, measured=measured)
 
     ttft, tpot, whole, rate = map(pair, ("ttft", "tpot", "end_to_end", "output_tokens_per_second"))
+    added = tuple(each for each in forecast.run.assumptions if each not in run.assumptions)
+    run = replace(run, assumptions=(*run.assumptions, *added))
     return replace(forecast, run=run, ttft=ttft, tpot=tpot, end_to_end=whole, output_tokens_per_second=rate)
 
 

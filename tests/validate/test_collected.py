@@ -95,7 +95,7 @@ def test_bursts_and_chats(table: Any) -> None:
     )
     assert chats.workload.concurrency is None
     assert sum(each.num_input for each in chats.workload.requests) / 500 == pytest.approx(217, rel=0.02)
-    assert spread.dtype == "fp8"
+    assert (spread.model, spread.dtype) == ("qwen3-8b-fp8", "")
     assert all(819 <= each.num_input <= 1024 and 409 <= each.num_output <= 512 for each in spread.workload.requests)
 
 

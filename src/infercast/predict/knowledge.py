@@ -103,7 +103,7 @@ def _known(kind: str, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact, 
 
 
 def _of_others(known: Known, op: Op, gpu: Gpu) -> Known:
-    """Of a GPU whose kernels physics does not know: by the interval that published rows and runs leave, if there are any."""
+    """Of a GPU whose kernels physics does not know: by the interval that published rows and runs leave, if any."""
     if known.status != PUBLISHED:
         return known
     reached = Typical().reached(op, gpu)

@@ -39,6 +39,7 @@ from infercast.hardware.kernels import is_modelled
 from infercast.serve import Record, Replica
 from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.totals import PhaseTotals
+from infercast.serve.workload.intake import Intake
 
 EIGHTY = 1.2816
 """Standard deviations on either side that hold 80 % of a normal distribution."""
@@ -134,7 +135,8 @@ def widened(prompts: float, decodes: float, spread: Spread) -> Uncertainty:
 def _of_phase(deployment: Deployment, totals: PhaseTotals) -> float:
     if not totals.steps:
         return 0.0
-    return step_uncertainty(estimate_shape(deployment, average_shape(totals)), across_nodes=deployment.crosses_nodes)
+    step = estimate_shape(deployment, average_shape(totals, deployment.drafting))
+    return step_uncertainty(step, across_nodes=deployment.crosses_nodes)
 
 
 def most_gain(deployment: Deployment, steps: Iterable[StepCost]) -> float:
@@ -151,7 +153,8 @@ def most_gain(deployment: Deployment, steps: Iterable[StepCost]) -> float:
 def gain_of(deployment: Deployment, record: Record) -> float:
     """The same for the average steps of a run."""
     phases = [totals for totals in (record.prefilling, record.decoding) if totals.steps]
-    return most_gain(deployment, [estimate_shape(deployment, average_shape(totals)) for totals in phases])
+    shapes = [average_shape(totals, deployment.drafting) for totals in phases]
+    return most_gain(deployment, [estimate_shape(deployment, shape) for shape in shapes])
 
 
 def step_uncertainty(step: StepCost, *, across_nodes: bool = False) -> float:
@@ -208,6 +211,7 @@ def slowed(replica: Replica, *, prompts: float = 1.0, decodes: float = 1.0, host
         timer=SlowedTimer(replica.timer, prompts, decodes, host),
         request_path_seconds=host * replica.request_path_seconds,
         request_token_seconds=host * replica.request_token_seconds,
+        intake=Intake(*(host * seconds for seconds in replica.intake)),
         token_path_seconds=host * replica.token_path_seconds,
         token_turn_seconds=host * replica.token_turn_seconds,
         wake_up_seconds=host * replica.wake_up_seconds,

@@ -16,9 +16,9 @@ from infercast.serve.workload.request import Request, Workload
 from infercast.validate.published.flags import NO_FLAGS
 from infercast.validate.published.load import RowReader
 from infercast.validate.published.loads import read_load
-from infercast.validate.published.names import format_of, gpu_of, model_of
+from infercast.validate.published.names import gpu_of, model_of
 from infercast.validate.published.run import PublishedRun
-from infercast.validate.published.servers import read_server
+from infercast.validate.published.servers import noted_settings, read_server
 from infercast.validate.published.traps import read_measured
 
 NOBODY = Workload((Request(0.0, 1, 1),))
@@ -48,12 +48,11 @@ def _named(row: RowReader, **values: Any) -> PublishedRun:
 def _read(row: RowReader) -> PublishedRun:
     if "s" in row.text("quality"):
         raise row.wrong("was served with speculative decoding, which is not modelled")
-    model = model_of(row)
+    model, dtype = model_of(row)
     server = read_server(row, row.text("model") or model)
     load = read_load(row)
-    gpus = server.tensor * server.pipeline * server.data * server.instances
-    measured = read_measured(row, gpus)
-    settings: dict[str, Any] = {}
+    measured = read_measured(row, server.gpus)
+    settings: dict[str, Any] = {**noted_settings(row, server)}
     if load.cap is not None:
         settings["max_num_seqs" if server.engine.family == "vllm" else "max_running_requests"] = load.cap
     if "prefix caching off" in row.text("prefix_note"):
@@ -63,12 +62,14 @@ def _read(row: RowReader) -> PublishedRun:
     return _named(
         row,
         model=model,
-        dtype=format_of(row),
+        dtype=dtype,
         tensor=server.tensor,
         pipeline=server.pipeline,
         data=server.data,
         instances=server.instances,
         expert_parallel=server.expert_parallel,
+        gpus=server.gpus,
+        layout_stated=server.layout_stated,
         version=server.version,
         workload=load.workload,
         load=load.kind,

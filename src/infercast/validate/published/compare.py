@@ -15,7 +15,7 @@ from infercast.forecast.intervals.odds import slower_by
 from infercast.forecast.intervals.uncertainty import uncertainty_of
 from infercast.forecast.system import System, busiest, system_of
 from infercast.validate.parts import Comparison
-from infercast.validate.published.deployments import deployment_of
+from infercast.validate.published.deployments import set_up
 from infercast.validate.published.results import results_of
 from infercast.validate.published.run import PublishedRun
 
@@ -66,7 +66,8 @@ def compare_published(
         try:
             if run.problem:
                 raise InputError(run.problem)
-            compared.append(compare_run(run, system_for(run, deployment_of(run, predictor, host))))
+            ready, deployment = set_up(run, predictor, host)
+            compared.append(compare_run(ready, system_for(ready, deployment)))
         except InfercastError as problem:
             compared.append(PublishedComparison(run, problem=str(problem)))
     return tuple(compared)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.host import bundled_host, read_host
@@ -12,29 +11,31 @@ from infercast.engines.registry import engine_named
 from infercast.engines.vllm.host import VllmHost
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.engines.vllm.versions import MEASURED
-from infercast.errors import DoesNotFitError
-from infercast.forecast.command.flags import Reading
 from infercast.forecast.deploy import deploy, load_model
-from infercast.hardware import load_gpu
 from infercast.models.spec import ModelConfig
-from infercast.predict.adjust.typical import with_older_kernels
-from infercast.validate.published.flags import FIRST_V1, V0_BATCHED_TOKENS
+from infercast.validate.published.commanded import CONTEXT_MARGIN, TRAINED_ROUTING, V0_SEQUENCE_SECONDS, started
+from infercast.validate.published.flags import FIRST_V1
 from infercast.validate.published.run import PublishedRun
 
 FORMATS = {"bf16": "", "fp16": "", "bfloat16": "", "float16": "", "fp4": "nvfp4"}
 """Publishers' names of weight formats, where they are not ours; nothing for the checkpoint's own."""
-TRAINED_ROUTING = "power_law_1.2"
-"""Published runs have trained weights, whose routers prefer some experts."""
-V0_SEQUENCE_SECONDS = 80e-6
-"""What a token cost the one thread that both served and computed, before V1; fitted on published bursts."""
-CONTEXT_MARGIN = 256
-"""Publishers of closed loops set max_model_len a little above prompt and answer."""
 
 
 def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> Deployment:
     """The engine of a run, as we would set it up."""
-    if run.reading is not None:
-        return _commanded(run, run.reading, predictor, host)
+    return set_up(run, predictor, host)[1]
+
+
+def set_up(run: PublishedRun, predictor: str = "learned", host: Path | None = None) -> tuple[PublishedRun, Deployment]:
+    """The engine of a run, and the run with what had to be assumed for it to start."""
+    if run.reading is None:
+        return run, _worded(run, predictor, host)
+    costs = None if host is None else read_host(host, engine_named(run.engine).host_type)
+    return started(run, predictor, costs)
+
+
+def _worded(run: PublishedRun, predictor: str, host: Path | None) -> Deployment:
+    """The engine of a run whose settings are told in words."""
     flags = run.flags
     model = _model(run)
     longest = max(request.num_input + request.num_output for request in run.workload.requests)
@@ -55,48 +56,6 @@ def deployment_of(run: PublishedRun, predictor: str = "learned", host: Path | No
         predictor=predictor,
         host=_host(run, host),
     )
-
-
-def _commanded(run: PublishedRun, reading: Reading, predictor: str, host: Path | None) -> Deployment:
-    """The engine that a command starts; one whose longest context has no room is told the longest of its requests."""
-    engine = engine_named(run.engine)
-    quantization = FORMATS.get(run.dtype, run.dtype) or None
-    model = load_model(run.model, quantization=quantization, engine=engine)
-    older_settings, older_options = engine.before(run.version, model)
-    options = {"quantization": quantization, **older_options, **reading.options}
-    options |= {
-        "tensor_parallel_size": run.tensor,
-        "pipeline_parallel_size": run.pipeline,
-        "data_parallel_size": run.data,
-    }
-    gpu = load_gpu(run.gpu)
-    if run.version and run.version < engine.tuned_since.get(gpu.kernels, ()):
-        gpu = with_older_kernels(gpu)
-    told = {**run.settings, **older_settings, **reading.settings, **run.settings}
-    longest = max(request.num_input + request.num_output for request in run.workload.requests)
-    context = {"vllm": "max_model_len", "sglang": "context_length"}[engine.family]
-
-    def start(settings: dict[str, Any]) -> Deployment:
-        if settings.get("enable_chunked_prefill") is False:
-            # Without chunks a prompt must fit in one step.
-            most = settings.get("max_num_batched_tokens") or V0_BATCHED_TOKENS
-            settings = {**settings, "max_num_batched_tokens": max(most, settings.get(context) or model.max_positions)}
-        return deploy(
-            run.model,
-            gpu,
-            engine.settings(settings),
-            **{"enable_expert_parallel": run.expert_parallel, "expert_routing": TRAINED_ROUTING, **options},
-            api_server=True,
-            predictor=predictor,
-            host=_host(run, host) if engine.family == "vllm" else host,
-        )
-
-    try:
-        return start(told)
-    except DoesNotFitError:
-        if context in reading.settings:
-            raise
-        return start({**told, context: min(model.max_positions, longest + CONTEXT_MARGIN)})
 
 
 def _host(run: PublishedRun, path: Path | None) -> VllmHost:

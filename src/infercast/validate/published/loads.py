@@ -49,6 +49,8 @@ def read_load(row: RowReader) -> Load:
     kind, about = row.text("load_kind").lower(), row.text("concurrency_or_rate").lower()
     kind = next((known for known in KINDS if kind.startswith(known)), kind)
     clients, rate = CLIENTS.search(about), RATE.match(about)
+    if "multi-turn" in row.text("notes"):
+        raise row.wrong("was a load of conversations, whose turns are not in the table")
     if kind == CLOSED and clients:
         count = _count(row, TURNS * int(clients[1]))
         return Load(kind, workload_from_requests(_requests(row, count), concurrency=int(clients[1])))

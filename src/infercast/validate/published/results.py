@@ -22,6 +22,9 @@ def results_of(run: PublishedRun) -> Callable[[Served], Array]:
 
     def summed_up(served: Served) -> Array:
         found = _summed_up(served, np.median if run.median else np.mean)
+        clients = run.workload.concurrency or 0
+        if run.stand_for and served.sent_at.size > clients:
+            found = _all_of_them(served, clients, run.stand_for, median=run.median)
         window = _full_from_to(served) if run.steady else None
         if run.gaps:
             found[1] = _median_gap(served, window)
@@ -42,6 +45,32 @@ def _summed_up(served: Served, middle: Callable[..., Any]) -> Array:
     every = (served.ttft, served.tpot, served.end_to_end)
     latencies = [float(middle(values)) if values.size else np.nan for values in every]  # one token has no second one
     return np.array([*latencies, float(served.num_output.sum()) / duration])
+
+
+def _all_of_them(served: Served, clients: int, count: int, *, median: bool) -> Array:
+    """What all requests of a closed loop show, of which the first are simulated: those that come after the first of
+    each client stand for the rest.
+    """
+    simulated = served.sent_at.size
+    order = np.argsort(served.sent_at, kind="stable")
+    weights = np.ones(simulated)
+    weights[order[clients:]] = (count - clients) / (simulated - clients)
+    several = served.num_output > 1
+    every = ((served.ttft, weights), (served.tpot, weights[several]), (served.end_to_end, weights))
+    middle = _weighted_median if median else np.average
+    latencies = [float(middle(values, weights=each)) if values.size else np.nan for values, each in every]
+    # Every client has a request under way at any time, until the last ones are alone.
+    middle_ones = order[clients : simulated - clients] if simulated > 2 * clients else order[clients:]
+    between = float(served.end_to_end[middle_ones].mean()) / clients
+    duration = float(served.last_token.max() - served.sent_at.min()) + (count - simulated) * between
+    tokens = float(np.sum(served.num_output * weights))
+    return np.array([*latencies, tokens / duration])
+
+
+def _weighted_median(values: Array, weights: Array) -> float:
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order[np.searchsorted(reached, reached[-1] / 2)]])
 
 
 def _full_from_to(served: Served) -> tuple[float, float] | None:

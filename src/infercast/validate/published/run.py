@@ -57,9 +57,14 @@ class PublishedRun:
     """Whether TPOT is the median of all times between tokens, because nothing else was published."""
     steady: bool = False
     """Whether only the time was measured in which as many requests as may run did, and others waited."""
+    stand_for: int = 0
+    """So many requests were sent, of which the first are simulated; 0: all are."""
     pipeline: int = 1
     instances: int = 1
     """Servers of this kind, each for itself behind a load balancer."""
+    gpus: int = 0
+    """Stated GPUs, of which a layout may leave some idle."""
+    layout_stated: bool = True
     load: str = ""
     """Its kind, in a word."""
     grade: str = ""

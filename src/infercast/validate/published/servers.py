@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from dataclasses import dataclass
@@ -30,14 +31,19 @@ ENGINES = {
 RELEASED = {
     "vllm": (
         ("2024-04", (0, 4)), ("2024-06", (0, 5)), ("2024-09", (0, 6)), ("2025-01", (0, 7)), ("2025-03", (0, 8)),
-        ("2025-05", (0, 9)), ("2025-07", (0, 10)), ("2025-10", (0, 11)), ("2025-12", (0, 12)), ("2026-02", (0, 15)),
+        ("2025-05", (0, 9)), ("2025-07", (0, 10)), ("2025-10", (0, 11)), ("2025-12", (0, 12)), ("2026-01", (0, 14)),
+        ("2026-04", (0, 19)), ("2026-06", (0, 22)),
     ),
     "sglang": (
         ("2024-12", (0, 4, 0)), ("2025-05", (0, 4, 6)), ("2025-09", (0, 5, 2)), ("2025-11", (0, 5, 5)),
-        ("2026-01", (0, 5, 7)), ("2026-02", (0, 5, 8)), ("2026-04", (0, 5, 10)), ("2026-06", (0, 5, 12)),
+        ("2025-12", (0, 5, 6)), ("2026-01", (0, 5, 7)), ("2026-02", (0, 5, 8)), ("2026-03", (0, 5, 9)),
+        ("2026-04", (0, 5, 10)), ("2026-05", (0, 5, 12)),
     ),
 }  # fmt: skip
 """From which month on a release was likely run, where only the date of a run is known."""
+LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
+"""Adapters and where they lie."""
+NOTED = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
 """Prompts and answers on servers of their own."""
 
@@ -54,6 +60,8 @@ class Server:
     data: int
     expert_parallel: bool
     instances: int
+    gpus: int
+    layout_stated: bool
 
 
 def read_server(row: RowReader, model: str) -> Server:
@@ -61,6 +69,8 @@ def read_server(row: RowReader, model: str) -> Server:
     stated = row.required("engine").lower()
     if POOLS.search(row.text("notes")):
         raise row.wrong("was served by a prefill pool and a decode pool, which are not read from tables")
+    if "lora_modules" in row.text(COMMAND) or re.search(r"\blora \w", row.text("notes")):
+        raise row.wrong("was served with LoRA adapters, which are not read from tables")
     engine = measured_engine(ENGINES.get(stated, stated))
     reading = _reading(row, engine, model)
     options, settings = reading.options, reading.settings
@@ -73,8 +83,25 @@ def read_server(row: RowReader, model: str) -> Server:
         instances, data = data or 1, 1
     tensor = _tensor(row, options.get("tensor_parallel_size"), pipeline * (data or 1) * instances, spread or 1)
     return Server(
-        engine, _version(row, engine), reading, tensor, pipeline, data or 1, expert_parallel, instances
-    )  # fmt: skip
+        engine=engine,
+        version=_version(row, engine),
+        reading=reading,
+        tensor=tensor or 1,
+        pipeline=pipeline,
+        data=data or 1,
+        expert_parallel=expert_parallel,
+        instances=instances,
+        gpus=max(_size(row, None, "num_gpus") or 1, (tensor or 1) * pipeline * (data or 1) * instances),
+        layout_stated=tensor is not None,
+    )
+
+
+def noted_settings(row: RowReader, server: Server) -> dict[str, int]:
+    """Settings of vLLM that stand in a row's notes, where its command has none."""
+    if server.engine.family != "vllm":
+        return {}
+    found = {name: re.search(rf"\b{name} (\d+)", row.text("notes")) for name in NOTED}
+    return {name: int(match[1]) for name, match in found.items() if match and name not in server.reading.settings}
 
 
 def _reading(row: RowReader, engine: AnyEngine, model: str) -> Reading:
@@ -101,7 +128,7 @@ def _words(row: RowReader) -> list[str]:
         row.assume("the published command is the load generator's")
         return []
     try:
-        words = shlex.split(text.replace("\\", " ").replace("```", " "), comments=True)
+        words = shlex.split(re.sub(r"\\|```|--max-model-len auto", " ", text), comments=True)
     except ValueError:
         raise row.wrong(f"server_cmd cannot be read: {text!r}") from None
     if "docker" in words[:2] and any(word.startswith("vllm/") for word in words):
@@ -111,9 +138,10 @@ def _words(row: RowReader) -> list[str]:
 
 
 def _from_printed(row: RowReader, text: str) -> list[str]:
-    """``{'max_model_len': 4096}`` as ``--max-model-len 4096``."""
+    """``{'max_model_len': 4096}`` or the same as JSON as ``--max-model-len 4096``."""
+    plain = LORA_MODULES.sub("", text)
     try:
-        printed = ast.literal_eval(text)
+        printed = json.loads(plain) if '"' in plain else ast.literal_eval(plain)
     except (ValueError, SyntaxError):
         raise row.wrong(f"server_cmd cannot be read: {text!r}") from None
     words: list[str] = []
@@ -139,16 +167,19 @@ def _spread(row: RowReader) -> int | None:
     return int(float(text)) if re.fullmatch(r"\d+(\.0+)?", text) else 1
 
 
-def _tensor(row: RowReader, flag: Any, others: int, spread: int) -> int:
-    """GPUs that share a layer."""
-    tensor, gpus = _size(row, flag, "tp"), _size(row, None, "num_gpus")
+def _tensor(row: RowReader, flag: Any, others: int, spread: int) -> int | None:
+    """GPUs that share a layer; None where several may be used in any way."""
+    tensor, gpus = _size(row, flag, "tp"), _size(row, None, "num_gpus") or 1
     if tensor is not None and spread > tensor * others and not flag:
         # Experts are spread over the GPUs of all tensor and data ranks.
         row.assume(f"experts over {spread} GPUs: attention is split over as many")
         return spread // others
-    if tensor is None:
-        tensor = max(1, (gpus or 1) // others)
-        row.assume(f"the layout is not stated: tensor parallelism over {tensor} GPUs")
+    if tensor is not None or gpus == 1:
+        return tensor or 1
+    if row.text("load_kind").lower().startswith(("offline", "poisson")):
+        return None
+    tensor = max(1, gpus // others)
+    row.assume(f"the layout is not stated: tensor parallelism over {tensor} GPUs")
     return tensor
 
 

@@ -31,6 +31,8 @@ EQUAL = ("random", "synthetic", "fixed", "exact")
 """Words of descriptions of prompts of one length."""
 ANSWERS = 0.8
 """The same of natural answers."""
+MOST_CHATTED = 400.0
+"""Mean lengths up to which chats are as benchmarks cut them, at 1,000 tokens."""
 CONTRADICTED = 1.5
 """A stated length that the mean is so many times longer or shorter than is that of another run."""
 
@@ -61,6 +63,7 @@ def read_lengths(row: RowReader, count: int) -> Lengths:
     if "uniform 1..l" in lower:
         row.assume(f"lengths are uniform up to twice their means, {means[0]:,.0f} and {means[1]:,.0f}")
         return _between(count, shuffle, [(1.0, 2 * mean - 1) for mean in means])
+    lower = lower or ("sharegpt" if "sharegpt" in row.text("concurrency_or_rate").lower() else "")
     if lower.startswith(CHATS) or _is_chat(row, means):
         return _natural(row, lower, means, count, shuffle)
     if not lower or (
@@ -104,7 +107,7 @@ def _natural(
 ) -> Lengths:
     """Lengths of natural prompts and answers, of which means are known."""
     row.assume("lengths are log-normal around their means")
-    if not stated or stated.startswith(("sharegpt", "random")):
+    if max(means) < MOST_CHATTED and stated.startswith(("sharegpt", "random")):
         inputs, outputs = (
             chat_lengths(name, mean, count, shuffle) for name, mean in zip(("isl", "osl"), means, strict=True)
         )

@@ -28,6 +28,10 @@ class Measured:
 
 def read_measured(row: RowReader, gpus: int) -> Measured:
     """Medians where they are published, means otherwise."""
+    rate = _whole_rate(row, row.measured("output_tok_s"), gpus)
+    if _came_together(row):
+        row.assume("half of the times between tokens are 0: tokens came in lumps, and only their rate is compared")
+        return Measured(None, None, None, rate, median=True, gaps=False)
     token = "itl" if _counts_first_token(row) else "tpot"
     if token == "itl":
         row.assume("the published TPOT counts the first token: the time between tokens is compared")
@@ -42,13 +46,12 @@ def read_measured(row: RowReader, gpus: int) -> Measured:
     factor = _unit(row, tpot)
     if factor != 1.0:
         row.assume("times are in seconds, though their columns say milliseconds")
-    rate = row.measured("output_tok_s")
     whole = _seconds(row, "e2e_mean_ms")
     return Measured(
         None if ttft is None else ttft * factor,
         None if tpot is None else tpot * factor,
         None if median or whole is None else whole * factor,
-        _whole_rate(row, rate, gpus),
+        rate,
         median,
         gaps,
     )
@@ -66,6 +69,11 @@ def _whole_rate(row: RowReader, rate: float | None, gpus: int) -> float | None:
         return rate
     row.assume("tokens a second are those of one GPU")
     return rate * gpus
+
+
+def _came_together(row: RowReader) -> bool:
+    """Whether clients were sent tokens in lumps: the median time between two of them is 0."""
+    return row.text("itl_p50") != "" and row.measured("itl_p50") is None
 
 
 def _counts_first_token(row: RowReader) -> bool:
