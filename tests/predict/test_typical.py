@@ -71,10 +71,11 @@ def test_memory_told_apart_adds_up_with_arithmetic():
 
 def test_older_kernels_take_longer_to_launch_and_only_that():
     older = with_older_kernels(KNOWN)
-    short, long = Gemm(1, 256, 256), Gemm(8192, 8192, 8192)
+    short, long = Gemm(1, 256, 256, "fp8_block"), Gemm(8192, 8192, 8192, "fp8_block")
     ratios = [Typical().estimate(op, older).seconds / Typical().estimate(op, KNOWN).seconds for op in (short, long)]
     assert ratios[0] == pytest.approx(OLDER_LAUNCHES, rel=0.05)
     assert ratios[1] < 1.02
+    assert Typical().seconds(Gemm(1, 256, 256), older) == Typical().seconds(Gemm(1, 256, 256), KNOWN)
     assert with_older_kernels(load_gpu("h200-sxm")) is load_gpu("h200-sxm")
     assert "cdna3" in Typical().describe(older)
 

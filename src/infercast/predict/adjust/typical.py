@@ -22,8 +22,10 @@ from infercast.predict.roofline import Efficiency, Roofline
 PUBLISHED = "published"
 OLDER = "older"
 """Behind the name of an architecture's kernels: those of engines of before they were tuned for it ..."""
-OLDER_LAUNCHES = 1.8
-"""... which take so many times as long to launch, because fewer of them are joined in one."""
+OLDER_LAUNCHES = 2.4
+"""... which take so many times as long to launch, because fewer of them were joined in one ..."""
+OLDER_KERNELS = frozenset({"gemm/fp8_block", "moe/fp8_block", "latent", "quantise"})
+"""... if they are of these families: what DeepSeek-R1 has and models in bf16 have not. Those were as fast before."""
 
 
 class Typical(Roofline):
@@ -84,7 +86,7 @@ def _found(names: tuple[str, ...], kernels: str, vendor: str) -> _Found:
         (group, name) for group in (own, vendor, "all") for name in names if name in _typical().get(group, {})
     )
     efficiency = _typical()[group][name]
-    if older == OLDER:
+    if older == OLDER and not OLDER_KERNELS.isdisjoint(names):
         efficiency = efficiency._replace(launches=OLDER_LAUNCHES * efficiency.launches)
     return _Found(efficiency, PUBLISHED if group == own else Typical.source)
 
