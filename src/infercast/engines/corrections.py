@@ -5,8 +5,9 @@ Factors are on top of what is estimated: 1.1 says that times are 1.1 times as lo
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from infercast.engines.timer import KernelTimer
 from infercast.serve.step import StepEstimate, StepShape
 
 if TYPE_CHECKING:
-    from infercast.engines.deployment import Deployment
+    pass
 
 
 class Factor(NamedTuple):
@@ -59,40 +60,50 @@ class Corrections:
 
 
 class CorrectedTimer(KernelTimer):
-    """The same steps, each as many times longer as measured ones were."""
+    """Another timer's steps, each as many times longer as measured ones were."""
 
-    def __init__(self, deployment: Deployment, corrections: Corrections) -> None:
-        super().__init__(deployment)
-        self._prompt_factor = 1.0 if corrections.prompts is None else corrections.prompts.value
-        self._decode_factor = 1.0 if corrections.decodes is None else corrections.decodes.value
-        # The tables that kernels are looked up in: first as steps with prompts have them, then as decoding alone has.
-        prompting, decoding = np.split(self._token_table, [self._decoding_row])
-        self._token_table = np.vstack([self._prompt_factor * prompting, self._decode_factor * decoding])
-        self._head_rows = len(self._row_table)
-        self._row_table = np.vstack([self._prompt_factor * self._row_table, self._decode_factor * self._row_table])
+    def __init__(self, timer: KernelTimer, corrections: Corrections) -> None:
+        # All that a timer is asked is handed on; it has no tables of its own.
+        self._own = timer
+        self.kernels = timer.kernels
+        self.rows_a_sequence = timer.rows_a_sequence
+        self._decoding_row = timer._decoding_row
+        self._factors = (
+            1.0 if corrections.prompts is None else corrections.prompts.value,
+            1.0 if corrections.decodes is None else corrections.decodes.value,
+        )
 
-    def _decode(self, tokens: int, sampled: int, computed: int, steps: int = 1) -> StepEstimate:
-        return self._decoded(super()._decode(tokens, sampled, computed, steps))
+    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
+        """What steps in a row cost."""
+        return self._longer(self._own(shape, steps))
 
-    def _put_together(
-        self, tokens: int, sequences: int, prompts: int, sampled: int, attention: list[float]
-    ) -> StepEstimate:
-        return _longer(super()._put_together(tokens, sequences, prompts, sampled, attention), self._prompt_factor)
+    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+        """The same for a decoding batch that is known by its sums."""
+        return self._longer(self._own.decode(count, computed, contexts, steps))
 
-    def _time_each(self, shape: StepShape, steps: int) -> StepEstimate:
-        # Steps with prompts come through `_put_together` already.
-        estimate = super()._time_each(shape, steps)
-        return estimate if shape.prompts else self._decoded(estimate)
+    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        """The same for such a batch with others beside it."""
+        return self._longer(self._own.compute(beside, num_first, count, computed, contexts))
 
-    def _decoded(self, estimate: StepEstimate) -> StepEstimate:
-        row, sampled = estimate.rows
-        return _longer(estimate._replace(rows=(row, sampled + self._head_rows)), self._decode_factor)
+    def kernel_seconds(
+        self, rows: Sequence[Mapping[int, float]], varying: Sequence[float], slowed: Mapping[int, float]
+    ) -> Table:
+        """Seconds of each kernel over many steps; those of one phase are of one kind, or nearly all of them."""
+        counts = rows[0] if rows else {}
+        decodes = sum(count for row, count in counts.items() if row >= self._decoding_row)
+        share = decodes / max(sum(counts.values()), 1e-30)
+        factor = (1 - share) * self._factors[0] + share * self._factors[1]
+        return factor * self._own.kernel_seconds(rows, [each / factor for each in varying], slowed)
 
+    def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
+        """Seconds of each kernel (columns) in each of many steps (rows)."""
+        factors = np.where(rows[0] >= self._decoding_row, self._factors[1], self._factors[0])[:, None]
+        return np.asarray(factors * self._own.step_kernels(rows, varying / factors, slowed))
 
-def _longer(estimate: StepEstimate, factor: float) -> StepEstimate:
-    """Steps that take so many times as long."""
-    return estimate._replace(
-        gpu_seconds=[factor * seconds for seconds in estimate.gpu_seconds],
-        varying=[[factor * seconds for seconds in kernel] for kernel in estimate.varying],
-        throttled=factor * estimate.throttled,
-    )
+    def _longer(self, estimate: StepEstimate) -> StepEstimate:
+        factor = self._factors[estimate.rows[0] >= self._decoding_row]
+        return estimate._replace(
+            gpu_seconds=[factor * seconds for seconds in estimate.gpu_seconds],
+            varying=[[factor * seconds for seconds in kernel] for kernel in estimate.varying],
+            throttled=factor * estimate.throttled,
+        )

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from operator import add
 
 from infercast.errors import InputError
+from infercast.serve.cache.offload import Offload
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.conditions import Conditions
+from infercast.serve.draft_loop import DraftLoop
 from infercast.serve.first_use import FirstUses
 from infercast.serve.loop import Loop
+from infercast.serve.offloading import OffloadingLoop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.build import scheduler_of
+from infercast.serve.scheduler.offloading import OffloadingScheduler
 from infercast.serve.scheduler.policy import Policy
+from infercast.serve.speculation import Speculation
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import Timeline
 from infercast.serve.watching import Observer, Progress, Watcher
-from infercast.serve.workload.clients import Clients
+from infercast.serve.workload.intake import NOTHING, Intake
 from infercast.serve.workload.request import Workload
+from infercast.serve.workload.sessions import source_of
 from infercast.serve.workload.source import Source
 
 
@@ -43,6 +50,8 @@ class Replica:
     """From the client's call to the engine's queue."""
     request_token_seconds: float = 0.0
     """What each token of the prompt adds to that."""
+    intake: Intake = NOTHING
+    """What one thread before the engine spends on each request."""
     token_path_seconds: float = 0.0
     """From a result that the engine has taken in to the client ..."""
     token_turn_seconds: float = 0.0
@@ -62,6 +71,10 @@ class Replica:
     """How fast the GPU's clock follows what is drawn; 0: every step finds it as the first one does."""
     stages_in_turn: bool = False
     """Whether the stages of a pipeline never work on two steps at the same time."""
+    speculation: Speculation | None = None
+    """How it drafts tokens; None: it does not."""
+    offload: Offload | None = None
+    """The tier of the KV cache in the host's memory, if there is one."""
 
 
 def simulate(
@@ -80,7 +93,7 @@ def simulate(
     the steps as they come, in stretches where the clock jumps.
     """
     check_workload(replica, workload)
-    clients = Clients(workload, replica.request_path_seconds, replica.request_token_seconds)
+    clients = source_of(workload, replica.request_path_seconds, replica.request_token_seconds, replica.intake)
     record = new_record(replica, len(workload.requests))
     with no_garbage():
         loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)
@@ -116,8 +129,13 @@ def loop_of(
         steps_under_way=replica.steps_under_way,
         decode_together=not is_pipeline,
         max_model_len=replica.max_model_len,
+        speculation=replica.speculation,
+        offload=replica.offload,
     )
-    return Loop(
+    build: Callable[..., Loop] = Loop if replica.speculation is None else DraftLoop
+    if isinstance(scheduler, OffloadingScheduler) and replica.offload is not None:
+        build = partial(OffloadingLoop, offload=replica.offload)
+    return build(
         scheduler,
         clients,
         record,

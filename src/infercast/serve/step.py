@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import add
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Prompts = Sequence[tuple[int, int]]
@@ -26,6 +27,11 @@ class StepShape:
     def num_sequences(self) -> int:
         """Sequences in the step."""
         return len(self.new_tokens)
+
+    @property
+    def head_rows(self) -> int:
+        """Rows whose number decides which kernels the head runs."""
+        return self.num_sequences
 
     @cached_property
     def num_tokens(self) -> int:
@@ -87,6 +93,40 @@ class GroupShape(StepShape):
         return self.__dict__[name]
 
 
+@dataclass
+class DraftShape(StepShape):
+    """The batch of a step with speculative decoding: those that verify drafts first, then prompts.
+
+    ``num_sampled`` are the rows that the head computes: every draft and one more of each sequence that samples.
+    """
+
+    num_verifying: int
+    """Sequences that compute a token and its drafts, if any."""
+    num_drafts: int
+    """Drafts in the step, of all of them together."""
+    width: int
+    """Tokens of a sequence that has as many drafts as there may be, 1 + K."""
+    num_drafting: int
+    """Sequences for which drafts are made at the end of the step ..."""
+    num_next: int
+    """... and how many for each."""
+
+    @property
+    def head_rows(self) -> int:
+        """All that it computes."""
+        return self.num_sampled
+
+    @cached_property
+    def is_decode(self) -> bool:
+        """Every sequence has exactly 1 + K tokens, so the step is as uniform as a CUDA graph needs it."""
+        return self.num_verifying == self.num_sequences and min(self.new_tokens) == max(self.new_tokens) == self.width
+
+    @cached_property
+    def prompts(self) -> list[tuple[int, int]]:
+        """(new, computed) of the sequences that compute tokens of a prompt."""
+        return [*zip(self.new_tokens[self.num_verifying :], self.computed[self.num_verifying :], strict=True)]
+
+
 class HostCost(NamedTuple):
     """Seconds that the engine's one host thread spends on a step, in the order in which it does."""
 
@@ -104,6 +144,10 @@ class HostCost(NamedTuple):
     def waiting(self, seconds: float) -> HostCost:
         """The same where launching waits so long for the GPU."""
         return self._replace(launch=self.launch + seconds) if seconds else self
+
+    def plus(self, more: HostCost) -> HostCost:
+        """The same with as much more of everything."""
+        return HostCost(*map(add, self, more))
 
     @property
     def total(self) -> float:

@@ -19,7 +19,7 @@ from infercast.cli.options.printed import Json
 from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.forecast.calibration.file import read_calibration
 from infercast.forecast.calibration.record import Calibration
-from infercast.forecast.deploy import ROUTINGS, deploy
+from infercast.forecast.deploy import ROUTINGS, SAMPLINGS, deploy
 from infercast.serve.workload.too_long import TOO_LONG
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -27,7 +27,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 OF_DEPLOY = (
     "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "all2all_backend", "moe_backend",
     "language_model_only", "hf_overrides", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend",
-    "expert_routing", "network", "pcie_topology", "api_server",
+    "expert_routing", "sampling", "network", "pcie_topology", "api_server",
 )  # fmt: skip
 """Options that `deploy` takes as they are."""
 
@@ -79,6 +79,8 @@ class Started:
     compilation_config: engine_options.CompilationConfig = None
     cudagraph_capture_sizes: engine_options.CaptureSizes = None
     max_cudagraph_capture_size: engine_options.LargestCapture = None
+    speculative_config: engine_options.SpeculativeConfig = None
+    acceptance: engine_options.AcceptanceOption = None
     scheduling_policy: engine_options.SchedulingPolicy = "fcfs"
     decode_context_parallel_size: engine_options.DecodeContextParallel = 1
     enforce_eager: options.EnforceEager = False
@@ -90,6 +92,7 @@ class Deployed(Started):
 
     all2all_backend: options.All2AllBackend = None
     expert_routing: options.ExpertRouting = ROUTINGS[0]
+    sampling: options.Sampling = SAMPLINGS[0]
     pcie_topology: options.PcieTopology = None
     api_server: options.ApiServer = True
     predictor: options.PredictorName = "learned"
