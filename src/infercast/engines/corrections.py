@@ -12,11 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from infercast.engines.host import Costs
+from infercast.engines.kernel_tables import Table
 from infercast.engines.timer import KernelTimer
-from infercast.serve.step import StepEstimate, StepShape
-
-if TYPE_CHECKING:
-    pass
+from infercast.serve.step import Contexts, Prompts, StepEstimate, StepShape
 
 
 class Factor(NamedTuple):
