@@ -11,7 +11,7 @@ import numpy as np
 from infercast.calibrate.readers.detect import read_results
 from infercast.calibrate.readers.load import Asked
 from infercast.calibrate.replay import Point, Replay
-from infercast.calibrate.result import QUANTITIES, Result
+from infercast.calibrate.result import Result
 from infercast.calibrate.solve import Solution, path_spread, prior_of, solve
 from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
@@ -59,7 +59,7 @@ def calibrate(
     hits, accepted = ([getattr(each, name) for each in found] for name in ("prefix_hit_rate", "acceptance_length"))
     return Calibration(
         Fingerprint.of(deployment),
-        **_learned(solution),
+        **learned_of(solution),
         results=sources,
         prefix_hit_rate=_mean(hits),
         acceptance_length=_mean(accepted),
@@ -73,7 +73,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _learned(solution: Solution) -> dict[str, Learned]:
+def learned_of(solution: Solution) -> dict[str, Learned]:
     """Factors with their uncertainty; the path in seconds."""
     point, spreads = solution.point, solution.spreads
     before = np.sqrt(np.diag(solution.before))
@@ -88,9 +88,9 @@ def _learned(solution: Solution) -> dict[str, Learned]:
 
 
 def _pairs(replay: Replay, point: Point) -> tuple[Pair, ...]:
-    names = [QUANTITIES[index] for index in replay.chosen]
     values = np.exp([replay.measured, replay.estimated, replay.at(point)]).T.tolist()
-    return tuple(Pair(name, *row) for name, row in zip(names, values, strict=True))
+    # What is compared request by request comes behind these.
+    return tuple(Pair(name, *row) for name, row in zip(replay.names, values, strict=False))
 
 
 def _source(replay: Replay, pairs: tuple[Pair, ...], left_out: tuple[Pair, ...]) -> Source:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.calibrate.result import QUANTITIES, RATE, Result
+from infercast.errors import InputError
 from infercast.forecast.intervals.luck import luck_of
 from infercast.forecast.intervals.results import chance_in, results_of
 from infercast.forecast.intervals.uncertainty import EIGHTY, Uncertainty, slowed, uncertainty_of
@@ -23,6 +24,7 @@ NAMES = ("host", "prefill", "decode", "path")
 PATH_SCALE = 0.002
 """Seconds that `Point.path` counts in. Around 0 it is proportional to seconds, further out to their logarithm: API
 servers and networks take a few milliseconds mostly, and now and then a hundred."""
+PAIRED = ("ttft", "tpot")
 STEPS = np.array([0.1, 0.05, 0.05, 0.5])
 """How far each is moved to see what results do."""
 
@@ -59,17 +61,28 @@ class Replay:
         self.result = result
         self._system = _without_server(system) if result.server_side else system
         self.chosen = chosen_quantities(result)
-        names = [QUANTITIES[index] for index in self.chosen]
-        self.measured = np.log([result.seen[name] for name in names])
+        self.names = [QUANTITIES[index] for index in self.chosen]
         run = self._run(Point())
-        self.estimated = np.log(results_of(run.clients)[self.chosen])
+        self.paired = [name for name in PAIRED if self._can_pair(name, run)]
+        """Latencies that are compared request by request, too."""
+        self.measured = np.log([*(result.seen[name] for name in self.names), *(1.0 for _ in self.paired)])
+        self.estimated = self._values(run)
         """Without any factor."""
-        self.chance = self._chance(run)[self.chosen] / EIGHTY
+        self.chance = np.append(self._chance(run)[self.chosen] / EIGHTY, np.zeros(len(self.paired)))
         """What luck does to each, as a standard deviation."""
 
     def at(self, point: Point) -> Array:
-        """Logarithms of what clients would see."""
-        return np.asarray(np.log(results_of(self._run(point).clients)[self.chosen]))
+        """Logarithms of what clients would see, and of how it compares with each request that was measured."""
+        return self._values(self._run(point))
+
+    def _values(self, run: Run) -> Array:
+        seen = np.log(results_of(run.clients)[self.chosen])
+        ratios = (np.median(np.log(getattr(run.clients, name) / self.result.each[name])) for name in self.paired)
+        return np.append(seen, [*ratios])
+
+    def _can_pair(self, name: str, run: Run) -> bool:
+        values = self.result.each.get(name)
+        return values is not None and values.size == getattr(run.clients, name).size > 0 and bool((values > 0).all())
 
     def slopes(self, point: Point, values: Array) -> Array:
         """By how much each quantity (rows) moves with each factor (columns); ``values``: what it is at the point."""
@@ -125,12 +138,14 @@ CENTRES, TAILS = ("p50", "mean"), ("p95", "p90", "p99")
 def chosen_quantities(result: Result) -> list[int]:
     """Of each latency its middle and one tail, as far as the result says; rates only where clients wait for answers."""
     names = []
-    for latency in ("ttft", "tpot", "itl"):
-        for group in (CENTRES, TAILS):
+    groups = (("mean",),) if result.means_only else (CENTRES, TAILS)
+    steps = next((each for each in ("tpot", "itl", "e2e") if any(name.startswith(each) for name in result.seen)), "")
+    for latency in ("ttft", steps):
+        for group in groups:
             known = [f"{latency}_{name}" for name in group if f"{latency}_{name}" in result.seen]
             names += known[:1]
-    if not any(name.startswith(("tpot", "itl")) for name in names):
-        names += [name for name in ("e2e_p50", "e2e_mean") if name in result.seen][:1]
-    if RATE in result.seen and result.workload.rate is None and result.workload.drawn is not None:
+    if RATE in result.seen and result.workload.rate is None:
         names.append(RATE)
+    if not names:
+        raise InputError(f"{result.file} says no latency that can be compared: lengths are known by their means alone")
     return [QUANTITIES.index(name) for name in names]

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.calibrate.replay import PATH_SCALE, Point, Replay
-from infercast.calibrate.result import QUANTITIES
 from infercast.forecast.intervals.uncertainty import EIGHTY
 
 Array = npt.NDArray[Any]
@@ -39,6 +38,10 @@ OF_A_RUN_PATH = 0.0005
 """What one run's own factors differ by from another's: three logarithms, and seconds. Like the rest, chosen so that one
 run of a measured deployment tells other rates best (benchmarks/accuracy/calibrate.py)."""
 WRONG_RATE = 0.02
+WRONG_PAIRED = {"ttft": 0.04, "tpot": 0.015}
+"""The same of the median over requests of measured over simulated, which says more ..."""
+LESS_SAID = 2.0
+"""... so that what is said of all requests together counts less."""
 MOST_ROUNDS = 4
 NEAR = 0.2
 """Enough is known when a step is shorter than this share of what stays unknown."""
@@ -111,10 +114,11 @@ def _inverse(replay: Replay, slopes: Array, point: Point) -> Array:
 
 def _wrong(replay: Replay) -> Array:
     found = []
-    for index in replay.chosen:
-        latency, _, statistic = QUANTITIES[index].partition("_")
-        found.append(WRONG[latency][statistic] if latency in WRONG else WRONG_RATE)
-    return np.array(found)
+    for name in replay.names:
+        latency, _, statistic = name.partition("_")
+        wrong = WRONG[latency][statistic] if latency in WRONG else WRONG_RATE
+        found.append(wrong * (LESS_SAID if latency in replay.paired else 1.0))
+    return np.array([*found, *(WRONG_PAIRED[name] for name in replay.paired)])
 
 
 def prior_of(replays: Sequence[Replay], *, over_http: bool) -> Array:

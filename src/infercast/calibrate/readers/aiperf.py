@@ -61,14 +61,15 @@ def read_aiperf(path: Path, document: Any, asked: Asked) -> Result:
         concurrency=stimulus.concurrency,
         served_rate=None if throughput is None else throughput.number("avg"),
     )
-    workload, assumed = make_workload(load, asked)
+    made = make_workload(load, asked)
     tokens = values.maybe("output_token_throughput")
     return Result(
         file=path.name,
         kind="AIPerf" if "aiperf_version" in document or "schema_version" in document else "GenAI-Perf",
-        workload=workload,
+        workload=made.workload,
+        means_only=made.means_only,
         seen=with_rate(seen, None if tokens is None else tokens.number("avg")),
-        assumptions=assumed,
+        assumptions=made.assumptions,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.calibrate.readers.load import Asked, Lengths, Load, make_workload
+from infercast.calibrate.readers.load import Asked, Lengths, Load, make_workload, of_each
 from infercast.calibrate.readers.values import LONGEST_SECONDS, MOST_TOKENS, Values, statistics, summed_up, with_rate
 from infercast.calibrate.result import Result
 from infercast.errors import FileFormatError
@@ -49,7 +49,8 @@ def read_bench_serve(path: Path, document: Any, asked: Asked, name: str, kind: s
         arrivals=None if detailed is None else detailed[4],
         served_rate=values.number("request_throughput"),
     )
-    workload, assumed = make_workload(load, asked)
+    made = make_workload(load, asked)
+    assumed = made.assumptions
     if failed := values.count("failed"):
         assumed = (*assumed, f"{failed:,} requests that failed are left out")
     if values.word("ramp_up_strategy"):
@@ -58,8 +59,10 @@ def read_bench_serve(path: Path, document: Any, asked: Asked, name: str, kind: s
     return Result(
         file=name,
         kind=f"{kind}{'' if detailed is None else ', detailed'}",
-        workload=workload,
+        workload=made.workload,
+        means_only=made.means_only,
         seen=with_rate(seen, values.number("output_throughput")),
+        each={} if detailed is None else of_each(load, made.workload, detailed[2], detailed[3]),
         model=values.word("model_id"),
         acceptance_length=values.number("spec_decode_acceptance_length", least=1, most=1e3),
         assumptions=assumed,

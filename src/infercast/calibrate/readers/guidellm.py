@@ -60,14 +60,15 @@ def _read(values: Values, asked: Asked) -> Result:
         load = Load(totals, inputs_of, outputs_of, rate, kind, concurrency=concurrency)
     if not seen or load.count < 1:
         raise FileFormatError(values.path, f"{values.place} has no latency of a request that was answered")
-    workload, assumed = make_workload(load, asked)
+    made = make_workload(load, asked)
     tokens = _successful(metrics, "output_tokens_per_second")
     return Result(
         file=f"{values.path.name} {values.place}",
         kind=KIND,
-        workload=workload,
+        workload=made.workload,
+        means_only=made.means_only,
         seen=with_rate(seen, None if tokens is None else tokens.number("mean")),
-        assumptions=assumed,
+        assumptions=made.assumptions,
     )
 
 

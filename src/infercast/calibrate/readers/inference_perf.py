@@ -51,14 +51,15 @@ def read_inference_perf(path: Path, document: Any, asked: Asked) -> Result:
         rate=None if concurrency is not None else rate or None,
         concurrency=concurrency,
     )
-    workload, assumed = make_workload(load, asked)
+    made = make_workload(load, asked)
     return Result(
         file=path.name,
         kind=KIND,
-        workload=workload,
+        workload=made.workload,
+        means_only=made.means_only,
         seen=with_rate(seen, None if throughput is None else throughput.number("output_tokens_per_sec")),
         prefix_hit_rate=_hits(successes),
-        assumptions=assumed,
+        assumptions=made.assumptions,
     )
 
 

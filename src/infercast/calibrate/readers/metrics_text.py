@@ -53,16 +53,17 @@ def read_metrics_text(path: Path, text: str, asked: Asked) -> Result:
     found = hits / asked_queries if asked_queries else None
     drafts, accepted = (_counter(totals, f"vllm:spec_decode_num_{each}") for each in ("drafts", "accepted_tokens"))
     shared = Load(load.count, load.inputs, load.outputs, prefix_hit_rate=found if found and found > 0.01 else None)
-    workload, assumed = make_workload(shared, asked)
+    made = make_workload(shared, asked)
     return Result(
         file=path.name,
         kind=KIND,
-        workload=workload,
+        workload=made.workload,
+        means_only=made.means_only,
         seen={name: value for name, value in seen.items() if value > 0},
         server_side=True,
         acceptance_length=1 + accepted / drafts if drafts else None,
         prefix_hit_rate=found,
-        assumptions=(*assumed, "times are the engine's own, without API server and network"),
+        assumptions=(*made.assumptions, "times are the engine's own, without API server and network"),
     )
 
 
