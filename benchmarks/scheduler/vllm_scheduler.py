@@ -133,7 +133,7 @@ def _scheduler(case: Case) -> Scheduler:
         is_encoder_decoder=False,
     )
     if case.speculation is not None:
-        taken = case.speculation["slots_taken"] * case.max_num_seqs
+        taken = 0 if case.speculation["slots_by_step"] else case.speculation["slots_taken"] * case.max_num_seqs
         scheduling.max_num_scheduled_tokens = case.max_num_batched_tokens - taken
     mode = {"mamba_cache_mode": case.states} if case.states else {}
     caching = CacheConfig(block_size=case.block_size, enable_prefix_caching=case.caching, **mode)
@@ -146,7 +146,10 @@ def _scheduler(case: Case) -> Scheduler:
         vllm_config=_config(case, scheduling, caching),
         kv_cache_config=blocks,
         structured_output_manager=Namespace(
-            should_advance=lambda *_, **__: False, grammar_init=lambda request: None, accept_tokens=lambda *_: True
+            should_advance=lambda *_, **__: False,
+            grammar_init=lambda request: None,
+            accept_tokens=lambda *_: True,
+            validate_tokens=lambda request, tokens, *_: tokens,
         ),
         block_size=LONGEST if case.states == "none" else case.block_size,
         mm_registry=Namespace(supports_multimodal_inputs=lambda model: False),
@@ -204,9 +207,10 @@ def _drafting(case: Case) -> Namespace | None:
         method=method,
         num_speculative_tokens=drafts["num_drafts"],
         num_speculative_tokens_per_batch_size=ranges or None,
-        use_eagle=lambda: method in ("eagle", "dflash"),
+        use_eagle=lambda: method == "eagle",
+        use_eagle_block_drop=lambda: method == "eagle",
         uses_draft_model=lambda: method == "draft_model",
-        use_dflash=lambda: method == "dflash",
+        use_dflash=lambda: False,
         use_dspark=lambda: False,
         max_num_new_slots_for_drafting=drafts["slots_taken"],
     )
