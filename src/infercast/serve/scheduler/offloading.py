@@ -61,17 +61,23 @@ class OffloadingScheduler(Scheduler):
         plan = super().plan()
         if plan is None:
             return None
-        for sequence in [*self._unstored]:
-            self._store(sequence, sequence.num_input)
+        if plan.decodes:
+            self._store_of_cohort()
         for sequence, new_tokens, computed in zip(plan.sequences, plan.new_tokens, plan.computed, strict=True):
             known = sequence.num_input + sequence.num_produced
             reached = min(computed + new_tokens, known)
             self._store(sequence, min(reached, sequence.num_input) if self._prompts_only else reached)
-        if not self._prompts_only:
-            for member in self.cohort.members:
-                computed = member.num_computed + self.cohort.steps - member.joined
-                self._store(member, computed + 1 - self._unknown)
         return plan
+
+    def _store_of_cohort(self) -> None:
+        """Blocks of those who decode: what there was no room for before, and answers."""
+        if self._prompts_only:
+            for sequence in [each for each in self._unstored if each.joined >= 0]:
+                self._store(sequence, sequence.num_input)
+            return
+        for member in self.cohort.members:
+            computed = member.num_computed + self.cohort.steps - member.joined
+            self._store(member, computed + 1 - self._unknown)
 
     def _store(self, sequence: Sequence, num_tokens: int) -> None:
         if self.moves.begin_store(sequence, num_tokens):
@@ -89,18 +95,16 @@ class OffloadingScheduler(Scheduler):
 
     def complete(self, plan: Plan) -> list[Sequence]:
         """Take in the tokens that a finished step yields; who gave way while it ran lets go now."""
-        done = super().complete(plan)
         if self._leaving:
             for sequence in [each for each, last in self._leaving.items() if last is plan]:
                 del self._leaving[sequence]
                 self.policy.give_up(self.cache, sequence)
-        return done
+        return super().complete(plan)
 
     def _end(self, done: list[Sequence]) -> None:
         for sequence in done:
             self.moves.forget(sequence)
             self._unstored.pop(sequence, None)
-            self._leaving.pop(sequence, None)
             if sequence not in self.running and sequence in self.waiting:  # it gave way in its last step
                 self._num_passed -= self.waiting.index(sequence) < self._num_passed
         super()._end(done)
@@ -113,7 +117,7 @@ class OffloadingScheduler(Scheduler):
             self._leave_cohort(victim)
         elif victim in self._apart:
             self._apart.remove(victim)
-        if any(victim in under_way.sequences or victim in under_way.left for under_way in self._under_way):
+        if any(victim in group for step in self._under_way for group in (step.sequences, step.left, step.ending)):
             self._leaving[victim] = self._under_way[-1]
         else:
             self.policy.give_up(self.cache, victim)
