@@ -66,6 +66,9 @@ class Case:
     v2_runner: bool = True
     retention: int | None = 0
     """The retention interval of versions that have one."""
+    max_model_len: int = LONGEST
+    speculation: dict[str, Any] | None = None
+    """The fields of `Speculation`, and ``method`` as vLLM calls it; None: no drafts."""
     tier_blocks: int = 0
     """Blocks of the host's tier; 0: there is none."""
     tier_factor: int = 1
@@ -133,8 +136,8 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.caching, case.is_async = mode != "states-off", mode != "sync-states"
         case.max_num_batched_tokens = max(case.max_num_batched_tokens, size)
     talks = mode in ("conversation", "states-talk", "offload-talk", "offload-answers")
-    case.requests = _conversations(rng, size) if talks else _requests(rng, size)
-    most = max(_most_blocks(case, request["input"] + request["output"]) for request in case.requests)
+    case.requests = conversations(rng, size) if talks else short_requests(rng, size)
+    most = max(most_blocks(case, request["input"] + request["output"]) for request in case.requests)
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
     if "offload" in mode:
         case.is_async, case.prompts_only = mode != "sync-offload", mode != "offload-answers"
@@ -145,13 +148,13 @@ def draw(version: str, mode: str, seed: int) -> Case:
     return case
 
 
-def _most_blocks(case: Case, tokens: int) -> int:
+def most_blocks(case: Case, tokens: int) -> int:
     """What the longest request needs at least, or it would never start."""
     factor = case.steps_under_way if case.version != "0.25" else 1
     return case.shape.most_blocks(tokens, factor * case.max_num_batched_tokens)
 
 
-def _requests(rng: random.Random, size: int) -> list[dict[str, Any]]:
+def short_requests(rng: random.Random, size: int) -> list[dict[str, Any]]:
     longest_input, longest_output = rng.choice([20, 100, 400]), rng.choice([3, 20, 120])
     share, last_turn = rng.random() < 0.6, rng.choice([1, 20, 100])
     requests = []
@@ -169,7 +172,7 @@ def _requests(rng: random.Random, size: int) -> list[dict[str, Any]]:
     return requests
 
 
-def _conversations(rng: random.Random, size: int) -> list[dict[str, Any]]:
+def conversations(rng: random.Random, size: int) -> list[dict[str, Any]]:
     """Users who go on with what was answered; some do not wait for the answer, some ask what others asked."""
     requests = []
     for user in range(rng.randint(2, 8)):

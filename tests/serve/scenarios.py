@@ -167,6 +167,18 @@ def prefill(seed: object) -> Scenario:
     return replace(replica, **changes, max_model_len=longest + 2), replace(workload, requests=requests)
 
 
+def talk(seed: object) -> Scenario:
+    """Requests that are turns of conversations, which wait for answers and then for a while."""
+    rng = Random(f"talk {seed}")
+    replica, workload = rng.choice([small, tree, tree, crowd, states])(rng.random())
+    sessions = rng.randint(1, len(workload.requests))
+    requests = tuple(
+        replace(each, session=rng.choice([None, *range(sessions)]), think=rng.choice([0.0, 0.3, rng.random()]))
+        for each in workload.requests
+    )
+    return replica, replace(workload, requests=requests, in_turns=True)
+
+
 def _request(rng: Random) -> Request:
     prefix = tuple(Segment(rng.randint(0, 2), rng.randint(1, 9)) for _ in range(rng.randint(0, 3)))
     num_input = sum([segment.num_tokens for segment in prefix]) + rng.randint(not prefix, 12)
@@ -221,4 +233,7 @@ def _scenario(rng: Random, requests: Sequence[Request], changes: dict[str, Any])
     return replace(replica, **changes), Workload(tuple(requests), concurrency)
 
 
-KINDS = {"small": small, "crowd": crowd, "tree": tree, "pipeline": pipeline, "states": states, "prefill": prefill}
+KINDS = {
+    "small": small, "crowd": crowd, "tree": tree, "pipeline": pipeline, "states": states, "prefill": prefill,
+    "talk": talk,
+}  # fmt: skip

@@ -31,7 +31,7 @@ def test_the_way_into_the_engine_delays_the_arrival_but_not_the_sending() -> Non
 def test_answers_mean_nothing_to_an_open_loop() -> None:
     clients = Clients(workload(1.0, 5.0))
     clients.pop()
-    clients.answer(2.0)
+    clients.answer(2.0, 0)
     assert clients.next_arrival == 5.0
 
 
@@ -39,7 +39,7 @@ def test_a_closed_loop_waits_for_an_answer() -> None:
     clients = Clients(workload(0.0, 0.0, 0.0, concurrency=2))
     assert [clients.pop()[2] for _ in range(2)] == [0.0, 0.0]
     assert clients.next_arrival is None
-    clients.answer(3.5)
+    clients.answer(3.5, 0)
     assert clients.next_arrival == 3.5
     assert clients.pop()[0] == 2
 
@@ -47,15 +47,15 @@ def test_a_closed_loop_waits_for_an_answer() -> None:
 def test_the_client_who_is_free_first_sends_first() -> None:
     clients = Clients(workload(0.0, 0.0, 0.0, 0.0, concurrency=2))
     clients.pop(), clients.pop()
-    clients.answer(7.0)
-    clients.answer(4.0)
+    clients.answer(7.0, 0)
+    clients.answer(4.0, 0)
     assert [clients.pop()[2], clients.pop()[2]] == [4.0, 7.0]
 
 
 def test_a_closed_loop_sends_no_request_before_its_time() -> None:
     clients = Clients(workload(0.0, 9.0, concurrency=1))
     clients.pop()
-    clients.answer(2.0)
+    clients.answer(2.0, 0)
     assert clients.next_arrival == 9.0
 
 

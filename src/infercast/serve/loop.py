@@ -186,7 +186,7 @@ class Loop:
         self.under_way.append(step)
         if plan.started:
             self.record.start(plan.started, span.start)
-        if step.numbers[2] > step.numbers[0]:
+        if self._has_prompts(step):
             phase = self.record.prefilling
             self.looks.hurry()
         else:
@@ -199,6 +199,10 @@ class Loop:
             self.observe(self.scheduler, plan)
         if len(self.under_way) == self.steps_under_way:
             self._finish()
+
+    def _has_prompts(self, step: Step) -> bool:
+        """Whether it computes more than the next token of each sequence."""
+        return step.numbers[2] > step.numbers[0]
 
     def _look_ahead(self, step: Step) -> Repetitions:
         """The same step again and again, as far as there are blocks for it.
@@ -251,8 +255,8 @@ class Loop:
             record.tokens(times[-1], count, (), done)
         else:
             record.steady_tokens(count, times)
-        for _ in done:
-            self.clients.answer(record.last_end)
+        for sequence in done:
+            self.clients.answer(record.last_end, sequence.index)
 
     def _finish(self) -> None:
         """Wait for the oldest step under way and take its result in."""
@@ -266,5 +270,5 @@ class Loop:
         done = self.scheduler.complete(plan)
         others = [*plan.fresh, *plan.sampled] if plan.fresh else plan.sampled
         self.record.tokens(time, plan.num_yielded, others, done, plan.left, apart=plan.is_apart)
-        for _ in done:
-            self.clients.answer(self.record.last_end)
+        for sequence in done:
+            self.clients.answer(self.record.last_end, sequence.index)

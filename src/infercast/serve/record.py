@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.serve.scheduler.sequence import Sequence
+from infercast.serve.speculation import DraftCounts
 from infercast.serve.tier_totals import TierTotals
 from infercast.serve.totals import Gauge, PhaseTotals
 
@@ -35,6 +36,8 @@ class Record:
         self.num_preemptions = 0
         self.tier: TierTotals | None = None
         """Of the KV cache's tier in the host's memory, where there is one; there when the run is over."""
+        self.drafts = DraftCounts()
+        """What became of drafts, where there are any."""
         self.last_end = np.nan
         """When the tokens of the step that ended last reached their clients ..."""
         self.decoded_at = np.nan

@@ -13,6 +13,7 @@ from infercast.errors import InputError
 from infercast.serve.cache.offload import Offload
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.conditions import Conditions
+from infercast.serve.draft_loop import DraftLoop
 from infercast.serve.first_use import FirstUses
 from infercast.serve.loop import Loop
 from infercast.serve.offloading import OffloadingLoop
@@ -20,12 +21,13 @@ from infercast.serve.record import Record
 from infercast.serve.scheduler.build import scheduler_of
 from infercast.serve.scheduler.offloading import OffloadingScheduler
 from infercast.serve.scheduler.policy import Policy
+from infercast.serve.speculation import Speculation
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import Timeline
 from infercast.serve.watching import Observer, Progress, Watcher
-from infercast.serve.workload.clients import Clients
 from infercast.serve.workload.request import Workload
+from infercast.serve.workload.sessions import source_of
 from infercast.serve.workload.source import Source
 
 
@@ -66,6 +68,8 @@ class Replica:
     """How fast the GPU's clock follows what is drawn; 0: every step finds it as the first one does."""
     stages_in_turn: bool = False
     """Whether the stages of a pipeline never work on two steps at the same time."""
+    speculation: Speculation | None = None
+    """How it drafts tokens; None: it does not."""
     offload: Offload | None = None
     """The tier of the KV cache in the host's memory, if there is one."""
 
@@ -86,7 +90,7 @@ def simulate(
     the steps as they come, in stretches where the clock jumps.
     """
     check_workload(replica, workload)
-    clients = Clients(workload, replica.request_path_seconds, replica.request_token_seconds)
+    clients = source_of(workload, replica.request_path_seconds, replica.request_token_seconds)
     record = new_record(replica, len(workload.requests))
     with no_garbage():
         loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)
@@ -122,12 +126,13 @@ def loop_of(
         steps_under_way=replica.steps_under_way,
         decode_together=not is_pipeline,
         max_model_len=replica.max_model_len,
+        speculation=replica.speculation,
         offload=replica.offload,
     )
-    build: Callable[..., Loop] = Loop
+    kind: Callable[..., Loop] = Loop if replica.speculation is None else DraftLoop
     if isinstance(scheduler, OffloadingScheduler) and replica.offload is not None:
-        build = partial(OffloadingLoop, offload=replica.offload)
-    return build(
+        kind = partial(OffloadingLoop, offload=replica.offload)
+    return kind(
         scheduler,
         clients,
         record,

@@ -17,6 +17,7 @@ from math import inf, isnan
 from infercast.errors import InputError
 from infercast.serve.fleet.lockstep import Meeting, Shared, in_lockstep
 from infercast.serve.fleet.router import Engines, Loads, make_policy
+from infercast.serve.fleet.senders import Senders
 from infercast.serve.loop import Loop
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, loop_of, new_record, no_garbage
@@ -175,36 +176,6 @@ class RunningPool:
                 pass
 
 
-class Senders:
-    """Clients of a whole system: an open loop follows a clock, a closed loop waits for answers."""
-
-    def __init__(self, workload: Workload) -> None:
-        self._requests = iter(enumerate(workload.requests))
-        self.is_closed = workload.concurrency is not None
-        self._at_once = min(len(workload.requests), workload.concurrency or len(workload.requests))
-        self._free_at: list[float] = []
-
-    def begin(self, pool: RunningPool) -> None:
-        """Send what needs no answer first."""
-        for _ in range(self._at_once):
-            self._send(pool, 0.0)
-
-    def answer(self, time: float) -> None:
-        """A client has its answer and may send the next request."""
-        if self.is_closed:
-            heapq.heappush(self._free_at, time)
-
-    def go_on(self, pool: RunningPool, until: float) -> None:
-        """Who has an answer by then sends, in order: engines do not tell of their answers in the order of time."""
-        while self._free_at and self._free_at[0] <= until:
-            self._send(pool, heapq.heappop(self._free_at))
-
-    def _send(self, pool: RunningPool, time: float) -> None:
-        for index, request in self._requests:
-            pool.send(index, request, max(time, request.arrival))
-            return
-
-
 def simulate_fleet(
     pool: Pool, workload: Workload, watch: Sequence[Watcher] = (), progress: Progress | None = None
 ) -> list[Record]:
@@ -214,18 +185,19 @@ def simulate_fleet(
     """
     check_workload(pool.replicas[0], workload)
     answered = 0
-    running, senders = RunningPool(pool, len(workload.requests), watch), Senders(workload)
+    running = RunningPool(pool, len(workload.requests), watch)
+    senders = Senders(workload, running)
     with no_garbage():
-        senders.begin(running)
+        senders.begin()
         while next_pool([running]) is not None:
             engine = running.next_engine()
-            for _, time in running.take_turn(engine):
-                senders.answer(time)
+            for index, time in running.take_turn(engine):
+                senders.answer(time, index)
                 answered += 1
                 if progress is not None and answered % TELL_EVERY == 0:
                     progress(answered, time)
-            if senders.is_closed:
-                senders.go_on(running, running.next_event)
+            if senders.wait_for_answers:
+                senders.go_on(running.next_event)
         running.close()
     return [engine.record for engine in running.engines]
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from infercast.serve.fleet.pool import Pool, RunningPool, Senders, next_pool
+from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
+from infercast.serve.fleet.senders import Senders
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, no_garbage
 from infercast.serve.step import Contexts, GroupShape, Prompts, StepEstimate, StepShape, StepTimer, groups_of
@@ -135,9 +136,9 @@ def simulate_disaggregated(
     sizes = np.array([sequence_bytes(request.num_input) for request in workload.requests])
     wire = _Wire(link, len(first.engines), sizes)
     prompts = tuple(replace(request, num_output=1) for request in workload.requests)
-    senders = Senders(replace(workload, requests=prompts))
+    senders = Senders(replace(workload, requests=prompts), first)
     with no_garbage():
-        senders.begin(first)
+        senders.begin()
         while (pool := next_pool([first, second])) is not None or wire.next_ready < inf:
             # A transfer begins when every engine has said by then what else could have been ready before.
             if pool is None or wire.next_ready <= pool.furthest_behind:
@@ -149,12 +150,12 @@ def simulate_disaggregated(
                 if pool is first:
                     wire.put(engine.number, index, time)
                     continue
-                senders.answer(time)
+                senders.answer(time, index)
                 answered += 1
                 if progress is not None and answered % TELL_EVERY == 0:
                     progress(answered, time)
-            if senders.is_closed:
-                senders.go_on(first, min(first.next_event, second.next_event, wire.next_ready))
+            if senders.wait_for_answers:
+                senders.go_on(min(first.next_event, second.next_event, wire.next_ready))
         first.close()
         second.close()
     prompts_by, tokens_by = ([engine.record for engine in each.engines] for each in (first, second))

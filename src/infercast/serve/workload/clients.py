@@ -38,7 +38,7 @@ class Clients:
         self._look_ahead()
         return index, self._requests[index], sent
 
-    def answer(self, time: float) -> None:
+    def answer(self, time: float, index: int) -> None:
         """A client has its whole answer and may send the next request."""
         if self._free_at is not None:
             heapq.heappush(self._free_at, time)

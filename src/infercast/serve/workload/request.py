@@ -30,6 +30,17 @@ class Request:
     declared: int | None = None
     """The longest answer that the client asks for (``max_tokens``), which some engines keep room for; None: as long as
     it will be."""
+    session: int | None = None
+    """The conversation that it is a turn of; None: it stands alone."""
+    think: float = 0.0
+    """Where sessions go turn by turn: seconds from the answer before to this request, which never comes before its
+    ``arrival`` either."""
+    priority: int = 0
+    """What an engine that schedules by priority looks at: the smallest goes first."""
+    slo_class: str = ""
+    """The kind of traffic that it belongs to, which has an SLO of its own."""
+    adapter: int | None = None
+    """The LoRA adapter that it asks for; None: the model itself."""
 
     @property
     def num_declared(self) -> int:
@@ -70,6 +81,9 @@ class Workload:
     """Requests that were cut to the longest a model allows ..."""
     num_skipped: int = 0
     """... and those that were left out for it."""
+    in_turns: bool = False
+    """Whether a request of a session is sent only after the answer before it (`SessionClients`). With a concurrency
+    it is sessions that are counted then: one begins when another one has ended."""
 
     def __repr__(self) -> str:
         return f"<Workload: {self.description or f'{len(self.requests):,} requests'}>"

@@ -21,8 +21,8 @@ class Source(Protocol):
     def pop(self) -> tuple[int, Request, float]:
         """The next request: its index, itself, and when its client sent it."""
 
-    def answer(self, time: float) -> None:
-        """A client has its whole answer."""
+    def answer(self, time: float, index: int) -> None:
+        """A client has its whole answer to the request of this index."""
 
 
 class Delivery(NamedTuple):
@@ -56,6 +56,6 @@ class Inbox:
         delivery = self._waiting.popleft()
         return delivery.number, delivery.request, delivery.sent
 
-    def answer(self, time: float) -> None:
+    def answer(self, time: float, index: int) -> None:
         """The router looks up which request it was."""
         self.has_answered = True
