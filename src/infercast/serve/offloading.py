@@ -98,18 +98,16 @@ class OffloadingLoop(Loop):
 
     def _hand_over(self, now: float, gpu_free: float) -> float:
         """Copies begin, stores after what the GPU has to do; returns when the host is done with that."""
-        moves, offload = self.planner.moves, self.offload
+        moves = self.planner.moves
         for move in self._unsubmitted:
-            now += offload.submit_seconds + move.num_pieces * offload.submit_piece_seconds
-            move.end = self.store.copy(max(now, gpu_free), move.num_bytes, move.num_pieces)
+            now, move.end = self.store.copy(now, move.num_bytes, move.num_pieces, after=gpu_free)
         self._handed_over += self._unsubmitted
         if moves.flushed:
             waited = max([now, *(move.end for move in moves.flushed if move.end)])
             self.waited += waited - now
             now, moves.flushed = waited, []
         for move in moves.loads:
-            now += offload.submit_seconds + move.num_pieces * offload.submit_piece_seconds
-            move.end = self.load.copy(now, move.num_bytes, move.num_pieces)
+            now, move.end = self.load.copy(now, move.num_bytes, move.num_pieces)
         self._handed_over += moves.loads
         self._unsubmitted, moves.stores, moves.loads = moves.stores, [], []
         return now

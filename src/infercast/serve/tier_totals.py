@@ -17,7 +17,7 @@ class LinkTotals:
     num_bytes: int
     """Of one GPU."""
     seconds: float
-    """What the copies took, without waiting for each other."""
+    """What the copies took, without waiting for each other but with being handed over."""
 
     def __add__(self, other: LinkTotals) -> LinkTotals:
         return LinkTotals(

@@ -30,9 +30,5 @@ class Offload:
     """Blocks of answers are not stored, unless a later prompt computes them."""
     store_threshold: int = 0
     """How often a block must have been looked for before it is stored; below 2: not at all."""
-    submit_seconds: float = 0.0
-    """What handing over a copy takes the engine's thread ..."""
-    submit_piece_seconds: float = 0.0
-    """... and what each of its pieces adds."""
     empty_step_seconds: float = 0.0
     """A turn of the engine's loop in which nothing is computed, because those who wait wait for copies."""
