@@ -53,6 +53,8 @@ class OffloadingLoop(Loop):
         self.load, self.store = Link(offload.load), Link(offload.store)
         self.waited = 0.0
         """Seconds in which steps waited for copies to the host, because their blocks were wanted."""
+        self._began: dict[int, float] = {}
+        """When the first copy of each request that had one was handed over."""
         self._handed_over: list[Move] = []
         self._unsubmitted: list[Move] = []
 
@@ -65,6 +67,8 @@ class OffloadingLoop(Loop):
         moves, loaded = self.planner.moves, self.planner.loaded
         num_loaded = np.zeros(len(self.record.sent_at), dtype=np.int64)
         num_loaded[[*loaded.keys()]] = [*loaded.values()]
+        load_began = np.full(len(num_loaded), np.nan)
+        load_began[[*self._began.keys()]] = [*self._began.values()]
         return TierTotals(
             num_blocks=moves.tier.num_blocks,
             peak_blocks=moves.tier.peak,
@@ -75,6 +79,7 @@ class OffloadingLoop(Loop):
             store=LinkTotals(self.store.num_copies, self.store.num_bytes, self.store.seconds),
             waited=self.waited,
             num_loaded=num_loaded,
+            load_began=load_began,
         )
 
     def _most_steps(self, plan: Plan, arrival: float | None) -> int:
@@ -107,6 +112,8 @@ class OffloadingLoop(Loop):
             self.waited += waited - now
             now, moves.flushed = waited, []
         for move in moves.loads:
+            if not move.sequence.num_preemptions:
+                self._began[move.sequence.index] = now
             now, move.end = self.load.copy(now, move.num_bytes, move.num_pieces)
         self._handed_over += moves.loads
         self._unsubmitted, moves.stores, moves.loads = moves.stores, [], []
