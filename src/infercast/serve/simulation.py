@@ -24,6 +24,7 @@ from infercast.serve.scheduler.policy import Policy
 from infercast.serve.speculation import Speculation
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepTimer
+from infercast.serve.tiered_loop import TieredLoop
 from infercast.serve.timeline import Timeline
 from infercast.serve.watching import Observer, Progress, Watcher
 from infercast.serve.workload.request import Workload
@@ -130,8 +131,9 @@ def loop_of(
         offload=replica.offload,
     )
     kind: Callable[..., Loop] = Loop if replica.speculation is None else DraftLoop
-    if isinstance(scheduler, OffloadingScheduler) and replica.offload is not None:
-        kind = partial(OffloadingLoop, offload=replica.offload)
+    if replica.offload is not None:
+        kind = OffloadingLoop if isinstance(scheduler, OffloadingScheduler) else TieredLoop
+        kind = partial(kind, offload=replica.offload)
     return kind(
         scheduler,
         clients,
