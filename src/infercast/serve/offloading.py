@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from infercast.errors import InputError
 from infercast.serve.cache.offload import Offload
 from infercast.serve.links import Link
 from infercast.serve.loop import Loop, Numbers, Step
@@ -129,6 +130,12 @@ class OffloadingLoop(Loop):
     def _is_idle(self, arrival: float | None) -> bool:
         """Turns without a step as long as copies are under way."""
         if not self.planner.has_moves:
+            if arrival is None and self.planner.waiting and not (self.under_way or self.planner.running):
+                raise InputError(
+                    f"the engine would wait for ever: {len(self.planner.waiting):,} requests wait, the first for KV "
+                    "blocks that others hold which wait behind it and were loaded from host memory; give the GPU's "
+                    "cache more blocks, or ask for a newer engine"
+                )
             return super()._is_idle(arrival)
         timeline = self.timeline
         timeline.clock = self._hand_over(timeline.clock, timeline.gpu_free)

@@ -10,12 +10,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from infercast.engines.memory import KvLayout
 from infercast.engines.offload import host_link
 from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.serve.cache.offload import Offload
-from infercast.serve.cache.shape import KvShape
 from infercast.units import GIB
 
 BACKENDS = ("native", "lmcache")
@@ -92,9 +92,17 @@ def _extra_config(text: str | None, *, has_size: bool) -> Mapping[str, Any] | No
 
 
 def offload_of(
-    asked: TierSettings, shape: KvShape, block_bytes: int, layers: int, layout: ParallelLayout, gpu: Gpu, *, whole: bool
+    asked: TierSettings,
+    kv: KvLayout,
+    layers: int,
+    layout: ParallelLayout,
+    gpu: Gpu,
+    *,
+    whole: bool,
+    holders_first: bool,
 ) -> Offload:
-    """The tier; ``whole``: a block of all layers lies in one piece."""
+    """The tier; ``whole``: a block of all layers lies in one piece; ``holders_first`` as `Offload` has it."""
+    shape, block_bytes = kv.shape.even, kv.block_bytes
     if shape.states or shape.state_blocks:
         raise InputError("kv_offloading_size is not modelled for models with recurrent layers; leave it out")
     size = asked.block_size or shape.block_size
@@ -117,5 +125,6 @@ def offload_of(
         factor=factor,
         prompts_only=asked.prompts_only,
         store_threshold=asked.store_threshold,
+        holders_first=holders_first,
         empty_step_seconds=EMPTY_STEP,
     )

@@ -70,5 +70,5 @@ def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool)
         raise InputError("kv_offloading_size without prefix caching is not modelled; leave one of the two out")
     # The older model runner puts all layers of a block side by side where they have the same width.
     whole = not is_v2 and len(kv.shape.windows) == 1
-    model, layout = deployment.model, deployment.layout
-    return offload_of(asked, kv.shape.even, kv.block_bytes, model.layers, layout, deployment.gpu, whole=whole)
+    layers, first = deployment.model.layers, settings.version.holders_first
+    return offload_of(asked, kv, layers, deployment.layout, deployment.gpu, whole=whole, holders_first=first)

@@ -48,6 +48,7 @@ class OffloadingScheduler(Scheduler):
         self._leaving: dict[Sequence, Plan] = {}
         """Who gave way, and keeps blocks until the last step has ended that was under way then."""
         self._prompts_only, self._unknown = offload.prompts_only, steps_under_way - 1
+        self._holders_first = offload.holders_first
         self.loaded: dict[int, int] = {}
         """Of each request that found some of its tokens in the tier when it first started, how many."""
 
@@ -133,6 +134,8 @@ class OffloadingScheduler(Scheduler):
 
     def _plan_waiting(self, plan: Plan) -> None:
         """Those who wait, in order, until one does not fit; who waits for a copy is passed."""
+        if self._holders_first and not self._plan_holders(plan):
+            return
         position, waiting, most, is_full = 0, self.waiting, self.policy.max_num_seqs, False
         while position < len(waiting) and self._budget > 0 and len(self.running) < most:
             sequence = waiting[position]
@@ -146,16 +149,33 @@ class OffloadingScheduler(Scheduler):
             if answer is Outcome.NO_ROOM:
                 is_full = True
                 break
-            del waiting[position]
-            self._num_passed -= position < self._num_passed
-            self._num_started += 1
-            sequence.place = self._num_started
-            self.running[sequence] = None
-            self._apart.append(sequence)
-            plan.started.append(sequence)
-            self._put(plan, sequence, answer)
+            self._begin(plan, position, sequence, answer)
         self._num_passed = max(position, self._num_passed)
         self._is_blocked = is_full and not self.has_moves and not self.moves.tier.counts_lookups
+
+    def _plan_holders(self, plan: Plan) -> bool:
+        """Those whose blocks have arrived; False if there is no room for one of them."""
+        for sequence in [each for each, has_arrived in self._loading.items() if has_arrived]:
+            if self._budget <= 0 or len(self.running) >= self.policy.max_num_seqs:
+                return False
+            answer = self._look_at(sequence)
+            if answer is Outcome.NO_ROOM:
+                self._is_blocked = not self.has_moves
+                return False
+            assert isinstance(answer, int)
+            self._begin(plan, self.waiting.index(sequence), sequence, answer)
+        return True
+
+    def _begin(self, plan: Plan, position: int, sequence: Sequence, new_tokens: int) -> None:
+        """A request leaves the queue for this step."""
+        del self.waiting[position]
+        self._num_passed -= position < self._num_passed
+        self._num_started += 1
+        sequence.place = self._num_started
+        self.running[sequence] = None
+        self._apart.append(sequence)
+        plan.started.append(sequence)
+        self._put(plan, sequence, new_tokens)
 
     def _look_at(self, sequence: Sequence) -> int | Outcome:
         """Start a request or begin to load what the tier has of it; returns the tokens that it computes."""
