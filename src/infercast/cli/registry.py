@@ -24,6 +24,9 @@ COMMANDS = {
     "sweep": (
         "Sweep a rate, a number of clients or a setting: TTFT, TPOT, throughput, goodput, cost, knee and saturation."
     ),
+    "speculate": (
+        "Find the load at which speculative decoding stops to pay: tokens/s and TPOT with and without it, by clients."
+    ),
     "capacity": "Plan a day of traffic: replicas over time by three policies, what they cost, and minutes out of SLO.",
     "estimate": "Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.",
     "gpus": "List the GPUs that are known, or show one with the source of its numbers.",
@@ -40,5 +43,16 @@ COMMANDS = {
 }
 TOGETHER = {"gpus": "catalog", "models": "catalog", "hosts": "catalog", "fit": "fit", "evaluate": "fit"}
 """Commands that share a module, in which they are functions of their names."""
-WITH_ENGINE = ("simulate", "kernels", "diagnose", "memory", "layouts", "disaggregate", "tune", "sweep", "capacity")
+WITH_ENGINE = (
+    "simulate",
+    "kernels",
+    "diagnose",
+    "memory",
+    "layouts",
+    "disaggregate",
+    "tune",
+    "sweep",
+    "speculate",
+    "capacity",
+)
 """Commands that take the flags of an engine."""

@@ -19,7 +19,7 @@ from infercast.models.formats import with_base
 from infercast.models.layout import ParallelLayout
 from infercast.models.overrides import read_overrides
 from infercast.models.read import read_model
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import GREEDY, SORTED, ModelConfig
 from infercast.models.state_formats import with_states
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
@@ -31,6 +31,10 @@ GpuSource = str | Path | Gpu
 ROUTINGS = ("uniform", "balanced", "power_law_1.01", "power_law_1.2")
 
 
+# How tokens are picked: the most likely one, or by top-p from logits that are sorted, as vLLM 0.11.1 to 0.16 did.
+SAMPLINGS = (GREEDY, SORTED)
+
+
 class ModelOptions(TypedDict, total=False):
     """What `load_model` takes beside a model and an engine, for those who pass it on."""
 
@@ -39,6 +43,7 @@ class ModelOptions(TypedDict, total=False):
     kv_cache_dtype: str
     moe_backend: str
     expert_routing: str
+    sampling: str
     language_model_only: bool
     hf_overrides: Mapping[str, Any] | str | None
     mamba_cache_dtype: str
@@ -54,6 +59,7 @@ def load_model(
     kv_cache_dtype: str = "auto",
     moe_backend: str = "auto",
     expert_routing: str = ROUTINGS[0],
+    sampling: str = SAMPLINGS[0],
     language_model_only: bool = False,
     hf_overrides: Mapping[str, Any] | str | None = None,
     mamba_cache_dtype: str = "auto",
@@ -96,6 +102,9 @@ def load_model(
     _check_known("gdn_prefill_backend", gdn_prefill_backend, names.scan_backends)
     if gdn_prefill_backend != "auto":
         model = replace(model, weights=replace(model.weights, scans_kernel=gdn_prefill_backend))
+    _check_known("sampling", sampling, SAMPLINGS)
+    if sampling != SAMPLINGS[0]:
+        model = replace(model, sampling=sampling)
     _check_known("expert_routing", expert_routing, ROUTINGS)
     if expert_routing == ROUTINGS[0]:
         return model

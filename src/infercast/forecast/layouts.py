@@ -194,9 +194,12 @@ def _widths(forecast: Forecast) -> tuple[float, float]:
 
 
 def comparison_notes(costs: Iterable[LayoutCost]) -> list[str]:
-    """What to know before comparing these GPUs: kernels that are known to be out of order, or were put in order."""
+    """What to know before comparing these GPUs: figures that were announced only, kernels that are known to be out of
+    order, or were put in order.
+    """
     gpus = {cost.gpu.name: cost.gpu for cost in costs}
-    return [*ordering().notes([*gpus.values()])] if len(gpus) > 1 else []
+    announced = [note for gpu in gpus.values() for note in gpu.announced_notes]
+    return [*announced, *(ordering().notes([*gpus.values()]) if len(gpus) > 1 else [])]
 
 
 def ranked(costs: Iterable[LayoutCost]) -> list[LayoutCost]:

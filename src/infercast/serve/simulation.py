@@ -27,6 +27,7 @@ from infercast.serve.step import StepTimer
 from infercast.serve.tiered_loop import TieredLoop
 from infercast.serve.timeline import Timeline
 from infercast.serve.watching import Observer, Progress, Watcher
+from infercast.serve.workload.intake import NOTHING, Intake
 from infercast.serve.workload.request import Workload
 from infercast.serve.workload.sessions import source_of
 from infercast.serve.workload.source import Source
@@ -50,6 +51,8 @@ class Replica:
     """From the client's call to the engine's queue."""
     request_token_seconds: float = 0.0
     """What each token of the prompt adds to that."""
+    intake: Intake = NOTHING
+    """What one thread before the engine spends on each request."""
     token_path_seconds: float = 0.0
     """From a result that the engine has taken in to the client ..."""
     token_turn_seconds: float = 0.0
@@ -91,7 +94,7 @@ def simulate(
     the steps as they come, in stretches where the clock jumps.
     """
     check_workload(replica, workload)
-    clients = source_of(workload, replica.request_path_seconds, replica.request_token_seconds)
+    clients = source_of(workload, replica.request_path_seconds, replica.request_token_seconds, replica.intake)
     record = new_record(replica, len(workload.requests))
     with no_garbage():
         loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)
@@ -130,11 +133,11 @@ def loop_of(
         speculation=replica.speculation,
         offload=replica.offload,
     )
-    kind: Callable[..., Loop] = Loop if replica.speculation is None else DraftLoop
+    build: Callable[..., Loop] = Loop if replica.speculation is None else DraftLoop
     if replica.offload is not None:
-        kind = OffloadingLoop if isinstance(scheduler, OffloadingScheduler) else TieredLoop
-        kind = partial(kind, offload=replica.offload)
-    return kind(
+        build = OffloadingLoop if isinstance(scheduler, OffloadingScheduler) else TieredLoop
+        build = partial(build, offload=replica.offload)
+    return build(
         scheduler,
         clients,
         record,

@@ -84,6 +84,24 @@ SchedulingPolicy = Annotated[
         "--scheduling-policy", metavar="NAME", help="fcfs or priority; the same here, as requests have no priorities."
     ),
 ]
+SpeculativeConfig = Annotated[
+    str | None,
+    of_engine(
+        "--speculative-config",
+        metavar="JSON",
+        help='Speculative decoding: \'{"method": "mtp", "num_speculative_tokens": 2}\'; ngram, eagle, eagle3, mtp, '
+        "draft_model.",
+    ),
+]
+AcceptanceOption = Annotated[
+    str | None,
+    of_engine(
+        "--acceptance",
+        metavar="TEXT",
+        help="Drafts that are accepted: a length (2.4), a rate (0.7), rates by position (0.8,0.6), a published "
+        "curve, or a line of the engine's log.",
+    ),
+]
 DecodeContextParallel = Annotated[int, of_count("--decode-context-parallel-size", "-dcp", help="Only 1 is modelled.")]
 
 

@@ -17,7 +17,7 @@ from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.printed import Json
 from infercast.engines.registry import DEFAULT_ENGINE
-from infercast.forecast.deploy import ROUTINGS, deploy
+from infercast.forecast.deploy import ROUTINGS, SAMPLINGS, deploy
 from infercast.serve.workload.too_long import TOO_LONG
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -25,7 +25,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 OF_DEPLOY = (
     "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "all2all_backend", "moe_backend",
     "language_model_only", "hf_overrides", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend",
-    "expert_routing", "network", "pcie_topology", "api_server",
+    "expert_routing", "sampling", "network", "pcie_topology", "api_server",
 )  # fmt: skip
 """Options that `deploy` takes as they are."""
 
@@ -77,9 +77,14 @@ class Started:
     compilation_config: engine_options.CompilationConfig = None
     cudagraph_capture_sizes: engine_options.CaptureSizes = None
     max_cudagraph_capture_size: engine_options.LargestCapture = None
+<<<<<<< HEAD
     kv_offloading_size: engine_options.KvOffloadingSize = None
     kv_offloading_backend: engine_options.KvOffloadingBackend = "native"
     kv_transfer_config: engine_options.KvTransferConfig = None
+=======
+    speculative_config: engine_options.SpeculativeConfig = None
+    acceptance: engine_options.AcceptanceOption = None
+>>>>>>> main
     scheduling_policy: engine_options.SchedulingPolicy = "fcfs"
     decode_context_parallel_size: engine_options.DecodeContextParallel = 1
     enforce_eager: options.EnforceEager = False
@@ -91,6 +96,7 @@ class Deployed(Started):
 
     all2all_backend: options.All2AllBackend = None
     expert_routing: options.ExpertRouting = ROUTINGS[0]
+    sampling: options.Sampling = SAMPLINGS[0]
     pcie_topology: options.PcieTopology = None
     api_server: options.ApiServer = True
     predictor: options.PredictorName = "learned"

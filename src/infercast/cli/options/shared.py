@@ -70,6 +70,12 @@ ExpertRouting = Annotated[
         "--expert-routing", metavar="NAME", help="How tokens spread over experts: uniform, balanced, power_law_1.2."
     ),
 ]
+Sampling = Annotated[
+    str,
+    of_workload(
+        "--sampling", metavar="NAME", help="Tokens by greedy choice, or sorted: top-p over all logits in order."
+    ),
+]
 MoeBackend = Annotated[
     str, of_engine("--moe-backend", metavar="NAME", help="Kernels of experts: auto, triton, cutlass, trtllm, marlin.")
 ]

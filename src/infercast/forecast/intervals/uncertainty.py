@@ -39,6 +39,7 @@ from infercast.hardware.kernels import is_modelled
 from infercast.serve import Record, Replica
 from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.totals import PhaseTotals
+from infercast.serve.workload.intake import Intake
 
 EIGHTY = 1.2816
 """Standard deviations on either side that hold 80 % of a normal distribution."""
@@ -69,6 +70,8 @@ OTHER_RELEASE = Spread(prompts=0.07, decodes=0.10, host=0.20)
 """What is added in squares for a release that was not measured. Published runs of one model on the same machines with
 two releases of vLLM (0.6.5 and 0.9.0 on MI300X and MI325X) differ by 5, 7 and 7 % in mean TTFT and by 8, 10 and 12 % in
 mean TPOT; nobody published what a host takes in two releases, so that is what hosts of machines differ by."""
+ANNOUNCED = Spread(prompts=0.3, decodes=0.3, host=0.0)
+"""The same for a GPU that was announced and that nobody could measure: a guess."""
 NEW_KERNEL_SPREAD = 0.25
 """Of a kernel that another one stands in for. Two engines' kernels for the same experts on Hopper, shape by shape: 19 %
 apart in the median in bf16, 23 and 2 % in fp8, 11 % in int4."""
@@ -91,6 +94,8 @@ class Uncertainty(NamedTuple):
 def spread_of(deployment: Deployment) -> Spread:
     """How far an engine like this may be from those that were measured."""
     spread = MEASURED if deployment.layout.gpus == 1 and not deployment.over_http else ELSEWHERE
+    if deployment.gpu.announced:
+        spread = _together(spread, ANNOUNCED)
     return spread if deployment.engine.is_measured else _together(spread, OTHER_RELEASE)
 
 
@@ -129,7 +134,8 @@ def widened(prompts: float, decodes: float, spread: Spread) -> Uncertainty:
 def _of_phase(deployment: Deployment, totals: PhaseTotals) -> float:
     if not totals.steps:
         return 0.0
-    return step_uncertainty(estimate_shape(deployment, average_shape(totals)), across_nodes=deployment.crosses_nodes)
+    step = estimate_shape(deployment, average_shape(totals, deployment.drafting))
+    return step_uncertainty(step, across_nodes=deployment.crosses_nodes)
 
 
 def most_gain(deployment: Deployment, steps: Iterable[StepCost]) -> float:
@@ -146,7 +152,8 @@ def most_gain(deployment: Deployment, steps: Iterable[StepCost]) -> float:
 def gain_of(deployment: Deployment, record: Record) -> float:
     """The same for the average steps of a run."""
     phases = [totals for totals in (record.prefilling, record.decoding) if totals.steps]
-    return most_gain(deployment, [estimate_shape(deployment, average_shape(totals)) for totals in phases])
+    shapes = [average_shape(totals, deployment.drafting) for totals in phases]
+    return most_gain(deployment, [estimate_shape(deployment, shape) for shape in shapes])
 
 
 def step_uncertainty(step: StepCost, *, across_nodes: bool = False) -> float:
@@ -203,6 +210,7 @@ def slowed(replica: Replica, *, prompts: float = 1.0, decodes: float = 1.0, host
         timer=SlowedTimer(replica.timer, prompts, decodes, host),
         request_path_seconds=host * replica.request_path_seconds,
         request_token_seconds=host * replica.request_token_seconds,
+        intake=Intake(*(host * seconds for seconds in replica.intake)),
         token_path_seconds=host * replica.token_path_seconds,
         token_turn_seconds=host * replica.token_turn_seconds,
         wake_up_seconds=host * replica.wake_up_seconds,

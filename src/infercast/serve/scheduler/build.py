@@ -9,7 +9,10 @@ from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.offload import Offload
 from infercast.serve.cache.radix_cache import RadixCache
 from infercast.serve.cache.shape import KvShape
+<<<<<<< HEAD
 from infercast.serve.cache.tiered_cache import TieredCache
+=======
+>>>>>>> main
 from infercast.serve.scheduler.draft_scheduler import DraftScheduler
 from infercast.serve.scheduler.offloading import OffloadingScheduler
 from infercast.serve.scheduler.planner import Planner
@@ -59,6 +62,10 @@ def scheduler_of(
         drops_last=speculation is not None and speculation.drops_block,
     )
     if speculation is not None:
+        if offload is not None:
+            raise InputError(
+                "speculative decoding is not modelled with a tier of the KV cache in the host's memory; leave one out"
+            )
         if not decode_together:
             raise InputError("speculative decoding is not modelled in a pipeline; set pipeline_parallel_size to 1")
         return DraftScheduler(
