@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import drafting_cases
 import scheduling_cases
 import vllm_tree as tree
-from our_scheduler import Endless, Ours, turns
+from our_scheduler import EndlessError, Ours, turns
 from scheduling_cases import Case
 
 MODES = {**scheduling_cases.MODES, **drafting_cases.MODES}
@@ -43,8 +43,8 @@ def first_difference(case: Case) -> tuple[str | None, int, int]:
             if real != ours:
                 parts = [what for what, one, other in zip(WHAT, real, ours, strict=False) if one != other]
                 return f"{', '.join(parts)} in step {steps}: vLLM {real}, ours {ours}", steps, preemptions
-    except Endless:
-        # Both agree that nobody gets on: vLLM 0.25 lets the first in the queue wait for blocks that others behind it hold.
+    except EndlessError:
+        # Both agree that nobody gets on: in vLLM 0.25 the first in the queue may need blocks that others behind hold.
         return None, steps, preemptions
     except Exception:
         return traceback.format_exc(limit=-4), steps, preemptions

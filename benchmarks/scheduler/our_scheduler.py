@@ -17,7 +17,7 @@ from infercast.serve.workload.request import Request, Segment
 MOST_TURNS = 20_000
 
 
-class Endless(RuntimeError):
+class EndlessError(RuntimeError):
     """Requests wait for each other for ever."""
 
 
@@ -122,7 +122,7 @@ def turns(case: Case, *engines: Engine) -> Iterator[list[Any]]:
             continue
         for engine, queue in zip(engines, queues, strict=True):
             engine.complete(queue.popleft())
-    raise Endless(f"no end after {turn} turns")
+    raise EndlessError(f"no end after {turn} turns")
 
 
 class Script:

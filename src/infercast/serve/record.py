@@ -34,17 +34,10 @@ class Record:
         """Steps that compute any prompt tokens (decodes may be beside them), and steps of single new tokens only."""
         self.running, self.waiting, self.kv_usage = Gauge(), Gauge(), Gauge()
         self.num_preemptions = 0
-<<<<<<< HEAD
-        self.tier: TierTotals | None = None
-        """Of the KV cache's tier in the host's memory, where there is one; there when the run is over."""
-        self.drafts = DraftCounts()
-        """What became of drafts, where there are any."""
-=======
         self.drafts = DraftCounts()
         """What became of drafts, where there are any."""
         self.tier: TierTotals | None = None
         """Of the KV cache's tier in the host's memory, where there is one; there when the run is over."""
->>>>>>> main
         self.last_end = np.nan
         """When the tokens of the step that ended last reached their clients ..."""
         self.decoded_at = np.nan

@@ -77,14 +77,11 @@ class Started:
     compilation_config: engine_options.CompilationConfig = None
     cudagraph_capture_sizes: engine_options.CaptureSizes = None
     max_cudagraph_capture_size: engine_options.LargestCapture = None
-<<<<<<< HEAD
     kv_offloading_size: engine_options.KvOffloadingSize = None
     kv_offloading_backend: engine_options.KvOffloadingBackend = "native"
     kv_transfer_config: engine_options.KvTransferConfig = None
-=======
     speculative_config: engine_options.SpeculativeConfig = None
     acceptance: engine_options.AcceptanceOption = None
->>>>>>> main
     scheduling_policy: engine_options.SchedulingPolicy = "fcfs"
     decode_context_parallel_size: engine_options.DecodeContextParallel = 1
     enforce_eager: options.EnforceEager = False

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from infercast.engines.deployment import Deployment
-<<<<<<< HEAD
-from infercast.engines.vllm.offload import offload_of
-=======
 from infercast.engines.speculation import Drafting
->>>>>>> main
+from infercast.engines.vllm.offload import offload_of
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.engines.vllm.states import runs_v2
 from infercast.errors import InputError
@@ -66,9 +63,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
-<<<<<<< HEAD
         offload=_offload(deployment, settings, is_v2=is_v2),
-=======
         speculation=None if drafting is None else _speculation(drafting),
     )
 
@@ -84,7 +79,6 @@ def _speculation(drafting: Drafting) -> Speculation:
         slots_taken=drafting.slots_taken,
         pads_new=drafting.asynchronous,
         by_batch=drafting.by_batch,
->>>>>>> main
     )
 
 

@@ -6,12 +6,8 @@ from dataclasses import asdict, dataclass
 
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.block_size import DATACENTER_BLACKWELL, UNIT, check_block_size
-<<<<<<< HEAD
-from infercast.engines.vllm.graphs import MODES, capture_sizes
-from infercast.engines.vllm.offload import BACKENDS, TierSettings, tier_settings
-=======
 from infercast.engines.vllm.graphs import MODES, Graphs, capture_sizes
->>>>>>> main
+from infercast.engines.vllm.offload import BACKENDS, TierSettings, tier_settings
 from infercast.engines.vllm.states import NONE, StateBlocks, States
 from infercast.engines.vllm.verify_graphs import VerifyGraphs, rounded_sizes, with_whole_sequences
 from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
@@ -69,20 +65,17 @@ class EngineSettings:
     prefix_cache_retention_interval: str | None = None
     """Windows and states are kept before every multiple of so many tokens; 0: only where they are known to be of use,
     ``none``: everywhere."""
-<<<<<<< HEAD
     kv_offloading_size: float | None = None
     """GiB of the host's memory that a second tier of the KV cache takes, for all GPUs of an engine together."""
     kv_offloading_backend: str = BACKENDS[0]
     kv_transfer_config: str | None = None
     """A connector as vLLM's JSON; the offloading connector is read."""
-=======
     speculative_config: str | None = None
     """Speculative decoding, as vLLM's JSON; None: none."""
     acceptance: str | None = None
     """How many drafts are accepted (`infercast.engines.acceptance.FORMS`); None: as the config or others say."""
     dummy_weights: bool = False
     """Whether weights are made up, as those of measured engines are: heads that draft then use the target's tables."""
->>>>>>> main
     engine: str = NEWEST
     """The engine and its version, whose rules and defaults hold."""
 

@@ -9,10 +9,7 @@ from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.offload import Offload
 from infercast.serve.cache.radix_cache import RadixCache
 from infercast.serve.cache.shape import KvShape
-<<<<<<< HEAD
 from infercast.serve.cache.tiered_cache import TieredCache
-=======
->>>>>>> main
 from infercast.serve.scheduler.draft_scheduler import DraftScheduler
 from infercast.serve.scheduler.offloading import OffloadingScheduler
 from infercast.serve.scheduler.planner import Planner
