@@ -25,6 +25,7 @@ from infercast.serve.scheduler.policy import Policy
 from infercast.serve.speculation import Speculation
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepTimer
+from infercast.serve.tiered_loop import TieredLoop
 from infercast.serve.timeline import Timeline
 from infercast.serve.watching import Observer, Progress, Watcher
 from infercast.serve.workload.intake import NOTHING, Intake
@@ -136,8 +137,9 @@ def loop_of(
     if isinstance(scheduler, DraftScheduler):
         record.drafts = scheduler.counts
     build: Callable[..., Loop] = Loop if replica.speculation is None else DraftLoop
-    if isinstance(scheduler, OffloadingScheduler) and replica.offload is not None:
-        build = partial(OffloadingLoop, offload=replica.offload)
+    if replica.offload is not None:
+        build = OffloadingLoop if isinstance(scheduler, OffloadingScheduler) else TieredLoop
+        build = partial(build, offload=replica.offload)
     return build(
         scheduler,
         clients,
