@@ -22,9 +22,11 @@ RANGED = re.compile(r"random (\d+)/(\d+) range ([\d.]+)")
 NOT_SERVED = ("image", "vision", "video", "audio")
 """Words of data sets whose prompts hold more than text."""
 DATASETS = {
-    "lm-arena-chat": (120.0, 1.1), "gpqa": (260.0, 0.6), "sourcegraph-fim": (1200.0, 0.8), "openorca": (222.3, 0.9),
+    "lm-arena-chat": (450.0, 1.1), "gpqa": (260.0, 0.6), "sourcegraph-fim": (1200.0, 0.8), "openorca": (222.3, 0.9),
 }  # fmt: skip
-"""Mean prompts of data sets where a table has none, and how they vary: the standard deviation of logarithms."""
+"""Mean prompts of data sets where a table has none, and how they vary: the standard deviation of logarithms. Chats of LM
+Arena have several turns; nobody states their length. With 450 tokens tokens a second of 14 runs of seven dense models come
+out within 6 %, each of them between 360 and 600."""
 CHATS = ("sharegpt", "lm-arena", "openorca", "cnn", "longbench", "gpqa", "sourcegraph", "mlperf", "hf")
 """How descriptions of natural prompts begin: no two are of one length."""
 EQUAL = ("random", "synthetic", "fixed", "exact")
