@@ -26,6 +26,8 @@ QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "output_tokens_per_second": "throu
 SAME = ("infercast_gpu", "concurrency_or_rate", "ttft_p50", "ttft_mean_ms", "tpot_mean_ms", "itl_p50", "output_tok_s")
 """What tells that two rows are one run."""
 MISTAKE = "a mistake of the simulation"
+KEPT = 8
+"""Engines that are kept: rows of one engine are near each other."""
 REPEATED = "the same run as one before"
 FEW = 3
 """Numbers of rows that must be stated for two of them to be told apart."""
@@ -59,7 +61,8 @@ class Board:
         key = f"{engine}|{run.version}|{run.workload.concurrency}|{run.workload.requests}|{summed_up}"
         if key not in self._compared:
             if engine not in self._systems:
-                self._systems.clear()  # rows of one engine follow each other
+                if len(self._systems) == KEPT:
+                    self._systems.pop(next(iter(self._systems)))
                 self._systems[engine] = system_for(run, deployment)
             told = replace(run, ttft=1.0, tpot=1.0, end_to_end=1.0, output_tokens_per_second=1.0)
             system = self._systems[engine]
