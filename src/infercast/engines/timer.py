@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from infercast.engines.padding import padded_in
 from infercast.engines.surface import DecodeSurface, PromptSurface
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops import Call
@@ -64,6 +65,7 @@ class KernelTimer:
         by_sequence, launches = _sequence_kernels(config, layout)
         self._attention_names = {name: column for column, name in enumerate(by_sequence)}
         self._attention_launches = [launches[name] for name in by_sequence]
+        self._padded = [padded_in(config, layout, gpu).get(name, 0.0) for name in by_sequence]
         self.kernels: tuple[tuple[str, str], ...] = (
             *((call.name, call.op.family) for call in (*by_tokens, *by_rows)),
             GAPS,
@@ -135,7 +137,7 @@ class KernelTimer:
         if num_decodes:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
             beside = [column[0] for column in time_decoding(num_decodes, computed + num_decodes)]
-            attention = [*map(_together, attention, beside, self._attention_launches)]
+            attention = [*map(_together, attention, beside, self._attention_launches, self._padded)]
         return self._put_together(tokens, len(prompts) + num_decodes, len(prompts), sampled, attention)
 
     def _put_together(
@@ -229,10 +231,12 @@ def _sequence_kernels(config: ModelConfig, layout: ParallelLayout) -> tuple[dict
     return families, launches
 
 
-def _together(prompts: float, decodes: float, launches: int) -> float:
+def _together(prompts: float, decodes: float, launches: int, padded: float) -> float:
     """`together` for two plain numbers, which numpy is slow on."""
     if not prompts or not decodes:  # each form has a kernel of its own
         return prompts + decodes
+    if padded:
+        return prompts + padded * decodes
     prompts *= slowed_by(prompts, decodes, launches)
     longer, shorter = (prompts, decodes) if prompts > decodes else (decodes, prompts)
     return longer + ADDED_SHARE * max(shorter - SHARED_SECONDS * launches, 0.0)
