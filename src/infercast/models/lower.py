@@ -69,6 +69,18 @@ def attention_calls(
     ]
 
 
+def verify_calls(
+    config: ModelConfig, layout: ParallelLayout, width: int, keys: Lengths, sequences: Lengths | int = 1
+) -> list[Call]:
+    """Attention of sequences that verify drafts, ``width`` new tokens each, in a batch or an array of batches."""
+    shard = config.shard(layout)
+    return [
+        call
+        for mixer, layers in mixer_layers(config).items()
+        for call in mixer.verify_calls(shard, layers, width, keys, sequences)
+    ]
+
+
 def mixer_layers(config: ModelConfig) -> dict[Mixer, int]:
     """Each mixer that the model has, and how many of its layers have it."""
     layers: dict[Mixer, int] = {}

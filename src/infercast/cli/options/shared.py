@@ -72,7 +72,9 @@ ExpertRouting = Annotated[
 ]
 Sampling = Annotated[
     str,
-    of_workload("--sampling", metavar="NAME", help="How tokens are picked: greedy, or sorted (top-p over all logits)."),
+    of_workload(
+        "--sampling", metavar="NAME", help="Tokens by greedy choice, or sorted: top-p over all logits in order."
+    ),
 ]
 MoeBackend = Annotated[
     str, of_engine("--moe-backend", metavar="NAME", help="Kernels of experts: auto, triton, cutlass, trtllm, marlin.")
@@ -165,6 +167,10 @@ WhatIf = Annotated[
 HostFile = Annotated[
     str | None,
     typer.Option("--host", metavar="NAME", help="Your CPU: a name of `infercast hosts`, a host.json or a .toml file."),
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option("--calibration", metavar="FILE", help="What `infercast calibrate` learned from your own results."),
 ]
 
 

@@ -27,9 +27,9 @@ decoding is in the launch: FlashAttention 2. Beside prompts each head of a decod
 of whose rows are empty."""
 PADDED_SHARE = 0.75
 """How many times longer a decoding sequence then takes for each query head of a KV head. PyTorch's FlashAttention 2,
-with tiles of 128 rows, takes as many times longer as there are on an H200 (81 mixed batches: 0.8 to 1.1 from 64 sequences
-of 1,024 keys on), whatever the prompts beside it. That of engines, over pages, has tiles of 64 rows, so that a half to one
-is to be expected; published runs of four sources choose 0.75, each of them left out (docs/validation.md)."""
+with tiles of 128 rows, takes as many times longer as there are on an H200 (81 mixed batches: 0.8 to 1.1 from 64
+sequences of 1,024 keys on), whatever the prompts beside it. That of engines, over pages, has tiles of 64 rows, so that
+a half to one is to be expected; published runs of four sources choose 0.75, each left out (docs/validation.md)."""
 
 
 def padded(op: Op, gpu: Gpu) -> float:

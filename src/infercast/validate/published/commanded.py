@@ -13,8 +13,10 @@ from infercast.engines.vllm.host import VllmHost
 from infercast.engines.vllm.older import chat_turn, sorts_logits
 from infercast.errors import DoesNotFitError
 from infercast.forecast.deploy import deploy, load_device, load_model
+from infercast.hardware import Gpu
 from infercast.models.parameters import weight_bytes
 from infercast.models.spec import GREEDY, SORTED, ModelConfig
+from infercast.predict.adjust.typical import with_older_kernels
 from infercast.validate.published.flags import FIRST_V1, V0_BATCHED_TOKENS
 from infercast.validate.published.run import PublishedRun
 
@@ -81,6 +83,13 @@ def _smallest(run: PublishedRun, model: ModelConfig) -> PublishedRun:
     )
 
 
+def _gpu(run: PublishedRun, engine: AnyEngine) -> Gpu:
+    """The GPU, with the kernels that the stated release had for it."""
+    gpu = load_device(run.gpu, None)
+    is_older = run.version and run.version < engine.tuned_since.get(gpu.kernels, ())
+    return with_older_kernels(gpu) if is_older else gpu
+
+
 def _start(
     run: PublishedRun, engine: AnyEngine, model: ModelConfig, predictor: str, host: HostCosts | None
 ) -> Deployment:
@@ -101,7 +110,7 @@ def _start(
         settings = {**settings, "max_num_batched_tokens": max(most, context)}
     return deploy(
         run.model,
-        run.gpu,
+        _gpu(run, engine),
         engine.settings(settings),
         **{"enable_expert_parallel": run.expert_parallel, "expert_routing": TRAINED_ROUTING, **options},
         api_server=True,
@@ -128,11 +137,10 @@ def _within(run: PublishedRun, deployment: Deployment) -> PublishedRun:
     if not isinstance(longest, int):
         return run
     long = [each for each in run.workload.requests if each.num_input + each.num_output > longest]
-    if not long or max(each.num_input for each in long) >= longest:
+    if not long:
         return run
-    requests = tuple(
-        replace(each, num_output=min(each.num_output, longest - each.num_input)) for each in run.workload.requests
-    )
-    assumed = f"{len(long):,} answers end at the longest context of {longest:,} tokens"
+    prompts = (replace(each, num_input=min(each.num_input, longest - 1)) for each in run.workload.requests)
+    requests = tuple(replace(each, num_output=min(each.num_output, longest - each.num_input)) for each in prompts)
+    assumed = f"{len(long):,} requests end at the longest context of {longest:,} tokens"
     workload = replace(run.workload, requests=requests)
     return replace(run, workload=workload, assumptions=(*run.assumptions, assumed))

@@ -9,7 +9,7 @@ from infercast.validate.published.run import PublishedRun
 
 TURNS, LEAST = 5, 64
 """So many requests of each client are simulated, and so many in all, of a loop that has more ..."""
-TURNS_STEP_BY_STEP, LEAST_STEP_BY_STEP = 3, 32
+TURNS_STEP_BY_STEP, LEAST_STEP_BY_STEP = 2, 32
 """... and where no stretch of steps can be jumped over, which takes ten times as long."""
 
 
