@@ -165,7 +165,7 @@ def test_a_layout_without_room_is_widened() -> None:
 
 def test_open_loads_without_a_layout_have_as_many_servers_as_fit() -> None:
     run, _ = set_up(read(tp="", num_gpus="8", load_kind="poisson", concurrency_or_rate="poisson 20"), "roofline")
-    assert (run.tensor, run.instances) == (1, 8)
+    assert (run.tensor, run.copies, len(run.workload.requests), run.layout) == (1, 8, 5, "TP1+8 servers")
 
 
 def test_a_full_batch_is_summed_up_while_it_is_full() -> None:
