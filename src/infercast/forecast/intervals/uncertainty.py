@@ -73,7 +73,8 @@ two releases of vLLM (0.6.5 and 0.9.0 on MI300X and MI325X) differ by 5, 7 and 7
 mean TPOT; nobody published what a host takes in two releases, so that is what hosts of machines differ by."""
 OTHER_VENDOR = Spread(prompts=0.15, decodes=0.0, host=0.25)
 """The same for GPUs that run other programs than CUDA's: what launching costs a host there was not measured. Published
-TTFT under SGLang on MI300X are off by 16 % from one publisher and 30 % from another in the median, TPOT by 10 and 17 %."""
+TTFT under SGLang on AMD's GPUs are off by 16 % from one publisher and 30 % from another in the median, TPOT by 10 and
+17 %."""
 ANNOUNCED = Spread(prompts=0.3, decodes=0.3, host=0.0)
 """The same for a GPU that was announced and that nobody could measure: a guess."""
 NEW_KERNEL_SPREAD = 0.25
