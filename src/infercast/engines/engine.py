@@ -83,7 +83,7 @@ class DraftPasses(Protocol):
     def padded(self, num_sequences: int) -> int:
         """Sequences that a later pass computes for so many."""
 
-    def cost(self, launch: Launch, passes: int, num_sequences: int) -> HostCost:
+    def cost(self, launch: Launch, passes: int, num_sequences: int, *, has_prompts: bool) -> HostCost:
         """What a step that is launched in some way costs the host more, which verifies and drafts by so many passes."""
 
 

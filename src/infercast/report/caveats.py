@@ -33,6 +33,10 @@ WIDE = (
     "how far engines were off that others have published: about four in five of those means lie in theirs. Networks "
     "between nodes were not measured."
 )
+CALIBRATED = (
+    "Times are calibrated with {}: intervals hold what its results left open, and how far one run of a deployment is "
+    "from another."
+)
 
 
 def caveats(forecast: Forecast) -> list[str]:
@@ -99,6 +103,8 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
             f"apart.{runner}"
         )
     sentences += [*estimate_notes(deployment), *_of_drafts(deployment)]
+    if deployment.corrections is not None:
+        sentences += [*deployment.corrections.notes, CALIBRATED.format(deployment.corrections.title)]
     if deployment.has_default_host:
         sentences.append(
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host` fits them "

@@ -42,7 +42,13 @@ def _describe(settings: ResolvedSglang) -> str:
         f"{chunk}, up to {settings.max_running_requests:,} requests; context_length {settings.context_length:,}; "
         f"mem_fraction_static {settings.mem_fraction_static:g}; radix cache "
         f"{'off' if settings.disable_radix_cache else 'on'}"
+        + (f"; hierarchical cache, {_tier(settings)}" if settings.enable_hierarchical_cache else "")
     )
+
+
+def _tier(settings: ResolvedSglang) -> str:
+    size, ratio = settings.hicache_size, settings.hicache_ratio
+    return f"{size:,} GB of host memory a GPU" if size else f"{ratio:g} times as large in host memory"
 
 
 def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
