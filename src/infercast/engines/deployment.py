@@ -88,7 +88,8 @@ class Deployment:
             tokens = shape.num_tokens - shape.num_drafts
             plain = self.host_model.cost(launch, shape.num_sequences, tokens, len(shape.prompts))
             assert self.engine.draft_passes is not None
-            return plain.plus(self.engine.draft_passes(self).cost(launch, shape.num_next, shape.num_sequences))
+            passes, prompts = self.engine.draft_passes(self), bool(shape.prompts)
+            return plain.plus(passes.cost(launch, shape.num_next, shape.num_sequences, has_prompts=prompts))
         return self.host_model.cost(launch, len(shape.new_tokens), shape.num_tokens, len(shape.prompts))
 
     def timer(self) -> KernelTimer:

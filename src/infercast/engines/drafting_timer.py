@@ -78,7 +78,7 @@ class DraftingTimer(KernelTimer):
                 shape.num_tokens, number, len(shape.prompts), shape.num_sampled, attention, shape.num_verifying
             )
             launch, _ = self._prompting(shape.num_tokens)
-            host = whole.host.plus(self._passes.cost(launch, passes, number))
+            host = whole.host.plus(self._passes.cost(launch, passes, number, has_prompts=True))
             return whole._replace(gpu_seconds=[whole.gpu_seconds[0] + drafts], host=host, rows=(*whole.rows, row))
         of_tokens, host, dense = self._settled(shape.num_tokens, shape.num_sampled, number, shape.is_decode, passes)
         seconds = dense + sum(attention) + drafts
@@ -131,7 +131,7 @@ class DraftingTimer(KernelTimer):
         launch, padded = self._graphs.launch(tokens, uniform)
         row = self._decoding_row + padded
         host = self._host.cost(launch, sequences, sequences, 0)
-        host = host.plus(self._passes.cost(launch, passes, sequences))
+        host = host.plus(self._passes.cost(launch, passes, sequences, has_prompts=False))
         return row, host, self._token_seconds[row] + self._row_seconds[sampled]
 
     def _by_tokens(self, tokens: Size) -> list[Call]:

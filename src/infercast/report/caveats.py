@@ -16,6 +16,7 @@ WEAK = {
     "sibling": "borrowed from a GPU of the same generation",
     "unseen": "learned from other GPUs, because this one was not measured",
     "physics": "physics alone, because nothing like them was measured",
+    "published": "the roofline at what published rows of kernels and published runs show of this architecture",
     "typical": "the roofline at what kernels of other vendors' GPUs typically reach, because none was measured here",
     "roofline": "the roofline alone: the least that the hardware allows, so times are lower bounds",
 }

@@ -7,18 +7,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LinkSpeed:
-    """What a copy takes: ``latency`` + pieces x ``piece_seconds`` + bytes / ``rate``."""
+    """What a copy takes the link, and what handing it over takes the thread that does."""
 
     rate: float
     """Bytes a second."""
     latency: float = 0.0
     """Seconds of a copy of next to nothing."""
-    piece_seconds: float = 0.0
-    """Seconds that each piece adds, however small it is."""
+    submit_seconds: float = 0.0
+    """What handing over takes, before which the copy does not begin ..."""
+    submit_piece_seconds: float = 0.0
+    """... and what each of its pieces adds."""
 
-    def seconds(self, num_bytes: float, num_pieces: int = 1) -> float:
+    def seconds(self, num_bytes: float) -> float:
         """Of one copy that has the link for itself."""
-        return self.latency + num_pieces * self.piece_seconds + num_bytes / self.rate
+        return self.latency + num_bytes / self.rate
+
+    def handing_over(self, num_pieces: int) -> float:
+        """What a copy of so many pieces takes the thread."""
+        return self.submit_seconds + num_pieces * self.submit_piece_seconds
 
 
 class Link:
@@ -31,13 +37,16 @@ class Link:
         self.num_copies = 0
         self.num_bytes = 0
         self.seconds = 0.0
-        """What the copies took, without waiting for the ones before."""
+        """What the copies took, from the moment when nothing was before them any more."""
 
-    def copy(self, ready: float, num_bytes: int, num_pieces: int = 1) -> float:
-        """A copy that may start at ``ready`` at the earliest; returns when it ends."""
-        seconds = self.speed.seconds(num_bytes, num_pieces)
-        self.free_at = (ready if ready > self.free_at else self.free_at) + seconds
+    def copy(self, now: float, num_bytes: int, num_pieces: int = 1, after: float = 0.0) -> tuple[float, float]:
+        """A copy that is handed over now and waits for what happens ``after``; returns when the thread is free again,
+        and when the copy ends.
+        """
+        begun = max(now, after, self.free_at)
+        handed_over = now + self.speed.handing_over(num_pieces)
+        self.free_at = max(handed_over, begun) + self.speed.seconds(num_bytes)
         self.num_copies += 1
         self.num_bytes += num_bytes
-        self.seconds += seconds
-        return self.free_at
+        self.seconds += self.free_at - begun
+        return handed_over, self.free_at

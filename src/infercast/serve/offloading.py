@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from infercast.errors import InputError
 from infercast.serve.cache.offload import Offload
 from infercast.serve.links import Link
 from infercast.serve.loop import Loop, Numbers, Step
@@ -53,6 +54,8 @@ class OffloadingLoop(Loop):
         self.load, self.store = Link(offload.load), Link(offload.store)
         self.waited = 0.0
         """Seconds in which steps waited for copies to the host, because their blocks were wanted."""
+        self._began: dict[int, float] = {}
+        """When the first copy of each request that had one was handed over."""
         self._handed_over: list[Move] = []
         self._unsubmitted: list[Move] = []
 
@@ -65,6 +68,8 @@ class OffloadingLoop(Loop):
         moves, loaded = self.planner.moves, self.planner.loaded
         num_loaded = np.zeros(len(self.record.sent_at), dtype=np.int64)
         num_loaded[[*loaded.keys()]] = [*loaded.values()]
+        load_began = np.full(len(num_loaded), np.nan)
+        load_began[[*self._began.keys()]] = [*self._began.values()]
         return TierTotals(
             num_blocks=moves.tier.num_blocks,
             peak_blocks=moves.tier.peak,
@@ -75,6 +80,7 @@ class OffloadingLoop(Loop):
             store=LinkTotals(self.store.num_copies, self.store.num_bytes, self.store.seconds),
             waited=self.waited,
             num_loaded=num_loaded,
+            load_began=load_began,
         )
 
     def _most_steps(self, plan: Plan, arrival: float | None) -> int:
@@ -98,18 +104,18 @@ class OffloadingLoop(Loop):
 
     def _hand_over(self, now: float, gpu_free: float) -> float:
         """Copies begin, stores after what the GPU has to do; returns when the host is done with that."""
-        moves, offload = self.planner.moves, self.offload
+        moves = self.planner.moves
         for move in self._unsubmitted:
-            now += offload.submit_seconds + move.num_pieces * offload.submit_piece_seconds
-            move.end = self.store.copy(max(now, gpu_free), move.num_bytes, move.num_pieces)
+            now, move.end = self.store.copy(now, move.num_bytes, move.num_pieces, after=gpu_free)
         self._handed_over += self._unsubmitted
         if moves.flushed:
             waited = max([now, *(move.end for move in moves.flushed if move.end)])
             self.waited += waited - now
             now, moves.flushed = waited, []
         for move in moves.loads:
-            now += offload.submit_seconds + move.num_pieces * offload.submit_piece_seconds
-            move.end = self.load.copy(now, move.num_bytes, move.num_pieces)
+            if not move.sequence.num_preemptions:
+                self._began[move.sequence.index] = now
+            now, move.end = self.load.copy(now, move.num_bytes, move.num_pieces)
         self._handed_over += moves.loads
         self._unsubmitted, moves.stores, moves.loads = moves.stores, [], []
         return now
@@ -124,6 +130,12 @@ class OffloadingLoop(Loop):
     def _is_idle(self, arrival: float | None) -> bool:
         """Turns without a step as long as copies are under way."""
         if not self.planner.has_moves:
+            if arrival is None and self.planner.waiting and not (self.under_way or self.planner.running):
+                raise InputError(
+                    f"the engine would wait for ever: {len(self.planner.waiting):,} requests wait, the first for KV "
+                    "blocks that others hold which wait behind it and were loaded from host memory; give the GPU's "
+                    "cache more blocks, or ask for a newer engine"
+                )
             return super()._is_idle(arrival)
         timeline = self.timeline
         timeline.clock = self._hand_over(timeline.clock, timeline.gpu_free)

@@ -19,11 +19,13 @@ from infercast.serve.loop import Loop
 from infercast.serve.offloading import OffloadingLoop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.build import scheduler_of
+from infercast.serve.scheduler.draft_scheduler import DraftScheduler
 from infercast.serve.scheduler.offloading import OffloadingScheduler
 from infercast.serve.scheduler.policy import Policy
 from infercast.serve.speculation import Speculation
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepTimer
+from infercast.serve.tiered_loop import TieredLoop
 from infercast.serve.timeline import Timeline
 from infercast.serve.watching import Observer, Progress, Watcher
 from infercast.serve.workload.intake import NOTHING, Intake
@@ -132,9 +134,12 @@ def loop_of(
         speculation=replica.speculation,
         offload=replica.offload,
     )
+    if isinstance(scheduler, DraftScheduler):
+        record.drafts = scheduler.counts
     build: Callable[..., Loop] = Loop if replica.speculation is None else DraftLoop
-    if isinstance(scheduler, OffloadingScheduler) and replica.offload is not None:
-        build = partial(OffloadingLoop, offload=replica.offload)
+    if replica.offload is not None:
+        build = OffloadingLoop if isinstance(scheduler, OffloadingScheduler) else TieredLoop
+        build = partial(build, offload=replica.offload)
     return build(
         scheduler,
         clients,
@@ -178,6 +183,9 @@ def check_workload(replica: Replica, workload: Workload) -> None:
     budget = replica.policy.max_num_batched_tokens
     held = budget * (replica.steps_under_way if replica.policy.settles else 1)
     spare = replica.policy.spare_tokens(replica.kv_shape.block_size)
+    if replica.speculation is not None:
+        spare += replica.speculation.spare_tokens
+        budget = replica.speculation.budget(budget, replica.policy.max_num_seqs)
     inputs = [request.num_input for request in workload.requests]
     outputs = [request.num_output for request in workload.requests]
     most = max(map(add, inputs, outputs))

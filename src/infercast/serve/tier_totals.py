@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 
@@ -17,12 +16,7 @@ class LinkTotals:
     num_bytes: int
     """Of one GPU."""
     seconds: float
-    """What the copies took, without waiting for each other."""
-
-    def __add__(self, other: LinkTotals) -> LinkTotals:
-        return LinkTotals(
-            self.num_copies + other.num_copies, self.num_bytes + other.num_bytes, self.seconds + other.seconds
-        )
+    """What the copies took, without waiting for each other but with being handed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +38,5 @@ class TierTotals:
     """Seconds in which steps waited until blocks that they wanted were copied to the host."""
     num_loaded: npt.NDArray[Any]
     """Of each request, prompt tokens that came from the tier when it first started."""
-
-    def __add__(self, other: TierTotals) -> TierTotals:
-        return TierTotals(
-            self.num_blocks + other.num_blocks,
-            self.peak_blocks + other.peak_blocks,
-            self.num_refused + other.num_refused,
-            self.num_queried + other.num_queried,
-            self.num_hit + other.num_hit,
-            self.load + other.load,
-            self.store + other.store,
-            self.waited + other.waited,
-            np.asarray(self.num_loaded + other.num_loaded),
-        )
+    load_began: npt.NDArray[Any]
+    """When each request's first copy from the tier was handed over; not a number for those without."""

@@ -79,6 +79,9 @@ class Started:
     compilation_config: engine_options.CompilationConfig = None
     cudagraph_capture_sizes: engine_options.CaptureSizes = None
     max_cudagraph_capture_size: engine_options.LargestCapture = None
+    kv_offloading_size: engine_options.KvOffloadingSize = None
+    kv_offloading_backend: engine_options.KvOffloadingBackend = "native"
+    kv_transfer_config: engine_options.KvTransferConfig = None
     speculative_config: engine_options.SpeculativeConfig = None
     acceptance: engine_options.AcceptanceOption = None
     scheduling_policy: engine_options.SchedulingPolicy = "fcfs"

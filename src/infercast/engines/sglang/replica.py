@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.sglang.kv import cells
+from infercast.engines.sglang.offload import offload_of
 from infercast.engines.sglang.settings import ResolvedSglang
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica
@@ -55,4 +56,13 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
+        offload=offload_of(
+            settings,
+            deployment.memory.kv.shape,
+            deployment.memory.kv.block_bytes,
+            deployment.memory.request_blocks,
+            deployment.model.layers,
+            deployment.layout,
+            deployment.gpu,
+        ),
     )

@@ -34,6 +34,7 @@ from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import LatentAttention
 from infercast.models.spec import ModelConfig
+from infercast.units import GIB
 
 OLDEST = (7, 0)
 """Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta."""
@@ -54,6 +55,7 @@ def _describe(settings: ResolvedSettings) -> str:
     return (
         f"up to {settings.max_num_batched_tokens:,} tokens, {settings.max_num_seqs:,} sequences per step; "
         f"max_model_len {settings.max_model_len:,}; prefix caching {'on' if settings.enable_prefix_caching else 'off'}"
+        + ("" if settings.tier is None else f"; {settings.tier.num_bytes / GIB:,.4g} GiB of KV cache in host memory")
     )
 
 

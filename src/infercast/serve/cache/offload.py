@@ -30,9 +30,8 @@ class Offload:
     """Blocks of answers are not stored, unless a later prompt computes them."""
     store_threshold: int = 0
     """How often a block must have been looked for before it is stored; below 2: not at all."""
-    submit_seconds: float = 0.0
-    """What handing over a copy takes the engine's thread ..."""
-    submit_piece_seconds: float = 0.0
-    """... and what each of its pieces adds."""
+    holders_first: bool = False
+    """Requests that hold blocks while they wait are looked at before all others; otherwise in the order of the queue,
+    in which the first may need the very blocks that another one holds."""
     empty_step_seconds: float = 0.0
     """A turn of the engine's loop in which nothing is computed, because those who wait wait for copies."""

@@ -9,6 +9,7 @@ from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.cache.offload import Offload
 from infercast.serve.cache.radix_cache import RadixCache
 from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.tiered_cache import TieredCache
 from infercast.serve.scheduler.draft_scheduler import DraftScheduler
 from infercast.serve.scheduler.offloading import OffloadingScheduler
 from infercast.serve.scheduler.planner import Planner
@@ -17,6 +18,7 @@ from infercast.serve.scheduler.prefill_first import PrefillFirst
 from infercast.serve.scheduler.prefill_ring import PrefillRing
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
+from infercast.serve.scheduler.tiered_scheduler import TieredScheduler
 from infercast.serve.speculation import Draws, Speculation
 
 
@@ -35,9 +37,16 @@ def scheduler_of(
     offload: Offload | None = None,
 ) -> Planner:
     """Whoever plans steps by these rules, with an empty cache."""
+    if offload is not None and speculation is not None:
+        raise InputError("a KV cache in the host's memory and speculative decoding are not modelled together")
     if isinstance(policy, PrefillFirst):
         if speculation is not None:
             raise InputError("speculative decoding is modelled for engines whose steps mix prompts and decoding")
+        if offload is not None:
+            if not decode_together:
+                raise InputError("a KV cache in the host's memory is not modelled in a pipeline")
+            tiers = TieredCache(num_blocks, shape, offload.num_blocks, max(1, offload.store_threshold))
+            return TieredScheduler(policy, tiers, steps_under_way, max_model_len)
         cache = RadixCache(num_blocks, shape, caching=caching)
         kind = PrefillScheduler if decode_together else PrefillRing
         return kind(policy, cache, steps_under_way, max_model_len)

@@ -108,6 +108,7 @@ class Moves:
         keys = self._keys_of(sequence, books, num_tokens)
         end = num_tokens // self._size
         if end <= books.stored:
+            books.stored = end  # who gave way begins again, and what follows is handed over again
             return True
         new = self.tier.begin_store(keys[books.stored : end])
         if new is None:

@@ -48,6 +48,7 @@ class OffloadingScheduler(Scheduler):
         self._leaving: dict[Sequence, Plan] = {}
         """Who gave way, and keeps blocks until the last step has ended that was under way then."""
         self._prompts_only, self._unknown = offload.prompts_only, steps_under_way - 1
+        self._holders_first = offload.holders_first
         self.loaded: dict[int, int] = {}
         """Of each request that found some of its tokens in the tier when it first started, how many."""
 
@@ -61,17 +62,23 @@ class OffloadingScheduler(Scheduler):
         plan = super().plan()
         if plan is None:
             return None
-        for sequence in [*self._unstored]:
-            self._store(sequence, sequence.num_input)
+        if plan.decodes:
+            self._store_of_cohort()
         for sequence, new_tokens, computed in zip(plan.sequences, plan.new_tokens, plan.computed, strict=True):
             known = sequence.num_input + sequence.num_produced
             reached = min(computed + new_tokens, known)
             self._store(sequence, min(reached, sequence.num_input) if self._prompts_only else reached)
-        if not self._prompts_only:
-            for member in self.cohort.members:
-                computed = member.num_computed + self.cohort.steps - member.joined
-                self._store(member, computed + 1 - self._unknown)
         return plan
+
+    def _store_of_cohort(self) -> None:
+        """Blocks of those who decode: what there was no room for before, and answers."""
+        if self._prompts_only:
+            for sequence in [each for each in self._unstored if each.joined >= 0]:
+                self._store(sequence, sequence.num_input)
+            return
+        for member in self.cohort.members:
+            computed = member.num_computed + self.cohort.steps - member.joined
+            self._store(member, computed + 1 - self._unknown)
 
     def _store(self, sequence: Sequence, num_tokens: int) -> None:
         if self.moves.begin_store(sequence, num_tokens):
@@ -89,18 +96,16 @@ class OffloadingScheduler(Scheduler):
 
     def complete(self, plan: Plan) -> list[Sequence]:
         """Take in the tokens that a finished step yields; who gave way while it ran lets go now."""
-        done = super().complete(plan)
         if self._leaving:
             for sequence in [each for each, last in self._leaving.items() if last is plan]:
                 del self._leaving[sequence]
                 self.policy.give_up(self.cache, sequence)
-        return done
+        return super().complete(plan)
 
     def _end(self, done: list[Sequence]) -> None:
         for sequence in done:
             self.moves.forget(sequence)
             self._unstored.pop(sequence, None)
-            self._leaving.pop(sequence, None)
             if sequence not in self.running and sequence in self.waiting:  # it gave way in its last step
                 self._num_passed -= self.waiting.index(sequence) < self._num_passed
         super()._end(done)
@@ -113,7 +118,7 @@ class OffloadingScheduler(Scheduler):
             self._leave_cohort(victim)
         elif victim in self._apart:
             self._apart.remove(victim)
-        if any(victim in under_way.sequences or victim in under_way.left for under_way in self._under_way):
+        if any(victim in group for step in self._under_way for group in (step.sequences, step.left, step.ending)):
             self._leaving[victim] = self._under_way[-1]
         else:
             self.policy.give_up(self.cache, victim)
@@ -129,6 +134,8 @@ class OffloadingScheduler(Scheduler):
 
     def _plan_waiting(self, plan: Plan) -> None:
         """Those who wait, in order, until one does not fit; who waits for a copy is passed."""
+        if self._holders_first and not self._plan_holders(plan):
+            return
         position, waiting, most, is_full = 0, self.waiting, self.policy.max_num_seqs, False
         while position < len(waiting) and self._budget > 0 and len(self.running) < most:
             sequence = waiting[position]
@@ -142,16 +149,33 @@ class OffloadingScheduler(Scheduler):
             if answer is Outcome.NO_ROOM:
                 is_full = True
                 break
-            del waiting[position]
-            self._num_passed -= position < self._num_passed
-            self._num_started += 1
-            sequence.place = self._num_started
-            self.running[sequence] = None
-            self._apart.append(sequence)
-            plan.started.append(sequence)
-            self._put(plan, sequence, answer)
+            self._begin(plan, position, sequence, answer)
         self._num_passed = max(position, self._num_passed)
         self._is_blocked = is_full and not self.has_moves and not self.moves.tier.counts_lookups
+
+    def _plan_holders(self, plan: Plan) -> bool:
+        """Those whose blocks have arrived; False if there is no room for one of them."""
+        for sequence in [each for each, has_arrived in self._loading.items() if has_arrived]:
+            if self._budget <= 0 or len(self.running) >= self.policy.max_num_seqs:
+                return False
+            answer = self._look_at(sequence)
+            if answer is Outcome.NO_ROOM:
+                self._is_blocked = not self.has_moves
+                return False
+            assert isinstance(answer, int)
+            self._begin(plan, self.waiting.index(sequence), sequence, answer)
+        return True
+
+    def _begin(self, plan: Plan, position: int, sequence: Sequence, new_tokens: int) -> None:
+        """A request leaves the queue for this step."""
+        del self.waiting[position]
+        self._num_passed -= position < self._num_passed
+        self._num_started += 1
+        sequence.place = self._num_started
+        self.running[sequence] = None
+        self._apart.append(sequence)
+        plan.started.append(sequence)
+        self._put(plan, sequence, new_tokens)
 
     def _look_at(self, sequence: Sequence) -> int | Outcome:
         """Start a request or begin to load what the tier has of it; returns the tokens that it computes."""

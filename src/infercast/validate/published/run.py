@@ -71,6 +71,10 @@ class PublishedRun:
     """``A``: settings are known, ``B``: some are implied; ``s`` behind it: with speculative decoding."""
     precision: str = ""
     """As published."""
+    chat: bool = False
+    """Whether requests are chats, which the server renders by a template."""
+    top_p: bool = False
+    """Whether tokens are drawn from the most likely ones only."""
     assumptions: tuple[str, ...] = ()
     """What the source does not say and is taken to be so."""
     problem: str = ""

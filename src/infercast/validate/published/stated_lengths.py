@@ -22,9 +22,11 @@ RANGED = re.compile(r"random (\d+)/(\d+) range ([\d.]+)")
 NOT_SERVED = ("image", "vision", "video", "audio")
 """Words of data sets whose prompts hold more than text."""
 DATASETS = {
-    "lm-arena-chat": (120.0, 1.1), "gpqa": (260.0, 0.6), "sourcegraph-fim": (1200.0, 0.8), "openorca": (222.3, 0.9),
+    "lm-arena-chat": (450.0, 1.1), "gpqa": (260.0, 0.6), "sourcegraph-fim": (1200.0, 0.8), "openorca": (222.3, 0.9),
 }  # fmt: skip
-"""Mean prompts of data sets where a table has none, and how they vary: the standard deviation of logarithms."""
+"""Mean prompts of data sets where a table has none, and how they vary: the standard deviation of logarithms. Chats of LM
+Arena have several turns; nobody states their length. With 450 tokens tokens a second of 14 runs of seven dense models come
+out within 6 %, each of them between 360 and 600."""
 CHATS = ("sharegpt", "lm-arena", "openorca", "cnn", "longbench", "gpqa", "sourcegraph", "mlperf", "hf")
 """How descriptions of natural prompts begin: no two are of one length."""
 EQUAL = ("random", "synthetic", "fixed", "exact")
@@ -33,6 +35,8 @@ ANSWERS = 0.8
 """The same of natural answers."""
 MOST_CHATTED = 400.0
 """Mean lengths up to which chats are as benchmarks cut them, at 1,000 tokens."""
+SOME_EARLY = 0.02
+"""A mean that leaves a smaller share of answers to end early is that of answers of one length."""
 CONTRADICTED = 1.5
 """A stated length that the mean is so many times longer or shorter than is that of another run."""
 
@@ -70,7 +74,23 @@ def read_lengths(row: RowReader, count: int) -> Lengths:
         "random" not in lower and "synthetic" not in lower and "fixed" not in lower and "exact" not in lower
     ):
         row.assume(f"every prompt has {means[0]:,.0f} tokens and every answer {means[1]:,.0f}, their means")
-    return [max(1, round(means[0]))] * count, [max(1, round(means[1]))] * count
+    return [max(1, round(means[0]))] * count, _answers(row, means, count, shuffle)
+
+
+def _answers(row: RowReader, means: tuple[float, float], count: int, shuffle: np.random.Generator) -> list[int]:
+    """Answers of one length, or some of them shorter where their mean is below what was asked for."""
+    asked = STATED.search(row.text("len_dist"))
+    limit = float(asked[2]) if asked else 0.0
+    command = row.text("bench_cmd")
+    lengths = [re.search(rf"--random-{each}-len[ =](\d+)", command) for each in ("input", "output")]
+    if lengths[0] and lengths[1] and not _contradicts([float(lengths[0][1])], means[:1]):
+        limit = float(lengths[1][1])
+    early = 2 * (1 - means[1] / limit) if limit else 0.0
+    if not SOME_EARLY < early < 1:
+        return [max(1, round(means[1]))] * count
+    row.assume(f"{early:.0%} of the answers end anywhere before their {limit:,.0f} tokens")
+    ends = np.where(shuffle.random(count) < early, shuffle.integers(1, round(limit), count), round(limit))
+    return [int(end) for end in ends]
 
 
 def _means(row: RowReader) -> tuple[float, float]:
