@@ -27,6 +27,10 @@ MODES = {
     "pipeline-v1": "a pipeline under the V1 model runner",
     "pipeline-v2": "a pipeline under the V2 model runner",
     "pipeline-sync": "a pipeline without asynchronous scheduling",
+    "offload": "a tier of the KV cache in the host's memory",
+    "sync-offload": "the same, one step after the other",
+    "offload-talk": "the same, with prompts that continue earlier answers",
+    "offload-answers": "the same, where answers are stored, too",
 }
 LONGEST = 2048
 STATE = -1
@@ -37,6 +41,7 @@ def is_run(mode: str, version: str) -> bool:
     """Whether a version has the mode: the V1 model runner with asynchronous pipelines, all states, sparse windows."""
     rules = rules_of(version)
     needed = {"pipeline-v1": not rules.v2_for_all, "states-all": rules.writes_every_state}
+    needed |= {name: version == "0.25" for name in MODES if "offload" in name}
     return needed.get(mode, True) and (mode != "retention" or rules.sparse_windows)
 
 
@@ -64,6 +69,13 @@ class Case:
     max_model_len: int = LONGEST
     speculation: dict[str, Any] | None = None
     """The fields of `Speculation`, and ``method`` as vLLM calls it; None: no drafts."""
+    tier_blocks: int = 0
+    """Blocks of the host's tier; 0: there is none."""
+    tier_factor: int = 1
+    prompts_only: bool = True
+    store_threshold: int = 0
+    slowest_copy: int = 0
+    """Steps that the slowest copies take."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name."""
 
@@ -123,10 +135,16 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.states = case.states or rng.choice(["all", "align"] if rules_of(version).writes_every_state else ["align"])
         case.caching, case.is_async = mode != "states-off", mode != "sync-states"
         case.max_num_batched_tokens = max(case.max_num_batched_tokens, size)
-    talks = mode in ("conversation", "states-talk")
+    talks = mode in ("conversation", "states-talk", "offload-talk", "offload-answers")
     case.requests = conversations(rng, size) if talks else short_requests(rng, size)
     most = max(most_blocks(case, request["input"] + request["output"]) for request in case.requests)
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
+    if "offload" in mode:
+        case.is_async, case.prompts_only = mode != "sync-offload", mode != "offload-answers"
+        case.tier_factor, case.store_threshold = rng.choice([1, 1, 1, 3]), rng.choice([0, 0, 0, 2])
+        case.tier_blocks = rng.choice([most, 3 * most, 2000])
+        case.slowest_copy = rng.choice([0, 3, 20])
+        case.num_blocks = 1 + most + rng.randint(0, 2 * most)
     return case
 
 

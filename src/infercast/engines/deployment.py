@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from infercast.engines.corrections import CorrectedTimer, Corrections
 from infercast.engines.drafting_timer import DraftingTimer
 from infercast.engines.engine import Graphs, HostModel
 from infercast.engines.host import HostCosts
@@ -38,6 +39,8 @@ class Deployment:
     memory: Memory
     over_http: bool = False
     """Whether requests come as text to a server, and not as tokens from the same program."""
+    corrections: Corrections | None = None
+    """What measured runs of it say of its times; the host has what is the host's already."""
 
     @property
     def graphs(self) -> Graphs:
@@ -91,7 +94,10 @@ class Deployment:
 
     def timer(self) -> KernelTimer:
         """A step timer with every step size estimated; it may be called for any batch within the settings."""
-        return KernelTimer(self) if self.drafting is None else DraftingTimer(self)
+        timer = KernelTimer(self) if self.drafting is None else DraftingTimer(self)
+        if self.corrections is not None and self.corrections.changes_steps:
+            return CorrectedTimer(timer, self.corrections)
+        return timer
 
     def replica(self, timer: StepTimer | None = None, *, warmed_up: bool = True) -> Replica:
         """What the simulation sees of it; an engine that is not warmed up has just been started."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -186,6 +186,8 @@ class Engine(Generic[Asked, Filled]):
     """How it was set up, from the ``config`` of a file of measured runs."""
     before: Callable[[Version, ModelConfig], tuple[Mapping[str, Any], Mapping[str, Any]]] = lambda *_: ({}, {})
     """What a release before this one did by default with a model of that name: settings, and options of `deploy`."""
+    tuned_since: Mapping[str, Version] = field(default_factory=dict)
+    """By the kernels of an architecture: the release from which on they are as good as estimates take them to be."""
     ties_groups: bool = True
     """Whether it ranks experts of groups in a format in which scores of untrained weights are equal."""
     profiled_step: Callable[[str], ProfiledStep | None] = lambda _: None

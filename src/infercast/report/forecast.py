@@ -21,6 +21,7 @@ from infercast.report.layout import facts, grid, section, styled
 from infercast.report.quantities import LATENCIES, LINK_PARTS, LOADS, OF_ENGINES, RESULTS, latencies_of, milliseconds
 from infercast.report.speculation import draft_rows, draft_run_dict
 from infercast.report.state import TAKING_IN, TITLES, host_fields, host_rows, state_fields, state_rows
+from infercast.report.tiers import tier_dict, tier_rows
 from infercast.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _pool_dict(pool: PoolRun) -> dict[str, Any]:
         "instances": pool.pool.instances,
         "gpus": pool.pool.gpus,
         **{each.key: each.data(pool) for each in LOADS},
+        "kv_offload": tier_dict(pool.tier),
     }
 
 
@@ -134,7 +136,7 @@ def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
     rows += [row for each in RESULTS for row in each.facts(forecast)]
     rows += draft_rows(forecast)
     for pool in forecast.pools:
-        rows += _of_pool(pool, [row for each in LOADS for row in each.facts(pool)])
+        rows += _of_pool(pool, [row for each in LOADS for row in each.facts(pool)] + tier_rows(pool))
     return rows
 
 

@@ -39,9 +39,15 @@ class Speculation:
     drops_block: bool = False
     """The last block of a cached prefix is computed again: whoever drafts needs the states before it."""
     slots_taken: int = 0
-    """Tokens of the budget that are kept for whoever drafts, for each of the sequences that may run."""
+    """Tokens of the budget that are kept for whoever drafts, for each of the sequences that may run ..."""
+    slots_by_step: bool = False
+    """... or for each that is in a step."""
     pads_new: bool = False
-    """A request that starts with one token to compute gets dummy drafts, so that all have as many tokens."""
+    """A request that starts with one token beside others that decode gets dummy drafts, so that all have as many
+    tokens; where the budget or the longest length has no room for them it waits."""
+    pads_first: bool = False
+    """It does so where it is the first of a step, too, if anything of it is cached; and where the longest length has no
+    room, it starts without."""
     by_batch: tuple[tuple[int, int], ...] = ()
     """(sequences, drafts): from so many sequences in a step on, so many drafts for the next one; empty: always K."""
     seed: int = 0
@@ -78,6 +84,16 @@ class Speculation:
     def spare_tokens(self) -> int:
         """Slots that a sequence may hold beyond its tokens: drafts of the last step, and what is looked ahead."""
         return self.num_drafts + self.lookahead
+
+    def budget(self, max_num_batched_tokens: int, max_num_seqs: int) -> int:
+        """Tokens of a step that are left for the model itself."""
+        left = max_num_batched_tokens - self.slots_taken * (1 if self.slots_by_step else max_num_seqs)
+        if left < 1:
+            raise InputError(
+                f"max_num_batched_tokens {max_num_batched_tokens} leaves nothing to compute where drafts take "
+                f"{self.slots_taken} of it for each of max_num_seqs {max_num_seqs}; raise it or lower max_num_seqs"
+            )
+        return left
 
     def drafts_for(self, num_sequences: int) -> int:
         """Drafts of the step after one with so many sequences."""

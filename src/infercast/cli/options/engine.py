@@ -58,6 +58,26 @@ CaptureSizes = Annotated[
     ),
 ]
 LargestCapture = Annotated[int | None, of_count("--max-cudagraph-capture-size", help="The largest of them.")]
+KvOffloadingSize = Annotated[
+    float | None,
+    of_engine(
+        "--kv-offloading-size",
+        metavar="GIB",
+        help="GiB of the host's memory for a second tier of the KV cache, for all GPUs of an engine together.",
+    ),
+]
+KvOffloadingBackend = Annotated[
+    str, of_engine("--kv-offloading-backend", metavar="NAME", help="What keeps that tier; native is modelled.")
+]
+KvTransferConfig = Annotated[
+    str | None,
+    of_engine(
+        "--kv-transfer-config",
+        metavar="JSON",
+        help="JSON; the OffloadingConnector with cpu_bytes_to_use, block_size, offload_prompt_only and "
+        "store_threshold is read.",
+    ),
+]
 SchedulingPolicy = Annotated[
     str,
     of_engine(

@@ -21,6 +21,7 @@ from infercast.engines.vllm.launches import launch_work
 from infercast.engines.vllm.measured import measured_setup, profiled_step
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory
 from infercast.engines.vllm.new_kernels import is_new
+from infercast.engines.vllm.older import before
 from infercast.engines.vllm.replica import vllm_replica
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.sparse import choose_sparse_kernels
@@ -33,6 +34,7 @@ from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import LatentAttention
 from infercast.models.spec import ModelConfig
+from infercast.units import GIB
 
 OLDEST = (7, 0)
 """Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta."""
@@ -53,6 +55,7 @@ def _describe(settings: ResolvedSettings) -> str:
     return (
         f"up to {settings.max_num_batched_tokens:,} tokens, {settings.max_num_seqs:,} sequences per step; "
         f"max_model_len {settings.max_model_len:,}; prefix caching {'on' if settings.enable_prefix_caching else 'off'}"
+        + ("" if settings.tier is None else f"; {settings.tier.num_bytes / GIB:,.4g} GiB of KV cache in host memory")
     )
 
 
@@ -115,6 +118,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         resolve=_resolve,
         check_gpu=partial(check_capability, "vLLM", OLDEST, "Volta, such as v100-sxm"),
         tried=TRIED,
+        before=before,
         fuses_norms=lambda _, gpu: gpu.kernels in FUSING_KERNELS,
         choose_kernels=choose_sparse_kernels,
         expert_multiples=expert_multiples,

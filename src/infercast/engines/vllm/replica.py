@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.speculation import Drafting
+from infercast.engines.vllm.offload import offload_of
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.engines.vllm.states import runs_v2
+from infercast.errors import InputError
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import FirstCome, Replica
+from infercast.serve.cache.offload import Offload
 from infercast.serve.conditions import LAUNCH_SPREAD
 from infercast.serve.first_use import FirstUses
 from infercast.serve.speculation import Speculation
@@ -50,6 +53,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         steps_under_way=settings.steps_under_way(stages, v2_runner=is_v2),
         request_path_seconds=host.request_path,
         request_token_seconds=host.request_token,
+        intake=host.intake,
         token_path_seconds=host.token_path,
         token_turn_seconds=host.token_turn,
         wake_up_seconds=host.wake_up,
@@ -59,6 +63,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
+        offload=_offload(deployment, settings, is_v2=is_v2),
         speculation=None if drafting is None else _speculation(drafting),
     )
 
@@ -75,3 +80,16 @@ def _speculation(drafting: Drafting) -> Speculation:
         pads_new=drafting.asynchronous,
         by_batch=drafting.by_batch,
     )
+
+
+def _offload(deployment: Deployment, settings: ResolvedSettings, *, is_v2: bool) -> Offload | None:
+    """The tier of its KV cache in the host's memory, if it has one."""
+    asked, kv = settings.tier, deployment.memory.kv
+    if asked is None:
+        return None
+    if not settings.enable_prefix_caching:
+        raise InputError("kv_offloading_size without prefix caching is not modelled; leave one of the two out")
+    # The older model runner puts all layers of a block side by side where they have the same width.
+    whole = not is_v2 and len(kv.shape.windows) == 1
+    layers, first = deployment.model.layers, settings.version.holders_first
+    return offload_of(asked, kv, layers, deployment.layout, deployment.gpu, whole=whole, holders_first=first)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.block_size import DATACENTER_BLACKWELL, UNIT, check_block_size
 from infercast.engines.vllm.graphs import MODES, Graphs, capture_sizes
+from infercast.engines.vllm.offload import BACKENDS, TierSettings, tier_settings
 from infercast.engines.vllm.states import NONE, StateBlocks, States
 from infercast.engines.vllm.verify_graphs import VerifyGraphs, rounded_sizes, with_whole_sequences
 from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
@@ -64,6 +65,11 @@ class EngineSettings:
     prefix_cache_retention_interval: str | None = None
     """Windows and states are kept before every multiple of so many tokens; 0: only where they are known to be of use,
     ``none``: everywhere."""
+    kv_offloading_size: float | None = None
+    """GiB of the host's memory that a second tier of the KV cache takes, for all GPUs of an engine together."""
+    kv_offloading_backend: str = BACKENDS[0]
+    kv_transfer_config: str | None = None
+    """A connector as vLLM's JSON; the offloading connector is read."""
     speculative_config: str | None = None
     """Speculative decoding, as vLLM's JSON; None: none."""
     acceptance: str | None = None
@@ -97,6 +103,11 @@ class ResolvedSettings(EngineSettings):
     def state_blocks(self) -> StateBlocks:
         """How states of recurrent layers are cached."""
         return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0)
+
+    @property
+    def tier(self) -> TierSettings | None:
+        """A tier of the KV cache in the host's memory."""
+        return tier_settings(self.kv_offloading_size, self.kv_offloading_backend, self.kv_transfer_config)
 
     @property
     def most_running(self) -> int:
@@ -244,6 +255,7 @@ def _check(settings: EngineSettings, max_positions: int) -> None:
         raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
     if settings.long_prefill_token_threshold < 0:
         raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
+    tier_settings(settings.kv_offloading_size, settings.kv_offloading_backend, settings.kv_transfer_config)
     _check_new(settings)
     if settings.max_model_len is not None and settings.max_model_len > max_positions:
         raise InputError(
