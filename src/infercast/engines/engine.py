@@ -161,6 +161,8 @@ class Engine(Generic[Asked, Filled]):
     graphs: Callable[[Filled], Graphs]
     """The CUDA graphs it records at its start."""
 
+    drafts: Callable[[Asked], bool] = lambda _: False
+    """Whether settings ask for speculative decoding."""
     drafting: Callable[[Filled], Drafting | None] = lambda _: None
     """Speculative decoding as the settings have it ..."""
     draft_passes: Callable[[Deployment], DraftPasses] | None = None

@@ -124,6 +124,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         expert_multiples=expert_multiples,
         expert_launches=EXPERT_LAUNCHES,
         graphs=lambda settings: settings.graphs,
+        drafts=lambda settings: settings.speculative_config is not None,
         drafting=lambda settings: settings.drafting,
         draft_passes=VllmPasses,
         plan_memory=plan_memory,
