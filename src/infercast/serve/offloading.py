@@ -84,8 +84,12 @@ class OffloadingLoop(Loop):
         )
 
     def _most_steps(self, plan: Plan, arrival: float | None) -> int:
-        """No jumps while copies are under way."""
-        if self.planner.has_moves or (self.under_way and isinstance(self.under_way[0], EmptyTurn)):
+        """No jumps while copies are under way, or where every step may hand some over."""
+        if (
+            self.planner.has_moves
+            or not self.offload.prompts_only
+            or (self.under_way and isinstance(self.under_way[0], EmptyTurn))
+        ):
             return 1
         return super()._most_steps(plan, arrival)
 
