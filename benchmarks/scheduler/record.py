@@ -1,6 +1,7 @@
 """Write down what vLLM's real scheduler decides, so that ours can be held against it where there is no vLLM.
 
-    python benchmarks/scheduler/record.py OUT.json.gz --vllm 0.25=DIR --vllm 0.32=DIR   (or nothing: wheels are fetched)
+    python benchmarks/scheduler/record.py OUT.json.gz --vllm 0.25=DIR --vllm 0.32=DIR   (or nothing: all wheels)
+    python benchmarks/scheduler/record.py OUT.json.gz --mode priority --mode sync-priority        (some modes alone)
 
 A few small workloads of each mode, half of them with preemption. One process can import one vLLM, so each version is
 a process of its own. tests/serve/test_decisions.py replays the file.
@@ -23,12 +24,12 @@ from scheduling_cases import MODES, Case, draw, is_run
 COUNT, LONGEST, FIRST_SEED = 20, 150, 1_000_000
 
 
-def record(version: str) -> list[dict[str, Any]]:
-    """Small cases of all modes with the script of their steps."""
+def record(version: str, modes: list[str]) -> list[dict[str, Any]]:
+    """Small cases of these modes with the script of their steps."""
     from vllm_scheduler import Real  # noqa: PLC0415 - imports vLLM, which `vllm_tree.use` has to have prepared
 
     found = []
-    for mode in (mode for mode in MODES if is_run(mode, version)):
+    for mode in (mode for mode in modes if is_run(mode, version)):
         kept = {True: 0, False: 0}
         seed = FIRST_SEED
         while sum(kept.values()) < COUNT:
@@ -55,15 +56,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--vllm", action="append", default=[], metavar="VERSION=DIR")
+    parser.add_argument("--mode", action="append", default=[], choices=[*MODES])
     parser.add_argument("--only", choices=[*tree.WHEELS], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     folders = {version: Path(folder) for version, folder in (each.split("=", 1) for each in arguments.vllm)}
     if arguments.only:
         tree.use(tree.find(arguments.only, folders.get(arguments.only)))
-        arguments.out.write_text(json.dumps(record(arguments.only)), encoding="utf-8")
+        arguments.out.write_text(json.dumps(record(arguments.only, arguments.mode or [*MODES])), encoding="utf-8")
         return
     found = []
-    for version in tree.WHEELS:
+    for version in folders or tree.WHEELS:
         part = arguments.out.with_suffix(f".{version}")
         subprocess.run([sys.executable, __file__, str(part), "--only", version, *sys.argv[2:]], check=True)
         found += json.loads(part.read_text(encoding="utf-8"))

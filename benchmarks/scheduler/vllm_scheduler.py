@@ -40,11 +40,13 @@ class Real:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.scheduler = _scheduler(case)
+        self.num_added = 0
         self.hasher = get_request_block_hasher(case.block_size, fast_hash) if case.caching else None
 
     def add(self, index: int) -> None:
         """A client sends a request."""
         request = self.case.requests[index]
+        self.num_added += 1
         tokens = [content * 100_003 + k for content, count in request["prefix"] for k in range(count)]
         tokens += [OWN + index * 100_003 + k for k in range(len(tokens), request["input"])]
         sampling = SamplingParams(max_tokens=request["output"], ignore_eos=True, temperature=0.0)
@@ -54,7 +56,8 @@ class Real:
                 prompt_token_ids=tokens,
                 sampling_params=sampling,
                 pooling_params=None,
-                arrival_time=float(index),
+                arrival_time=float(self.num_added),
+                priority=request.get("priority", 0),
                 block_hasher=self.hasher,
             )
         )
@@ -106,6 +109,7 @@ def _scheduler(case: Case) -> Scheduler:
         enable_chunked_prefill=case.chunked,
         async_scheduling=case.is_async,
         is_encoder_decoder=False,
+        policy="priority" if case.by_priority else "fcfs",
     )
     mode = {"mamba_cache_mode": case.states} if case.states else {}
     caching = CacheConfig(block_size=case.block_size, enable_prefix_caching=case.caching, **mode)

@@ -60,9 +60,7 @@ CaptureSizes = Annotated[
 LargestCapture = Annotated[int | None, of_count("--max-cudagraph-capture-size", help="The largest of them.")]
 SchedulingPolicy = Annotated[
     str,
-    of_engine(
-        "--scheduling-policy", metavar="NAME", help="fcfs or priority; the same here, as requests have no priorities."
-    ),
+    of_engine("--scheduling-policy", metavar="NAME", help="fcfs, or priority: by the priorities of requests."),
 ]
 DecodeContextParallel = Annotated[int, of_count("--decode-context-parallel-size", "-dcp", help="Only 1 is modelled.")]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from infercast.engines.deployment import Deployment
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.engines.vllm.states import runs_v2
@@ -9,6 +11,7 @@ from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import FirstCome, Replica
 from infercast.serve.conditions import LAUNCH_SPREAD
 from infercast.serve.first_use import FirstUses
+from infercast.serve.scheduler.priority import ByPriority
 from infercast.serve.step import StepTimer
 
 
@@ -34,6 +37,8 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         opens_blocks=not version.needs_whole_blocks,
         last_apart=version.parts_last,
     )
+    if settings.scheduling_policy == "priority":
+        policy = ByPriority(**asdict(policy), steps_over=version.steps_over)
     return Replica(
         timer=timer,
         policy=policy,

@@ -21,6 +21,7 @@ LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
 DENSE = "none"
 """A retention interval that keeps everything findable."""
+POLICIES = ("fcfs", "priority")
 LARGEST_CAPTURE = 1_000_000
 """No engine records graphs for larger steps."""
 
@@ -52,6 +53,8 @@ class EngineSettings:
     """How states of recurrent layers are cached, ``align`` or ``all``; ``none`` leaves it to the engine."""
     mamba_block_size: int | None = None
     """Tokens whose multiples a block has where a state is written at the end of each."""
+    scheduling_policy: str = "fcfs"
+    """``priority``: by the priorities of requests, and by arrival among equals."""
     prompts_first: bool = False
     """Steps of prompts alone before any decoding, as vLLM did before its V1 engine."""
     max_num_active_seqs: int | None = None
@@ -200,6 +203,8 @@ def _check(settings: EngineSettings, max_positions: int) -> None:
         )
     if settings.cudagraph_mode not in MODES:
         raise UnknownNameError("cudagraph_mode", settings.cudagraph_mode, MODES)
+    if settings.scheduling_policy not in POLICIES:
+        raise UnknownNameError("scheduling policy", settings.scheduling_policy, POLICIES)
     if not 0 < settings.gpu_memory_utilization <= 1:
         raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
     if settings.long_prefill_token_threshold < 0:

@@ -182,7 +182,11 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "compilation_config": _graphs,
     "cudagraph_capture_sizes": _graphs,
     "max_cudagraph_capture_size": _graphs,
-    "scheduling_policy": lambda *_: "requests of a workload have no priorities",
+    "scheduling_policy": lambda flag, _: (
+        "requests with the smallest priority number go first; equals in order of arrival"
+        if flag.value == "priority"
+        else "requests go in order of arrival"
+    ),
     "chunked_prefill_size": lambda flag, around: (
         _step(flag, around) if flag.value > 0 else "a prompt is computed in one step, and decoding waits that long"
     ),

@@ -12,6 +12,7 @@ from infercast.serve.scheduler.policy import MixingPolicy, Policy
 from infercast.serve.scheduler.prefill_first import PrefillFirst
 from infercast.serve.scheduler.prefill_ring import PrefillRing
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
+from infercast.serve.scheduler.priority import ByPriority, PriorityScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 
 
@@ -33,4 +34,6 @@ def scheduler_of(
         kind = PrefillScheduler if decode_together else PrefillRing
         return kind(policy, cache, steps_under_way, max_model_len)
     blocks = KvCache(num_blocks, shape, caching=caching, sparse_windows=sparse_windows, retained_every=retained_every)
+    if isinstance(policy, ByPriority):
+        return PriorityScheduler(policy, blocks, steps_under_way, decode_together=decode_together)
     return Scheduler(cast(MixingPolicy, policy), blocks, steps_under_way, decode_together=decode_together)
