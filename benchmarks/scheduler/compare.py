@@ -14,11 +14,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import drafting_cases
+import scheduling_cases
 import vllm_tree as tree
 from our_scheduler import Ours, turns
-from scheduling_cases import MODES, Case, draw, is_run
+from scheduling_cases import Case
 
+MODES = {**scheduling_cases.MODES, **drafting_cases.MODES}
 WHAT = ("tokens", "preempted", "free blocks")
+
+
+def draw(version: str, mode: str, seed: int) -> Case:
+    """The case of a seed, with drafts or without."""
+    return (drafting_cases if mode in drafting_cases.MODES else scheduling_cases).draw(version, mode, seed)
 
 
 def first_difference(case: Case) -> tuple[str | None, int, int]:
@@ -69,7 +77,7 @@ def main() -> None:
     print(f"{'mode':<14} {'equal':>6} {'of':>6} {'steps':>9} {'with preemption':>16}")
     all_equal = True
     for mode in modes:
-        if not is_run(mode, arguments.version):
+        if not scheduling_cases.is_run(mode, arguments.version):
             continue
         row = run(arguments.version, mode, arguments.runs, arguments.seed, arguments.show)
         all_equal &= row["equal"] == row["runs"]

@@ -4,10 +4,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from drafting_cases import drafts_of
 from scheduling_cases import Case
 
 from infercast.engines.vllm.versions import engine_version
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.draft_scheduler import DraftScheduler
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.priority import ByPriority, PriorityScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
@@ -40,6 +42,7 @@ class Ours:
             caching=case.caching,
             sparse_windows=version.sparse_windows and case.retention is not None,
             retained_every=case.retention or 0,
+            drops_last=bool(case.speculation and case.speculation["drops_block"]),
         )
         kind = ByPriority if case.by_priority else FirstCome
         rules = {"steps_over": version.steps_over} if case.by_priority else {}
@@ -56,8 +59,17 @@ class Ours:
             last_apart=version.parts_last,
             **rules,
         )
+<<<<<<< HEAD
         scheduler = PriorityScheduler if case.by_priority else Scheduler
         self.scheduler = scheduler(limits, self.cache, case.steps_under_way, decode_together=case.pipeline == 1)
+=======
+        self.scheduler: Any
+        if case.speculation is not None:
+            drafts, draws = drafts_of(case)
+            self.scheduler = DraftScheduler(limits, self.cache, drafts, draws, case.steps_under_way, case.max_model_len)
+        else:
+            self.scheduler = Scheduler(limits, self.cache, case.steps_under_way, decode_together=case.pipeline == 1)
+>>>>>>> main
 
     def add(self, index: int) -> None:
         """A client sends a request."""

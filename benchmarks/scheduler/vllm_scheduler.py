@@ -6,6 +6,7 @@ from types import SimpleNamespace as Namespace
 from typing import Any
 
 import torch
+from drafting_cases import drafts_of
 from scheduling_cases import LONGEST, STATE, Case
 from vllm.config import CacheConfig, SchedulerConfig
 from vllm.sampling_params import SamplingParams
@@ -19,7 +20,7 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
 OWN, ANSWERED = 10_000_000_000, 20_000_000_000
@@ -40,7 +41,11 @@ class Real:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.scheduler = _scheduler(case)
+<<<<<<< HEAD
         self.num_added = 0
+=======
+        self.speculation, self.draws = drafts_of(case) if case.speculation is not None else (None, None)
+>>>>>>> main
         self.hasher = get_request_block_hasher(case.block_size, fast_hash) if case.caching else None
 
     def add(self, index: int) -> None:
@@ -78,7 +83,7 @@ class Real:
         """The step's results arrive."""
         output, sampled = handle
         keys = [*output.num_scheduled_tokens]
-        tokens = [[self._token(key)] if key in sampled and key in self.scheduler.requests else [] for key in keys]
+        tokens = [self._tokens(key, output) if key in sampled else [] for key in keys]
         result = ModelRunnerOutput(
             req_ids=keys,
             req_id_to_index={key: position for position, key in enumerate(keys)},
@@ -88,29 +93,55 @@ class Real:
             pooler_output=[],
         )
         self.scheduler.update_from_output(output, result)
+        if self.draws is not None and not self.case.is_async:
+            self.scheduler.update_draft_token_ids(DraftTokenIds(keys, [self._drafts(key, output) for key in keys]))
 
     def is_busy(self) -> bool:
         """Whether it has requests."""
         return bool(self.scheduler.has_unfinished_requests())
 
-    def _token(self, key: str) -> int:
-        """The next token of an answer: by the name of its content, or the request's own."""
-        position = self.scheduler.requests[key].num_output_tokens
-        answer = self.case.requests[int(key)]["answer"]
-        return (ANSWERED + int(key) * 100_003 if answer is None else answer * 100_003) + position
+    def _tokens(self, key: str, output: Any) -> list[int]:
+        """The next tokens of an answer, by the name of its content or the request's own: as many as drafts are right,
+        and one more.
+        """
+        request = self.scheduler.requests.get(key)
+        if request is None:
+            return []
+        position, number = request.num_output_tokens, int(key)
+        drafts = len(output.scheduled_spec_decode_tokens.get(key, ()))
+        started = {each.req_id for each in output.scheduled_new_reqs} | {*output.scheduled_cached_reqs.resumed_req_ids}
+        accepted = 0
+        if self.draws is not None and drafts and key not in started:
+            accepted = min(drafts, self.draws.accepted(number, request.max_tokens)[position])
+        answer = self.case.requests[number]["answer"]
+        first = (ANSWERED + number * 100_003 if answer is None else answer * 100_003) + position
+        return [*range(first, first + 1 + accepted)]
+
+    def _drafts(self, key: str, output: Any) -> list[int]:
+        """Drafts for the next step of a request, where they are known before it is planned."""
+        request = self.scheduler.requests.get(key)
+        if request is None or self.speculation is None or self.draws is None:
+            return []
+        count = output.num_spec_tokens_to_schedule
+        if self.speculation.match < 1.0 and not request.is_prefill_chunk:
+            count = self.draws.drafted(int(key), request.max_tokens)[request.num_output_tokens]
+        return [7] * count
 
 
 def _scheduler(case: Case) -> Scheduler:
     scheduling = SchedulerConfig(
         max_num_seqs=case.max_num_seqs,
         max_num_batched_tokens=case.max_num_batched_tokens,
-        max_model_len=LONGEST,
+        max_model_len=case.max_model_len,
         long_prefill_token_threshold=case.threshold,
         enable_chunked_prefill=case.chunked,
         async_scheduling=case.is_async,
         is_encoder_decoder=False,
         policy="priority" if case.by_priority else "fcfs",
     )
+    if case.speculation is not None:
+        taken = case.speculation["slots_taken"] * case.max_num_seqs
+        scheduling.max_num_scheduled_tokens = case.max_num_batched_tokens - taken
     mode = {"mamba_cache_mode": case.states} if case.states else {}
     caching = CacheConfig(block_size=case.block_size, enable_prefix_caching=case.caching, **mode)
     caching.num_gpu_blocks = case.num_blocks
@@ -141,7 +172,8 @@ def _spec(case: Case, window: int) -> FullAttentionSpec | SlidingWindowSpec | Ma
 def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig) -> Namespace:
     """As much of a configuration as the scheduler asks for, in both versions."""
     model = Namespace(
-        is_encoder_decoder=False, max_model_len=LONGEST, is_diffusion=False, enable_return_routed_experts=False,
+        is_encoder_decoder=False, max_model_len=case.max_model_len, is_diffusion=False,
+        enable_return_routed_experts=False,
         is_multimodal_model=False, uses_mrope=False, runner_type="generate", supports_multimodal_inputs=False,
         return_sampling_mask=False, is_hybrid=False,
     )  # fmt: skip
@@ -153,14 +185,35 @@ def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig) -> Na
         kv_cache_metrics=False, enable_mfu_metrics=False, kv_cache_metrics_sample=0.01,
         per_request_spec_decode_metrics=None, enable_logging_iteration_details=False,
     )  # fmt: skip
+    drafts, num_drafts = _drafting(case), case.speculation["num_drafts"] if case.speculation else 0
     return Namespace(
         scheduler_config=scheduling, cache_config=caching, model_config=model, parallel_config=parallel,
         observability_config=observability, lora_config=None, kv_events_config=None, kv_transfer_config=None,
-        ec_transfer_config=None, speculative_config=None, num_speculative_tokens=0, additional_config={},
+        ec_transfer_config=None, speculative_config=drafts, num_speculative_tokens=num_drafts, additional_config={},
         use_v2_model_runner=case.v2_runner, max_concurrent_batches=case.steps_under_way, is_mm_encoder_only=False,
         is_encoder_only=False,
-        num_lookahead_tokens=0, num_prefill_lookahead_tokens=0, reasoning_config=None,
+        num_lookahead_tokens=case.speculation["lookahead"] if case.speculation else 0,
+        num_prefill_lookahead_tokens=0, reasoning_config=None,
         max_in_flight_tokens=case.max_num_batched_tokens * case.steps_under_way,
         aux_output_config=Namespace(enabled=False),
         ec_manager_config=Namespace(get_encoder_cache_manager_obj=lambda: None),
     )  # fmt: skip
+
+
+def _drafting(case: Case) -> Namespace | None:
+    """As much of a speculative configuration as the scheduler asks for."""
+    if case.speculation is None:
+        return None
+    drafts, method = case.speculation, case.speculation["method"]
+    starts = [least for least, _ in drafts["by_batch"]] + [case.max_num_seqs + 1]
+    ranges = [(start, end - 1, each) for (start, each), end in zip(drafts["by_batch"], starts[1:], strict=True)]
+    return Namespace(
+        method=method,
+        num_speculative_tokens=drafts["num_drafts"],
+        num_speculative_tokens_per_batch_size=ranges or None,
+        use_eagle=lambda: method in ("eagle", "dflash"),
+        uses_draft_model=lambda: method == "draft_model",
+        use_dflash=lambda: method == "dflash",
+        use_dspark=lambda: False,
+        max_num_new_slots_for_drafting=drafts["slots_taken"],
+    )

@@ -186,7 +186,7 @@ class Loop:
         self.under_way.append(step)
         if plan.started:
             self.record.start(plan.started, span.start)
-        if step.numbers[2] > step.numbers[0]:
+        if self._has_prompts(step):
             phase = self.record.prefilling
             self.looks.hurry()
         else:
@@ -199,6 +199,10 @@ class Loop:
             self.observe(self.scheduler, plan)
         if len(self.under_way) == self.steps_under_way:
             self._finish()
+
+    def _has_prompts(self, step: Step) -> bool:
+        """Whether it computes more than the next token of each sequence."""
+        return step.numbers[2] > step.numbers[0]
 
     def _look_ahead(self, step: Step) -> Repetitions:
         """The same step again and again, as far as there are blocks for it.

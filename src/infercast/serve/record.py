@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.serve.scheduler.sequence import Sequence
+from infercast.serve.speculation import DraftCounts
 from infercast.serve.totals import Gauge, PhaseTotals
 
 MOST_NOTED = 4096
@@ -32,6 +33,8 @@ class Record:
         """Steps that compute any prompt tokens (decodes may be beside them), and steps of single new tokens only."""
         self.running, self.waiting, self.kv_usage = Gauge(), Gauge(), Gauge()
         self.num_preemptions = 0
+        self.drafts = DraftCounts()
+        """What became of drafts, where there are any."""
         self.last_end = np.nan
         """When the tokens of the step that ended last reached their clients ..."""
         self.decoded_at = np.nan

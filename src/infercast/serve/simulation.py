@@ -11,11 +11,13 @@ from operator import add
 from infercast.errors import InputError
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.conditions import Conditions
+from infercast.serve.draft_loop import DraftLoop
 from infercast.serve.first_use import FirstUses
 from infercast.serve.loop import Loop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.build import scheduler_of
 from infercast.serve.scheduler.policy import Policy
+from infercast.serve.speculation import Speculation
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import Timeline
@@ -62,6 +64,8 @@ class Replica:
     """How fast the GPU's clock follows what is drawn; 0: every step finds it as the first one does."""
     stages_in_turn: bool = False
     """Whether the stages of a pipeline never work on two steps at the same time."""
+    speculation: Speculation | None = None
+    """How it drafts tokens; None: it does not."""
 
 
 def simulate(
@@ -116,8 +120,10 @@ def loop_of(
         steps_under_way=replica.steps_under_way,
         decode_together=not is_pipeline,
         max_model_len=replica.max_model_len,
+        speculation=replica.speculation,
     )
-    return Loop(
+    kind = Loop if replica.speculation is None else DraftLoop
+    return kind(
         scheduler,
         clients,
         record,

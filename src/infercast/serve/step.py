@@ -87,6 +87,35 @@ class GroupShape(StepShape):
         return self.__dict__[name]
 
 
+@dataclass
+class DraftShape(StepShape):
+    """The batch of a step with speculative decoding: those that verify drafts first, then prompts.
+
+    ``num_sampled`` are the rows that the head computes: every draft and one more of each sequence that samples.
+    """
+
+    num_verifying: int
+    """Sequences that compute a token and its drafts, if any."""
+    num_drafts: int
+    """Drafts in the step, of all of them together."""
+    width: int
+    """Tokens of a sequence that has as many drafts as there may be, 1 + K."""
+    num_drafting: int
+    """Sequences for which drafts are made at the end of the step ..."""
+    num_next: int
+    """... and how many for each."""
+
+    @cached_property
+    def is_decode(self) -> bool:
+        """Every sequence has exactly 1 + K tokens, so the step is as uniform as a CUDA graph needs it."""
+        return self.num_verifying == self.num_sequences and min(self.new_tokens) == max(self.new_tokens) == self.width
+
+    @cached_property
+    def prompts(self) -> list[tuple[int, int]]:
+        """(new, computed) of the sequences that compute tokens of a prompt."""
+        return [*zip(self.new_tokens[self.num_verifying :], self.computed[self.num_verifying :], strict=True)]
+
+
 class HostCost(NamedTuple):
     """Seconds that the engine's one host thread spends on a step, in the order in which it does."""
 

@@ -21,6 +21,7 @@ class KvCache(BlockPool):
 
     With ``sparse_windows``, a group with a window keeps only those blocks findable from which the same prompt, or one
     that was seen to begin like it, can go on; and those before every multiple of ``retained_every`` tokens, if any.
+    With ``drops_last``, the last block of a prefix that is found is computed again.
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class KvCache(BlockPool):
         caching: bool = True,
         sparse_windows: bool = False,
         retained_every: int = 0,
+        drops_last: bool = False,
     ) -> None:
         super().__init__(num_blocks, shape, caching=caching)
         self.shape = shape
         self.sparse_windows = sparse_windows
         self._segment = retained_every // shape.block_size
+        self._drops_last = drops_last
         self._block_size = shape.block_size
         self._groups = tuple(map(shape.group, range(self.num_groups)))
         self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
@@ -56,7 +59,8 @@ class KvCache(BlockPool):
         most = (num_tokens - 1) // self._block_size
         if not holding.left_behind:
             most = min(most, holding.shared)
-        hit, longest = self._lookup(holding, most) if most else (0, 0)
+        find = self._lookup.dropping if self._drops_last else self._lookup
+        hit, longest = find(holding, most) if most else (0, 0)
         holding.junction = longest if longest > hit else 0
         if self.sparse_windows:
             last = max(holding.shared, num_tokens // self._block_size)

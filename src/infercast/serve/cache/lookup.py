@@ -51,6 +51,32 @@ class Lookup:
             if hit == before or len(self._windowed) <= 1:
                 return hit, longest
 
+    def dropping(self, holding: Holding, most: int) -> tuple[int, int]:
+        """The same where each kind of layer has to find a block more than it goes on from."""
+        kinds = [self._everywhere, *self._windowed] if self._everywhere else self._windowed
+        dropped: set[int] = set()
+        hit, longest, is_first = most, 0, True
+        while True:
+            before = hit
+            for number, groups in enumerate(kinds):
+                if groups is self._everywhere and not is_first:
+                    continue  # it has found all up to here
+                drops = number not in dropped
+                reach = min(hit + 1, most) if drops else hit
+                if groups is self._everywhere:
+                    found = max(0, self._from_start(holding, reach) - 1)
+                else:
+                    found = self._in_window(holding, groups, reach, drops=drops)
+                if not drops and found < hit:
+                    dropped.clear()
+                elif drops:
+                    dropped.add(number)
+                hit = found
+                longest = max(longest, hit)
+            is_first = False
+            if hit >= before or (len(kinds) == 2 and self._everywhere):
+                return hit, longest
+
     def found(self, holding: Holding, group: int, count: int) -> Iterator[Part]:
         """The cached blocks of a group up to ``count``, in parts; those before its window are not needed."""
         position = self._shape.first_in_window(group, count * self._shape.block_size)
@@ -91,17 +117,21 @@ class Lookup:
                 position = reach
         return position
 
-    def _in_window(self, holding: Holding, groups: list[int], most: int) -> int:
-        """The furthest block up to ``most`` before which a window has all it looks at."""
+    def _in_window(self, holding: Holding, groups: list[int], most: int, *, drops: bool = False) -> int:
+        """The furthest block up to ``most`` before which a window has all it looks at; with ``drops``, and it too."""
         end = position = most
         for edge, start, _ in reversed(holding.pieces()):
-            while position > start and position > self._shape.first_in_window(groups[0], end * self._shape.block_size):
+            while position > start and position > self._first(groups[0], end - drops):
                 covered = [self._below(edge, group, start, position) for group in groups]
                 if all(is_found for is_found, _ in covered):
                     position = max(down_to for _, down_to in covered)
                 else:
                     position = end = min(down_to for is_found, down_to in covered if not is_found)
-        return end
+        return max(0, end - drops)
+
+    def _first(self, group: int, end: int) -> int:
+        """The first block that is looked at where so many are computed."""
+        return self._shape.first_in_window(group, end * self._shape.block_size)
 
     def _below(self, edge: int, group: int, start: int, position: int) -> tuple[bool, int]:
         """Whether the block before ``position`` is found, and down to where that stays so."""

@@ -1,0 +1,119 @@
+"""Random engines that draft, and their workloads, in each mode of speculative decoding."""
+
+import random
+from typing import Any
+
+import numpy as np
+from scheduling_cases import LONGEST, Case, conversations, most_blocks, short_requests
+
+from infercast.serve.speculation import MATCHED, Draws, Speculation
+
+MODES = {
+    "drafts": "hidden states (EAGLE, MTP), asynchronous scheduling",
+    "drafts-sync": "the same, one step after the other",
+    "drafts-model": "a draft model, asynchronous scheduling or not",
+    "drafts-lookup": "prompt lookup: from no draft to K, one step after the other",
+    "drafts-by-batch": "drafts by the number of sequences",
+    "drafts-short": "answers that reach the longest length",
+    "drafts-starts": "requests that start with one token to compute",
+    "drafts-talk": "prompts that continue earlier answers",
+    "drafts-no-cache": "without prefix caching",
+    "drafts-no-chunking": "without chunked prefill",
+    "drafts-threshold": "with a long_prefill_token_threshold",
+    "drafts-window": "all layers with one window",
+    "drafts-hybrid": "full attention and windows",
+    "drafts-windows": "windows of two lengths, with and without full attention",
+}
+
+
+class AnyDraws(Draws):
+    """Where drafts are looked up there may be any number of them up to K."""
+
+    def drafted(self, index: int, count: int) -> bytes:
+        """For each token of a request's answer, how many drafts there are after it."""
+        most = self._speculation.num_drafts
+        return np.floor(self._uniform(index, MATCHED, count) * (1 + most)).astype(np.uint8).tobytes()
+
+
+def drafts_of(case: Case) -> tuple[Speculation, Draws]:
+    """How an engine drafts, and what comes of it."""
+    assert case.speculation is not None
+    fields = {key: value for key, value in case.speculation.items() if key != "method"}
+    fields["by_batch"] = tuple(map(tuple, fields["by_batch"]))
+    speculation = Speculation(**{**fields, "acceptance": tuple(fields["acceptance"])})
+    return speculation, AnyDraws(speculation)
+
+
+def draw(version: str, mode: str, seed: int) -> Case:
+    """The case of a seed."""
+    rng = random.Random(f"{mode}:{seed}")
+    size, seqs = rng.choice([4, 16]), rng.choice([2, 4, 8, 64])
+    case = Case(version, mode, max(seqs, rng.choice([16, 64, 256, 1024])), seqs, 0, size)
+    method = {"drafts-model": "draft_model", "drafts-lookup": "ngram"}.get(mode, "eagle")
+    if mode in ("drafts-starts", "drafts-talk", "drafts-window", "drafts-windows"):
+        method = rng.choice(["eagle", "draft_model", "ngram"])
+    case.is_async = mode not in ("drafts-sync", "drafts-lookup") and method != "ngram"
+    if mode in ("drafts-model", "drafts-no-cache", "drafts-by-batch"):
+        case.is_async = rng.random() < 0.5
+    window = rng.choice([size, 2 * size + 3, 5 * size, 37])
+    if mode == "drafts-no-cache":
+        case.caching = False
+    elif mode == "drafts-no-chunking":
+        case.chunked, case.max_num_batched_tokens = False, LONGEST
+    elif mode == "drafts-threshold":
+        case.threshold = rng.choice([7, 16, 50])
+    elif mode == "drafts-window":
+        case.windows = (window,)
+    elif mode == "drafts-hybrid":
+        case.windows = rng.choice([(0, window), (0, window, window), (window, window, window, 0)])
+    elif mode == "drafts-windows":
+        case.windows = rng.choice([(window, 3 * window), (0, window, 3 * window), (window, 0, 3 * window, window)])
+    case.speculation = _speculation(rng, mode, method, seqs)
+    case.max_num_batched_tokens += case.speculation["slots_taken"] * seqs
+    if mode == "drafts-starts":
+        case.requests = _one_token_starts(rng, size)
+    else:
+        case.requests = conversations(rng, size) if mode == "drafts-talk" else short_requests(rng, size)
+    longest = max(request["input"] + request["output"] for request in case.requests)
+    if mode == "drafts-short":
+        case.max_model_len = longest + rng.choice([0, 0, 1, 3])
+    most = most_blocks(case, longest + case.speculation["num_drafts"] + case.speculation["lookahead"])
+    case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
+    return case
+
+
+def _speculation(rng: random.Random, mode: str, method: str, seqs: int) -> dict[str, Any]:
+    count = rng.choice([1, 2, 3, 5, 7])
+    if mode == "drafts-threshold":
+        count = min(count, 5)
+    by_batch: list[tuple[int, int]] = []
+    if mode == "drafts-by-batch":
+        starts = sorted({1, *(rng.randint(1, seqs) for _ in range(3))})
+        by_batch = [(start, rng.randint(0, count)) for start in starts]
+    rates = sorted((rng.choice([0.0, rng.random(), rng.random(), 1.0]) for _ in range(count)), reverse=True)
+    return {
+        "method": method,
+        "num_drafts": count,
+        "acceptance": rates,
+        "match": 0.5 if method == "ngram" else 1.0,
+        "lookahead": 0 if method == "ngram" else count,
+        "drops_block": method == "eagle",
+        "slots_taken": int(method == "draft_model"),
+        "pads_new": True,
+        "by_batch": by_batch,
+        "seed": rng.randint(0, 1 << 30),
+    }
+
+
+def _one_token_starts(rng: random.Random, size: int) -> list[dict[str, Any]]:
+    """Prompts of whole blocks and one token more, many of which others have computed."""
+    requests = []
+    for _ in range(rng.randint(5, 40)):
+        blocks = rng.randint(1, 5)
+        prefix = [(rng.randint(1, 2), blocks * size)]
+        output, turn = rng.randint(1, 40), rng.randint(0, 60)
+        extra = rng.choice([1, 1, 1, 2, 5])
+        requests.append(
+            {"turn": turn, "input": blocks * size + extra, "output": output, "prefix": prefix, "answer": None}
+        )
+    return requests

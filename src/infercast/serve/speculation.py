@@ -1,0 +1,156 @@
+"""Speculative decoding as a scheduler sees it: how many tokens are drafted, how many of them are right, what it holds.
+
+A decoding sequence computes its next token and the drafts after it in one step. The drafts are right up to some point;
+they and one token of the model itself are what the step yields. How many are right is drawn for every place in every
+answer, from a stream of its own: it does not depend on when a step comes or who else is in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.errors import InputError
+
+MOST_DRAFTS = 255
+ACCEPTED, MATCHED = 1, 2
+"""Streams of random numbers of a sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """How an engine drafts."""
+
+    num_drafts: int
+    """Drafts of a step, K."""
+    acceptance: tuple[float, ...]
+    """For i = 1 to K, how likely at least i drafts of a step are right."""
+    match: float = 1.0
+    """How likely there are drafts at all (prompt lookup)."""
+    lookahead: int = 0
+    """Slots of the KV cache that a sequence has beyond the tokens of a step."""
+    drops_block: bool = False
+    """The last block of a cached prefix is computed again: whoever drafts needs the states before it."""
+    slots_taken: int = 0
+    """Tokens of the budget that are kept for whoever drafts, for each of the sequences that may run."""
+    pads_new: bool = False
+    """A request that starts with one token to compute gets dummy drafts, so that all have as many tokens."""
+    by_batch: tuple[tuple[int, int], ...] = ()
+    """(sequences, drafts): from so many sequences in a step on, so many drafts for the next one; empty: always K."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_drafts <= MOST_DRAFTS:
+            raise InputError(f"num_speculative_tokens is {self.num_drafts}; it must be from 1 to {MOST_DRAFTS}")
+        rates = self.acceptance
+        if len(rates) != self.num_drafts:
+            raise InputError(
+                f"there are {len(rates)} acceptance rates for num_speculative_tokens {self.num_drafts}; "
+                "give one for each position"
+            )
+        if not all(1.0 >= before >= after >= 0.0 for before, after in pairwise((1.0, *rates, 0.0))):
+            raise InputError(f"acceptance rates {list(rates)} must be between 0 and 1, none above the one before it")
+        if not 0.0 <= self.match <= 1.0:
+            raise InputError(f"the share of steps with a match is {self.match}; it must be between 0 and 1")
+        if self.by_batch and (
+            self.by_batch[0][0] != 1
+            or any(one[0] >= other[0] for one, other in pairwise(self.by_batch))
+            or not all(0 <= drafts <= self.num_drafts for _, drafts in self.by_batch)
+        ):
+            raise InputError(
+                f"drafts by the number of sequences are {list(self.by_batch)}; they must begin with 1 sequence, "
+                f"rise in sequences and have from 0 to {self.num_drafts} drafts"
+            )
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens that a step with all its drafts yields on average, the model's own among them."""
+        return 1.0 + sum(self.acceptance)
+
+    @property
+    def spare_tokens(self) -> int:
+        """Slots that a sequence may hold beyond its tokens: drafts of the last step, and what is looked ahead."""
+        return self.num_drafts + self.lookahead
+
+    def drafts_for(self, num_sequences: int) -> int:
+        """Drafts of the step after one with so many sequences."""
+        drafts = self.num_drafts
+        for least, each in self.by_batch:
+            if num_sequences < least:
+                break
+            drafts = each
+        return drafts
+
+
+class Draws:
+    """How many drafts are right, and whether there are any, at each place of each answer."""
+
+    def __init__(self, speculation: Speculation) -> None:
+        self._speculation = speculation
+        self._rising = np.array(speculation.acceptance[::-1])
+
+    def accepted(self, index: int, count: int) -> bytes:
+        """For each token of a request's answer, how many drafts after it are right if there are K."""
+        right = self._rising.size - np.searchsorted(self._rising, self._uniform(index, ACCEPTED, count), side="right")
+        return right.astype(np.uint8).tobytes()
+
+    def drafted(self, index: int, count: int) -> bytes:
+        """For each token of a request's answer, how many drafts there are after it."""
+        found = self._uniform(index, MATCHED, count) < self._speculation.match
+        return np.where(found, self._speculation.num_drafts, 0).astype(np.uint8).tobytes()
+
+    def _uniform(self, index: int, stream: int, count: int) -> npt.NDArray[Any]:
+        bits = np.random.Philox(key=self._speculation.seed, counter=(0, stream, index, 0))
+        return np.random.Generator(bits).random(count)
+
+
+@dataclass(slots=True)
+class DraftCounts:
+    """What became of the drafts of a run, counted as vLLM does (``vllm:spec_decode_*``)."""
+
+    num_draft_tokens: int = 0
+    """Drafts that were verified; those of a step too many, after a request's last token, are not counted."""
+    by_accepted: list[int] = field(default_factory=list)
+    """For 0, 1, ... K: how often a sequence in a step had so many right."""
+
+    @property
+    def num_drafts(self) -> int:
+        """How often a sequence had drafts in a step."""
+        return sum(self.by_accepted)
+
+    @property
+    def accepted_by_position(self) -> list[int]:
+        """How often the first draft was right, the second, and so on."""
+        return [sum(self.by_accepted[position:]) for position in range(1, len(self.by_accepted))]
+
+    @property
+    def num_accepted(self) -> int:
+        """Drafts that were right."""
+        return sum(self.accepted_by_position)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens that a sequence with drafts got in a step on average, the model's own among them."""
+        return 1.0 + self.num_accepted / self.num_drafts if self.num_drafts else 1.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """The share of drafts that were right."""
+        return self.num_accepted / self.num_draft_tokens if self.num_draft_tokens else 0.0
+
+    @property
+    def rates_by_position(self) -> list[float]:
+        """The share of (sequence, step) pairs with drafts in which each position was right."""
+        return [count / self.num_drafts if self.num_drafts else 0.0 for count in self.accepted_by_position]
+
+    def add(self, other: DraftCounts) -> None:
+        """Those of another engine."""
+        self.num_draft_tokens += other.num_draft_tokens
+        counts, others = self.by_accepted, other.by_accepted
+        longest = max(len(counts), len(others))
+        padded = [each + [0] * (longest - len(each)) for each in (counts, others)]
+        self.by_accepted = [one + another for one, another in zip(*padded, strict=True)]
