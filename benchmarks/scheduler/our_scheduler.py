@@ -59,17 +59,13 @@ class Ours:
             last_apart=version.parts_last,
             **rules,
         )
-<<<<<<< HEAD
-        scheduler = PriorityScheduler if case.by_priority else Scheduler
-        self.scheduler = scheduler(limits, self.cache, case.steps_under_way, decode_together=case.pipeline == 1)
-=======
         self.scheduler: Any
         if case.speculation is not None:
             drafts, draws = drafts_of(case)
             self.scheduler = DraftScheduler(limits, self.cache, drafts, draws, case.steps_under_way, case.max_model_len)
         else:
-            self.scheduler = Scheduler(limits, self.cache, case.steps_under_way, decode_together=case.pipeline == 1)
->>>>>>> main
+            scheduler = PriorityScheduler if case.by_priority else Scheduler
+            self.scheduler = scheduler(limits, self.cache, case.steps_under_way, decode_together=case.pipeline == 1)
 
     def add(self, index: int) -> None:
         """A client sends a request."""

@@ -65,13 +65,10 @@ class Case:
     v2_runner: bool = True
     retention: int | None = 0
     """The retention interval of versions that have one."""
-<<<<<<< HEAD
     by_priority: bool = False
-=======
     max_model_len: int = LONGEST
     speculation: dict[str, Any] | None = None
     """The fields of `Speculation`, and ``method`` as vLLM calls it; None: no drafts."""
->>>>>>> main
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name;
     and priority, if it has one."""
@@ -132,25 +129,18 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.states = case.states or rng.choice(["all", "align"] if rules_of(version).writes_every_state else ["align"])
         case.caching, case.is_async = mode != "states-off", mode != "sync-states"
         case.max_num_batched_tokens = max(case.max_num_batched_tokens, size)
-<<<<<<< HEAD
     if "priority" in mode:
         _schedule_by_priority(case, rng, window)
     talks = mode in ("conversation", "states-talk") or (case.by_priority and rng.random() < 0.3)
-    case.requests = _conversations(rng, size) if talks else _requests(rng, size)
+    case.requests = conversations(rng, size) if talks else short_requests(rng, size)
     if case.by_priority:
         classes = rng.choice([2, 3, 10])
         case.requests = [{**request, "priority": rng.randrange(classes) - 1} for request in case.requests]
-    most = max(_most_blocks(case, request["input"] + request["output"]) for request in case.requests)
-=======
-    talks = mode in ("conversation", "states-talk")
-    case.requests = conversations(rng, size) if talks else short_requests(rng, size)
     most = max(most_blocks(case, request["input"] + request["output"]) for request in case.requests)
->>>>>>> main
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
     return case
 
 
-<<<<<<< HEAD
 def _schedule_by_priority(case: Case, rng: random.Random, window: int) -> None:
     case.by_priority, case.is_async = True, case.mode != "sync-priority"
     case.pipeline = rng.choice([2, 3, 4]) if case.mode.startswith("pipeline") else 1
@@ -158,10 +148,7 @@ def _schedule_by_priority(case: Case, rng: random.Random, window: int) -> None:
     case.threshold = rng.choice([0, 0, 0, 7, 50])
 
 
-def _most_blocks(case: Case, tokens: int) -> int:
-=======
 def most_blocks(case: Case, tokens: int) -> int:
->>>>>>> main
     """What the longest request needs at least, or it would never start."""
     factor = case.steps_under_way if case.version != "0.25" else 1
     return case.shape.most_blocks(tokens, factor * case.max_num_batched_tokens)

@@ -41,11 +41,8 @@ class Real:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.scheduler = _scheduler(case)
-<<<<<<< HEAD
         self.num_added = 0
-=======
         self.speculation, self.draws = drafts_of(case) if case.speculation is not None else (None, None)
->>>>>>> main
         self.hasher = get_request_block_hasher(case.block_size, fast_hash) if case.caching else None
 
     def add(self, index: int) -> None:

@@ -38,5 +38,5 @@ class DraftLoop(Loop):
         assert isinstance(plan, DraftPlan)
         done = self.scheduler.complete(plan)
         self.record.tokens(time, len(plan.received), plan.received, done)
-        for _ in done:
-            self.clients.answer(self.record.last_end)
+        for sequence in done:
+            self.clients.answer(self.record.last_end, sequence.index)
