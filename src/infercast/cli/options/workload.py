@@ -15,8 +15,9 @@ from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
 from infercast.serve.workload.lengths import LengthDistribution, parse_lengths
+from infercast.serve.workload.redraw import scaled
 from infercast.serve.workload.request import Workload
-from infercast.serve.workload.synthetic import declaring, scaled, synthetic_workload
+from infercast.serve.workload.synthetic import declaring, synthetic_workload
 from infercast.serve.workload.too_long import check_too_long, refuse_too_long, truncated, without_too_long
 
 INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
