@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
 from infercast.errors import InputError
-from infercast.serve.workload.arrivals import LATEST
+from infercast.serve.workload.arrivals import LATEST, arrival_times
 from infercast.serve.workload.request import Draw, Request, Workload
 from infercast.serve.workload.synthetic import synthetic_workload
 
@@ -28,7 +31,16 @@ def _again(workload: Workload, others: dict[str, Any]) -> Workload | None:
     drawn = workload.drawn
     if drawn is None or drawn.count != len(workload.requests) or drawn.rate != workload.rate:
         return None
-    return drawn_with(drawn, **others)
+    other, seed = drawn_with(drawn, **others), others.get("seed", drawn.seed)
+    if workload.classes:
+        from infercast.serve.workload.classes import reclassed  # noqa: PLC0415 - most workloads have none
+
+        other = reclassed(workload, other, seed=seed)
+    if workload.adapters is not None:
+        from infercast.serve.workload.adapters import with_adapters  # noqa: PLC0415 - most workloads have none
+
+        other = with_adapters(other, workload.adapters, seed=seed)
+    return other
 
 
 def drawn_with(drawn: Draw, **others: Any) -> Workload:
@@ -68,6 +80,33 @@ def scaled(
         last = f"the last is {requests[-1].arrival:g} s"
         raise InputError(f"rate_scale {rate_scale!r} gives arrival times too large for a clock: {last}")
     return replace(workload, requests=requests, rate=steady, description=description.removeprefix("; "))
+
+
+def begun_anew(
+    workload: Workload, *, session_rate: float | None = None, concurrency: int | None = None, seed: int = 0
+) -> Workload:
+    """The same sessions, turn by turn, that begin at a rate (Poisson) or so many at a time."""
+    if not workload.in_turns:
+        raise InputError(
+            "a session rate or a concurrency needs a trace of conversations, or one whose sessions are followed"
+        )
+    if (session_rate is None) == (concurrency is None):
+        raise InputError("give either a session rate or a concurrency")
+    starts: dict[int, float] = {}
+    for number, request in enumerate(workload.requests):
+        starts.setdefault(-1 - number if request.session is None else request.session, request.arrival)
+    rng = np.random.default_rng(seed)
+    kind = "burst" if session_rate is None else "poisson"
+    moments = dict(zip(starts, arrival_times(kind, session_rate, len(starts), rng).tolist(), strict=True))
+    found = []
+    for number, request in enumerate(workload.requests):
+        key = -1 - number if request.session is None else request.session
+        found.append(replace(request, arrival=moments[key] + (0.0 if concurrency else request.arrival - starts[key])))
+    found.sort(key=attrgetter("arrival"))
+    how = f"{session_rate:g} sessions/s" if concurrency is None else f"{concurrency:,} sessions at a time"
+    rate = None if session_rate is None else session_rate * len(found) / len(starts)
+    words = f"{workload.description}; {how}".removeprefix("; ")
+    return replace(workload, requests=tuple(found), concurrency=concurrency, rate=rate, description=words)
 
 
 def _scale_to(rate: float, rate_scale: float, workload: Workload, limit: int | None) -> float:
