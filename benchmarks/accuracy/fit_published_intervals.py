@@ -16,7 +16,8 @@ import numpy as np
 from infercast.forecast.intervals.intervals import LEVEL, MOST_REQUESTS
 from infercast.forecast.intervals.uncertainty import ELSEWHERE, MEASURED, Spread, slowed, uncertainty_of, widened
 from infercast.forecast.system import System, busiest, system_of
-from infercast.validate.published.compare import deployment_of, means_of
+from infercast.validate.published.deployments import deployment_of
+from infercast.validate.published.results import means_of
 from infercast.validate.published.table import PublishedRun, read_published
 
 STEP = 1.1

@@ -26,6 +26,7 @@ NAMES = {
     "RTX-A6000": "rtx-a6000", "RTXA6000": "rtx-a6000", "RTXPRO6000": "rtx-pro-6000-server",
     "RTXPro6000": "rtx-pro-6000-server", "RTX-PRO-6000": "rtx-pro-6000-server",
     "RTX PRO Server 6000": "rtx-pro-6000-server", "RTX PRO 6000 96GB": "rtx-pro-6000-server",
+    "RTXPRO4500": "rtx-pro-4500", "RTX5070": "rtx-5070",
     "RTXPRO6000-WK": "rtx-pro-6000", "RTXPRO6000WS": "rtx-pro-6000",
 }  # fmt: skip
 """Our names of those of the catalogue. A name that may stand for two chips (RTX6000) is left out, and so is a second

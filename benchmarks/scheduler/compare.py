@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import drafting_cases
 import scheduling_cases
 import vllm_tree as tree
-from our_scheduler import Ours, turns
+from our_scheduler import EndlessError, Ours, turns
 from scheduling_cases import Case
 
 MODES = {**scheduling_cases.MODES, **drafting_cases.MODES}
-WHAT = ("tokens", "preempted", "free blocks")
+WHAT = ("tokens", "preempted", "free blocks", "loads", "stores", "copies waited for")
 
 
 def draw(version: str, mode: str, seed: int) -> Case:
@@ -31,16 +31,21 @@ def draw(version: str, mode: str, seed: int) -> Case:
 
 def first_difference(case: Case) -> tuple[str | None, int, int]:
     """Where the two part, if they do; steps and preemptions up to there."""
+    from offload_engines import OursOffloading, real_offloading  # noqa: PLC0415 - the same
     from vllm_scheduler import Real  # noqa: PLC0415 - imports vLLM, which `vllm_tree.use` has to have prepared
 
     steps = preemptions = 0
     try:
-        for real, ours in turns(case, Real(case), Ours(case)):
+        engines = (real_offloading, OursOffloading) if case.tier_blocks else (Real, Ours)
+        for real, ours in turns(case, *[engine(case) for engine in engines]):
             steps += 1
             preemptions += len(real[1])
             if real != ours:
-                parts = [what for what, one, other in zip(WHAT, real, ours, strict=True) if one != other]
+                parts = [what for what, one, other in zip(WHAT, real, ours, strict=False) if one != other]
                 return f"{', '.join(parts)} in step {steps}: vLLM {real}, ours {ours}", steps, preemptions
+    except EndlessError:
+        # Both agree that nobody gets on: in vLLM 0.25 the first in the queue may need blocks that others behind hold.
+        return None, steps, preemptions
     except Exception:
         return traceback.format_exc(limit=-4), steps, preemptions
     return None, steps, preemptions

@@ -68,7 +68,7 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.windows = rng.choice([(0, window), (0, window, window), (window, window, window, 0)])
     elif mode == "drafts-windows":
         case.windows = rng.choice([(window, 3 * window), (0, window, 3 * window), (window, 0, 3 * window, window)])
-    case.speculation = _speculation(rng, mode, method, seqs)
+    case.speculation = _speculation(rng, version, mode, method, seqs)
     case.max_num_batched_tokens += case.speculation["slots_taken"] * seqs
     if mode == "drafts-starts":
         case.requests = _one_token_starts(rng, size)
@@ -82,7 +82,7 @@ def draw(version: str, mode: str, seed: int) -> Case:
     return case
 
 
-def _speculation(rng: random.Random, mode: str, method: str, seqs: int) -> dict[str, Any]:
+def _speculation(rng: random.Random, version: str, mode: str, method: str, seqs: int) -> dict[str, Any]:
     count = rng.choice([1, 2, 3, 5, 7])
     if mode == "drafts-threshold":
         count = min(count, 5)
@@ -99,7 +99,9 @@ def _speculation(rng: random.Random, mode: str, method: str, seqs: int) -> dict[
         "lookahead": 0 if method == "ngram" else count,
         "drops_block": method == "eagle",
         "slots_taken": int(method == "draft_model"),
+        "slots_by_step": version != "0.25",
         "pads_new": True,
+        "pads_first": version != "0.25",
         "by_batch": by_batch,
         "seed": rng.randint(0, 1 << 30),
     }

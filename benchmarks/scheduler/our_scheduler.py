@@ -18,6 +18,10 @@ from infercast.serve.workload.request import Request, Segment
 MOST_TURNS = 20_000
 
 
+class EndlessError(RuntimeError):
+    """Requests wait for each other for ever."""
+
+
 class Engine(Protocol):
     """A scheduler that can be asked what it does next."""
 
@@ -125,7 +129,7 @@ def turns(case: Case, *engines: Engine) -> Iterator[list[Any]]:
             continue
         for engine, queue in zip(engines, queues, strict=True):
             engine.complete(queue.popleft())
-    raise RuntimeError(f"no end after {turn} turns")
+    raise EndlessError(f"no end after {turn} turns")
 
 
 class Script:
@@ -139,10 +143,16 @@ class Script:
 
     def add(self, decision: list[Any]) -> None:
         """One more step."""
-        steps, preempted, free = decision
+        steps, preempted, free, *copies = decision
         words = []
         for index, new, computed in steps:
             goes_on = new == 1 and self._reached.get(index) == computed
             words.append(f"{index}" if goes_on else f"{index}:{new}:{computed}")
             self._reached[index] = computed + new
-        self.lines.append(f"{' '.join(words)}|{' '.join(map(str, preempted))}|{free}")
+        line = f"{' '.join(words)}|{' '.join(map(str, preempted))}|{free}"
+        self.lines.append(line + "".join([f"|{' '.join(map(_words, each))}" for each in copies]))
+
+
+def _words(copy: Any) -> str:
+    """A copy of a request's blocks, or whose copies are waited for."""
+    return ":".join(map(str, copy)) if isinstance(copy, list) else str(copy)

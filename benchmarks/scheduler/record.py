@@ -1,7 +1,7 @@
 """Write down what vLLM's real scheduler decides, so that ours can be held against it where there is no vLLM.
 
     python benchmarks/scheduler/record.py OUT.json.gz --vllm 0.25=DIR --vllm 0.32=DIR   (or nothing: all wheels)
-    python benchmarks/scheduler/record.py OUT.json.gz --mode priority --mode sync-priority        (some modes alone)
+    python benchmarks/scheduler/record.py OUT.json.gz --about priority                      (modes of that name alone)
 
 A few small workloads of each mode, half of them with preemption. One process can import one vLLM, so each version is
 a process of its own. tests/serve/test_decisions.py replays the file.
@@ -22,20 +22,24 @@ from our_scheduler import Script, turns
 from scheduling_cases import MODES, Case, draw, is_run
 
 COUNT, LONGEST, FIRST_SEED = 20, 150, 1_000_000
+APART = ("offload", "priority")
+"""Modes that have a file of their own."""
 
 
-def record(version: str, modes: list[str]) -> list[dict[str, Any]]:
-    """Small cases of these modes with the script of their steps."""
+def record(version: str, about: str) -> list[dict[str, Any]]:
+    """Small cases of modes with the script of their steps: those with some word in their name, or all others."""
+    from offload_engines import real_offloading  # noqa: PLC0415 - the same
     from vllm_scheduler import Real  # noqa: PLC0415 - imports vLLM, which `vllm_tree.use` has to have prepared
 
     found = []
-    for mode in (mode for mode in modes if is_run(mode, version)):
+    chosen = [mode for mode in MODES if (about in mode if about else not any(each in mode for each in APART))]
+    for mode in (mode for mode in chosen if is_run(mode, version)):
         kept = {True: 0, False: 0}
         seed = FIRST_SEED
         while sum(kept.values()) < COUNT:
             case = draw(version, mode, seed)
             seed += 1
-            steps, preempts = script_of(case, Real(case))
+            steps, preempts = script_of(case, real_offloading(case) if case.tier_blocks else Real(case))
             if len(steps) <= LONGEST and kept[preempts] < COUNT // 2:
                 kept[preempts] += 1
                 found.append({"case": case.as_dict(), "steps": steps})
@@ -48,6 +52,8 @@ def script_of(case: Case, engine: Any) -> tuple[list[str], bool]:
     for (decision,) in turns(case, engine):
         script.add(decision)
         preempts |= bool(decision[1])
+        if len(script.lines) > LONGEST:
+            break
     return script.lines, preempts
 
 
@@ -56,13 +62,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--vllm", action="append", default=[], metavar="VERSION=DIR")
-    parser.add_argument("--mode", action="append", default=[], choices=[*MODES])
+    parser.add_argument(
+        "--about", default="", help="modes with this in their name, such as offload; default: the others"
+    )
     parser.add_argument("--only", choices=[*tree.WHEELS], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     folders = {version: Path(folder) for version, folder in (each.split("=", 1) for each in arguments.vllm)}
     if arguments.only:
         tree.use(tree.find(arguments.only, folders.get(arguments.only)))
-        arguments.out.write_text(json.dumps(record(arguments.only, arguments.mode or [*MODES])), encoding="utf-8")
+        arguments.out.write_text(json.dumps(record(arguments.only, arguments.about)), encoding="utf-8")
         return
     found = []
     for version in folders or tree.WHEELS:

@@ -30,6 +30,10 @@ MODES = {
     "priority": "requests with priorities, full attention or windows, prompts of conversations among them",
     "sync-priority": "the same, one step after the other",
     "pipeline-priority": "the same in a pipeline under the V2 model runner",
+    "offload": "a tier of the KV cache in the host's memory",
+    "sync-offload": "the same, one step after the other",
+    "offload-talk": "the same, with prompts that continue earlier answers",
+    "offload-answers": "the same, where answers are stored, too",
 }
 PIPELINES = ("pipeline-v1", "pipeline-v2", "pipeline-sync")
 LONGEST = 2048
@@ -41,6 +45,7 @@ def is_run(mode: str, version: str) -> bool:
     """Whether a version has the mode: the V1 model runner with asynchronous pipelines, all states, sparse windows."""
     rules = rules_of(version)
     needed = {"pipeline-v1": not rules.v2_for_all, "states-all": rules.writes_every_state}
+    needed |= {name: version == "0.25" for name in MODES if "offload" in name}
     return needed.get(mode, True) and (mode != "retention" or rules.sparse_windows)
 
 
@@ -69,6 +74,13 @@ class Case:
     max_model_len: int = LONGEST
     speculation: dict[str, Any] | None = None
     """The fields of `Speculation`, and ``method`` as vLLM calls it; None: no drafts."""
+    tier_blocks: int = 0
+    """Blocks of the host's tier; 0: there is none."""
+    tier_factor: int = 1
+    prompts_only: bool = True
+    store_threshold: int = 0
+    slowest_copy: int = 0
+    """Steps that the slowest copies take."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name;
     and priority, if it has one."""
@@ -129,19 +141,28 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.states = case.states or rng.choice(["all", "align"] if rules_of(version).writes_every_state else ["align"])
         case.caching, case.is_async = mode != "states-off", mode != "sync-states"
         case.max_num_batched_tokens = max(case.max_num_batched_tokens, size)
-    if "priority" in mode:
-        _schedule_by_priority(case, rng, window)
-    talks = mode in ("conversation", "states-talk") or (case.by_priority and rng.random() < 0.3)
+    _schedule_by_priority(case, rng, window)
+    talks = mode in ("conversation", "states-talk", "offload-talk", "offload-answers") or (
+        case.by_priority and rng.random() < 0.3
+    )
     case.requests = conversations(rng, size) if talks else short_requests(rng, size)
     if case.by_priority:
         classes = rng.choice([2, 3, 10])
         case.requests = [{**request, "priority": rng.randrange(classes) - 1} for request in case.requests]
     most = max(most_blocks(case, request["input"] + request["output"]) for request in case.requests)
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
+    if "offload" in mode:
+        case.is_async, case.prompts_only = mode != "sync-offload", mode != "offload-answers"
+        case.tier_factor, case.store_threshold = rng.choice([1, 1, 1, 3]), rng.choice([0, 0, 0, 2])
+        case.tier_blocks = rng.choice([most, 3 * most, 2000])
+        case.slowest_copy = rng.choice([0, 3, 20])
+        case.num_blocks = 1 + most + rng.randint(0, 2 * most)
     return case
 
 
 def _schedule_by_priority(case: Case, rng: random.Random, window: int) -> None:
+    if "priority" not in case.mode:
+        return
     case.by_priority, case.is_async = True, case.mode != "sync-priority"
     case.pipeline = rng.choice([2, 3, 4]) if case.mode.startswith("pipeline") else 1
     case.windows = rng.choice([(0,), (0,), (0,), (window,), (0, window), (0, window, 3 * window)])

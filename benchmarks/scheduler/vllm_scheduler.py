@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+from collections.abc import Sequence
 from types import SimpleNamespace as Namespace
 from typing import Any
 
@@ -38,9 +39,9 @@ init_none_hash(fast_hash)
 class Real:
     """The scheduler of the imported vLLM."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, scheduler: Scheduler | None = None) -> None:
         self.case = case
-        self.scheduler = _scheduler(case)
+        self.scheduler = scheduler or scheduler_of(case)
         self.num_added = 0
         self.speculation, self.draws = drafts_of(case) if case.speculation is not None else (None, None)
         self.hasher = get_request_block_hasher(case.block_size, fast_hash) if case.caching else None
@@ -76,8 +77,8 @@ class Real:
         free = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         return [steps, preempted, free], (output, sampled)
 
-    def complete(self, handle: Any) -> None:
-        """The step's results arrive."""
+    def complete(self, handle: Any, copies: Any = None) -> None:
+        """The step's results arrive, and with them what a connector has to say of its copies."""
         output, sampled = handle
         keys = [*output.num_scheduled_tokens]
         tokens = [self._tokens(key, output) if key in sampled else [] for key in keys]
@@ -88,6 +89,7 @@ class Real:
             logprobs=None,
             prompt_logprobs_dict={},
             pooler_output=[],
+            kv_connector_output=copies,
         )
         self.scheduler.update_from_output(output, result)
         if self.draws is not None and not self.case.is_async:
@@ -125,7 +127,8 @@ class Real:
         return [7] * count
 
 
-def _scheduler(case: Case) -> Scheduler:
+def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Scheduler:
+    """vLLM's scheduler with the settings of a case, and others."""
     scheduling = SchedulerConfig(
         max_num_seqs=case.max_num_seqs,
         max_num_batched_tokens=case.max_num_batched_tokens,
@@ -137,20 +140,23 @@ def _scheduler(case: Case) -> Scheduler:
         policy="priority" if case.by_priority else "fcfs",
     )
     if case.speculation is not None:
-        taken = case.speculation["slots_taken"] * case.max_num_seqs
+        taken = 0 if case.speculation["slots_by_step"] else case.speculation["slots_taken"] * case.max_num_seqs
         scheduling.max_num_scheduled_tokens = case.max_num_batched_tokens - taken
     mode = {"mamba_cache_mode": case.states} if case.states else {}
     caching = CacheConfig(block_size=case.block_size, enable_prefix_caching=case.caching, **mode)
     caching.num_gpu_blocks = case.num_blocks
     groups = [KVCacheGroupSpec([f"layer{i}"], _spec(case, window)) for i, window in enumerate(case.windows)]
-    blocks = KVCacheConfig(num_blocks=case.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    blocks = KVCacheConfig(num_blocks=case.num_blocks, kv_cache_tensors=[*tensors], kv_cache_groups=groups)
     if hasattr(caching, "prefix_cache_retention_interval"):
         blocks.prefix_cache_retention_interval = case.retention
     return (AsyncScheduler if case.is_async else Scheduler)(
-        vllm_config=_config(case, scheduling, caching),
+        vllm_config=_config(case, scheduling, caching, settings),
         kv_cache_config=blocks,
         structured_output_manager=Namespace(
-            should_advance=lambda *_, **__: False, grammar_init=lambda request: None, accept_tokens=lambda *_: True
+            should_advance=lambda *_, **__: False,
+            grammar_init=lambda request: None,
+            accept_tokens=lambda *_: True,
+            validate_tokens=lambda request, tokens, *_: tokens,
         ),
         block_size=LONGEST if case.states == "none" else case.block_size,
         mm_registry=Namespace(supports_multimodal_inputs=lambda model: False),
@@ -166,7 +172,7 @@ def _spec(case: Case, window: int) -> FullAttentionSpec | SlidingWindowSpec | Ma
     return SlidingWindowSpec(**shape, sliding_window=window) if window else FullAttentionSpec(**shape)
 
 
-def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig) -> Namespace:
+def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig, settings: dict[str, Any]) -> Namespace:
     """As much of a configuration as the scheduler asks for, in both versions."""
     model = Namespace(
         is_encoder_decoder=False, max_model_len=case.max_model_len, is_diffusion=False,
@@ -176,14 +182,15 @@ def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig) -> Na
     )  # fmt: skip
     parallel = Namespace(
         data_parallel_index=0, data_parallel_rank=0, decode_context_parallel_size=1, prefill_context_parallel_size=1,
-        pipeline_parallel_size=case.pipeline,
+        pipeline_parallel_size=case.pipeline, world_size=1,
     )  # fmt: skip
     observability = Namespace(
         kv_cache_metrics=False, enable_mfu_metrics=False, kv_cache_metrics_sample=0.01,
         per_request_spec_decode_metrics=None, enable_logging_iteration_details=False,
     )  # fmt: skip
     drafts, num_drafts = _drafting(case), case.speculation["num_drafts"] if case.speculation else 0
-    return Namespace(
+    needed: dict[str, Any] = {}
+    needed.update(
         scheduler_config=scheduling, cache_config=caching, model_config=model, parallel_config=parallel,
         observability_config=observability, lora_config=None, kv_events_config=None, kv_transfer_config=None,
         ec_transfer_config=None, speculative_config=drafts, num_speculative_tokens=num_drafts, additional_config={},
@@ -195,6 +202,7 @@ def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig) -> Na
         aux_output_config=Namespace(enabled=False),
         ec_manager_config=Namespace(get_encoder_cache_manager_obj=lambda: None),
     )  # fmt: skip
+    return Namespace(**{**needed, **settings})
 
 
 def _drafting(case: Case) -> Namespace | None:
@@ -208,9 +216,10 @@ def _drafting(case: Case) -> Namespace | None:
         method=method,
         num_speculative_tokens=drafts["num_drafts"],
         num_speculative_tokens_per_batch_size=ranges or None,
-        use_eagle=lambda: method in ("eagle", "dflash"),
+        use_eagle=lambda: method == "eagle",
+        use_eagle_block_drop=lambda: method == "eagle",
         uses_draft_model=lambda: method == "draft_model",
-        use_dflash=lambda: method == "dflash",
+        use_dflash=lambda: False,
         use_dspark=lambda: False,
         max_num_new_slots_for_drafting=drafts["slots_taken"],
     )

@@ -14,6 +14,8 @@ EXPECTED = """
     p100 v100-sxm v100-sxm-16gb v100-pcie t4 a10 a10g a30 a40 a100-sxm a100-sxm-40gb a100-pcie-40gb a100-pcie-80gb
     rtx-a6000 rtx-3090 l4 l20 l40 l40s rtx-4090 rtx-6000-ada rtx-5090 rtx-pro-6000 h20 h800-sxm h100-pcie h100-sxm
     h100-nvl h200-sxm h200-nvl gh200 gh200-96gb b200-sxm gb200 b300-sxm gb300 mi300x mi325x mi355x
+    rtx-5060-ti rtx-5060-ti-8gb rtx-5070 rtx-5070-ti rtx-5080 rtx-5000-ada rtx-pro-4500 r9700 gb10 mi350x arc-pro-b60
+    rubin-announced
 """
 
 # Products whose tensor cores run below their architecture's rate a clock: formats (none: all) and the share left.
@@ -24,7 +26,10 @@ CUT_DOWN = {
     "h20": ((), 0.25),  # export variant
     "rtx-3090": (("tf32", "bf16", "fp16"), 0.5),  # GeForce: fp32 accumulation at half rate
     "rtx-4090": (("tf32", "bf16", "fp16", "fp8"), 0.5),
-    "rtx-5090": (("tf32", "bf16", "fp16", "fp8"), 0.5),
+    **dict.fromkeys(
+        ("rtx-5060-ti", "rtx-5060-ti-8gb", "rtx-5070", "rtx-5070-ti", "rtx-5080", "rtx-5090"),
+        (("tf32", "bf16", "fp16", "fp8"), 0.5),
+    ),
 }
 # Rates that NVIDIA rounds coarsely for systems of many GPUs: int8 is what Blackwell Ultra gave up.
 COARSE = {("b300-sxm", "int8"): 0.10, ("gb300", "int8"): 0.10}
@@ -43,15 +48,16 @@ def test_sizes_and_rates_are_sane(gpu: Gpu) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", gpu.name)
     assert gpu.vendor in gpu.title
     assert gpu.sources
-    assert 30 <= gpu.sms <= 320
-    assert 1.0e9 <= gpu.sustained_clock * 1.2 <= gpu.boost_clock * 1.2 <= 3.2e9
+    assert 20 <= gpu.sms <= 320
+    assert 1.0e9 <= gpu.sustained_clock * 1.2 <= gpu.boost_clock * 1.2 <= 3.6e9
     assert 0.90 <= gpu.driver_bytes / gpu.dram_bytes <= 1.0
-    assert 14 * 2**30 <= gpu.dram_bytes <= 300 * 2**30
-    assert 0.25e12 <= gpu.dram_bandwidth <= 8.2e12
-    assert gpu.dram_bandwidth < gpu.l2_bandwidth < 30e12
+    assert 8 * 2**30 <= gpu.dram_bytes <= 300 * 2**30
+    assert 0.25e12 <= gpu.dram_bandwidth <= (25e12 if gpu.announced else 8.2e12)
+    assert gpu.dram_bandwidth < gpu.l2_bandwidth < (60e12 if gpu.announced else 30e12)
     assert 4 * 2**20 <= gpu.l2_bytes <= 256 * 2**20
-    assert 15e9 < gpu.pcie_bandwidth <= gpu.pcie_bandwidth + gpu.nvlink_bandwidth < 1.4e12
-    assert 70 <= gpu.tdp <= 1400
+    links = gpu.pcie_bandwidth + gpu.nvlink_bandwidth
+    assert 15e9 < gpu.pcie_bandwidth <= links < (2.8e12 if gpu.announced else 1.4e12)
+    assert 70 <= gpu.tdp <= (2300 if gpu.announced else 1400)
     assert gpu.tensor_flops["fp32"] == gpu.fma_flops
     assert all(math.isfinite(rate) and rate > 0 for rate in gpu.tensor_flops.values())
 
@@ -96,6 +102,14 @@ def test_published_rates() -> None:
     assert load_gpu("h200-sxm").driver_bytes == 143155 * 2**20
 
 
+def test_announced_figures_say_so_by_name_title_and_note() -> None:
+    rubin = load_gpu("rubin")
+    assert rubin.name.endswith("announced")
+    assert "announced" in rubin.title
+    assert "announced" in rubin.announced_notes[0]
+    assert not load_gpu("h200-sxm").announced_notes
+
+
 def test_names_and_aliases_are_unique() -> None:
     aliases = [
         alias.lower().replace("_", "-").replace(" ", "-") for name in gpu_names() for alias in load_gpu(name).aliases
@@ -114,6 +128,8 @@ def test_names_and_aliases_are_unique() -> None:
         ("NVIDIA GeForce RTX 4090", "rtx-4090"),
         ("Tesla T4", "t4"),
         ("AMD Instinct MI300X", "mi300x"),
+        ("NVIDIA GeForce RTX 5060 Ti", "rtx-5060-ti"),
+        ("NVIDIA GB10", "gb10"),
     ],
 )
 def test_driver_names(driver_name: str, name: str) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from infercast.validate.published.compare import compare_published, deployment_of
+from infercast.validate.published.compare import compare_published
+from infercast.validate.published.deployments import deployment_of
 from infercast.validate.published.table import read_published
 
 ROW = {
@@ -17,6 +18,7 @@ ROW = {
     "len_dist": "random in=1000 out=1000 (sglang bench: lengths uniform 1..L, range_ratio default 0)",
     "server_cmd": "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --mem-fraction-static 0.7 --tp 2",
     "ttft_mean_ms": "31", "tpot_mean_ms": "7.1", "itl_mean": "", "itl_p50": "",
+    "notes": "", "date": "", "num_gpus": "2", "bench_cmd": "",
 }  # fmt: skip
 
 
@@ -74,10 +76,10 @@ def test_medians_are_compared_where_they_are_published(table: Any) -> None:
     [
         ({"len_dist": "image"}, "prompts are text"),
         ({"quality": "As"}, "speculative"),
-        ({"server_cmd": ""}, "server_cmd"),
-        ({"load_kind": "trace"}, "closed loop, burst"),
+        ({"load_kind": "trace"}, "closed loop, poisson"),
         ({"engine": "sglong"}, "sglang"),
-        ({"num_requests": ""}, "num_requests"),
+        ({"num_requests": "", "load_kind": "burst"}, "num_requests"),
+        ({"notes": "DISAGG prefill 2x tp8"}, "prefill pool"),
     ],
 )
 def test_what_cannot_be_simulated_is_kept_with_the_reason(table: Any, change: dict[str, str], reason: str) -> None:
@@ -93,7 +95,7 @@ def test_bursts_and_chats(table: Any) -> None:
     )
     assert chats.workload.concurrency is None
     assert sum(each.num_input for each in chats.workload.requests) / 500 == pytest.approx(217, rel=0.02)
-    assert spread.dtype == "fp8"
+    assert (spread.model, spread.dtype) == ("qwen3-8b-fp8", "")
     assert all(819 <= each.num_input <= 1024 and 409 <= each.num_output <= 512 for each in spread.workload.requests)
 
 

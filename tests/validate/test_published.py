@@ -11,7 +11,8 @@ import pytest
 
 from infercast.cli import main
 from infercast.errors import FileFormatError
-from infercast.validate.published.compare import compare_published, deployment_of, summarise
+from infercast.validate.published.compare import compare_published, summarise
+from infercast.validate.published.deployments import deployment_of
 from infercast.validate.published.flags import read_flags
 from infercast.validate.published.table import read_published
 

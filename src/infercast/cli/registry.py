@@ -13,6 +13,7 @@ COMMANDS = {
     "explain-command": (
         "Explain a command that starts an engine: every flag, what fits, a forecast, and advice by simulated gain."
     ),
+    "calibrate": "Learn factors of host, API server and GPU from your own benchmark results, for every forecast.",
     "kernels": "Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes.",
     "diagnose": "Rank kernels by what users would gain if each were as good as the best of its shape.",
     "tune": "Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.",
@@ -23,6 +24,9 @@ COMMANDS = {
     ),
     "sweep": (
         "Sweep a rate, a number of clients or a setting: TTFT, TPOT, throughput, goodput, cost, knee and saturation."
+    ),
+    "speculate": (
+        "Find the load at which speculative decoding stops to pay: tokens/s and TPOT with and without it, by clients."
     ),
     "capacity": "Plan a day of traffic: replicas over time by three policies, what they cost, and minutes out of SLO.",
     "estimate": "Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.",
@@ -40,5 +44,17 @@ COMMANDS = {
 }
 TOGETHER = {"gpus": "catalog", "models": "catalog", "hosts": "catalog", "fit": "fit", "evaluate": "fit"}
 """Commands that share a module, in which they are functions of their names."""
-WITH_ENGINE = ("simulate", "kernels", "diagnose", "memory", "layouts", "disaggregate", "tune", "sweep", "capacity")
+WITH_ENGINE = (
+    "simulate",
+    "kernels",
+    "diagnose",
+    "memory",
+    "layouts",
+    "disaggregate",
+    "tune",
+    "sweep",
+    "speculate",
+    "capacity",
+    "calibrate",
+)
 """Commands that take the flags of an engine."""

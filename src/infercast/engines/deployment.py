@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from infercast.engines.corrections import CorrectedTimer, Corrections
+from infercast.engines.drafting_timer import DraftingTimer
 from infercast.engines.engine import Graphs, HostModel
 from infercast.engines.host import HostCosts
 from infercast.engines.memory import Memory, require_fit
 from infercast.engines.pipeline import stage_shares
 from infercast.engines.registry import AnyEngine, engine_of
 from infercast.engines.settings import Resolved, Settings
+from infercast.engines.speculation import Drafting
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError
 from infercast.hardware import Gpu
@@ -19,7 +22,7 @@ from infercast.models.spec import ModelConfig
 from infercast.models.spread import check_layout, copies_sharing_experts, talking_gpus
 from infercast.predict.roofline import Predictor
 from infercast.serve import Replica
-from infercast.serve.step import HostCost, StepShape, StepTimer
+from infercast.serve.step import DraftShape, HostCost, StepShape, StepTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +39,19 @@ class Deployment:
     memory: Memory
     over_http: bool = False
     """Whether requests come as text to a server, and not as tokens from the same program."""
+    corrections: Corrections | None = None
+    """What measured runs of it say of its times; the host has what is the host's already."""
 
     @property
     def graphs(self) -> Graphs:
         """The CUDA graphs the engine records at its start."""
         return self.engine.graphs(self.settings)
+
+    @property
+    def drafting(self) -> Drafting | None:
+        """Speculative decoding; None without it."""
+        found: Drafting | None = self.engine.drafting(self.settings)
+        return found
 
     @property
     def crosses_nodes(self) -> bool:
@@ -73,11 +84,20 @@ class Deployment:
     def host_cost(self, shape: StepShape) -> HostCost:
         """The host's part of a step."""
         launch, _ = self.graphs.launch(shape.num_tokens, shape.is_decode)
+        if isinstance(shape, DraftShape):
+            tokens = shape.num_tokens - shape.num_drafts
+            plain = self.host_model.cost(launch, shape.num_sequences, tokens, len(shape.prompts))
+            assert self.engine.draft_passes is not None
+            passes, prompts = self.engine.draft_passes(self), bool(shape.prompts)
+            return plain.plus(passes.cost(launch, shape.num_next, shape.num_sequences, has_prompts=prompts))
         return self.host_model.cost(launch, len(shape.new_tokens), shape.num_tokens, len(shape.prompts))
 
     def timer(self) -> KernelTimer:
         """A step timer with every step size estimated; it may be called for any batch within the settings."""
-        return KernelTimer(self)
+        timer = KernelTimer(self) if self.drafting is None else DraftingTimer(self)
+        if self.corrections is not None and self.corrections.changes_steps:
+            return CorrectedTimer(timer, self.corrections)
+        return timer
 
     def replica(self, timer: StepTimer | None = None, *, warmed_up: bool = True) -> Replica:
         """What the simulation sees of it; an engine that is not warmed up has just been started."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from infercast.engines.deployment import Deployment
     from infercast.engines.expert_launches import ExpertLaunches
     from infercast.engines.memory import Memory
+    from infercast.engines.speculation import Drafting
 
 Tell = Callable[[str], None]
 Version = tuple[int, ...]
@@ -70,6 +71,20 @@ class HostModel(Protocol):
 
     def borrowed_share(self, model: str) -> float:
         """The share of what launching a prompt costs that was seen in one other model only."""
+
+
+class DraftPasses(Protocol):
+    """How passes that draft reach the GPU."""
+
+    @property
+    def gap_seconds(self) -> float:
+        """What the GPU idles between the kernels of one pass."""
+
+    def padded(self, num_sequences: int) -> int:
+        """Sequences that a later pass computes for so many."""
+
+    def cost(self, launch: Launch, passes: int, num_sequences: int, *, has_prompts: bool) -> HostCost:
+        """What a step that is launched in some way costs the host more, which verifies and drafts by so many passes."""
 
 
 def no_measured_files(config: Fields) -> MeasuredSetup:
@@ -146,6 +161,11 @@ class Engine(Generic[Asked, Filled]):
     graphs: Callable[[Filled], Graphs]
     """The CUDA graphs it records at its start."""
 
+    drafting: Callable[[Filled], Drafting | None] = lambda _: None
+    """Speculative decoding as the settings have it ..."""
+    draft_passes: Callable[[Deployment], DraftPasses] | None = None
+    """... and how its passes reach the GPU, of an engine that can be asked for it."""
+
     plan_memory: Callable[[ModelConfig, ParallelLayout, Gpu, Filled], Memory]
     """How it divides the memory of one GPU at its start; there may be no room for a single KV block."""
     check_memory: Callable[[ModelConfig, Filled, Memory], None] = lambda *_: None
@@ -166,6 +186,8 @@ class Engine(Generic[Asked, Filled]):
     """How it was set up, from the ``config`` of a file of measured runs."""
     before: Callable[[Version, ModelConfig], tuple[Mapping[str, Any], Mapping[str, Any]]] = lambda *_: ({}, {})
     """What a release before this one did by default with a model of that name: settings, and options of `deploy`."""
+    tuned_since: Mapping[str, Version] = field(default_factory=dict)
+    """By the kernels of an architecture: the release from which on they are as good as estimates take them to be."""
     ties_groups: bool = True
     """Whether it ranks experts of groups in a format in which scores of untrained weights are equal."""
     profiled_step: Callable[[str], ProfiledStep | None] = lambda _: None

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from infercast.engines.kernel_tables import Table, products_of, sequence_kernels, thinned, together, weighted
 from infercast.engines.surface import DecodeSurface, PromptSurface
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops import Call
+from infercast.ops.op import Size
 from infercast.predict.adjust.beside import felt_seconds
-from infercast.predict.adjust.mixed import ADDED_SHARE, SHARED_SECONDS, slowed_by
 from infercast.predict.adjust.power import (
     THROTTLED,
     felt,
@@ -22,19 +21,12 @@ from infercast.predict.adjust.power import (
     longest_limited,
     most_lost,
     throttle_decoding,
-    weight_of,
 )
 from infercast.serve.step import Contexts, GroupShape, HostCost, Prompts, StepEstimate, StepShape
 
 if TYPE_CHECKING:
     from infercast.engines.deployment import Deployment
-    from infercast.models.layout import ParallelLayout
-    from infercast.models.spec import ModelConfig
 
-Table = npt.NDArray[Any]
-
-DENSE, SPACING = 128, 32
-"""Where an estimate is costly: every size up to the first, and one in so many beyond."""
 GAPS = ("between kernels", "gaps")
 """What the GPU idles between the kernels of a step goes with them."""
 MOST_BATCHES = 32
@@ -49,19 +41,23 @@ class KernelTimer:
     on the length of each sequence, is timed as the run goes on.
     """
 
+    rows_a_sequence = 1
+    """Rows that the head computes for a sequence, at most."""
+
     def __init__(self, deployment: Deployment) -> None:
         config, layout, gpu, predictor = deployment.model, deployment.layout, deployment.gpu, deployment.predictor
         self._config, self._layout, self._gpu, self._predictor = config, layout, gpu, predictor
         self._graphs, self._host = deployment.graphs, deployment.host_model
         settings, sizes = deployment.settings, self._graphs.sizes
-        max_rows, max_tokens = settings.max_num_seqs, max(settings.max_num_batched_tokens, *sizes, 1)
+        max_sequences, max_tokens = settings.max_num_seqs, max(settings.max_num_batched_tokens, *sizes, 1)
+        max_rows = max_sequences * self.rows_a_sequence
         # Row i of a table is the step of i tokens, or i sampled rows; a step that samples nothing still runs the head.
         token_sizes, row_sizes = np.arange(1, max_tokens + 1), np.arange(1, max_rows + 1)
         if not predictor.is_cheap:
-            token_sizes, row_sizes = _thinned(max_tokens, sizes), _thinned(max_rows, ())
-        by_tokens = token_calls(config, layout, token_sizes)
-        by_rows = head_calls(config, layout, row_sizes)
-        by_sequence, launches = _sequence_kernels(config, layout)
+            token_sizes, row_sizes = thinned(max_tokens, sizes), thinned(max_rows, ())
+        by_tokens = self._by_tokens(token_sizes)
+        by_rows = self._by_rows(row_sizes)
+        by_sequence, launches = sequence_kernels(self._by_sequence)
         self._attention_names = {name: column for column, name in enumerate(by_sequence)}
         self._attention_launches = [launches[name] for name in by_sequence]
         self.kernels: tuple[tuple[str, str], ...] = (
@@ -72,7 +68,7 @@ class KernelTimer:
         """(name, family) of each kernel: those of the tables, then attention."""
         # The power limit: how many products a step of each size does, and which kernels lose by too many.
         products = np.interp(
-            np.arange(max_tokens + 1), token_sizes, np.broadcast_to(_products(by_tokens), token_sizes.shape)
+            np.arange(max_tokens + 1), token_sizes, np.broadcast_to(products_of(by_tokens), token_sizes.shape)
         )
         self._throttled = [family in THROTTLED for _, family in self.kernels]
         tabled = self._time_table(by_tokens, token_sizes, max_tokens)
@@ -86,7 +82,7 @@ class KernelTimer:
         self._row_seconds: list[float] = self._row_table.sum(axis=1).tolist()
         self._surfaces = None
         if not predictor.is_cheap:
-            decode = DecodeSurface(self._time_sequences, max_rows, settings.max_model_len)
+            decode = DecodeSurface(self._time_sequences, max_sequences, settings.max_model_len)
             self._surfaces = decode, PromptSurface(self._time_sequences, max_tokens, settings.max_model_len)
         self._decoding = cache(self._look_at_decoding)
         self._prompting = cache(partial(self._graphs.launch, is_decode=False))
@@ -135,7 +131,7 @@ class KernelTimer:
         if num_decodes:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
             beside = [column[0] for column in time_decoding(num_decodes, computed + num_decodes)]
-            attention = [*map(_together, attention, beside, self._attention_launches)]
+            attention = [*map(together, attention, beside, self._attention_launches)]
         return self._put_together(tokens, len(prompts) + num_decodes, len(prompts), sampled, attention)
 
     def _put_together(
@@ -161,16 +157,33 @@ class KernelTimer:
         self, rows: Sequence[Mapping[int, float]], varying: Sequence[float], slowed: Mapping[int, float]
     ) -> Table:
         """Seconds of each kernel over many steps: how often each row was run, and what estimates hold beside."""
-        tables = (self._token_table, self._row_table)
-        parts = [_weighted(counts, table) for counts, table in zip(rows, tables, strict=True)]
-        parts[0] += _weighted(slowed, self._token_table) * self._throttled[: parts[0].size]
+        parts = [weighted(counts, table) for counts, table in zip(rows, self._tables, strict=True)]
+        parts[0] += weighted(slowed, self._token_table) * self._throttled[: parts[0].size]
         return np.concatenate([*parts, varying])
 
     def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
         """Seconds of each kernel (columns) in each of many steps (rows), from what their estimates hold."""
         by_tokens = self._token_table[rows[0]]
         by_tokens = by_tokens + by_tokens * np.outer(slowed, self._throttled[: by_tokens.shape[1]])
-        return np.concatenate([by_tokens, self._row_table[rows[1]], varying], axis=1)
+        others = [table[row] for table, row in zip(self._tables[1:], rows[1:], strict=True)]
+        return np.concatenate([by_tokens, *others, varying], axis=1)
+
+    @property
+    def _tables(self) -> tuple[Table, ...]:
+        """By tokens, and by sampled rows."""
+        return self._token_table, self._row_table
+
+    def _by_tokens(self, tokens: Size) -> list[Call]:
+        """Kernels that depend on the tokens of a step alone."""
+        return token_calls(self._config, self._layout, tokens)
+
+    def _by_rows(self, rows: Size) -> list[Call]:
+        """Those that depend on the rows of the head."""
+        return head_calls(self._config, self._layout, rows)
+
+    def _by_sequence(self, queries: Table, keys: Table, sequences: Table | int = 1) -> list[Call]:
+        """Those that depend on its sequences."""
+        return attention_calls(self._config, self._layout, queries, keys, sequences)
 
     def computed_tokens(self, rows: Table) -> Table:
         """Tokens that steps computed, padding with them, by their rows of the first table."""
@@ -198,8 +211,12 @@ class KernelTimer:
     def _time_sequences(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
         """Seconds of each attention kernel (columns), for one batch or an array of batches (rows)."""
         rows = keys.shape[0] if keys.ndim > 1 else 1
+        return self._time_calls(self._by_sequence(queries, keys, sequences), rows)
+
+    def _time_calls(self, calls: list[Call], rows: int) -> Table:
+        """Seconds of attention kernels, each in its column."""
         seconds = np.zeros((rows, len(self._attention_names)))
-        for call in attention_calls(self._config, self._layout, queries, keys, sequences):
+        for call in calls:
             column = self._attention_names[call.name]
             seconds[:, column] += felt_seconds(call, self._predictor.seconds(call.op, self._gpu))
         return seconds
@@ -211,45 +228,3 @@ class KernelTimer:
             seconds = np.asarray(felt_seconds(call, self._predictor.seconds(call.op, self._gpu)))
             table[:, column] = np.interp(np.arange(most + 1), sizes, seconds)
         return table
-
-
-def _sequence_kernels(config: ModelConfig, layout: ParallelLayout) -> tuple[dict[str, str], dict[str, int]]:
-    """The family of each kernel that sequences need, and how often a step launches it.
-
-    One decoding sequence and one prompt have nearly all; some kinds decode otherwise beside prompts than alone.
-    """
-    families: dict[str, str] = {}
-    launches: dict[str, int] = {}
-    for batch in (np.array([1, 2]), np.array([1]), np.array([2])):
-        counts = Counter[str]()
-        for call in attention_calls(config, layout, batch, batch):
-            families.setdefault(call.name, call.op.family)
-            counts[call.name] += call.count
-        launches |= {name: count for name, count in counts.items() if count > launches.get(name, 0)}
-    return families, launches
-
-
-def _together(prompts: float, decodes: float, launches: int) -> float:
-    """`together` for two plain numbers, which numpy is slow on."""
-    if not prompts or not decodes:  # each form has a kernel of its own
-        return prompts + decodes
-    prompts *= slowed_by(prompts, decodes, launches)
-    longer, shorter = (prompts, decodes) if prompts > decodes else (decodes, prompts)
-    return longer + ADDED_SHARE * max(shorter - SHARED_SECONDS * launches, 0.0)
-
-
-def _weighted(counts: Mapping[int, float], table: Table) -> Table:
-    """The sum of some rows of a table, each so many times."""
-    return np.asarray(np.array([*counts.values()]) @ table[[*counts]]) if counts else np.zeros(table.shape[1])
-
-
-def _products(calls: list[Call]) -> Table:
-    """Operations of the matrix products of a step; narrow formats draw half."""
-    throttled = (call for call in calls if call.op.family in THROTTLED)
-    return np.asarray(sum(call.count * call.op.flops * weight_of(call.op.compute_dtype) for call in throttled))
-
-
-def _thinned(most: int, padded_to: tuple[int, ...]) -> Table:
-    """Sizes to estimate: those that graphs pad to (or every small one), and a regular choice beyond."""
-    small = padded_to or range(1, min(most, DENSE) + 1)
-    return np.array(sorted({*small, *range(small[-1], most, SPACING), most}))

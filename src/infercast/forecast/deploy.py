@@ -13,13 +13,16 @@ from infercast.engines.host import HostCosts, read_host
 from infercast.engines.registry import AnyEngine, engine_named, engine_of
 from infercast.engines.settings import Settings, changed
 from infercast.errors import InputError
+from infercast.forecast.calibration.carry import carried
+from infercast.forecast.calibration.file import read_calibration
+from infercast.forecast.calibration.record import Calibration, Fingerprint
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology
 from infercast.models.formats import with_base
 from infercast.models.layout import ParallelLayout
 from infercast.models.overrides import read_overrides
 from infercast.models.read import read_model
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import GREEDY, SORTED, ModelConfig
 from infercast.models.state_formats import with_states
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
@@ -31,6 +34,10 @@ GpuSource = str | Path | Gpu
 ROUTINGS = ("uniform", "balanced", "power_law_1.01", "power_law_1.2")
 
 
+# How tokens are picked: the most likely one, or by top-p from logits that are sorted, as vLLM 0.11.1 to 0.16 did.
+SAMPLINGS = (GREEDY, SORTED)
+
+
 class ModelOptions(TypedDict, total=False):
     """What `load_model` takes beside a model and an engine, for those who pass it on."""
 
@@ -39,6 +46,7 @@ class ModelOptions(TypedDict, total=False):
     kv_cache_dtype: str
     moe_backend: str
     expert_routing: str
+    sampling: str
     language_model_only: bool
     hf_overrides: Mapping[str, Any] | str | None
     mamba_cache_dtype: str
@@ -54,6 +62,7 @@ def load_model(
     kv_cache_dtype: str = "auto",
     moe_backend: str = "auto",
     expert_routing: str = ROUTINGS[0],
+    sampling: str = SAMPLINGS[0],
     language_model_only: bool = False,
     hf_overrides: Mapping[str, Any] | str | None = None,
     mamba_cache_dtype: str = "auto",
@@ -96,6 +105,9 @@ def load_model(
     _check_known("gdn_prefill_backend", gdn_prefill_backend, names.scan_backends)
     if gdn_prefill_backend != "auto":
         model = replace(model, weights=replace(model.weights, scans_kernel=gdn_prefill_backend))
+    _check_known("sampling", sampling, SAMPLINGS)
+    if sampling != SAMPLINGS[0]:
+        model = replace(model, sampling=sampling)
     _check_known("expert_routing", expert_routing, ROUTINGS)
     if expert_routing == ROUTINGS[0]:
         return model
@@ -129,10 +141,12 @@ def deploy(
     predictor: str | Predictor = "learned",
     host: Path | HostCosts | str | None = None,
     engine: str | None = None,
+    calibration: Path | str | Calibration | None = None,
     **options: Unpack[ModelOptions],
 ) -> Deployment:
     """Put a model on GPUs, or say why it cannot be done. ``host`` is a name of `infercast hosts`, a file
     like the bundled one, or what it holds. ``options`` are those of `load_model`, such as ``quantization``.
+    ``calibration`` is what `infercast calibrate` wrote, or `calibrate` returned.
 
     ``engine`` is an engine with its version, such as ``vllm@0.25``, in place of the one that the settings name.
 
@@ -164,7 +178,7 @@ def deploy(
         all_to_all=exchange != backends[0],
         library=chosen.family,
     )
-    return deploy_resolved(
+    deployment = deploy_resolved(
         config,
         device,
         wanted,
@@ -173,6 +187,15 @@ def deploy(
         host_of(chosen, host),
         over_http=api_server,
     )
+    return deployment if calibration is None else calibrated(deployment, calibration)
+
+
+def calibrated(deployment: Deployment, calibration: Path | str | Calibration) -> Deployment:
+    """A deployment with what measured results say of it."""
+    if not isinstance(calibration, Calibration):
+        calibration = read_calibration(Path(calibration))
+    corrections = carried(calibration, Fingerprint.of(deployment))
+    return replace(deployment, host=corrections.corrected(deployment.host), corrections=corrections)
 
 
 def layout_arguments(engine: AnyEngine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -16,7 +16,7 @@ def estimate_notes(deployment: Deployment) -> list[str]:
         return ["Estimates are the least that the hardware allows; engines take longer."]
     if not is_modelled(gpu):
         return [f"Estimates are {Typical().describe(gpu)}."]
-    return [*ordering().notes([gpu]), *_of_pcie(deployment)]
+    return [*gpu.announced_notes, *ordering().notes([gpu]), *_of_pcie(deployment)]
 
 
 def _of_pcie(deployment: Deployment) -> list[str]:

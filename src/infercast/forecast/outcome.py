@@ -47,10 +47,13 @@ def outcome_of(served: Record | Served, steady: SteadyState | None = None) -> Ou
     start, last = float(served.sent_at.min()), float(served.last_token.max())
     begin, end = (start, last) if steady is None else (start + steady.begin, start + steady.end)
     kept = served.sent_at >= begin
-    ended, gaps, counts = served.timed_gaps
+    ended, gaps, counts_of_all = served.timed_gaps
     within = _between(ended, begin, end)
-    gaps, counts = gaps[within], counts[within]
-    tokens = int(counts.sum()) + np.count_nonzero(_between(served.first_token, begin, end))
+    gaps, counts = gaps[within], counts_of_all[within]
+    tokens: float = int(counts.sum()) + int(np.count_nonzero(_between(served.first_token, begin, end)))
+    # With speculative decoding several tokens of an answer may come at once, which are one of these times.
+    seen, all_tokens = int(counts_of_all.sum()) + served.num_output.size, int(served.num_output.sum())
+    tokens = tokens if seen == all_tokens else tokens * all_tokens / seen
     finished = np.count_nonzero(_between(served.last_token, begin, end))
     several = served.num_output[kept] > 1
     ttft, total = served.ttft[kept], served.end_to_end[kept]

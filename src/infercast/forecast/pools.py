@@ -12,6 +12,7 @@ from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.phases import Phase, summarise_phases
 from infercast.forecast.latency import Percentiles, percentiles
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
+from infercast.forecast.tiers import TierRun, tier_run
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import Handover
@@ -56,6 +57,13 @@ class PoolRun:
     prefix_hit_rate: float
     """Share of the prompt tokens that were in a cache."""
     num_preemptions: int
+    tier: TierRun | None = None
+    """What the tier of its KV cache in the host's memory did, if it has one."""
+
+    @property
+    def tier_hit_rate(self) -> float | None:
+        """Share of the prompt tokens that came from that tier."""
+        return None if self.tier is None else self.tier.hit_rate
 
     @property
     def deployment(self) -> Deployment:
@@ -105,6 +113,7 @@ def pool_run(pool: ServingPool, records: tuple[Record, ...], workload: Workload,
         kv_usage=together("kv_usage", max),
         prefix_hit_rate=float(sum(record.num_cached.sum() for record in records)) / num_input,
         num_preemptions=sum(record.num_preemptions for record in records),
+        tier=tier_run(pool.deployment, records, num_input, duration),
     )
 
 

@@ -124,6 +124,11 @@ class Forecast(Outcome):
         return classes_of(self.workload, self.clients)
 
     @property
+    def tier_hit_rate(self) -> float | None:
+        """Share of the prompt tokens that came from the host's memory; None without such a tier."""
+        return self.pools[0].tier_hit_rate
+
+    @property
     def output_tokens_per_second_a_gpu(self) -> float:
         """What one GPU of all contributes."""
         return self.output_tokens_per_second / self.gpus
@@ -178,16 +183,19 @@ class Forecast(Outcome):
         """Arrays over requests, in order of arrival: when each was sent, its tokens, latencies, and its replica.
 
         TPOT is not a number for an answer of one token. Of two pools the replica is that of the decode pool. With an
-        SLO (`promised`) there is a column that says which requests keep it, 1 or 0.
+        SLO (`promised`) there is a column that says which requests keep it, 1 or 0; with a KV cache in the host's
+        memory, one for the tokens that came from there.
         """
         served, requests = self.clients, self.workload.requests
         num_output = np.array([request.num_output for request in requests])
         tpot = np.full(num_output.size, np.nan)
         tpot[num_output > 1] = served.tpot
+        tiers = [record.tier for record in self.records if record.tier is not None]
         return {
             "sent_s": served.sent_at,
             "input_tokens": np.array([request.num_input for request in requests]),
             "cached_tokens": np.sum([record.num_cached for record in self.records], axis=0),
+            **({} if not tiers else {"loaded_tokens": np.sum([tier.num_loaded for tier in tiers], axis=0)}),
             "output_tokens": num_output,
             "ttft_ms": served.ttft / MILLI,
             "tpot_ms": tpot / MILLI,

@@ -82,7 +82,8 @@ def side_by_side(runs: tuple[Watched, Watched], names: tuple[str, str]) -> SideB
     steps = []
     for kind, totals in (("decode", record.decoding), ("prompt", record.prefilling)):
         if totals.steps:
-            shape = average_shape(totals) if kind == "decode" else _prompt_step(average_shape(totals))
+            average = average_shape(totals)
+            shape = _prompt_step(average) if kind == "prompt" else _decode_step(average, runs)
             costs = (estimate_shape(first.deployment, shape), estimate_shape(second.deployment, shape))
             steps.append(SameStep(_title(kind, shape), shape, costs))
     return SideBySide((first, second), tuple(steps))
@@ -91,6 +92,14 @@ def side_by_side(runs: tuple[Watched, Watched], names: tuple[str, str]) -> SideB
 def _side(name: str, run: Watched) -> Side:
     pool = run.forecast.pools[-1]
     return Side(name, pool.deployment, step_kinds(run), pool.phases, run.forecast.prefix_hit_rate)
+
+
+def _decode_step(average: StepShape, runs: tuple[Watched, Watched]) -> StepShape:
+    """A decode step of average size; where one of the two drafts, one token of each sequence, which both can do."""
+    if all(run.forecast.pools[-1].deployment.drafting is None for run in runs):
+        return average
+    count = average.num_sequences
+    return StepShape([1] * count, average.computed, count)
 
 
 def _prompt_step(average: StepShape) -> StepShape:

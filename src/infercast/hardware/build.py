@@ -15,7 +15,7 @@ MEGA = 1e6
 DRIVER_SHARE = 0.985
 """Share of the nominal memory that a driver reports where a file does not say; HBM parts show 0.98 to 0.995."""
 
-NOT_INHERITED = ("name", "title", "aliases", "sources")
+NOT_INHERITED = ("name", "title", "aliases", "sources", "announced")
 """What belongs to the base alone: a chip made from it is another chip."""
 
 
@@ -77,6 +77,7 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
         gpus_per_node=table.get("gpus_per_node", 1),
         tdp=float(table["tdp_w"]),
         nvlink_gpus=_linked(table),
+        announced=table.get("announced", ""),
         aliases=tuple(table.get("aliases", ())),
         sources=tuple(table.get("sources", ())),
     )

@@ -78,6 +78,8 @@ class Gpu:
     """To other nodes, one direction, the share of one GPU; 0: there is no network."""
     network_latency: float = 0.0
     """Seconds of one message to another node."""
+    announced: str = ""
+    """Who announced its figures and when, where nobody could check them yet; empty for what is sold."""
     aliases: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
@@ -85,6 +87,16 @@ class Gpu:
     def sustained_fraction(self) -> float:
         """Share of the boost clock that is left under a long, heavy matrix product."""
         return self.sustained_clock / self.boost_clock
+
+    @property
+    def announced_notes(self) -> list[str]:
+        """For people: one sentence where all that is known of it was announced; else none."""
+        if not self.announced:
+            return []
+        return [
+            f"Figures of {self.name} are announced ones ({self.announced}): nobody could measure it yet, and its "
+            "kernels are taken to be those of the generation before."
+        ]
 
     def is_linked(self, gpus: int) -> bool:
         """Whether direct links join that many GPUs; over PCIe or a network otherwise."""

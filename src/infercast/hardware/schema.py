@@ -76,6 +76,7 @@ GPU_FIELDS: dict[str, Rule] = {
     "pcie_topology": TOPOLOGY,
     "gpus_per_node": COUNT,
     "tdp_w": POSITIVE,
+    "announced": TEXT,
     "aliases": TEXTS,
     "sources": TEXTS,
     "tensor_tflops": RATES,

@@ -18,11 +18,11 @@ import numpy as np
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import Mixer
 from infercast.models.shard import Shard
-from infercast.models.spec import ModelConfig, Stack
+from infercast.models.spec import SORTED, ModelConfig, Stack
 from infercast.ops import Call, Collective, Gemm, HyperConnection
 from infercast.ops.attention import Lengths
 from infercast.ops.dtypes import bytes_of
-from infercast.ops.elementwise import embedding, norm, sampling
+from infercast.ops.elementwise import embedding, norm, sampling, sorted_sampling
 from infercast.ops.op import Size
 
 
@@ -69,6 +69,18 @@ def attention_calls(
     ]
 
 
+def verify_calls(
+    config: ModelConfig, layout: ParallelLayout, width: int, keys: Lengths, sequences: Lengths | int = 1
+) -> list[Call]:
+    """Attention of sequences that verify drafts, ``width`` new tokens each, in a batch or an array of batches."""
+    shard = config.shard(layout)
+    return [
+        call
+        for mixer, layers in mixer_layers(config).items()
+        for call in mixer.verify_calls(shard, layers, width, keys, sequences)
+    ]
+
+
 def mixer_layers(config: ModelConfig) -> dict[Mixer, int]:
     """Each mixer that the model has, and how many of its layers have it."""
     layers: dict[Mixer, int] = {}
@@ -89,6 +101,8 @@ def head_calls(config: ModelConfig, layout: ParallelLayout, rows: Size) -> list[
         message = rows * int(config.vocabulary * bytes_of(weights.base))
         calls.append(Call("logits_gather", Collective("all_gather", message, layout.tensor)))
     calls.append(Call("sampling", sampling(rows, config.vocabulary)))
+    if config.sampling == SORTED:
+        calls.append(Call("sort_logits", sorted_sampling(rows, config.vocabulary)))
     return calls
 
 

@@ -10,6 +10,7 @@ from infercast.errors import UnknownNameError, UnsupportedModelError
 from infercast.models.families import Fields, Layer
 from infercast.models.formats import WeightFormat, unquantised
 from infercast.models.module_names import ModuleNames, part_modules
+from infercast.models.quark import quark_scheme
 from infercast.models.schemes import AS_STORED, FAMILY_OF, Scheme, schemes
 
 BASE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16"}
@@ -17,7 +18,7 @@ BASE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32":
 NO_NAMES = ModuleNames.parse(())
 HEAD_MODULES = ("mtp", "model.mtp", "re:.*mtp", "*mtp")
 """How names of modules begin that predict further tokens."""
-IGNORE_KEYS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
+IGNORE_KEYS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "exclude")
 
 
 def base_dtype(fields: Fields) -> str:
@@ -150,6 +151,8 @@ def _schemes(settings: Fields) -> list[tuple[Scheme, ModuleNames | None]]:
 def _named(settings: Fields, method: str) -> Scheme:
     if method in ("fp8", "fbgemm_fp8"):
         return schemes()["fp8_block" if settings.raw("weight_block_size") else "fp8"]
+    if method == "quark":
+        return quark_scheme(settings)
     if method == "mxfp4":
         return schemes()["mxfp4"]
     if method in ("awq", "gptq", "awq_marlin", "gptq_marlin", "auto-round"):
@@ -159,7 +162,7 @@ def _named(settings: Fields, method: str) -> Scheme:
         raise settings.wrong("bits", "4 or 8")
     raise UnsupportedModelError(
         f"{settings.where}: quant_method {method!r} is not modelled; known: fp8, fbgemm_fp8, mxfp4, awq, gptq, "
-        "auto-round, compressed-tensors, modelopt"
+        "auto-round, compressed-tensors, modelopt, quark"
     )
 
 

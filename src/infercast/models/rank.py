@@ -37,7 +37,7 @@ def stage_weight_bytes(
     total += values * weights.stored_bytes(weights.base)
     shard = config.shard(layout)
     for stack in stage_config(config, layout.pipeline, stage).stacks:
-        total += stack.layers * _layer_bytes(shard, stack, multiples)
+        total += stack.layers * layer_bytes(shard, stack, multiples)
     return total
 
 
@@ -53,11 +53,11 @@ def prediction_bytes(config: ModelConfig, layout: ParallelLayout, multiples: Mul
     shard = config.shard(layout)._replace(weights=weights)
     whole = config.hidden * (2 * config.hidden + part.norms)
     table = config.vocabulary * config.hidden / layout.tensor if part.own_table else 0.0
-    layers = sum(stack.layers * _layer_bytes(shard, stack, multiples) for stack in part.stacks)
+    layers = sum(stack.layers * layer_bytes(shard, stack, multiples) for stack in part.stacks)
     return part.heads * (layers + (whole + table) * config.weights.stored_bytes(config.weights.base))
 
 
-def _layer_bytes(shard: Shard, stack: Stack, multiples: Multiples) -> float:
+def layer_bytes(shard: Shard, stack: Stack, multiples: Multiples) -> float:
     """One layer on one GPU."""
     vectors = common_vectors(stack, shard.hidden) * shard.weights.stored_bytes(shard.weights.base)
     return stack.mixer.held_bytes(shard) + vectors + stack.feed_forward.held_bytes(shard, multiples)

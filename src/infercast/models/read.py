@@ -48,7 +48,7 @@ def read_model(
     name does (``fp8``, ``int8``, ``int4``, ``awq``, ``gptq``, ``mxfp4``, ``nvfp4``, ``fp8_block``); None and ``none``
     keep what the checkpoint says. ``name`` replaces the model's name, ``overrides`` fields of its config.
     """
-    found = _find(source)
+    found = config_of(source)
     if overrides:
         found = found._replace(values=overridden(found.values, overrides))
     architecture = _architecture(found)
@@ -83,7 +83,8 @@ def read_model(
     )
 
 
-def _find(source: str | os.PathLike[str] | Mapping[str, Any]) -> Source:
+def config_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> Source:
+    """The config that is meant: by a bundled name or an alias, a file, a folder, or as it is."""
     if isinstance(source, Mapping):
         return Source(source, str(source.get("model_type") or "model"), "config")
     text = os.fspath(source)

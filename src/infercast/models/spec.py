@@ -15,6 +15,9 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import Mixer
 from infercast.models.shard import Shard
 
+GREEDY, SORTED = "greedy", "sorted"
+"""How a token is picked: the one with the largest logit, or by top-p with all logits in order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stack:
@@ -93,6 +96,7 @@ class ModelConfig:
     """The stack of each layer, first layer first; empty: one stack after the other."""
     vision: VisionPart | None = None
     prediction: PredictionPart | None = None
+    sampling: str = GREEDY
     notes: tuple[str, ...] = ()
     """What was left out, in words: ``vision tower left out``."""
 

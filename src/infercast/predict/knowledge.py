@@ -16,6 +16,7 @@ from infercast.hardware import Gpu
 from infercast.hardware.kernels import is_modelled
 from infercast.ops import Attention, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
+from infercast.predict.adjust.typical import PUBLISHED, Typical
 from infercast.predict.artifact.artifact import POOLED, Artifact
 from infercast.predict.choice import SIBLING_WIDENING, Choice
 from infercast.predict.families import family_of
@@ -31,12 +32,16 @@ attention on A100, L40S and H200 showed when each was left out (known 9 to 12 %,
 chip's rows alone cannot tell."""
 WITHIN = 1.2816
 """Standard deviations from the middle to either end of an 80 % interval; the mean miss is 0.8 of one."""
+ANNOUNCED = 0.3
+"""Of a GPU that is announced only, whose engines will run other kernels than the ones that stand for them: a guess."""
 STATUSES = {
     "measured": "measured",
     "sibling": "known kernel",
     "known": "known kernel",
     "new": "new kernel",
     "physics": "physics alone",
+    "announced": "announced",
+    "published": "published",
     "typical": "bound",
 }
 
@@ -92,10 +97,24 @@ def _known(kind: str, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact, 
     family = family_of(op)
     kernel = kernel_of(op, gpu, profile.engine) or family.variants(op, gpu, profile)[0].partition("/")[2]
     if not is_modelled(gpu):
-        return Known(kind, kernel, "typical", (), TYPICAL_ERROR)
-    choice = predictor.choose(op, gpu)
+        return _of_others(Known(kind, kernel, Typical().source_of(op, gpu), (), TYPICAL_ERROR), op, gpu)
+    known = _of_chosen(Known(kind, kernel, "", (), 0.0), op, gpu, predictor, artifact)
+    return known._replace(status="announced", error=ANNOUNCED) if gpu.announced else known
+
+
+def _of_others(known: Known, op: Op, gpu: Gpu) -> Known:
+    """Of a GPU whose kernels physics does not know: by the interval that published rows and runs leave, if any."""
+    if known.status != PUBLISHED:
+        return known
+    reached = Typical().reached(op, gpu)
+    return known._replace(error=0.8 * expm1((reached.high - reached.low) / 2.0 / WITHIN))
+
+
+def _of_chosen(known: Known, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact) -> Known:
+    """By the model that estimates it."""
+    kind, kernel, choice = known.kind, known.kernel, predictor.choose(op, gpu)
     if choice is None:
-        low, high = family.interval
+        low, high = family_of(op).interval
         return Known(kind, kernel, "physics", (), 0.8 * expm1((high - low) / 2.0 / WITHIN))
     error = choice.entry.held_out_error
     if choice.tier == "measured":

@@ -50,6 +50,7 @@ def render_hosts(presets: Iterable[HostCpu]) -> list[RenderableType]:
 def render_gpu(gpu: Gpu) -> list[RenderableType]:
     """Everything that is known of one GPU."""
     rows = [
+        *((("announced", gpu.announced),) if gpu.announced else ()),
         ("architecture", f"{gpu.architecture}, compute capability {gpu.compute_capability}"),
         ("multiprocessors", f"{gpu.sms}"),
         ("clock", f"{gpu.boost_clock / GIGA:.3f} GHz boost, {gpu.sustained_clock / GIGA:.3f} GHz sustained"),

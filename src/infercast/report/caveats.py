@@ -16,6 +16,7 @@ WEAK = {
     "sibling": "borrowed from a GPU of the same generation",
     "unseen": "learned from other GPUs, because this one was not measured",
     "physics": "physics alone, because nothing like them was measured",
+    "published": "the roofline at what published rows of kernels and published runs show of this architecture",
     "typical": "the roofline at what kernels of other vendors' GPUs typically reach, because none was measured here",
     "roofline": "the roofline alone: the least that the hardware allows, so times are lower bounds",
 }
@@ -31,6 +32,10 @@ WIDE = (
     "Intervals hold what errors of kernel latencies and host times, and the luck of a finite run, do to results, and "
     "how far engines were off that others have published: about four in five of those means lie in theirs. Networks "
     "between nodes were not measured."
+)
+CALIBRATED = (
+    "Times are calibrated with {}: intervals hold what its results left open, and how far one run of a deployment is "
+    "from another."
 )
 
 
@@ -54,12 +59,27 @@ def caveats(forecast: Forecast) -> list[str]:
     if forecast.link is not None:
         sentences.append("No transfer between two pools was measured: the link is taken from its data sheet.")
     sentences.append(
-        "Every request is taken to produce as many tokens as the workload says; stop strings, failed requests and "
-        "speculative decoding are not modelled."
+        "Every request is taken to produce as many tokens as the workload says; stop strings and failed requests are "
+        "not modelled."
     )
     if forecast.state.word == OVERLOADED:
         sentences.append("The deployment is overloaded: latencies only tell how long the run was.")
     return list(dict.fromkeys(sentences))
+
+
+def _of_drafts(deployment: Deployment) -> list[str]:
+    """What to know of speculative decoding, or that it is left out of a model that brings heads for it."""
+    drafting, model = deployment.drafting, deployment.model
+    if drafting is not None:
+        text = f"How many drafts are accepted is {drafting.acceptance.source}, and decides the result."
+        return [f"{text} It is assumed: give --acceptance." if drafting.acceptance.is_assumed else text]
+    if model.prediction is None or deployment.engine.draft_passes is None:
+        return []
+    config = '{"method": "mtp", "num_speculative_tokens": 1}'
+    return [
+        f"{model.name} has heads that predict further tokens (MTP), which this forecast does without: engines decode "
+        f"faster with them. Ask for it with --speculative-config '{config}'."
+    ]
 
 
 def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]:
@@ -82,7 +102,9 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
             f"{engine.name} was not measured ({engine.note}): intervals hold how far two releases of an engine were "
             f"apart.{runner}"
         )
-    sentences += estimate_notes(deployment)
+    sentences += [*estimate_notes(deployment), *_of_drafts(deployment)]
+    if deployment.corrections is not None:
+        sentences += [*deployment.corrections.notes, CALIBRATED.format(deployment.corrections.title)]
     if deployment.has_default_host:
         sentences.append(
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host` fits them "

@@ -8,6 +8,7 @@ from infercast.engines.deployment import Deployment
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
 from infercast.report.memory import tokens_each
+from infercast.report.speculation import drafting_dict, drafting_facts
 from infercast.serve.workload.request import Workload
 from infercast.units import format_bytes, format_count
 
@@ -27,6 +28,7 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ),
         ("engine", f"{deployment.engine.name}: {deployment.engine.describe(deployment.settings)}"),
         *([("", deployment.engine.note)] if deployment.engine.note else []),
+        *drafting_facts(deployment),
         ("host", _host(deployment)),
         ("clients", "over HTTP to the API server" if deployment.over_http else "in one program with the engine"),
         ("kernel latencies", deployment.predictor.describe(gpu)),
@@ -91,6 +93,7 @@ def deployment_dict(deployment: Deployment) -> dict[str, Any]:
         "num_gpu_blocks": memory.num_blocks,
         "block_size": memory.kv.shape.block_size,
         **{name: getattr(deployment.settings, name) for name in deployment.engine.shown},
+        "speculation": drafting_dict(deployment.drafting),
         "api_server": deployment.over_http,
         "notes": list(model.notes),
     }

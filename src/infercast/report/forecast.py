@@ -11,6 +11,7 @@ from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.pools import EngineLoad, LinkRun, PoolRun
 from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import OVERLOADED
+from infercast.forecast.speculation import drafts_of
 from infercast.forecast.system import BOTH, DECODE
 from infercast.report.by_part import (
     CLASS_COLUMNS,
@@ -26,7 +27,9 @@ from infercast.report.deployment import deployment_dict, deployment_facts, workl
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
 from infercast.report.quantities import LATENCIES, LINK_PARTS, LOADS, OF_ENGINES, RESULTS, latencies_of, milliseconds
+from infercast.report.speculation import draft_rows, draft_run_dict
 from infercast.report.state import TAKING_IN, TITLES, host_fields, host_rows, state_fields, state_rows
+from infercast.report.tiers import tier_dict, tier_rows
 from infercast.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -102,6 +105,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
             for load in pool.engines
         ],
         "phases": [{"pool": pool.role, **_phase_dict(phase)} for pool in forecast.pools for phase in pool.phases],
+        "speculation": draft_run_dict(drafts_of(forecast)),
         **state_fields(forecast.state, forecast.steady, forecast.steady_only),
         **host_fields(forecast.phases),
         "source": forecast.source,
@@ -118,6 +122,7 @@ def _pool_dict(pool: PoolRun) -> dict[str, Any]:
         "instances": pool.pool.instances,
         "gpus": pool.pool.gpus,
         **{each.key: each.data(pool) for each in LOADS},
+        "kv_offload": tier_dict(pool.tier),
     }
 
 
@@ -150,8 +155,9 @@ def load_rows(forecast: Forecast) -> list[tuple[str, str]]:
     for pool in forecast.pools:
         rows += _of_pool(pool, host_rows(pool.deployment, pool.phases))
     rows += [row for each in RESULTS for row in each.facts(forecast)]
+    rows += draft_rows(forecast)
     for pool in forecast.pools:
-        rows += _of_pool(pool, [row for each in LOADS for row in each.facts(pool)])
+        rows += _of_pool(pool, [row for each in LOADS for row in each.facts(pool)] + tier_rows(pool))
     return rows
 
 

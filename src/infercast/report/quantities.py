@@ -133,6 +133,10 @@ LOADS = (
         matters=lambda run: run.prefix_hit_rate > 0,
     ),
     Quantity(
+        "tier_hit_rate", "found in host memory", lambda run: run.tier_hit_rate, format_percent,
+        matters=lambda run: False,
+    ),
+    Quantity(
         "preemptions", "preemptions", lambda run: run.num_preemptions, "{:,}".format, ": the KV cache ran full",
         matters=lambda run: run.num_preemptions > 0,
     ),

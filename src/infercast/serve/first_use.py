@@ -29,24 +29,27 @@ NOTHING_NEW = News(in_layers=False, in_head=False)
 
 
 class FirstUses:
-    """What one engine has met since its start; ``largest_graph`` and below are recorded before it serves."""
+    """What one engine has met since its start; ``largest_graph`` and below are recorded before it serves.
 
-    def __init__(self, largest_graph: int, max_num_batched_tokens: int, max_num_seqs: int) -> None:
+    ``known_rows``: heads over at most so many rows are in graphs that were recorded, as those that draft are.
+    """
+
+    def __init__(self, largest_graph: int, max_num_batched_tokens: int, max_num_seqs: int, known_rows: int = 0) -> None:
         self._largest_graph = largest_graph
         # An engine measures its memory with the largest step there can be.
         self._tokens = {-(-max_num_batched_tokens // TOKENS_ALIKE)}
-        self._rows = {-(-max_num_seqs // ROWS_ALIKE)}
+        self._rows = {-(-max_num_seqs // ROWS_ALIKE), *range(known_rows // ROWS_ALIKE + 1)}
 
     def knows(self, shape: StepShape) -> bool:
         """Whether nothing is new about a step of decoding."""
         eager = shape.num_tokens > self._largest_graph
-        return -(-shape.num_sequences // ROWS_ALIKE) in self._rows and not (
+        return -(-shape.head_rows // ROWS_ALIKE) in self._rows and not (
             eager and -(-shape.num_tokens // TOKENS_ALIKE) not in self._tokens
         )
 
     def meet(self, shape: StepShape) -> News:
         """What is new about a step; it is not new any more afterwards."""
-        rows = -(-shape.num_sequences // ROWS_ALIKE)
+        rows = -(-shape.head_rows // ROWS_ALIKE)
         new_rows = rows not in self._rows
         self._rows.add(rows)
         if shape.num_tokens <= self._largest_graph:

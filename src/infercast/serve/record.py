@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from infercast.serve.scheduler.sequence import Sequence
 from infercast.serve.speculation import DraftCounts
+from infercast.serve.tier_totals import TierTotals
 from infercast.serve.totals import Gauge, PhaseTotals
 
 MOST_NOTED = 4096
@@ -35,6 +36,8 @@ class Record:
         self.num_preemptions = 0
         self.drafts = DraftCounts()
         """What became of drafts, where there are any."""
+        self.tier: TierTotals | None = None
+        """Of the KV cache's tier in the host's memory, where there is one; there when the run is over."""
         self.last_end = np.nan
         """When the tokens of the step that ended last reached their clients ..."""
         self.decoded_at = np.nan

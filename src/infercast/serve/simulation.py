@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from operator import add
 
 from infercast.errors import InputError
+from infercast.serve.cache.offload import Offload
 from infercast.serve.cache.shape import KvShape
 from infercast.serve.conditions import Conditions
 from infercast.serve.draft_loop import DraftLoop
 from infercast.serve.first_use import FirstUses
 from infercast.serve.loop import Loop
+from infercast.serve.offloading import OffloadingLoop
 from infercast.serve.record import Record
 from infercast.serve.scheduler.build import scheduler_of
+from infercast.serve.scheduler.draft_scheduler import DraftScheduler
+from infercast.serve.scheduler.offloading import OffloadingScheduler
 from infercast.serve.scheduler.policy import Policy
 from infercast.serve.speculation import Speculation
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepTimer
+from infercast.serve.tiered_loop import TieredLoop
 from infercast.serve.timeline import Timeline
 from infercast.serve.watching import Observer, Progress, Watcher
+from infercast.serve.workload.intake import NOTHING, Intake
 from infercast.serve.workload.request import Workload
 from infercast.serve.workload.sessions import source_of
 from infercast.serve.workload.source import Source
@@ -45,6 +52,8 @@ class Replica:
     """From the client's call to the engine's queue."""
     request_token_seconds: float = 0.0
     """What each token of the prompt adds to that."""
+    intake: Intake = NOTHING
+    """What one thread before the engine spends on each request."""
     token_path_seconds: float = 0.0
     """From a result that the engine has taken in to the client ..."""
     token_turn_seconds: float = 0.0
@@ -66,6 +75,8 @@ class Replica:
     """Whether the stages of a pipeline never work on two steps at the same time."""
     speculation: Speculation | None = None
     """How it drafts tokens; None: it does not."""
+    offload: Offload | None = None
+    """The tier of the KV cache in the host's memory, if there is one."""
 
 
 def simulate(
@@ -84,7 +95,7 @@ def simulate(
     the steps as they come, in stretches where the clock jumps.
     """
     check_workload(replica, workload)
-    clients = source_of(workload, replica.request_path_seconds, replica.request_token_seconds)
+    clients = source_of(workload, replica.request_path_seconds, replica.request_token_seconds, replica.intake)
     record = new_record(replica, len(workload.requests))
     with no_garbage():
         loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)
@@ -121,9 +132,15 @@ def loop_of(
         decode_together=not is_pipeline,
         max_model_len=replica.max_model_len,
         speculation=replica.speculation,
+        offload=replica.offload,
     )
-    kind = Loop if replica.speculation is None else DraftLoop
-    return kind(
+    if isinstance(scheduler, DraftScheduler):
+        record.drafts = scheduler.counts
+    build: Callable[..., Loop] = Loop if replica.speculation is None else DraftLoop
+    if replica.offload is not None:
+        build = OffloadingLoop if isinstance(scheduler, OffloadingScheduler) else TieredLoop
+        build = partial(build, offload=replica.offload)
+    return build(
         scheduler,
         clients,
         record,
@@ -166,6 +183,9 @@ def check_workload(replica: Replica, workload: Workload) -> None:
     budget = replica.policy.max_num_batched_tokens
     held = budget * (replica.steps_under_way if replica.policy.settles else 1)
     spare = replica.policy.spare_tokens(replica.kv_shape.block_size)
+    if replica.speculation is not None:
+        spare += replica.speculation.spare_tokens
+        budget = replica.speculation.budget(budget, replica.policy.max_num_seqs)
     inputs = [request.num_input for request in workload.requests]
     outputs = [request.num_output for request in workload.requests]
     most = max(map(add, inputs, outputs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import add
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Prompts = Sequence[tuple[int, int]]
@@ -26,6 +27,11 @@ class StepShape:
     def num_sequences(self) -> int:
         """Sequences in the step."""
         return len(self.new_tokens)
+
+    @property
+    def head_rows(self) -> int:
+        """Rows whose number decides which kernels the head runs."""
+        return self.num_sequences
 
     @cached_property
     def num_tokens(self) -> int:
@@ -105,6 +111,11 @@ class DraftShape(StepShape):
     num_next: int
     """... and how many for each."""
 
+    @property
+    def head_rows(self) -> int:
+        """All that it computes."""
+        return self.num_sampled
+
     @cached_property
     def is_decode(self) -> bool:
         """Every sequence has exactly 1 + K tokens, so the step is as uniform as a CUDA graph needs it."""
@@ -133,6 +144,10 @@ class HostCost(NamedTuple):
     def waiting(self, seconds: float) -> HostCost:
         """The same where launching waits so long for the GPU."""
         return self._replace(launch=self.launch + seconds) if seconds else self
+
+    def plus(self, more: HostCost) -> HostCost:
+        """The same with as much more of everything."""
+        return HostCost(*map(add, self, more))
 
     @property
     def total(self) -> float:

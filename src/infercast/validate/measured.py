@@ -3,8 +3,9 @@
 A file is one JSON object (gzip is recognised) with ``config`` (the engine's settings, ``num_gpu_blocks``, the GPU's
 driver name) and ``runs``, each with ``kind``, ``requests`` (arrival in seconds, n_in, n_out, ttft_ms, tpot_ms, e2e_ms
 and, where it is known, itl_p50_ms, the median time between two tokens) and, for runs with shared prefixes,
-``prefix_len`` and ``groups``. Runs marked ``one_off_stall`` are left out. ``config.engine`` names the engine, vLLM
-where it is missing; what else the config must have is the engine's to say (``measured.py`` of its folder).
+``prefix_len`` and ``groups``; requests of conversations have ``session``, ``turn`` and ``n_new``. Runs marked
+``one_off_stall`` are left out. ``config.engine`` names the engine, vLLM where it is missing; what else the config must
+have is the engine's to say (``measured.py`` of its folder).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from infercast.engines.measured import Fields, MeasuredSetup
 from infercast.engines.registry import measured_engine
 from infercast.errors import FileFormatError
 from infercast.serve.workload.request import Request, Segment, Workload
+from infercast.validate.measured_cache import Hits, Talks, hits_of
 
 GZIP_MAGIC = b"\x1f\x8b"
 FIRST_MEASURED = "vllm"
@@ -49,6 +51,8 @@ class MeasuredRun:
     output_tokens_per_second: float
     token_gap: float | None = None
     """Median over the requests of their median time between two tokens, where the file has it."""
+    hits: Hits | None = None
+    """Tokens that were found in the cache, where the file has them."""
 
 
 WARM_UP = "warmup"
@@ -129,6 +133,7 @@ def _read_run(run: Fields) -> MeasuredRun:
         if not isinstance(groups, list) or len(groups) != len(rows) or not all(type(each) is int for each in groups):
             raise FileFormatError(path, f"{where}.groups must number a prefix for each of the {len(rows)} requests")
     requests, values = [], []
+    talks = Talks(run) if isinstance(rows[0], dict) and "session" in rows[0] else None
     for position, row in enumerate(rows):
         place = f"{where}.requests[{position}]"
         number = _numbers(path, row, place)
@@ -137,7 +142,8 @@ def _read_run(run: Fields) -> MeasuredRun:
             raise FileFormatError(path, f"{place}.n_in {num_input} is below {where}.prefix_len {prefix_len}")
         prefix = () if groups is None else (Segment(groups[position], prefix_len),)
         arrival = max(number("arrival", -EARLY_SECONDS), 0.0)
-        requests.append(Request(arrival, num_input, num_output, prefix))
+        request = Request(arrival, num_input, num_output, prefix)
+        requests.append(request if talks is None else talks.turn(request, row, place))
         tpot_ms = number("tpot_ms", TINY_MS) if num_output > 1 else 0.0
         values.append((arrival, num_output, number("ttft_ms", TINY_MS), tpot_ms, number("e2e_ms", TINY_MS)))
     order = sorted(range(len(rows)), key=lambda index: requests[index].arrival)
@@ -151,6 +157,7 @@ def _read_run(run: Fields) -> MeasuredRun:
         tpot=tpot[n_out > 1] / 1e3,
         output_tokens_per_second=float(n_out.sum()) / duration,
         token_gap=_token_gap(path, rows, where),
+        hits=hits_of(path, rows, where),
     )
 
 

@@ -58,9 +58,47 @@ CaptureSizes = Annotated[
     ),
 ]
 LargestCapture = Annotated[int | None, of_count("--max-cudagraph-capture-size", help="The largest of them.")]
+KvOffloadingSize = Annotated[
+    float | None,
+    of_engine(
+        "--kv-offloading-size",
+        metavar="GIB",
+        help="GiB of the host's memory for a second tier of the KV cache, for all GPUs of an engine together.",
+    ),
+]
+KvOffloadingBackend = Annotated[
+    str, of_engine("--kv-offloading-backend", metavar="NAME", help="What keeps that tier; native is modelled.")
+]
+KvTransferConfig = Annotated[
+    str | None,
+    of_engine(
+        "--kv-transfer-config",
+        metavar="JSON",
+        help="JSON; the OffloadingConnector with cpu_bytes_to_use, block_size, offload_prompt_only and "
+        "store_threshold is read.",
+    ),
+]
 SchedulingPolicy = Annotated[
     str,
     of_engine("--scheduling-policy", metavar="NAME", help="fcfs, or priority: by the priorities of requests."),
+]
+SpeculativeConfig = Annotated[
+    str | None,
+    of_engine(
+        "--speculative-config",
+        metavar="JSON",
+        help='Speculative decoding: \'{"method": "mtp", "num_speculative_tokens": 2}\'; ngram, eagle, eagle3, mtp, '
+        "draft_model.",
+    ),
+]
+AcceptanceOption = Annotated[
+    str | None,
+    of_engine(
+        "--acceptance",
+        metavar="TEXT",
+        help="Drafts that are accepted: a length (2.4), a rate (0.7), rates by position (0.8,0.6), a published "
+        "curve, or a line of the engine's log.",
+    ),
 ]
 DecodeContextParallel = Annotated[int, of_count("--decode-context-parallel-size", "-dcp", help="Only 1 is modelled.")]
 

@@ -18,7 +18,9 @@ from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.printed import Json
 from infercast.engines.registry import DEFAULT_ENGINE
-from infercast.forecast.deploy import ROUTINGS, deploy
+from infercast.forecast.calibration.file import read_calibration
+from infercast.forecast.calibration.record import Calibration
+from infercast.forecast.deploy import ROUTINGS, SAMPLINGS, deploy
 from infercast.serve.workload.too_long import TOO_LONG
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -26,7 +28,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 OF_DEPLOY = (
     "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "all2all_backend", "moe_backend",
     "language_model_only", "hf_overrides", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend",
-    "expert_routing", "network", "pcie_topology", "api_server",
+    "expert_routing", "sampling", "network", "pcie_topology", "api_server",
 )  # fmt: skip
 """Options that `deploy` takes as they are."""
 
@@ -90,6 +92,11 @@ class Started:
     compilation_config: engine_options.CompilationConfig = None
     cudagraph_capture_sizes: engine_options.CaptureSizes = None
     max_cudagraph_capture_size: engine_options.LargestCapture = None
+    kv_offloading_size: engine_options.KvOffloadingSize = None
+    kv_offloading_backend: engine_options.KvOffloadingBackend = "native"
+    kv_transfer_config: engine_options.KvTransferConfig = None
+    speculative_config: engine_options.SpeculativeConfig = None
+    acceptance: engine_options.AcceptanceOption = None
     scheduling_policy: engine_options.SchedulingPolicy = "fcfs"
     decode_context_parallel_size: engine_options.DecodeContextParallel = 1
     enforce_eager: options.EnforceEager = False
@@ -101,12 +108,14 @@ class Deployed(Started):
 
     all2all_backend: options.All2AllBackend = None
     expert_routing: options.ExpertRouting = ROUTINGS[0]
+    sampling: options.Sampling = SAMPLINGS[0]
     pcie_topology: options.PcieTopology = None
     api_server: options.ApiServer = True
     predictor: options.PredictorName = "learned"
     anchors: options.Anchors = None
     measurements: options.Measurements = None
     host: options.HostFile = None
+    calibration: options.Calibration = None
 
 
 class Shown:
@@ -123,6 +132,8 @@ class Shown:
     trace_out: outputs.TraceOut = None
     trace_window: outputs.TraceWindow = outputs.WINDOW
     requests_out: outputs.RequestsOut = None
+    save_result: outputs.SaveResult = None
+    save_detailed: outputs.SaveDetailed = False
     as_json: Json = False
 
 
@@ -170,4 +181,10 @@ def asked_deployment(
         **{**{name: given[name] for name in OF_DEPLOY if name in given}, **layout},
         predictor=options.choose_predictor(given["predictor"], anchors, gpu, measurements, given["engine"]),
         host=host,
+        calibration=asked_calibration(given),
     )
+
+
+def asked_calibration(given: Mapping[str, Any]) -> Calibration | None:
+    """The calibration that a command is given, read once."""
+    return None if given.get("calibration") is None else read_calibration(Path(given["calibration"]))

@@ -70,6 +70,12 @@ ExpertRouting = Annotated[
         "--expert-routing", metavar="NAME", help="How tokens spread over experts: uniform, balanced, power_law_1.2."
     ),
 ]
+Sampling = Annotated[
+    str,
+    of_workload(
+        "--sampling", metavar="NAME", help="Tokens by greedy choice, or sorted: top-p over all logits in order."
+    ),
+]
 MoeBackend = Annotated[
     str, of_engine("--moe-backend", metavar="NAME", help="Kernels of experts: auto, triton, cutlass, trtllm, marlin.")
 ]
@@ -161,6 +167,10 @@ WhatIf = Annotated[
 HostFile = Annotated[
     str | None,
     typer.Option("--host", metavar="NAME", help="Your CPU: a name of `infercast hosts`, a host.json or a .toml file."),
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option("--calibration", metavar="FILE", help="What `infercast calibrate` learned from your own results."),
 ]
 
 

@@ -9,6 +9,7 @@ from infercast.engines.sglang.settings import (
     OTHER_ORDERS,
     PREFILL_GRAPHS,
     STRATEGIES,
+    WRITE_POLICIES,
     SglangSettings,
 )
 from infercast.errors import InputError, UnknownNameError
@@ -40,6 +41,7 @@ def check(settings: SglangSettings, max_positions: int) -> None:
         if getattr(settings, name) not in known:
             raise UnknownNameError(name, getattr(settings, name), known)
     _check_shares(settings)
+    _check_tier(settings)
     _check_graphs(settings)
     chunk = settings.chunked_prefill_size
     if chunk is not None and chunk < 1 and chunk != NO_CHUNKS:
@@ -47,6 +49,20 @@ def check(settings: SglangSettings, max_positions: int) -> None:
     if settings.context_length is not None and settings.context_length > max_positions:
         raise InputError(
             f"context_length {settings.context_length} is above the {max_positions} positions the model was made for"
+        )
+
+
+def _check_tier(settings: SglangSettings) -> None:
+    if settings.hicache_write_policy == "write_back":
+        raise InputError(f"hicache_write_policy write_back is not modelled; use {' or '.join(WRITE_POLICIES)}")
+    if settings.hicache_write_policy not in WRITE_POLICIES:
+        raise UnknownNameError("hicache_write_policy", settings.hicache_write_policy, WRITE_POLICIES)
+    if settings.enable_hierarchical_cache and settings.disable_radix_cache:
+        raise InputError("enable_hierarchical_cache needs the radix cache, which disable_radix_cache turns off")
+    if settings.hicache_size < 0 or settings.hicache_ratio <= 0:
+        raise InputError(
+            f"hicache_size must be 0 or more and hicache_ratio above 0, not {settings.hicache_size} and "
+            f"{settings.hicache_ratio:g}"
         )
 
 

@@ -13,7 +13,7 @@ from infercast.engines.sglang.host import SglangHost, SglangHostModel
 from infercast.engines.sglang.kernels import choose_kernels
 from infercast.engines.sglang.measured import measured_setup, profiled_step
 from infercast.engines.sglang.memory import plan_memory
-from infercast.engines.sglang.older import before
+from infercast.engines.sglang.older import TUNED_SINCE, before
 from infercast.engines.sglang.padding import expert_multiples
 from infercast.engines.sglang.replica import sglang_replica
 from infercast.engines.sglang.resolve import resolve
@@ -42,7 +42,13 @@ def _describe(settings: ResolvedSglang) -> str:
         f"{chunk}, up to {settings.max_running_requests:,} requests; context_length {settings.context_length:,}; "
         f"mem_fraction_static {settings.mem_fraction_static:g}; radix cache "
         f"{'off' if settings.disable_radix_cache else 'on'}"
+        + (f"; hierarchical cache, {_tier(settings)}" if settings.enable_hierarchical_cache else "")
     )
+
+
+def _tier(settings: ResolvedSglang) -> str:
+    size, ratio = settings.hicache_size, settings.hicache_ratio
+    return f"{size:,} GB of host memory a GPU" if size else f"{ratio:g} times as large in host memory"
 
 
 def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
@@ -80,6 +86,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         profiled_step=profiled_step,
         ties_groups=False,
         before=before,
+        tuned_since=TUNED_SINCE,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.sglang.kv import cells
+from infercast.engines.sglang.offload import offload_of
 from infercast.engines.sglang.settings import ResolvedSglang
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import PrefillFirst, Replica
@@ -46,6 +47,7 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         steps_under_way=stages if stages > 1 else 1 if settings.disable_overlap_schedule else 2,
         request_path_seconds=host.request_path,
         request_token_seconds=host.request_token,
+        intake=host.intake,
         token_path_seconds=host.token_path,
         token_turn_seconds=host.token_turn,
         wake_up_seconds=host.wake_up,
@@ -54,4 +56,13 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
+        offload=offload_of(
+            settings,
+            deployment.memory.kv.shape,
+            deployment.memory.kv.block_bytes,
+            deployment.memory.request_blocks,
+            deployment.model.layers,
+            deployment.layout,
+            deployment.gpu,
+        ),
     )

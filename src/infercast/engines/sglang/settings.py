@@ -17,6 +17,9 @@ DEEPEP_MODES = ("auto", "normal", "low_latency")
 STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
 """How states of recurrent layers are kept for prefixes."""
 
+WRITE_POLICIES = ("write_through", "write_through_selective")
+"""When pages are copied to the host's memory: when they are computed, or when they are met again."""
+
 
 @dataclass(frozen=True, slots=True)
 class SglangSettings:
@@ -60,6 +63,13 @@ class SglangSettings:
     """Norms in the kernels of all-reduces, also for models where the engine would leave them apart ..."""
     enforce_disable_flashinfer_allreduce_fusion: bool = False
     """... or for none."""
+    enable_hierarchical_cache: bool = False
+    """A second tier of the KV cache in the host's memory ..."""
+    hicache_ratio: float = 2.0
+    """... as many times as large as the GPU's cache ..."""
+    hicache_size: int = 0
+    """... or of so many GB for each GPU."""
+    hicache_write_policy: str = WRITE_POLICIES[0]
     engine: str = NEWEST
     """The engine and its version, whose rules and defaults hold."""
 

@@ -9,27 +9,32 @@ from infercast.bundled import read_data
 from infercast.engines.capability import check_capability
 from infercast.engines.engine import Engine
 from infercast.engines.sharing import shared_seconds
+from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.block_size import default_block_size
+from infercast.engines.vllm.draft_passes import VllmPasses
 from infercast.engines.vllm.expert_defaults import EXPERT_LAUNCHES
 from infercast.engines.vllm.expert_padding import expert_multiples
 from infercast.engines.vllm.flags import flags_of, settings_of
-from infercast.engines.vllm.graphs import Graphs
 from infercast.engines.vllm.host import VllmHost, VllmHostModel
 from infercast.engines.vllm.kv import hybrid_block_size
 from infercast.engines.vllm.launches import launch_work
 from infercast.engines.vllm.measured import measured_setup, profiled_step
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory
 from infercast.engines.vllm.new_kernels import is_new
+from infercast.engines.vllm.older import before
 from infercast.engines.vllm.replica import vllm_replica
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.sparse import choose_sparse_kernels
+from infercast.engines.vllm.speculation import drafting_of
 from infercast.engines.vllm.states import ALIGN, States, check_aligned, runs_v2
-from infercast.engines.vllm.versions import ENGINES, MEASURED
+from infercast.engines.vllm.versions import ENGINES, MEASURED, engine_version
 from infercast.engines.words import Commands, Names
+from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import LatentAttention
 from infercast.models.spec import ModelConfig
+from infercast.units import GIB
 
 OLDEST = (7, 0)
 """Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta."""
@@ -50,6 +55,7 @@ def _describe(settings: ResolvedSettings) -> str:
     return (
         f"up to {settings.max_num_batched_tokens:,} tokens, {settings.max_num_seqs:,} sequences per step; "
         f"max_model_len {settings.max_model_len:,}; prefix caching {'on' if settings.enable_prefix_caching else 'off'}"
+        + ("" if settings.tier is None else f"; {settings.tier.num_bytes / GIB:,.4g} GiB of KV cache in host memory")
     )
 
 
@@ -61,6 +67,7 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
         model.architecture,
         block_size=default_block_size(model, gpu),
         states=States.of(model),
+        drafting=_drafting(settings, model, layout),
     )
     least = resolved.block_size
     if States.of(model).kept and any(isinstance(stack.mixer, LatentAttention) for stack in model.stacks):
@@ -70,6 +77,25 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
         tokens, threshold = resolved.max_num_batched_tokens, resolved.long_prefill_token_threshold
         check_aligned(size, tokens, threshold, chunked_prefill=resolved.enable_chunked_prefill)
     return replace(resolved, block_size=size)
+
+
+def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout) -> Drafting | None:
+    """What the settings' speculative config means for a model."""
+    if settings.speculative_config is None:
+        if settings.acceptance is not None:
+            raise InputError("acceptance has no meaning without --speculative-config")
+        return None
+    version = engine_version(settings.engine)
+    return drafting_of(
+        settings.speculative_config,
+        settings.acceptance,
+        model,
+        layout,
+        version,
+        asynchronous=settings.async_scheduling,
+        v2_target=runs_v2(model, version),
+        dummy_weights=settings.dummy_weights,
+    )
 
 
 def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
@@ -92,11 +118,14 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         resolve=_resolve,
         check_gpu=partial(check_capability, "vLLM", OLDEST, "Volta, such as v100-sxm"),
         tried=TRIED,
+        before=before,
         fuses_norms=lambda _, gpu: gpu.kernels in FUSING_KERNELS,
         choose_kernels=choose_sparse_kernels,
         expert_multiples=expert_multiples,
         expert_launches=EXPERT_LAUNCHES,
-        graphs=lambda settings: Graphs(settings.capture_sizes, settings.max_num_seqs, settings.cudagraph_mode),
+        graphs=lambda settings: settings.graphs,
+        drafting=lambda settings: settings.drafting,
+        draft_passes=VllmPasses,
         plan_memory=plan_memory,
         check_memory=check_state_blocks,
         tokens_under_way=lambda settings, layout: settings.most_under_way(layout.pipeline),

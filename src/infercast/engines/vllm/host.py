@@ -56,6 +56,14 @@ class VllmHost(HostCosts):
     process: float
     process_sequence: float
     wake: float
+    verify: float = 0.2e-3
+    draft_first: float = 0.3e-3
+    draft_pass: float = 0.25e-3
+    draft_by_hand: float = 0.85e-3
+    draft_v1_pass: float = 1.4e-3
+    draft_v1_layer: float = 0.15e-3
+    verify_by_hand: float = 1.0e-3
+    lookup_sequence: float = 0.01e-3
 
     def launching(self, launch: Launch, work: LaunchWork) -> float:
         """From a step's first kernel to its last one before sampling; what every step costs, each stage pays."""

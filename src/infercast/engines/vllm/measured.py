@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import fields, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from infercast.engines.measured import Fields, MeasuredSetup, ProfiledStep
@@ -36,6 +38,9 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             **further,
         }
     )
+    if "speculative_config" in arguments:
+        drafts = _speculative_config(arguments.inner("speculative_config"))
+        settings = replace(settings, speculative_config=drafts, dummy_weights=True)
     blocks = config.at_least("num_gpu_blocks", 1)
     return MeasuredSetup(
         settings=settings,
@@ -61,12 +66,20 @@ def profiled_step(name: str) -> ProfiledStep | None:
     return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3)))
 
 
+def _speculative_config(drafts: Fields) -> str:
+    """The config as it was given; what drafts goes by the name of its folder, which was on another machine."""
+    values = dict(drafts.holder)
+    if isinstance(model := values.get("model"), str):
+        values["model"] = PurePosixPath(model).name
+    return json.dumps(values)
+
+
 def _further_settings(arguments: Fields) -> dict[str, Any]:
     """Fields of `EngineSettings` among the engine's further arguments; the rest changes nothing that is simulated."""
     kinds = {"bool": bool, "int": int, "float": float, "str": str}
     settings = {}
     for each in fields(EngineSettings):
-        if each.name in arguments:
+        if each.name in arguments and each.name != "speculative_config":
             settings[each.name] = arguments.get(each.name, kinds.get(str(each.type).split(" ", maxsplit=1)[0], list))
     if "cudagraph_capture_sizes" in settings:
         settings["cudagraph_capture_sizes"] = tuple(settings["cudagraph_capture_sizes"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from infercast.engines.memory import Memory
+from infercast.engines.vllm.draft_memory import cached_model, draft_buffers, draft_graphs, draft_weights
 from infercast.engines.vllm.expert_padding import expert_multiples
 from infercast.engines.vllm.kv import kv_layout
 from infercast.engines.vllm.launches import compiles_kernels
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.engines.vllm.sparse_memory import sparse_memory
 from infercast.engines.vllm.states import States, runs_v2
+from infercast.engines.vllm.verify_graphs import VerifyGraphs
 from infercast.engines.vllm.versions import MEASURED, engine_version
 from infercast.errors import DoesNotFitError
 from infercast.hardware import Gpu
@@ -48,8 +50,8 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
     libraries = LIBRARY_BYTES + (COMPILED_BYTES if compiles_kernels(config, layout) else 0.0)
     plans = []
     for stage in range(layout.pipeline):
-        weights = stage_weight_bytes(config, layout, stage, multiples)
-        kv = kv_layout(config, layout, settings.block_size, stage, settings.state_blocks)
+        weights = stage_weight_bytes(config, layout, stage, multiples) + draft_weights(layout, gpu, settings)
+        kv = kv_layout(cached_model(config, settings), layout, settings.block_size, stage, settings.state_blocks)
         left = usable - weights - activations - graphs - libraries
         plans.append(
             Memory(
@@ -84,9 +86,11 @@ def peak_activation_bytes(config: ModelConfig, layout: ParallelLayout, settings:
     tokens = settings.max_num_batched_tokens
     shard = config.shard(layout)
     widest = max(stack.feed_forward.live_values(shard) for stack in config.stacks)
-    in_layers = tokens * (2 * config.hidden + widest) * value
+    kept_for_drafts = draft_buffers(config, settings)
+    in_layers = tokens * (2 * config.hidden + widest) * value + kept_for_drafts
     # Logits in the model's format and in fp32, beside the hidden states they come from.
-    in_head = settings.max_num_seqs * config.vocabulary * (value + 4) + tokens * config.hidden * value
+    rows = settings.max_num_seqs * settings.width
+    in_head = rows * config.vocabulary * (value + 4) + tokens * config.hidden * value + kept_for_drafts
     sparse = sparse_memory(config, layout, settings)
     if sparse is None:
         return max(in_layers, in_head)
@@ -103,11 +107,16 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
         return 0.0
     one = np.array([1])
     num_kernels = sum(call.count for call in step_calls(config, layout, one, one, sampled=1))
+    graphs = settings.graphs
     num_full = sum(size <= settings.max_num_seqs for size in sizes)
+    if isinstance(graphs, VerifyGraphs):
+        num_full = graphs.num_full
     num_graphs = {"full_decode_only": num_full, "piecewise": len(sizes)}.get(
         settings.cudagraph_mode, len(sizes) + num_full
     )
     recorded = float(GRAPH_BYTES_A_KERNEL * num_kernels * num_graphs) / layout.pipeline
+    draft_kernels, num_draft_graphs = draft_graphs(layout, settings)
+    recorded += GRAPH_BYTES_A_KERNEL * draft_kernels * num_draft_graphs
     if not _newly_reserves(config, settings):
         return recorded
     a_graph = max(LEAST_PROFILED_BYTES, PROFILED_BYTES_A_KERNEL * num_kernels / layout.pipeline)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.block_size import DATACENTER_BLACKWELL, UNIT, check_block_size
-from infercast.engines.vllm.graphs import MODES, capture_sizes
+from infercast.engines.vllm.graphs import MODES, Graphs, capture_sizes
+from infercast.engines.vllm.offload import BACKENDS, TierSettings, tier_settings
 from infercast.engines.vllm.states import NONE, StateBlocks, States
+from infercast.engines.vllm.verify_graphs import VerifyGraphs, rounded_sizes, with_whole_sequences
 from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
@@ -65,6 +68,17 @@ class EngineSettings:
     prefix_cache_retention_interval: str | None = None
     """Windows and states are kept before every multiple of so many tokens; 0: only where they are known to be of use,
     ``none``: everywhere."""
+    kv_offloading_size: float | None = None
+    """GiB of the host's memory that a second tier of the KV cache takes, for all GPUs of an engine together."""
+    kv_offloading_backend: str = BACKENDS[0]
+    kv_transfer_config: str | None = None
+    """A connector as vLLM's JSON; the offloading connector is read."""
+    speculative_config: str | None = None
+    """Speculative decoding, as vLLM's JSON; None: none."""
+    acceptance: str | None = None
+    """How many drafts are accepted (`infercast.engines.acceptance.FORMS`); None: as the config or others say."""
+    dummy_weights: bool = False
+    """Whether weights are made up, as those of measured engines are: heads that draft then use the target's tables."""
     engine: str = NEWEST
     """The engine and its version, whose rules and defaults hold."""
 
@@ -80,6 +94,8 @@ class ResolvedSettings(EngineSettings):
     enable_prefix_caching: bool
     most_graph_tokens: int = 512
     """The largest graph where none is asked for."""
+    drafting: Drafting | None = None
+    """Speculative decoding as it is done; None: none."""
 
     @property
     def version(self) -> EngineVersion:
@@ -90,6 +106,11 @@ class ResolvedSettings(EngineSettings):
     def state_blocks(self) -> StateBlocks:
         """How states of recurrent layers are cached."""
         return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0)
+
+    @property
+    def tier(self) -> TierSettings | None:
+        """A tier of the KV cache in the host's memory."""
+        return tier_settings(self.kv_offloading_size, self.kv_offloading_backend, self.kv_transfer_config)
 
     @property
     def most_running(self) -> int:
@@ -113,9 +134,31 @@ class ResolvedSettings(EngineSettings):
             return tuple(size for size in self.cudagraph_capture_sizes if size <= self.max_num_batched_tokens)
         if self.max_cudagraph_capture_size is not None:
             return capture_sizes(self.max_cudagraph_capture_size, self.max_num_batched_tokens)
-        largest = min(2 * self.max_num_seqs, self.most_graph_tokens)
+        largest = min(2 * self.max_num_seqs * self.width, self.most_graph_tokens)
         beside = self.max_num_seqs if self.version.captures_max_num_seqs else None
-        return capture_sizes(largest, self.max_num_batched_tokens, beside)
+        sizes = capture_sizes(largest, self.max_num_batched_tokens, beside if self.drafting is None else None)
+        return sizes if self.drafting is None else self._sizes_to_verify(sizes, beside)
+
+    def _sizes_to_verify(self, sizes: tuple[int, ...], beside: int | None) -> tuple[int, ...]:
+        """The same where sequences have several tokens each, as each model runner has it."""
+        assert self.drafting is not None
+        if not self.drafting.v2_runner:
+            return rounded_sizes(sizes, self.width)
+        most = 0 if beside is None else min(beside, self.most_graph_tokens)
+        return with_whole_sequences(sizes, most, self.width)
+
+    @property
+    def width(self) -> int:
+        """Tokens of a decoding sequence in a step."""
+        return 1 if self.drafting is None else self.drafting.width
+
+    @property
+    def graphs(self) -> Graphs | VerifyGraphs:
+        """The graphs that it records."""
+        if self.drafting is None:
+            return Graphs(self.capture_sizes, self.max_num_seqs, self.cudagraph_mode)
+        has_holes = self.drafting.v2_runner and not self.version.captures_max_num_seqs
+        return VerifyGraphs(self.capture_sizes, self.max_num_seqs, self.cudagraph_mode, self.width, has_holes)
 
     def most_under_way(self, stages: int) -> int:
         """Tokens that a request's blocks have to have room for beside its window."""
@@ -124,7 +167,7 @@ class ResolvedSettings(EngineSettings):
 
     def steps_under_way(self, stages: int, *, v2_runner: bool) -> int:
         """Steps that are planned before the first of them has its result."""
-        if not self.async_scheduling:
+        if not self.async_scheduling or not (self.drafting is None or self.drafting.asynchronous):
             return stages
         return stages + 1 if v2_runner else max(stages, 2)
 
@@ -137,10 +180,12 @@ def resolve(
     *,
     block_size: int = UNIT,
     states: States | None = None,
+    drafting: Drafting | None = None,
 ) -> ResolvedSettings:
     """Fill in what vLLM would choose on this GPU for this model, and refuse what it would refuse.
 
-    ``block_size`` is the engine's choice where the settings name none, ``states`` what recurrent layers keep.
+    ``block_size`` is the engine's choice where the settings name none, ``states`` what recurrent layers keep,
+    ``drafting`` what the settings mean by their speculative config.
     """
     _check(settings, max_positions)
     version = engine_version(settings.engine)
@@ -178,7 +223,13 @@ def resolve(
         "cudagraph_capture_sizes": None if sizes is None else tuple(sorted(set(sizes))),
         "enable_prefix_caching": caching,
         "mamba_cache_mode": states.mode(settings.mamba_cache_mode, caching, version),
+        "drafting": drafting,
     }
+    if drafting is not None and tokens <= drafting.slots_taken * max_num_seqs:
+        raise InputError(
+            f"max_num_batched_tokens {tokens} leaves no token for a step, since a draft model takes one for each of "
+            f"{max_num_seqs} sequences; raise it or lower max_num_seqs"
+        )
     return ResolvedSettings(**{**asdict(settings), **filled_in})
 
 
@@ -209,6 +260,7 @@ def _check(settings: EngineSettings, max_positions: int) -> None:
         raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
     if settings.long_prefill_token_threshold < 0:
         raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
+    tier_settings(settings.kv_offloading_size, settings.kv_offloading_backend, settings.kv_transfer_config)
     _check_new(settings)
     if settings.max_model_len is not None and settings.max_model_len > max_positions:
         raise InputError(

@@ -39,6 +39,8 @@ class EngineVersion(NamedTuple):
     """There, the last token of a prompt that ends with a block is in a step after it."""
     latent_unit: int = 16
     """Tokens whose multiple a block of latent attention has beside states."""
+    holders_first: bool = False
+    """Requests that hold KV blocks while they wait, since these came from the host's memory, go before all others."""
     v2_for_all: bool = False
     """Every model runs the V2 model runner, whose pipelines plan before results are known ..."""
     v2_experts: tuple[str, ...] = ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM", "GraniteMoeForCausalLM")

@@ -16,7 +16,8 @@ from infercast.units import whole_number
 
 READ, IGNORED, NOT_MODELLED, UNKNOWN = "read", "ignored", "not modelled", "unknown"
 OURS_ALONE = {
-    "network", "pcie_topology", "api_server", "expert_routing", "engine", "prompts_first", "cudagraph_mode",
+    "network", "pcie_topology", "api_server", "expert_routing", "sampling", "engine", "prompts_first", "cudagraph_mode",
+    "acceptance", "dummy_weights",
 }  # fmt: skip
 """Options of ours that are no flags of an engine."""
 OF_DEPLOY: dict[str, type] = {

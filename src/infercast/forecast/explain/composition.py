@@ -52,7 +52,10 @@ def compose(record: Record, log: StepLog, timer: KernelTimer) -> Composition | N
     ends, tokens = log.steps.ends, record.num_output[several] - 1
     first = np.searchsorted(ends, log.prompt_end[several])
     spanned = tokens
-    if record.num_preemptions:
+    if record.drafts.num_drafts:
+        # Some steps yield several tokens.
+        spanned = np.maximum(np.searchsorted(ends, record.last_token[several], side="right") - 1 - first, 1)
+    elif record.num_preemptions:
         # A result may be taken in when later steps have ended already; one or two more in a long stretch do not show.
         spanned = np.maximum(np.searchsorted(ends, record.last_token[several], side="right") - 1 - first, tokens)
     a_token = np.minimum(spanned, ends.size - 1 - first) / tokens

@@ -103,9 +103,11 @@ def diagnose(deployment: Deployment, workload: Workload, ceilings: Ceilings | No
     """Simulate a workload, and again with each gap closed."""
     if deployment.layout.data > 1:
         raise InputError(f"a diagnosis is of one copy, not of layout {deployment.layout}; use data_parallel_size 1")
+    if deployment.drafting is not None:
+        raise InputError("a diagnosis is of an engine without speculative decoding; leave --speculative-config out")
     known = ceilings or default_ceilings()
     base = simulate(deployment, workload)
-    if base.source in ("roofline", "typical"):
+    if base.source in ("roofline", "typical", "published"):
         raise InputError(
             f"kernels on {deployment.gpu.name} are timed by the roofline, so nothing is known of how good they are; a "
             "diagnosis needs learned estimates (NVIDIA GPUs, --predictor learned)"

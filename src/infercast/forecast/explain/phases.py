@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from infercast.engines.deployment import Deployment
+from infercast.engines.drafting_timer import GAPS as DRAFT_GAPS
+from infercast.engines.speculation import Drafting
 from infercast.engines.timer import GAPS, KernelTimer
 from infercast.forecast.explain.kernels import estimate_shape
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record
 from infercast.serve.fleet.two_pools import taken_in
-from infercast.serve.step import StepShape
+from infercast.serve.step import DraftShape, StepShape
 from infercast.serve.totals import PhaseTotals
 
 
@@ -77,7 +79,7 @@ def host_bound_share(phases: Sequence[Phase]) -> float:
 
 def _summarise(name: str, totals: PhaseTotals, deployment: Deployment, timer: KernelTimer, takes_in: bool) -> Phase:
     """One phase."""
-    shape = average_shape(totals)
+    shape = average_shape(totals, deployment.drafting)
     reasons = _reasons_of_step(taken_in(shape) if takes_in else shape, deployment)
     members: dict[str, dict[str, float]] = {}
     kernel_seconds = timer.kernel_seconds(totals.rows, totals.varying, totals.slowed).tolist()
@@ -109,13 +111,29 @@ def _reasons_of_step(shape: StepShape, deployment: Deployment) -> dict[str, tupl
     """Bound and source of each kernel in a step of average size."""
     kernels = estimate_shape(deployment, shape).kernels
     reasons = {kernel.name: (str(kernel.estimate.bound), kernel.estimate.source) for kernel in kernels}
-    return {**reasons, GAPS[0]: ("launch", "physics")}
+    return {**reasons, GAPS[0]: ("launch", "physics"), DRAFT_GAPS[0]: ("launch", "physics")}
 
 
-def average_shape(totals: PhaseTotals) -> StepShape:
-    """A step of the average size of a phase, which may round to more than an engine would plan."""
+def average_shape(totals: PhaseTotals, drafting: Drafting | None = None) -> StepShape:
+    """A step of the average size of a phase, which may round to more than an engine would plan.
+
+    With speculative decoding, sequences that compute no more tokens than there are drafts verify these.
+    """
     sequences = max(1, round(totals.sequences / totals.steps))
     new_tokens = max(1, round(totals.tokens / totals.sequences))
     context = round(totals.context / totals.sequences)
     sampled = max(1, round(totals.sampled / totals.steps))
-    return StepShape([new_tokens] * sequences, [context] * sequences, sampled)
+    if drafting is None:
+        return StepShape([new_tokens] * sequences, [context] * sequences, sampled)
+    verifying = sequences if new_tokens <= drafting.width else 0
+    drafts = verifying * (new_tokens - 1)
+    return DraftShape(
+        [new_tokens] * sequences,
+        [context] * sequences,
+        sampled,
+        verifying,
+        drafts,
+        drafting.width,
+        sequences,
+        drafting.num_drafts,
+    )

@@ -52,7 +52,11 @@ def first_token_parts(engine: EngineRun, workload: Workload) -> RequestParts:
     sent_at, first_token, prompt_end = record.sent_at[served], record.first_token[served], log.prompt_end[served]
     queued_at = sent_at + host.request_path + host.request_token * num_input
     started_at = np.maximum(record.started_at[served], queued_at)
-    queued = _window(log, queued_at, started_at)
+    loaded_from = started_at
+    if record.tier is not None:
+        began = record.tier.load_began[served]
+        loaded_from = np.where(np.isnan(began), started_at, np.clip(began, queued_at, started_at))
+    queued = _window(log, queued_at, loaded_from)
     computed = _window(log, started_at, prompt_end)
     own = np.minimum(log.own_seconds[served], computed["prompts"])
     parts = {
@@ -60,6 +64,7 @@ def first_token_parts(engine: EngineRun, workload: Workload) -> RequestParts:
         "queue: prompts of others": queued["prompts"],
         "queue: decoding of others": queued["decoding"],
         "queue: host": queued["host"],
+        **({} if record.tier is None else {"KV from host memory": started_at - loaded_from}),
         "own prompt": own,
         "beside it: prompts of others": computed["prompts"] - own,
         "beside it: decoding of others": computed["decoding"],

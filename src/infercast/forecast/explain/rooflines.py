@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from infercast.engines.deployment import Deployment
+from infercast.engines.speculation import Drafting
 from infercast.forecast.explain.kernels import StepCost, estimate_shape
 from infercast.forecast.explain.phases import Phase, average_shape
 from infercast.forecast.explain.step_calls import step_calls
@@ -60,19 +61,19 @@ def step_rooflines(pool: PoolRun) -> tuple[StepRoofline, ...]:
     """One for each phase of the busiest replica of a pool; a decode pool computes no prompts."""
     record, phases = busiest(pool.records), pool.phases
     return tuple(
-        _roofline(phase, pool.deployment, _typical_shape(record, record.phases[phase.name]))
+        _roofline(phase, pool.deployment, _typical_shape(record, record.phases[phase.name], pool.deployment.drafting))
         for phase in phases
         if pool.role != DECODE or phase.name == "decode"
     )
 
 
-def _typical_shape(record: Record, totals: PhaseTotals) -> StepShape:
+def _typical_shape(record: Record, totals: PhaseTotals, drafting: Drafting | None) -> StepShape:
     """A step of average size, in which prompts are prompts and sequences that decode compute one token each.
 
     Attention is launched in different ways for the two, and latent attention spells keys out for prompts alone.
     """
     if totals is record.decoding:
-        return average_shape(totals)
+        return average_shape(totals, drafting)
     served = ~np.isnan(record.first_token)
     num_prompts = max(1, round(np.count_nonzero(served) / totals.steps))
     num_decodes = max(0, round(totals.sequences / totals.steps) - num_prompts)

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from infercast.engines.timer import KernelTimer
 from infercast.forecast.system import DECODE, ServingPool
 from infercast.serve import Record, Replica
+from infercast.serve.scheduler.draft_plan import DraftSequence
 from infercast.serve.scheduler.sequence import Plan
 from infercast.serve.stages import StagedSpan
-from infercast.serve.step import HostCost, StepEstimate, StepShape
+from infercast.serve.step import DraftShape, HostCost, StepEstimate, StepShape
 from infercast.serve.timeline import Span
 
 Array = npt.NDArray[Any]
@@ -56,10 +57,11 @@ class StepLog:
         share = estimate.gpu_seconds[0] / (shape.num_sequences if self._takes_in else shape.num_tokens)
         for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
             index = sequence.index
-            if sequence.num_promised > 1 or self.prompt_end[index] == self.prompt_end[index]:
+            promised = not sequence.in_prompt if isinstance(sequence, DraftSequence) else sequence.num_promised
+            if promised > 1 or self.prompt_end[index] == self.prompt_end[index]:
                 continue
             self.own_seconds[index] += share if self._takes_in else share * new_tokens
-            if sequence.num_promised:
+            if promised:
                 self.prompt_end[index] = span.end
 
     def stretch(self, shape: StepShape, estimate: StepEstimate, ends: Sequence[float], held: Sequence[int]) -> None:
@@ -73,10 +75,12 @@ class StepLog:
             self._varying = [[] for _ in estimate.varying]
         for noted, values in zip(self._varying, estimate.varying, strict=True):
             noted.extend(values[:steps])
-        tokens, num_decodes = shape.num_tokens, shape.num_sequences - len(shape.prompts)
+        tokens, of_decodes = shape.num_tokens, shape.num_sequences - len(shape.prompts)
+        if isinstance(shape, DraftShape):
+            of_decodes += shape.num_drafts
         if self._takes_in:
-            tokens = num_decodes = shape.num_sequences
-        self._stretches.append((steps, tokens, tokens - num_decodes, shape.num_sampled, *estimate.rows))
+            tokens = of_decodes = shape.num_sequences
+        self._stretches.append((steps, tokens, tokens - of_decodes, shape.num_sampled, *estimate.rows))
 
     @property
     def num_steps(self) -> int:

@@ -9,7 +9,13 @@ from typing import Any, NamedTuple
 
 from infercast.models.families.compressed import read_compressed, windowed_head
 from infercast.models.families.convolutional import read_lfm2, read_lfm2_moe
-from infercast.models.families.experts import after_dense_layers, experts_everywhere, qwen2_experts, qwen_experts
+from infercast.models.families.experts import (
+    after_dense_layers,
+    ernie_experts,
+    experts_everywhere,
+    qwen2_experts,
+    qwen_experts,
+)
 from infercast.models.families.fields import Fields
 from infercast.models.families.granite import read_bamba, read_falcon_h1, read_granite_hybrid
 from infercast.models.families.grouped import (
@@ -99,6 +105,7 @@ FAMILIES: dict[str, Family] = {
         partial(read_grouped, qk_norm="use_qk_norm", qkv_bias="attention_bias", networks=after_dense_layers),
         defaults={"topk_method": "noaux_tc"},  # of one group, as DeepSeek-V3 chooses
     ),
+    "Ernie4_5_MoeForCausalLM": Family(partial(read_grouped, networks=ernie_experts), tied=True),
     "GptOssForCausalLM": Family(
         partial(_biased, windows=every_other_layer, sinks=True, networks=_gpt_oss), defaults={"attention_bias": True}
     ),

@@ -7,7 +7,7 @@ from infercast.models.families.fields import Answer, Fields
 from infercast.models.families.layers import dense_feed_forward
 from infercast.models.feed_forward import ExpertFeedForward, FeedForward
 
-CHOSEN_KEYS = ("num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k")
+CHOSEN_KEYS = ("num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_top_k", "moe_k")
 
 
 def routed_experts(
@@ -91,3 +91,13 @@ def qwen_experts(fields: Fields, *, shared_inter: int = 0, shared_gate: bool = F
 def qwen2_experts(fields: Fields) -> list[FeedForward]:
     """Qwen1.5-MoE and Qwen2-MoE: a gated shared expert beside them."""
     return qwen_experts(fields, shared_inter=fields.positive("shared_expert_intermediate_size"), shared_gate=True)
+
+
+def ernie_experts(fields: Fields) -> list[FeedForward]:
+    """ERNIE 4.5: between two layers, with shared experts as wide as the routed ones and a bias on the choice."""
+    shared = fields.positive("moe_intermediate_size") * fields.count("moe_num_shared_experts")
+    keys = ("moe_num_experts", "moe_intermediate_size")
+    sparse, dense = routed_experts(fields, *keys, shared_inter=shared, router_bias=True), dense_feed_forward(fields)
+    first, last = fields.count("moe_layer_start_index"), fields.count("moe_layer_end_index", default=fields.layers - 1)
+    step = fields.positive("moe_layer_interval", default=1)
+    return [sparse if first <= layer <= last and (layer + 1) % step == 0 else dense for layer in range(fields.layers)]

@@ -176,6 +176,13 @@ class GroupedAttention(Mixer):
             return [Call(name, op, layers, saved=self.decode_saved)]
         return [Call(name, op, layers, slower=self.prompts_slower)]
 
+    def verify_calls(
+        self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
+    ) -> list[Call]:
+        """Keys and values are read once: the new tokens of a sequence are as so many more heads of one token."""
+        wide = replace(self, heads=self.heads * width)
+        return wide.sequence_calls(shard, layers, np.ones_like(keys), keys, sequences)
+
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """Keys and values."""
         width = shard.layout.share_kv_heads(self.kv_heads) * self._pair_dim

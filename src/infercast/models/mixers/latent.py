@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from infercast.models.mixers.cache import Cache
 from infercast.models.mixers.mixer import Mixer
 from infercast.models.shard import Shard
@@ -143,18 +145,25 @@ class LatentAttention(Mixer):
         expansion = shard.linear("kv_b_proj", tokens, expanded, self.kv_lora_rank, weights.of_attention, layers)
         return [*expansion, Call("attention_prompt", op, layers)]
 
+    def verify_calls(
+        self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
+    ) -> list[Call]:
+        """The latent is read once: the new tokens of a sequence are as so many more heads of one token."""
+        return self._decode_calls(shard, layers, np.ones_like(keys), keys, sequences, width)
+
     def _decode_calls(
-        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int
+        self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int, width: int = 1
     ) -> list[Call]:
         """The expansion is folded into the query, which attends to the latent itself as multi-query attention."""
         base, heads = shard.weights.base, shard.layout.share(self.heads)
         rows: Size = queries.shape[-1] if isinstance(sequences, int) else sequences.sum(axis=-1)
+        rows = rows * width
         absorb = Gemm(rows, self.kv_lora_rank, self.nope_dim, dtype=base, batch=heads)
         expand = Gemm(rows, self.value_dim, self.kv_lora_rank, dtype=base, batch=heads)
         latent = Attention(
             queries,
             keys,
-            heads=heads,
+            heads=heads * width,
             kv_heads=1,
             head_dim=self.latent_dim,
             value_dim=self.kv_lora_rank,

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
+import numpy as np
+
 from infercast.models.mixers.cache import Cache
 from infercast.models.shard import Shard
 from infercast.ops import Call
@@ -78,6 +80,16 @@ class Mixer(ABC):
         The last axis runs over the batch; axes in front of it are an array of batches, in which ``sequences`` says how
         often each row stands.
         """
+
+    def verify_calls(
+        self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
+    ) -> list[Call]:
+        """Those of sequences that verify drafts: ``width`` new tokens each, of ``keys`` in all.
+
+        Unless a kind says otherwise, as many single tokens: each chooses what it looks at, or writes a state.
+        """
+        single = np.ones(1, dtype=np.int64) if keys.ndim == 1 else np.ones((1, 1), dtype=np.int64)
+        return self.sequence_calls(shard, layers, np.broadcast_to(single, keys.shape), keys, sequences * width)
 
     @abstractmethod
     def caches(self, shard: Shard) -> tuple[Cache, ...]:

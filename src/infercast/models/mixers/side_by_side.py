@@ -76,6 +76,12 @@ class SideBySide(Mixer):
         """Those of both."""
         return [call for mixer in self._both for call in mixer.sequence_calls(shard, layers, queries, keys, sequences)]
 
+    def verify_calls(
+        self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
+    ) -> list[Call]:
+        """Those of both."""
+        return [call for mixer in self._both for call in mixer.verify_calls(shard, layers, width, keys, sequences)]
+
     def caches(self, shard: Shard) -> tuple[Cache, ...]:
         """Keys and values of the one, the state of the other."""
         return (*self.first.caches(shard), *self.second.caches(shard))

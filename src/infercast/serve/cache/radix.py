@@ -37,9 +37,11 @@ first token after it lies in."""
 class RadixTree:
     """Nodes for pages of a fixed number of tokens."""
 
+    kind = Node
+
     def __init__(self, page: int) -> None:
         self.page = page
-        self.root = Node(None, (), 0, 0, 0)
+        self.root = self.kind(None, (), 0, 0, 0)
         self.root.locks = 1
         self.clock = 0
 
@@ -78,7 +80,7 @@ class RadixTree:
     def add(self, met: Met, content: Content, end: int) -> Node:
         """Pages that follow where a walk has ended."""
         before, piece = met
-        node = Node(before, content, piece, before.end, end)
+        node = self.kind(before, content, piece, before.end, end)
         node.time = self.clock + 1
         before.children[self._mark(node)] = node
         return node
@@ -101,7 +103,7 @@ class RadixTree:
     def _cut(self, node: Node, position: int, time: int) -> Node:
         """Two nodes of one; returns the first, which is new."""
         assert node.parent is not None
-        first = Node(node.parent, node.content, node.piece, node.start, position)
+        first = self.kind(node.parent, node.content, node.piece, node.start, position)
         first.locks, first.time = node.locks, time
         node.parent.children[self._mark(node)] = first
         node.piece = piece_at(node.content, node.piece, position * self.page)

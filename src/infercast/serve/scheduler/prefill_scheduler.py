@@ -18,6 +18,8 @@ from infercast.serve.scheduler.sequence import Plan
 class PrefillScheduler(PrefillBooks):
     """Decides what each step computes, prompts first."""
 
+    admission: type[Admission] = Admission
+
     def plan(self) -> Plan | None:
         """Plan the next step without the results of steps under way; None if nothing can be computed."""
         plan = Plan()
@@ -88,7 +90,7 @@ class PrefillScheduler(PrefillBooks):
             asked += min(each.num_declared - each.num_produced, longest)
         timed = self.policy.ignores_end and not self.cache.caching
         timetable = Timetable(self._states, self.ratio) if timed else None
-        admission = Admission(self.policy, self.cache, num_running, asked * self.ratio, self._shares, timetable)
+        admission = self.admission(self.policy, self.cache, num_running, asked * self.ratio, self._shares, timetable)
         if self.cut is not None:
             admission.go_on(self.cut)
         while self.waiting:

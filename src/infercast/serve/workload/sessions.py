@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 
 from infercast.serve.workload.clients import Clients
+from infercast.serve.workload.intake import NOTHING, Intake
 from infercast.serve.workload.request import Request, Workload
 from infercast.serve.workload.source import Source
 
@@ -94,7 +95,10 @@ class SessionClients:
             self.next_arrival = sent + (self._path_seconds + self._token_seconds * self._requests[index].num_input)
 
 
-def source_of(workload: Workload, path_seconds: float = 0.0, token_seconds: float = 0.0) -> Source:
-    """Who sends the requests of a workload to one engine."""
-    kind = SessionClients if workload.in_turns else Clients
-    return kind(workload, path_seconds, token_seconds)
+def source_of(
+    workload: Workload, path_seconds: float = 0.0, token_seconds: float = 0.0, intake: Intake = NOTHING
+) -> Source:
+    """Who sends the requests of a workload to one engine; sessions hardly ever send together, so no ``intake``."""
+    if workload.in_turns:
+        return SessionClients(workload, path_seconds, token_seconds)
+    return Clients(workload, path_seconds, token_seconds, intake)

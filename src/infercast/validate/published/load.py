@@ -35,6 +35,13 @@ class RowReader:
 
     def __init__(self, path: Path, line: int, row: Mapping[str, str | None]) -> None:
         self.path, self.line, self._row = path, line, row
+        self.assumptions: list[str] = []
+        """What the row does not say and is taken to be so."""
+
+    def assume(self, what: str) -> None:
+        """List what is taken to be so, once."""
+        if what not in self.assumptions:
+            self.assumptions.append(what)
 
     @property
     def folder(self) -> Path:
@@ -63,6 +70,10 @@ class RowReader:
         if not 0 < value < math.inf:
             raise self.wrong(f"{name} must be a number above 0, not {text!r}")
         return value
+
+    def measured(self, name: str) -> float | None:
+        """A number above 0; None where the field is empty or 0, which is how load generators say that it is missing."""
+        return None if re.fullmatch(r"0*(\.0*)?", self.text(name)) else self.number(name)
 
     def whole(self, name: str) -> int | None:
         """A whole number, or None where the field is empty."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from infercast.forecast.command.flags import Reading
 from infercast.serve.workload.request import Workload
@@ -49,11 +51,43 @@ class PublishedRun:
     """The flags of the server's command, where the source has it; its words in ``flags`` otherwise."""
     median: bool = False
     """Whether TTFT and TPOT are medians over the requests, not means."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the row says of the server beyond its command, by the engine's names."""
+    gaps: bool = False
+    """Whether TPOT is the median of all times between tokens, because nothing else was published."""
+    steady: bool = False
+    """Whether only the time was measured in which as many requests as may run did, and others waited."""
+    stand_for: int = 0
+    """So many requests were sent, of which the first are simulated; 0: all are."""
+    pipeline: int = 1
+    instances: int = 1
+    """Servers of this kind, each for itself behind a load balancer."""
+    gpus: int = 0
+    """Stated GPUs, of which a layout may leave some idle."""
+    layout_stated: bool = True
+    load: str = ""
+    """Its kind, in a word."""
+    grade: str = ""
+    """``A``: settings are known, ``B``: some are implied; ``s`` behind it: with speculative decoding."""
+    precision: str = ""
+    """As published."""
+    chat: bool = False
+    """Whether requests are chats, which the server renders by a template."""
+    top_p: bool = False
+    """Whether tokens are drawn from the most likely ones only."""
+    assumptions: tuple[str, ...] = ()
+    """What the source does not say and is taken to be so."""
     problem: str = ""
     """Why it cannot be simulated."""
 
     @property
     def layout(self) -> str:
         """For people: ``TP4``, ``TP8+EP``."""
-        parts = [f"TP{self.tensor}", f"DP{self.data}" if self.data > 1 else "", "EP" if self.expert_parallel else ""]
+        parts = [
+            f"TP{self.tensor}",
+            f"PP{self.pipeline}" if self.pipeline > 1 else "",
+            f"DP{self.data}" if self.data > 1 else "",
+            "EP" if self.expert_parallel else "",
+            f"{self.instances} servers" if self.instances > 1 else "",
+        ]
         return "+".join(part for part in parts if part)

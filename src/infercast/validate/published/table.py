@@ -11,10 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from infercast.forecast.csv_rows import read_rows
-from infercast.validate.published.collected import COMMAND, read_collected
+from infercast.validate.published.collected import read_collected
 from infercast.validate.published.flags import read_flags, with_arguments
 from infercast.validate.published.load import RowReader, read_arguments, read_workload
 from infercast.validate.published.run import GPUS, PublishedRun
+from infercast.validate.published.servers import COMMAND
 
 CACHE_UNKNOWN = "prefix_cache_on"
 """In the column ``flags``: prompts may have been found in the prefix cache, and nobody knows how many."""

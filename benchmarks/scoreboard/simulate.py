@@ -1,0 +1,122 @@
+"""Simulate published runs one after the other, each engine set up once and no run served twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pages import as_published
+from reasons import reason_of
+
+from infercast.errors import InfercastError, InputError
+from infercast.forecast.csv_rows import read_rows
+from infercast.forecast.system import System
+from infercast.validate.parts import Comparison
+from infercast.validate.published.collected import read_collected
+from infercast.validate.published.commanded import started
+from infercast.validate.published.compare import PublishedComparison, compare_run, system_for
+from infercast.validate.published.load import RowReader
+from infercast.validate.published.run import PublishedRun
+from infercast.validate.published.shortened import shortened
+
+QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "output_tokens_per_second": "throughput"}
+SAME = ("infercast_gpu", "concurrency_or_rate", "ttft_p50", "ttft_mean_ms", "tpot_mean_ms", "itl_p50", "output_tok_s")
+"""What tells that two rows are one run."""
+REPEATED = "the same run as one before"
+FEW = 3
+"""Numbers of rows that must be stated for two of them to be told apart."""
+
+
+class Board:
+    """Simulates runs, and remembers engines and results."""
+
+    def __init__(self) -> None:
+        self._systems: dict[str, System] = {}
+        self._compared: dict[str, PublishedComparison] = {}
+
+    def compare(self, run: PublishedRun) -> PublishedComparison:
+        """One run beside its forecast, or the reason why there is none."""
+        try:
+            if run.problem:
+                raise InputError(run.problem)
+            return self._simulated(run)
+        except InfercastError as problem:
+            return PublishedComparison(run, problem=str(problem))
+
+    def _simulated(self, run: PublishedRun) -> PublishedComparison:
+        run, deployment = started(run)
+        engine = "|".join(
+            repr(each)
+            for each in (deployment.model, deployment.gpu.name, deployment.settings, deployment.layout, run.instances)
+        )  # fmt: skip
+        summed_up = run.median, run.gaps, run.steady
+        key = f"{engine}|{run.version}|{run.workload.concurrency}|{run.workload.requests}|{summed_up}"
+        if key not in self._compared:
+            if engine not in self._systems:
+                self._systems.clear()  # rows of one engine follow each other
+                self._systems[engine] = system_for(run, deployment)
+            told = replace(run, ttft=1.0, tpot=1.0, end_to_end=1.0, output_tokens_per_second=1.0)
+            system = self._systems[engine]
+            self._compared[key] = compare_run(shortened(told, system), system)
+        return _measured(run, self._compared[key])
+
+
+def _measured(run: PublishedRun, forecast: PublishedComparison) -> PublishedComparison:
+    """The same forecast beside what this run showed."""
+
+    def pair(name: str) -> Comparison | None:
+        measured, found = getattr(run, name), getattr(forecast, name)
+        return None if measured is None or found is None else replace(found, measured=measured)
+
+    ttft, tpot, whole, rate = map(pair, ("ttft", "tpot", "end_to_end", "output_tokens_per_second"))
+    added = tuple(each for each in forecast.run.assumptions if each not in run.assumptions)
+    run = replace(run, assumptions=(*run.assumptions, *added))
+    return replace(forecast, run=run, ttft=ttft, tpot=tpot, end_to_end=whole, output_tokens_per_second=rate)
+
+
+def results(
+    path: Path, chosen: Callable[[int, Mapping[str, str]], bool], board: Board | None = None
+) -> Iterator[dict[str, Any]]:
+    """A line for every row that is ``chosen``."""
+    board, seen = board or Board(), set[tuple[str, ...]]()
+    for line, stated in enumerate(read_rows(path), start=2):
+        if not chosen(line, stated):
+            continue
+        row = as_published(stated)
+        begun = time.perf_counter()
+        run = read_collected(RowReader(path, line, row))
+        measured = tuple(row.get(name, "") for name in SAME)
+        if sum(map(bool, measured)) > FEW and measured in seen:
+            run = replace(run, problem=REPEATED)
+        seen.add(measured)
+        yield line_of(line, row, board.compare(run), time.perf_counter() - begun)
+
+
+def line_of(line: int, row: Mapping[str, str], compared: PublishedComparison, seconds: float) -> dict[str, Any]:
+    """One run as a JSON object."""
+    run = compared.run
+    found: dict[str, Any] = {
+        "line": line, "source": run.source, "path": row.get("path", ""), "gpu": run.gpu, "model": run.model,
+        "published_model": row.get("model", ""), "engine": run.engine.partition("@")[0],
+        "version": ".".join(map(str, run.version)), "precision": run.precision, "layout": run.layout,
+        "load": run.load, "about_load": row.get("concurrency_or_rate", ""), "mean_in": row.get("mean_in", ""),
+        "mean_out": row.get("mean_out", ""), "grade": run.grade,
+    }  # fmt: skip
+    if compared.problem:
+        return {**found, "reason": reason_of(compared.problem), "problem": compared.problem}
+    for name, short in QUANTITIES.items():
+        pair = getattr(compared, name)
+        if pair is not None:
+            low, high = pair.interval
+            found[short] = {
+                "measured": pair.measured, "predicted": pair.predicted, "error": pair.error, "low": low, "high": high,
+            }  # fmt: skip
+    return {**found, "assumptions": list(run.assumptions), "seconds": round(seconds, 2)}
+
+
+def counted(lines: Iterable[Mapping[str, Any]]) -> int:
+    """How many of these were simulated."""
+    return sum("reason" not in line for line in lines)

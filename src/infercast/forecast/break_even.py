@@ -1,0 +1,117 @@
+"""At which load speculative decoding stops to pay: the same clients with and without it, more and more of them.
+
+Verifying drafts costs next to nothing while a step waits for weights to be read. The more sequences decode together,
+the more of a step is arithmetic, which drafts that are rejected waste.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from math import exp, log
+from typing import NamedTuple
+
+from infercast.engines.deployment import Deployment
+from infercast.engines.settings import changed
+from infercast.engines.speculation import Drafting
+from infercast.errors import InputError
+from infercast.forecast.result import Forecast
+from infercast.forecast.simulate import simulate
+from infercast.serve import Workload
+
+OFF = {"speculative_config": None, "acceptance": None}
+"""Settings of an engine that does not draft."""
+USUAL_CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+class LoadPoint(NamedTuple):
+    """One number of clients, each of which sends its next request when it has its answer."""
+
+    clients: int
+    plain: Forecast
+    drafted: Forecast
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as many tokens a second there are with drafts."""
+        return self.drafted.output_tokens_per_second / self.plain.output_tokens_per_second
+
+    @property
+    def tpot_ratio(self) -> float | None:
+        """How many times as long a token takes without drafts."""
+        if self.plain.tpot is None or self.drafted.tpot is None:
+            return None
+        return self.plain.tpot.p50 / self.drafted.tpot.p50
+
+
+class BreakEven(NamedTuple):
+    """Loads with and without speculative decoding, and where it stops to pay."""
+
+    drafting: Drafting
+    title: str
+    workload: str
+    points: tuple[LoadPoint, ...]
+
+    @property
+    def clients(self) -> float | None:
+        """Where both serve as much; None where one of the two is better at every load that was tried."""
+        for before, after in reversed([*pairwise(self.points)]):
+            if before.speed_up > 1.0 >= after.speed_up:
+                share = log(before.speed_up) / (log(before.speed_up) - log(after.speed_up))
+                return exp(log(before.clients) + share * (log(after.clients) - log(before.clients)))
+        return None
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        drafting, first, last = self.drafting, self.points[0], self.points[-1]
+        what = (
+            f"{drafting.title[:1].upper()}{drafting.title[1:]} with {drafting.num_drafts} "
+            f"draft{'s' if drafting.num_drafts > 1 else ''} a step and {drafting.acceptance.length:.2f} tokens accepted"
+        )
+        best = max(self.points, key=lambda point: point.speed_up)
+        most = f"at most {best.speed_up:.2f} times as many tokens/s, with {_clients(best.clients)}"
+        if self.clients is not None:
+            nearest = min(self.points, key=lambda point: abs(log(point.clients / (self.clients or 1.0))))
+            rate = nearest.plain.output_tokens_per_second
+            return (
+                f"{what} pays up to about {self.clients:,.0f} clients at the same time, near {rate:,.0f} output "
+                f"tokens/s: {most}, and {last.speed_up:.2f} times with {last.clients:,}."
+            )
+        if last.speed_up > 1.0:
+            return f"{what} pays at every load up to {_clients(last.clients)}: {most}, {last.speed_up:.2f} times there."
+        if first.speed_up <= 1.0 and best.speed_up <= 1.0:
+            return f"{what} does not pay at any load: {most}."
+        return f"{what} pays at some loads only: {most}, and {last.speed_up:.2f} times with {last.clients:,} clients."
+
+
+def break_even(
+    asked: partial[Deployment],
+    workload: Callable[[int], Workload],
+    clients: Sequence[int] | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> BreakEven:
+    """Simulate loads on a deployment that drafts and on the same one that does not.
+
+    ``asked`` is a call of `deploy` with settings as its third argument, ``workload`` makes that of so many clients.
+    """
+    drafted = asked()
+    if drafted.drafting is None:
+        raise InputError("nothing drafts here; say how with --speculative-config")
+    model, gpu, settings = asked.args
+    plain = partial(asked.func, model, gpu, changed(settings, **OFF), **asked.keywords)()
+    if clients is None:
+        clients = [each for each in USUAL_CLIENTS if each <= drafted.settings.max_num_seqs]
+    points = []
+    for number in clients:
+        if tell is not None:
+            tell(f"{number:,} clients")
+        load = workload(number)
+        points.append(LoadPoint(number, simulate(plain, load), simulate(drafted, load)))
+    title = points[0].drafted.title
+    return BreakEven(drafted.drafting, title, points[0].drafted.workload.description, tuple(points))
+
+
+def _clients(count: int) -> str:
+    return "one client" if count == 1 else f"{count:,} clients"

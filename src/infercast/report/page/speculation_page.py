@@ -1,0 +1,55 @@
+"""Up to which load speculative decoding pays, as a picture."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from infercast.forecast.break_even import BreakEven
+from infercast.report.page.elements import table
+from infercast.report.page.plot import Plot
+from infercast.report.page.svg import MUTED, SERIES, Tips
+from infercast.report.speculation import COLUMNS, drafting_words
+from infercast.units import MILLI
+
+CLIENTS = "clients at the same time"
+
+
+def break_even_plot(found: BreakEven, version: str) -> Plot:
+    """The picture, and the table below it on a page."""
+    rows = [[escape(column.cell(point)) for column in COLUMNS] for point in found.points]
+    below = f"<p><strong>{escape(found.sentence)}</strong></p>" + table(
+        [escape(column.title).replace(" ", "<br>") for column in COLUMNS], rows
+    )
+
+    def paint(figure: Any, tips: Tips) -> None:
+        clients = [point.clients for point in found.points]
+        left, right = figure.subplots(
+            1, 2, gridspec_kw={"left": 0.06, "right": 0.98, "bottom": 0.16, "top": 0.9, "wspace": 0.16}
+        )
+        _line(left, tips, clients, [point.speed_up for point in found.points], "with / without", 0)
+        left.axhline(1.0, color=SERIES[6], lw=1.2, ls="-.")
+        left.set_ylim(0, 1.1 * max(1.0, *[point.speed_up for point in found.points]))
+        left.set_title("output tokens/s with drafts, times those without")
+        if found.clients is not None:
+            left.axvline(found.clients, color=MUTED, lw=0.9, ls=(0, (2, 3)))
+        for place, name in enumerate(("without", "with")):
+            runs = [point.plain if name == "without" else point.drafted for point in found.points]
+            values = [float("nan") if run.tpot is None else run.tpot.p50 / MILLI for run in runs]
+            _line(right, tips, clients, values, name, place)
+        right.set_title("TPOT p50, ms")
+        right.legend(loc="best")
+        for axes in (left, right):
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(clients, [f"{each:,}" for each in clients])
+            axes.set_xlabel(CLIENTS)
+
+    lead = f"{found.workload}; {drafting_words(found.drafting)}"
+    return Plot("speculation", f"{found.title}: where drafts stop to pay", lead, 3.4, paint, below, version)
+
+
+def _line(axes: Any, tips: Tips, clients: list[int], values: list[float], name: str, place: int) -> None:
+    axes.plot(clients, values, "-", color=SERIES[place], lw=1.5, marker="o", ms=3.5, label=name)
+    for client, value in zip(clients, values, strict=True):
+        (dot,) = axes.plot([client], [value], "o", ms=9, alpha=0.0, color=SERIES[place])
+        tips.put(dot, f"{client:,} clients: {name} {value:.3g}")

@@ -1,0 +1,173 @@
+"""Speculative decoding, for people and for programs: what it did in a run, and up to which load it pays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from infercast.engines.deployment import Deployment
+from infercast.engines.speculation import Drafting
+from infercast.forecast.break_even import BreakEven, LoadPoint
+from infercast.forecast.result import Forecast
+from infercast.forecast.speculation import DraftRun, drafts_of
+from infercast.report.fitting import Column, FittingTable
+from infercast.report.layout import section, styled
+from infercast.report.text_chart import Chart, Series, TextCharts
+from infercast.units import MILLI, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+ASSUMED = "assumed; say what you see with --acceptance"
+
+
+def drafting_words(drafting: Drafting) -> str:
+    """How an engine drafts, and how many drafts are taken to be accepted."""
+    acceptance = drafting.acceptance
+    own = f" by {drafting.draft.config.name}" if drafting.draft is not None else ""
+    source = f" ({acceptance.source}{f'; {ASSUMED}' if acceptance.is_assumed else ''})"
+    return f"{drafting.title}{own}, {drafting.num_drafts} a step, acceptance length {acceptance.length:.2f}{source}"
+
+
+def drafting_facts(deployment: Deployment) -> list[tuple[str, str]]:
+    """Rows about a deployment that drafts."""
+    drafting = deployment.drafting
+    if drafting is None:
+        return []
+    return [("drafts", drafting_words(drafting)), *([("", drafting.note)] if drafting.note else [])]
+
+
+def drafting_dict(drafting: Drafting | None) -> dict[str, Any] | None:
+    """The same as plain data."""
+    if drafting is None:
+        return None
+    return {
+        "method": drafting.method,
+        "num_speculative_tokens": drafting.num_drafts,
+        "draft": None if drafting.draft is None else drafting.draft.config.name,
+        "acceptance_rates": list(drafting.acceptance.rates),
+        "acceptance_length": drafting.acceptance.length,
+        "acceptance_source": drafting.acceptance.source,
+        "acceptance_is_assumed": drafting.acceptance.is_assumed,
+        "note": drafting.note or None,
+    }
+
+
+def draft_rows(forecast: Forecast) -> list[tuple[str, str]]:
+    """What became of drafts, for people; nothing without any."""
+    found = drafts_of(forecast)
+    if found is None:
+        return []
+    counts = found.counts
+    rates = ", ".join(format_percent(rate) for rate in counts.rates_by_position)
+    words = (
+        f"{counts.acceptance_length:.2f} tokens a step; {counts.num_accepted:,} of {counts.num_draft_tokens:,} drafts"
+    )
+    return [
+        ("acceptance length", words),
+        ("", f"by position {rates}"),
+        ("drafts", f"{found.drafted_per_second:,.0f}/s, {found.accepted_per_second:,.0f}/s of them accepted"),
+        ("decode steps", ", ".join(f"{name} {format_percent(share)}" for name, share in found.parts.items())),
+    ]
+
+
+def draft_run_dict(found: DraftRun | None) -> dict[str, Any] | None:
+    """The same as plain data, by the words of engines' metrics."""
+    if found is None:
+        return None
+    counts = found.counts
+    return {
+        "num_drafts": counts.num_drafts,
+        "num_draft_tokens": counts.num_draft_tokens,
+        "num_accepted_tokens": counts.num_accepted,
+        "num_accepted_tokens_per_pos": counts.accepted_by_position,
+        "mean_acceptance_length": counts.acceptance_length,
+        "draft_acceptance_rate": counts.acceptance_rate,
+        "acceptance_rate_per_pos": counts.rates_by_position,
+        "drafted_tokens_per_s": found.drafted_per_second,
+        "accepted_tokens_per_s": found.accepted_per_second,
+        "decode_gpu_shares": found.parts,
+    }
+
+
+def render_break_even(found: BreakEven) -> list[RenderableType]:
+    """A row a load, two charts, and the answer."""
+    return [
+        styled(f"{found.title}: {found.workload}"),
+        styled(drafting_words(found.drafting)),
+        section("With and without drafts", FittingTable(COLUMNS, found.points)),
+        TextCharts(charts_of(found)),
+        section("Where it stops to pay", styled(found.sentence, style="bold")),
+    ]
+
+
+def _tpot(forecast: Forecast) -> str:
+    return "-" if forecast.tpot is None else format_seconds(forecast.tpot.p50)
+
+
+def _length(point: LoadPoint) -> str:
+    found = drafts_of(point.drafted)
+    return "-" if found is None else f"{found.counts.acceptance_length:.2f}"
+
+
+COLUMNS = [
+    Column("clients", lambda point: f"{point.clients:,}"),
+    Column("tokens/s without", lambda point: f"{point.plain.output_tokens_per_second:,.0f}"),
+    Column("with", lambda point: f"{point.drafted.output_tokens_per_second:,.0f}"),
+    Column("times", lambda point: f"{point.speed_up:.2f}"),
+    Column("TPOT p50 without", lambda point: _tpot(point.plain)),
+    Column("with", lambda point: _tpot(point.drafted)),
+    Column("TTFT p50 without", lambda point: format_seconds(point.plain.ttft.p50), 2),
+    Column("with", lambda point: format_seconds(point.drafted.ttft.p50), 2),
+    Column("accepted length", _length, 3),
+]
+
+
+def charts_of(found: BreakEven) -> list[Chart]:
+    """How many times as much is served, and TPOT of both."""
+    positions = range(len(found.points))
+    labels = [f"{point.clients:,}" for point in found.points]
+    nothing = float("nan")
+    tpot = [
+        [nothing if run.tpot is None else run.tpot.p50 for run in runs]
+        for runs in ([point.plain for point in found.points], [point.drafted for point in found.points])
+    ]
+    return [
+        Chart(
+            "tokens/s with drafts / without, by clients", positions, labels,
+            [Series("", "o", [point.speed_up for point in found.points])], "{:.2f}".format, 1.0, "pays above",
+            from_zero=True,
+        ),
+        Chart(
+            "TPOT p50, by clients", positions, labels,
+            [Series("without", "o", tpot[0]), Series("with", "+", tpot[1])], format_seconds,
+        ),
+    ]  # fmt: skip
+
+
+def break_even_dict(found: BreakEven) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "title": found.title,
+        "workload": found.workload,
+        "speculation": drafting_dict(found.drafting),
+        "break_even_clients": found.clients,
+        "sentence": found.sentence,
+        "points": [
+            {
+                "clients": point.clients,
+                "speed_up": point.speed_up,
+                "tpot_ratio": point.tpot_ratio,
+                **{
+                    name: {
+                        "output_tokens_per_s": run.output_tokens_per_second,
+                        "requests_per_s": run.requests_per_second,
+                        "tpot_p50_ms": None if run.tpot is None else run.tpot.p50 / MILLI,
+                        "ttft_p50_ms": run.ttft.p50 / MILLI,
+                    }
+                    for name, run in (("without", point.plain), ("with", point.drafted))
+                },
+                "drafts": draft_run_dict(drafts_of(point.drafted)),
+            }
+            for point in found.points
+        ],
+    }
