@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.speculation import Drafting
+from infercast.engines.vllm.lora import most_adapters
 from infercast.engines.vllm.offload import offload_of
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.engines.vllm.states import runs_v2
@@ -67,6 +68,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
+        max_adapters=most_adapters(settings),
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
         offload=_offload(deployment, settings, is_v2=is_v2),
         speculation=None if drafting is None else _speculation(drafting),

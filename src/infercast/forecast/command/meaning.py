@@ -182,6 +182,9 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "compilation_config": _graphs,
     "cudagraph_capture_sizes": _graphs,
     "max_cudagraph_capture_size": _graphs,
+    "enable_lora": lambda *_: "room for adapters, and two more kernels for each projection in every step",
+    "max_loras": lambda flag, _: f"steps have at most {flag.value} different adapters, which the GPU has room for",
+    "max_lora_rank": lambda flag, _: f"adapters take room for rank {flag.value}",
     "scheduling_policy": lambda flag, _: (
         "requests with the smallest priority number go first; equals in order of arrival"
         if flag.value == "priority"

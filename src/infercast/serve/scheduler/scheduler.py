@@ -177,7 +177,7 @@ class Scheduler(Running):
         position, waiting, most = 0, self.waiting, self.policy.max_num_seqs
         while position < len(waiting) and self._budget > 0 and len(self.running) < most:
             sequence = waiting[position]
-            if self._settles and sequence.num_under_way:  # it gave way and is still in a step; others may pass it
+            if self._is_passed(sequence):
                 position += 1
                 continue
             new_tokens = self._start(sequence)
@@ -192,6 +192,10 @@ class Scheduler(Running):
             self._apart.append(sequence)
             plan.started.append(sequence)
             self._put(plan, sequence, new_tokens)
+
+    def _is_passed(self, sequence: Sequence) -> bool:
+        """Whether others may pass it in the queue: it gave way and is still in a step."""
+        return self._settles and sequence.num_under_way > 0
 
     def _start(self, sequence: Sequence) -> int:
         """Give a sequence its first blocks; returns the tokens it computes, 0 if it has to wait."""

@@ -7,11 +7,22 @@ from dataclasses import replace
 import numpy as np
 
 from infercast.errors import InputError
-from infercast.serve.workload.request import Adapters, Workload
+from infercast.serve.workload.request import Adapters, Request, Segment, Workload
 
 MOST_ADAPTERS = 1_000_000
+NAME_BITS = 20
+"""Of the name of a prompt's first segment that tell adapters apart."""
 STREAM = 104_729
 """Beside the seed: adapters have random numbers of their own."""
+
+
+def asking_for(request: Request, adapter: int | None) -> Request:
+    """The same request with an adapter: what it computes is of use to others with the same one alone."""
+    if adapter is None or not request.prefix:
+        return replace(request, adapter=adapter)
+    first, *others = request.prefix
+    renamed = Segment((first.content << NAME_BITS) + adapter + 1, first.num_tokens)
+    return replace(request, adapter=adapter, prefix=(renamed, *others))
 
 
 def with_adapters(workload: Workload, mix: Adapters, *, seed: int = 0) -> Workload:
@@ -33,7 +44,7 @@ def with_adapters(workload: Workload, mix: Adapters, *, seed: int = 0) -> Worklo
         adapter = number if does else None
         if request.session is not None:
             adapter = of_sessions.setdefault(request.session, adapter)
-        found.append(replace(request, adapter=adapter))
+        found.append(asking_for(request, adapter))
     shared = "" if mix.share == 1.0 else f" for {mix.share:.0%} of requests"
     words = f"{workload.description}; {mix.count:,} LoRA adapters, Zipf {mix.skew:g}{shared}"
     return replace(workload, requests=tuple(found), adapters=mix, description=words)

@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 
 from infercast.errors import FileFormatError, InputError, UnknownNameError
+from infercast.serve.workload.adapters import asking_for
 from infercast.serve.workload.request import Request, Workload
 from infercast.serve.workload.trace_rows import PLAIN_FIELDS, Record, Row, Segments, azure_row, mooncake_row, plain_row
 from infercast.serve.workload.trace_sessions import (
@@ -101,7 +102,7 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
 def _request(row: Row, origin: float, ticks: int, numbers: dict[object, int]) -> Request:
     """A row as a request; sessions are numbered as they come."""
     session = None if row.session is None else numbers.setdefault(row.session, len(numbers))
-    return Request(
+    request = Request(
         (row.arrival - origin) / ticks,
         row.num_input,
         row.num_output or 1,
@@ -111,8 +112,8 @@ def _request(row: Row, origin: float, ticks: int, numbers: dict[object, int]) ->
         think=row.think,
         priority=row.priority,
         slo_class=row.slo_class,
-        adapter=row.adapter,
     )
+    return request if row.adapter is None else asking_for(request, row.adapter)
 
 
 def _read_rows(path: object, trace_format: TraceFormat, records: Records, segments: Segments) -> list[Row]:
