@@ -24,7 +24,7 @@ from scheduling_cases import Case, is_run
 
 COUNT, LONGEST, FIRST_SEED = 20, 150, 1_000_000
 COUNT_DRAFTS, LONGEST_DRAFTS = 4, 60
-APART = ("offload", "drafts")
+APART = ("offload", "drafts", "priority")
 """Modes that have a file of their own."""
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from infercast.engines.deployment import Deployment
 from infercast.engines.speculation import Drafting
+from infercast.engines.vllm.lora import most_adapters
 from infercast.engines.vllm.offload import offload_of
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.engines.vllm.states import runs_v2
@@ -14,6 +17,7 @@ from infercast.serve import FirstCome, Replica
 from infercast.serve.cache.offload import Offload
 from infercast.serve.conditions import LAUNCH_SPREAD
 from infercast.serve.first_use import FirstUses
+from infercast.serve.scheduler.priority import ByPriority
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepTimer
 
@@ -43,6 +47,8 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         opens_blocks=not version.needs_whole_blocks,
         last_apart=version.parts_last,
     )
+    if settings.scheduling_policy == "priority":
+        policy = ByPriority(**asdict(policy), steps_over=version.steps_over)
     return Replica(
         timer=timer,
         policy=policy,
@@ -63,6 +69,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
+        max_adapters=most_adapters(settings),
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
         offload=_offload(deployment, settings, is_v2=is_v2),
         speculation=None if drafting is None else _speculation(drafting, version),

@@ -57,6 +57,8 @@ class EngineVersion(NamedTuple):
     """There are limits on requests and tokens that wait, beyond which the server answers 503."""
     flashinfer_all_reduce: bool = False
     """FlashInfer's all-reduce runs where a table has sizes for it."""
+    steps_over: bool = True
+    """By priority: one that gives way and had nothing to compute costs the one after it its turn."""
     prefers_humming: bool = False
     """Humming's kernels stand before Marlin's on Hopper."""
 
