@@ -24,9 +24,9 @@ NOT_SERVED = ("image", "vision", "video", "audio")
 DATASETS = {
     "lm-arena-chat": (450.0, 1.1), "gpqa": (260.0, 0.6), "sourcegraph-fim": (1200.0, 0.8), "openorca": (222.3, 0.9),
 }  # fmt: skip
-"""Mean prompts of data sets where a table has none, and how they vary: the standard deviation of logarithms. Chats of LM
-Arena have several turns; nobody states their length. With 450 tokens tokens a second of 14 runs of seven dense models come
-out within 6 %, each of them between 360 and 600."""
+"""Mean prompts of data sets where a table has none, and how they vary: the standard deviation of logarithms. Chats of
+LM Arena have several turns, and nobody states their length: tokens a second of 14 runs of seven dense models come out
+with 360 to 600 tokens each."""
 CHATS = ("sharegpt", "lm-arena", "openorca", "cnn", "longbench", "gpqa", "sourcegraph", "mlperf", "hf")
 """How descriptions of natural prompts begin: no two are of one length."""
 EQUAL = ("random", "synthetic", "fixed", "exact")
@@ -34,7 +34,7 @@ EQUAL = ("random", "synthetic", "fixed", "exact")
 ANSWERS = 0.8
 """The same of natural answers."""
 LONG_CHATS = (0.55, 0.15)
-"""The same of prompts and answers of chats that were chosen to be long, as the one publisher has them who lists them."""
+"""The same of prompts and answers of chats chosen to be long, as the one publisher has them who lists them."""
 MOST_MEANS = 4.0
 """No natural prompt or answer is longer than so many means: clients ask for no more, and longer ones are left out."""
 MOST_CHATTED = 400.0
