@@ -25,6 +25,8 @@ PATH_SCALE = 0.002
 """Seconds that `Point.path` counts in. Around 0 it is proportional to seconds, further out to their logarithm: API
 servers and networks take a few milliseconds mostly, and now and then a hundred."""
 PAIRED = ("ttft", "tpot")
+THIRDS, LEAST_GROUP = 3, 10
+"""Short prompts tell the host and what is before it, long ones the GPU; a group has so many requests at least."""
 STEPS = np.array([0.1, 0.05, 0.05, 0.5])
 """How far each is moved to see what results do."""
 
@@ -63,8 +65,8 @@ class Replay:
         self.chosen = chosen_quantities(result)
         self.names = [QUANTITIES[index] for index in self.chosen]
         run = self._run(Point())
-        self.paired = [name for name in PAIRED if self._can_pair(name, run)]
-        """Latencies that are compared request by request, too."""
+        self.paired = [(name, group) for name in PAIRED if self._can_pair(name, run) for group in self._groups(name)]
+        """Latencies that are compared request by request, too, and of which requests."""
         self.measured = np.log([*(result.seen[name] for name in self.names), *(1.0 for _ in self.paired)])
         self.estimated = self._values(run)
         """Without any factor."""
@@ -77,8 +79,16 @@ class Replay:
 
     def _values(self, run: Run) -> Array:
         seen = np.log(results_of(run.clients)[self.chosen])
-        ratios = (np.median(np.log(getattr(run.clients, name) / self.result.each[name])) for name in self.paired)
-        return np.append(seen, [*ratios])
+        each = {name: np.log(getattr(run.clients, name) / self.result.each[name]) for name, _ in self.paired}
+        return np.append(seen, [np.median(each[name][group]) for name, group in self.paired])
+
+    def _groups(self, name: str) -> list[Array]:
+        """Requests that are compared together: of first tokens those with short, middling and long prompts."""
+        values = self.result.each[name]
+        if name != "ttft" or values.size < LEAST_GROUP * THIRDS:
+            return [np.arange(values.size)]
+        lengths = [request.num_input for request in self.result.workload.requests]
+        return np.array_split(np.argsort(lengths, kind="stable"), THIRDS)
 
     def _can_pair(self, name: str, run: Run) -> bool:
         values = self.result.each.get(name)

@@ -117,8 +117,8 @@ def _wrong(replay: Replay) -> Array:
     for name in replay.names:
         latency, _, statistic = name.partition("_")
         wrong = WRONG[latency][statistic] if latency in WRONG else WRONG_RATE
-        found.append(wrong * (LESS_SAID if latency in replay.paired else 1.0))
-    return np.array([*found, *(WRONG_PAIRED[name] for name in replay.paired)])
+        found.append(wrong)
+    return np.array([*found, *(WRONG_PAIRED[name] for name, _ in replay.paired)])
 
 
 def prior_of(replays: Sequence[Replay], *, over_http: bool) -> Array:

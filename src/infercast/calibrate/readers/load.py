@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, sqrt
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from infercast.errors import InputError
 from infercast.serve.workload.arrivals import arrival_times
-from infercast.serve.workload.request import Request, Workload
+from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import synthetic_workload
 
 Array = npt.NDArray[Any]
@@ -201,10 +201,6 @@ def of_each(load: Load, workload: Workload, first: Array, later: Array) -> dict[
 
 def _with_hits(workload: Workload, share: float, assumed: list[str]) -> Workload:
     """The same where so much of each prompt is in the cache already: it starts as all others do."""
-    from dataclasses import replace  # noqa: PLC0415 - few results have any
-
-    from infercast.serve.workload.request import Segment  # noqa: PLC0415
-
     assumed.append(f"{share:.0%} of each prompt is what others begin with, too, as so much was found in the cache")
     requests = tuple(
         replace(each, prefix=(Segment(0, int(share * each.num_input)),)) if int(share * each.num_input) else each
