@@ -104,8 +104,7 @@ def learned_of(solution: Solution) -> dict[str, Learned]:
 
 def _pairs(replay: Replay, point: Point) -> tuple[Pair, ...]:
     values = np.exp([replay.measured, replay.estimated, replay.at(point)]).T.tolist()
-    # What is compared request by request comes behind these.
-    return tuple(Pair(name, *row) for name, row in zip(replay.names, values, strict=False))
+    return tuple(Pair(name, *row) for name, row in zip(replay.names, values, strict=True))
 
 
 def _source(replay: Replay, pairs: tuple[Pair, ...], left_out: tuple[Pair, ...], model: str) -> Source:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from infercast.calibrate.readers.load import Asked, Lengths, Load, make_workload, of_each
+from infercast.calibrate.readers.load import Asked, Lengths, Load, make_workload
 from infercast.calibrate.readers.values import LONGEST_SECONDS, Values, statistics, summed_up, with_rate
 from infercast.calibrate.result import Result
 from infercast.errors import FileFormatError
@@ -68,7 +68,6 @@ def _read(values: Values, asked: Asked) -> Result:
         workload=made.workload,
         means_only=made.means_only,
         seen=with_rate(seen, None if tokens is None else tokens.number("mean")),
-        each={} if listed is None else of_each(load, made.workload, listed[3], listed[4] * (listed[2] - 1)),
         assumptions=made.assumptions,
     )
 

@@ -172,31 +172,10 @@ def _listed(
         times = arrival_times(load.arrival, rate, count, np.random.default_rng(0), load.burstiness)
         how = f"{load.arrival} {rate:g} requests/s"
         assumed.append("when requests were sent is not listed, so it is drawn anew")
-    order = sent_order(times)
+    order = np.argsort(times, kind="stable")
     pairs = zip(times[order].tolist(), inputs[order].tolist(), outputs[order].tolist(), strict=True)
     requests = tuple(Request(time, max(1, round(tokens)), max(1, round(answer))) for time, tokens, answer in pairs)
     return Workload(requests, concurrency=concurrency, rate=rate, description=f"{what}, {how}")
-
-
-def sent_order(times: Array) -> Array:
-    """Requests in the order in which they were sent."""
-    return np.argsort(times, kind="stable")
-
-
-def of_each(load: Load, workload: Workload, first: Array, later: Array) -> dict[str, Array]:
-    """TTFT and TPOT of the requests of a workload, from seconds to the first token and from it to the last as listed.
-
-    None where the workload is not what is listed.
-    """
-    count = len(workload.requests)
-    if workload.drawn is not None or not isinstance(load.outputs, np.ndarray) or load.outputs.size < count:
-        return {}
-    order = np.arange(count)
-    if load.arrivals is not None and workload.concurrency is None:
-        order = sent_order(load.arrivals[:count])
-    outputs, first, later = (values[:count][order] for values in (load.outputs, first, later))
-    several = outputs > 1
-    return {"ttft": first, "tpot": later[several] / (outputs[several] - 1)}
 
 
 def _with_hits(workload: Workload, share: float, assumed: list[str]) -> Workload:
