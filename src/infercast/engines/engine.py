@@ -163,6 +163,8 @@ class Engine(Generic[Asked, Filled]):
 
     drafts: Callable[[Asked], bool] = lambda _: False
     """Whether settings ask for speculative decoding."""
+    most_tokens: Callable[[Mapping[str, Any]], int] = lambda _: 1
+    """Tokens that a step may yield of a sequence, by settings by name."""
     drafting: Callable[[Filled], Drafting | None] = lambda _: None
     """Speculative decoding as the settings have it ..."""
     draft_passes: Callable[[Deployment], DraftPasses] | None = None
