@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infercast.calibrate.calibrate import learned_of
+from infercast.calibrate.learn import learned_of
 from infercast.calibrate.replay import Point, Replay
 from infercast.calibrate.result import QUANTITIES, RATE, Result
 from infercast.calibrate.solve import prior_of, solve

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scheduling_cases import LONGEST, Case, conversations, most_blocks, short_requests
 
-from infercast.serve.speculation import MATCHED, Draws, Speculation
+from infercast.serve.speculation import ACCEPTED, MATCHED, Draws, Speculation
 
 MODES = {
     "drafts": "hidden states (EAGLE, MTP), asynchronous scheduling",
@@ -27,7 +27,13 @@ MODES = {
 
 
 class AnyDraws(Draws):
-    """Where drafts are looked up there may be any number of them up to K."""
+    """Plain coins; and where drafts are looked up there may be any number of them up to K."""
+
+    def accepted(self, index: int, count: int) -> bytes:
+        """For each token of a request's answer, how many drafts after it are right if there are K."""
+        rising = np.array(self._speculation.acceptance[::-1])
+        right = rising.size - np.searchsorted(rising, self._uniform(index, ACCEPTED, count), side="right")
+        return right.astype(np.uint8).tobytes()
 
     def drafted(self, index: int, count: int) -> bytes:
         """For each token of a request's answer, how many drafts there are after it."""

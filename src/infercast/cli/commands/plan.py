@@ -30,7 +30,7 @@ from infercast.forecast.system import DEFAULT_LINK
 from infercast.report.plan import plan_dict, render_plan
 from infercast.report.plan_files.folder import check_folder, write_plan
 from infercast.serve import Workload
-from infercast.serve.workload.synthetic import redrawn
+from infercast.serve.workload.redraw import redrawn
 
 USUAL_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
 """What is chosen from where nobody says."""

@@ -13,6 +13,7 @@ from infercast.errors import InputError, UnknownNameError
 if TYPE_CHECKING:
     from infercast.engines.vllm.settings import EngineSettings
 
+POLICIES = ("fcfs", "priority")
 DENSE = "none"
 """A retention interval that keeps everything findable."""
 LARGEST_CAPTURE = 1_000_000
@@ -45,6 +46,8 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
         )
     if settings.cudagraph_mode not in MODES:
         raise UnknownNameError("cudagraph_mode", settings.cudagraph_mode, MODES)
+    if settings.scheduling_policy not in POLICIES:
+        raise UnknownNameError("scheduling policy", settings.scheduling_policy, POLICIES)
     if not 0 < settings.gpu_memory_utilization <= 1:
         raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
     if settings.long_prefill_token_threshold < 0:

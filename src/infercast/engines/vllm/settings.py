@@ -47,6 +47,13 @@ class EngineSettings:
     """How states of recurrent layers are cached, ``align`` or ``all``; ``none`` leaves it to the engine."""
     mamba_block_size: int | None = None
     """Tokens whose multiples a block has where a state is written at the end of each."""
+    scheduling_policy: str = "fcfs"
+    """``priority``: by the priorities of requests, and by arrival among equals."""
+    enable_lora: bool = False
+    max_loras: int = 1
+    """Different LoRA adapters in a step, which the GPU has room for ..."""
+    max_lora_rank: int = 16
+    """... up to this rank."""
     prompts_first: bool = False
     """Steps of prompts alone before any decoding, as vLLM did before its V1 engine."""
     max_num_active_seqs: int | None = None

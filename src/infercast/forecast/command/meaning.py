@@ -195,7 +195,14 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "compilation_config": _graphs,
     "cudagraph_capture_sizes": _graphs,
     "max_cudagraph_capture_size": _graphs,
-    "scheduling_policy": lambda *_: "requests of a workload have no priorities",
+    "enable_lora": lambda *_: "room for adapters, and two more kernels for each projection in every step",
+    "max_loras": lambda flag, _: f"steps have at most {flag.value} different adapters, which the GPU has room for",
+    "max_lora_rank": lambda flag, _: f"adapters take room for rank {flag.value}",
+    "scheduling_policy": lambda flag, _: (
+        "requests with the smallest priority number go first; equals in order of arrival"
+        if flag.value == "priority"
+        else "requests go in order of arrival"
+    ),
     "chunked_prefill_size": lambda flag, around: (
         _step(flag, around) if flag.value > 0 else "a prompt is computed in one step, and decoding waits that long"
     ),

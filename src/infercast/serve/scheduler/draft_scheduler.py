@@ -190,13 +190,10 @@ class DraftScheduler(Scheduler):
     def complete(self, plan: Plan) -> list[Sequence]:
         """Take in the tokens that a finished step yields; returns the sequences that are done."""
         assert isinstance(plan, DraftPlan)
-        self._under_way.popleft()
-        self._is_blocked = False
-        if self._settles:
-            for each, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
-                each.num_under_way -= new_tokens
+        self._settle(plan)
         done: list[Sequence] = []
-        received, counts, is_async = plan.received, self.counts.by_accepted, self._is_async
+        received, counts, is_async, most = plan.received, self.counts.by_accepted, self._is_async, plan.width - 1
+        may_hurry, num_drafts = not self._varies, 0
         for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
             known, last = sequence.num_tokens, sequence.num_last
             if drafts < 0 or known == last:  # in the second case the step was one too many
@@ -204,12 +201,12 @@ class DraftScheduler(Scheduler):
             received.append(sequence)
             accepted = 0
             if drafts:
-                accepted = sequence.accepted[known - sequence.num_input]
-                accepted = min(accepted, drafts)
-                if sequence.is_padded:
-                    accepted, sequence.is_padded = 0, False
+                if drafts == most and may_hurry and not sequence.is_padded:
+                    accepted = sequence.accepted[known - sequence.num_input]
+                else:
+                    accepted = self._num_accepted(sequence, drafts)
                 counts[accepted] += 1
-                self.counts.num_draft_tokens += drafts
+                num_drafts += drafts
                 if sequence.num_computed:  # or it gave way meanwhile
                     sequence.num_computed -= drafts - accepted
             known += 1 + accepted
@@ -221,9 +218,31 @@ class DraftScheduler(Scheduler):
                 sequence.num_drafts = sequence.drafted[known - sequence.num_input] if self._varies else plan.num_next
             if known == last:
                 done.append(sequence)
+        self.counts.num_draft_tokens += num_drafts
         if done:
             self._end(done)
         return done
+
+    def _settle(self, plan: DraftPlan) -> None:
+        """A step is not under way any more."""
+        self._under_way.popleft()
+        self._is_blocked = False
+        if self._settles:
+            for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
+                sequence.num_under_way -= new_tokens
+
+    def _num_accepted(self, sequence: DraftSequence, drafts: int) -> int:
+        """How many drafts are right where some were cut, or are dummies, or there may be none in their places."""
+        if sequence.is_padded:
+            sequence.is_padded = False
+            return 0
+        place = sequence.num_tokens - sequence.num_input
+        if self._varies and self._is_async:
+            # Nothing was found for some of the places, which are not counted as drafts.
+            found = min(drafts, sequence.drafted[place])
+            self.counts.num_draft_tokens -= drafts - found
+            drafts = found
+        return min(sequence.accepted[place], drafts)
 
     def _end(self, done: list[Sequence]) -> None:
         """Let go of sequences that have all their tokens."""
