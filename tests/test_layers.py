@@ -28,12 +28,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": BASE | {"hardware", "ops", "models", "predict", "serve"},
     "forecast": UNDER_FORECAST,
     "validate": UNDER_FORECAST | {"forecast"},
+    "calibrate": UNDER_FORECAST | {"forecast"},
     "fit": BASE | {"hardware", "ops", "models", "predict"},
     "measure": BASE | {"hardware", "ops.lengths"},
     "report": BASE | {"hardware", "models", "engines", "serve", "forecast", "validate"},
     "cli": BASE
     | {"", "hardware", "models.library", "engines.registry", "engines.settings", "engines.words", "serve"}
-    | {"forecast", "validate"}
+    | {"forecast", "validate", "calibrate"}
     | {"report", "fit", "measure"}
     | {"predict.artifact", "predict.default", "predict.learned", "predict.profile", "predict.roofline"},
     "__main__": {"cli.main"},
@@ -41,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """The public package itself is written as the empty name."""
 
 LIBRARIES = {
-    "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "validate", "fit", "measure"},
+    "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "validate", "calibrate", "fit", "measure"},
     "pandas": {"fit", "measure", "forecast"},
     "pyarrow": {"measure"},
     "matplotlib": {"report"},
@@ -178,10 +179,11 @@ def test_the_table_refuses(layer: str, target: str) -> None:
 
 
 ENGINES = sorted(path.parent.name for path in (SOURCE / "engines").glob("*/engine.py"))
-READS_AN_ENGINE = ("measure/", "validate/", "cli/commands/measure.py", "cli/commands/validate.py")
+READS_AN_ENGINE = ("measure/", "validate/", "calibrate/", "cli/commands/measure.py", "cli/commands/validate.py")
 """They start an engine, or read what it wrote."""
 NAMES_AN_ENGINE = {
     "__init__.py": "the public name of the default engine's settings",
+    "cli/outputs.py": "the benchmark whose results --save-result writes",
     "engines/registry.py": "the registry itself",
     "fit/recurrent_tables.py": "published tables say whose kernels they hold",
     "fit/tables.py": "published tables say whose kernels they hold",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scheduling_cases import LONGEST, Case, conversations, most_blocks, short_requests
 
-from infercast.serve.speculation import MATCHED, Draws, Speculation
+from infercast.serve.speculation import ACCEPTED, MATCHED, Draws, Speculation
 
 MODES = {
     "drafts": "hidden states (EAGLE, MTP), asynchronous scheduling",
@@ -27,7 +27,13 @@ MODES = {
 
 
 class AnyDraws(Draws):
-    """Where drafts are looked up there may be any number of them up to K."""
+    """Plain coins; and where drafts are looked up there may be any number of them up to K."""
+
+    def accepted(self, index: int, count: int) -> bytes:
+        """For each token of a request's answer, how many drafts after it are right if there are K."""
+        rising = np.array(self._speculation.acceptance[::-1])
+        right = rising.size - np.searchsorted(rising, self._uniform(index, ACCEPTED, count), side="right")
+        return right.astype(np.uint8).tobytes()
 
     def drafted(self, index: int, count: int) -> bytes:
         """For each token of a request's answer, how many drafts there are after it."""
@@ -68,7 +74,7 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.windows = rng.choice([(0, window), (0, window, window), (window, window, window, 0)])
     elif mode == "drafts-windows":
         case.windows = rng.choice([(window, 3 * window), (0, window, 3 * window), (window, 0, 3 * window, window)])
-    case.speculation = _speculation(rng, mode, method, seqs)
+    case.speculation = _speculation(rng, version, mode, method, seqs)
     case.max_num_batched_tokens += case.speculation["slots_taken"] * seqs
     if mode == "drafts-starts":
         case.requests = _one_token_starts(rng, size)
@@ -82,7 +88,7 @@ def draw(version: str, mode: str, seed: int) -> Case:
     return case
 
 
-def _speculation(rng: random.Random, mode: str, method: str, seqs: int) -> dict[str, Any]:
+def _speculation(rng: random.Random, version: str, mode: str, method: str, seqs: int) -> dict[str, Any]:
     count = rng.choice([1, 2, 3, 5, 7])
     if mode == "drafts-threshold":
         count = min(count, 5)
@@ -99,7 +105,9 @@ def _speculation(rng: random.Random, mode: str, method: str, seqs: int) -> dict[
         "lookahead": 0 if method == "ngram" else count,
         "drops_block": method == "eagle",
         "slots_taken": int(method == "draft_model"),
+        "slots_by_step": version != "0.25",
         "pads_new": True,
+        "pads_first": version != "0.25",
         "by_batch": by_batch,
         "seed": rng.randint(0, 1 << 30),
     }

@@ -42,12 +42,14 @@ class Real:
     def __init__(self, case: Case, scheduler: Scheduler | None = None) -> None:
         self.case = case
         self.scheduler = scheduler or scheduler_of(case)
+        self.num_added = 0
         self.speculation, self.draws = drafts_of(case) if case.speculation is not None else (None, None)
         self.hasher = get_request_block_hasher(case.block_size, fast_hash) if case.caching else None
 
     def add(self, index: int) -> None:
         """A client sends a request."""
         request = self.case.requests[index]
+        self.num_added += 1
         tokens = [content * 100_003 + k for content, count in request["prefix"] for k in range(count)]
         tokens += [OWN + index * 100_003 + k for k in range(len(tokens), request["input"])]
         sampling = SamplingParams(max_tokens=request["output"], ignore_eos=True, temperature=0.0)
@@ -57,7 +59,8 @@ class Real:
                 prompt_token_ids=tokens,
                 sampling_params=sampling,
                 pooling_params=None,
-                arrival_time=float(index),
+                arrival_time=float(self.num_added),
+                priority=request.get("priority", 0),
                 block_hasher=self.hasher,
             )
         )
@@ -134,9 +137,10 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
         enable_chunked_prefill=case.chunked,
         async_scheduling=case.is_async,
         is_encoder_decoder=False,
+        policy="priority" if case.by_priority else "fcfs",
     )
     if case.speculation is not None:
-        taken = case.speculation["slots_taken"] * case.max_num_seqs
+        taken = 0 if case.speculation["slots_by_step"] else case.speculation["slots_taken"] * case.max_num_seqs
         scheduling.max_num_scheduled_tokens = case.max_num_batched_tokens - taken
     mode = {"mamba_cache_mode": case.states} if case.states else {}
     caching = CacheConfig(block_size=case.block_size, enable_prefix_caching=case.caching, **mode)
@@ -149,7 +153,10 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
         vllm_config=_config(case, scheduling, caching, settings),
         kv_cache_config=blocks,
         structured_output_manager=Namespace(
-            should_advance=lambda *_, **__: False, grammar_init=lambda request: None, accept_tokens=lambda *_: True
+            should_advance=lambda *_, **__: False,
+            grammar_init=lambda request: None,
+            accept_tokens=lambda *_: True,
+            validate_tokens=lambda request, tokens, *_: tokens,
         ),
         block_size=LONGEST if case.states == "none" else case.block_size,
         mm_registry=Namespace(supports_multimodal_inputs=lambda model: False),
@@ -209,9 +216,10 @@ def _drafting(case: Case) -> Namespace | None:
         method=method,
         num_speculative_tokens=drafts["num_drafts"],
         num_speculative_tokens_per_batch_size=ranges or None,
-        use_eagle=lambda: method in ("eagle", "dflash"),
+        use_eagle=lambda: method == "eagle",
+        use_eagle_block_drop=lambda: method == "eagle",
         uses_draft_model=lambda: method == "draft_model",
-        use_dflash=lambda: method == "dflash",
+        use_dflash=lambda: False,
         use_dspark=lambda: False,
         max_num_new_slots_for_drafting=drafts["slots_taken"],
     )

@@ -18,7 +18,7 @@ chose. All numbers of this page, its pictures and `benchmarks/scoreboard/results
 python benchmarks/scoreboard/board.py RUNS.csv [--against OLD.json]
 ```
 
-`RUNS.csv` is a table of collected runs ([validation](validation.md#published-runs)), which is not part of this
+`RUNS.csv` is a table of collected runs ([its columns](validation.md#tables-with-commands)), which is not part of this
 repository. The record holds forecasts and errors, not the table. `--against` says what moved since another record:
 better, worse, new and gone. `benchmarks/scoreboard/run.py RUNS.csv --gpu NAME --source WORD` shows single runs with
 measured values, intervals and everything that was assumed.

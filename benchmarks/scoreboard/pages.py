@@ -98,6 +98,10 @@ def _amd_flags(row: dict[str, str], lengths: str, clients: int) -> str:
     return AMD.format(prompts=prompts) + ("" if is_newest and not is_four_bit else "--kv-cache-dtype fp8_e4m3")
 
 
+ML_ENERGY_BENCH = "mlenergy.llm.benchmark --endpoint-type openai-chat --temperature 0.8 --top-p 0.95"
+"""Its benchmark's defaults (``mlenergy/llm/benchmark.py``)."""
+
+
 def ml_energy_command(row: dict[str, str]) -> str:
     """What ML.ENERGY starts; its experts are spread over all GPUs that share a layer."""
     context = ML_ENERGY_CONTEXTS.get(row["len_dist"], 20480)
@@ -111,7 +115,7 @@ def as_published(row: dict[str, str]) -> dict[str, str]:
     if not row["server_cmd"] and "SemiAnalysisAI/InferenceX" in row["source_repo"]:
         return {**row, "server_cmd": inferencex_command(row)} if row["engine"] in ("vllm", "sglang") else row
     if row["source_repo"] == "ml-energy/leaderboard":
-        return {**row, "server_cmd": ml_energy_command(row)}
+        return {**row, "server_cmd": ml_energy_command(row), "bench_cmd": ML_ENERGY_BENCH}
     if row["source_repo"] == "hholtmann/llm-consumer-gpu-benchmark" and not row["version"]:
         return {**row, "version": HHOLTMANN}
     if GLM_PAGE in row["path"]:

@@ -44,7 +44,8 @@ SOURCES = {
     "h20": "sibling",
     "gb200": "sibling",
     "t4": "unseen",
-    "mi300x": "typical",
+    "mi300x": "published",
+    "r9700": "typical",
 }
 
 

@@ -70,13 +70,15 @@ def test_layouts_by_the_roofline_are_bounds(infercast: Any) -> None:
 
 
 def test_layouts_of_several_vendors(infercast: Any) -> None:
-    words = ("layouts", "qwen2.5-7b", "--gpu", "mi300x,b200-sxm,h200-sxm", "--gpus", "2", "--concurrency", 4)
+    words = ("layouts", "qwen2.5-7b", "--gpu", "mi300x,b200-sxm,h200-sxm,r9700", "--gpus", "2", "--concurrency", 4)
     rows = infercast(*words, "--json").json
     kinds = {row["gpu"]: (row["kind"], row["source"]) for row in rows}
-    assert kinds["mi300x"] == ("estimate", "typical")
+    assert kinds["mi300x"] == ("estimate", "published")
+    assert kinds["r9700"] == ("estimate", "typical")
     assert kinds["h200-sxm"][0] == "estimate"
     text = " ".join(infercast(*words).out.split())
     assert "rough: no kernel of this vendor was measured" in text
+    assert "published: not measured here; estimates rest on published rows of kernels" in text
     assert "Collectives may be slower on b200-sxm than on h200-sxm" in text
 
 

@@ -199,5 +199,5 @@ def test_what_is_typical_gains_no_more_than_the_hardware_allows() -> None:
     intervals = forecast_intervals(forecast)
     reading = deployment.memory.weights / deployment.gpu.dram_bandwidth
     assert forecast.kind == "estimate"
-    assert forecast.source == "typical"
+    assert forecast.source == "published"
     assert reading < intervals.tpot.low.mean < forecast.tpot.mean < intervals.tpot.high.mean

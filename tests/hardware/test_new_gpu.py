@@ -23,7 +23,7 @@ nvlink_gb_per_s = 300
 pcie_gb_per_s = 63.0
 gpus_per_node = 8
 """
-OTHER_VENDOR = CHIP.replace("hopper", "cdna3").replace("NVIDIA", "AMD")
+OTHER_VENDOR = CHIP.replace("hopper", "rdna4").replace("NVIDIA", "AMD")
 
 
 @pytest.fixture

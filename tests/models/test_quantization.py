@@ -22,6 +22,11 @@ def compressed(*groups, **more):
     return {"quant_method": "compressed-tensors", "config_groups": named, "ignore": ["lm_head"], **more}
 
 
+def quark(weight, inputs=None):
+    whole = {"weight": {"dtype": weight}, "input_tensors": inputs and {"dtype": inputs}}
+    return {"quant_method": "quark", "global_quant_config": whole, "exclude": ["lm_head"]}
+
+
 FLOAT8, INT8_INPUT, FLOAT4 = {"num_bits": 8, "type": "float"}, {"num_bits": 8, "type": "int"}, {"num_bits": 4}
 
 
@@ -31,6 +36,9 @@ FLOAT8, INT8_INPUT, FLOAT4 = {"num_bits": 8, "type": "float"}, {"num_bits": 8, "
         ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8", "fp8"),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block", "fp8_block"),
         ({"quant_method": "fbgemm_fp8"}, "fp8", "fp8"),
+        (quark("fp8_e4m3", "fp8_e4m3"), "fp8", "fp8"),
+        (quark("fp4", "fp4"), "mxfp4", "mxfp4"),
+        (quark("uint4"), "int4", "bf16"),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, "int4", "bf16"),
         ({"quant_method": "gptq", "bits": 4}, "int4", "bf16"),
         ({"quant_method": "gptq", "bits": 8}, "int8", "bf16"),
@@ -172,6 +180,7 @@ def test_overrides_of_quantised_checkpoints():
     ("settings", "message"),
     [
         ({"quant_method": "bitsandbytes"}, "quant_method 'bitsandbytes' is not modelled; known: fp8"),
+        (quark("fp6"), "quark's dtype 'fp6' is not modelled; known: fp8_e4m3"),
         ({"quant_algo": "FP3"}, "quant_algo 'FP3' is not modelled; known: FP8"),
         (compressed(group(3, "int")), "3-bit int weights are not modelled"),
     ],

@@ -32,6 +32,12 @@ def test_formats_that_a_chip_lacks_are_not_listed() -> None:
     assert not any("fp8" in kind for kind in known("a100-sxm"))
 
 
-@pytest.mark.parametrize("name", ["mi300x"])
-def test_other_vendors_have_bounds(name: str) -> None:
-    assert {each.words for each in known(name).values()} == {"bound"}
+@pytest.mark.parametrize(("name", "words"), [("mi300x", "published"), ("mi355x", "published"), ("r9700", "bound")])
+def test_other_vendors_are_known_from_what_was_published_or_not_at_all(name: str, words: str) -> None:
+    assert {each.words for each in known(name).values()} == {words}
+
+
+def test_published_kernels_are_named_and_as_good_as_their_intervals() -> None:
+    kernels = known("mi300x")
+    assert kernels["products, bf16"].kernel == "hipblaslt"
+    assert kernels["products, fp8_block"].error < kernels["decoding, bf16 cache"].error < 0.4

@@ -77,7 +77,7 @@ def _known(monkeypatch):
     monkeypatch.setitem(families._BY_OP, Scan, (SCAN,))
 
 
-H200, MI300X = load_gpu("h200-sxm"), load_gpu("mi300x")
+H200, R9700 = load_gpu("h200-sxm"), load_gpu("r9700")
 LEARNED = make_predictor()
 PREDICTORS = {
     "roofline": (Roofline(), "roofline"),
@@ -104,7 +104,7 @@ def test_every_predictor_estimates_it(name):
 
 
 def test_chips_that_nobody_modelled_take_the_row_that_it_names():
-    assert LEARNED.estimate(Scan(64, 1 << 20), MI300X).source == "typical"
+    assert LEARNED.estimate(Scan(64, 1 << 20), R9700).source == "typical"
 
 
 def test_what_has_no_record_is_refused():

@@ -6,13 +6,13 @@ import pytest
 from infercast.hardware import load_gpu
 from infercast.ops import Attention, Collective, Gemm, MoE
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, quantise, rope, routing, sampling
-from infercast.predict.adjust.typical import Typical
+from infercast.predict.adjust.typical import OLDER_LAUNCHES, Typical, with_older_kernels
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import basis_of, kind_of
 from infercast.predict.limits import limit_seconds
-from infercast.predict.roofline import Roofline
+from infercast.predict.roofline import Efficiency, Roofline
 
-AMD = load_gpu("mi300x")
+AMD, KNOWN = load_gpu("r9700"), load_gpu("mi300x")
 ONE = np.array([1])
 OPERATORS = {
     "product": Gemm(64, 4096, 4096),
@@ -34,16 +34,17 @@ OPERATORS = {
 }
 
 
+@pytest.mark.parametrize(("gpu", "source"), [(AMD, "typical"), (KNOWN, "published")])
 @pytest.mark.parametrize("name", OPERATORS)
-def test_an_estimate_lies_between_the_hardware_and_a_wide_upper_end(name):
+def test_an_estimate_lies_between_the_hardware_and_a_wide_upper_end(name, gpu, source):
     op = OPERATORS[name]
-    estimate = Typical().estimate(op, AMD)
-    limit = float(np.ravel(limit_seconds(op, AMD))[0])
+    estimate = Typical().estimate(op, gpu)
+    limit = float(np.ravel(limit_seconds(op, gpu))[0])
     assert limit <= estimate.low * 1.001 <= estimate.seconds * 1.001
     assert estimate.seconds < estimate.high
-    assert estimate.source == "typical"
-    assert float(np.ravel(Typical().seconds(op, AMD))[0]) == pytest.approx(float(np.ravel(estimate.seconds)[0]))
-    assert Typical().explain(op, AMD)["efficiency factor"] == Typical().reached(op, AMD).share
+    assert estimate.source == (source if name != "sampling" else "typical")
+    assert float(np.ravel(Typical().seconds(op, gpu))[0]) == pytest.approx(float(np.ravel(estimate.seconds)[0]))
+    assert Typical().explain(op, gpu)["efficiency factor"] == Typical().reached(op, gpu).share
 
 
 def test_other_vendors_are_estimated_and_not_taken_at_their_best():
@@ -58,7 +59,25 @@ def test_other_vendors_are_estimated_and_not_taken_at_their_best():
 def test_products_of_a_vendor_have_numbers_of_their_own():
     assert Typical().reached(Gemm(1, 1, 1), AMD).share < Typical().reached(Gemm(1, 1, 1), load_gpu("h200-sxm")).share
     assert Typical().reached(Gemm(1, 1, 1, "fp8_block"), AMD).share < Typical().reached(Gemm(1, 1, 1, "fp8"), AMD).share
-    assert Typical().reached(Gemm(1, 1, 1), load_gpu("h200-sxm")) == (2.6, 0.69, -0.38, 0.59)
+    assert Typical().reached(Gemm(1, 1, 1), load_gpu("h200-sxm")) == (2.6, 0.69, -0.38, 0.59, 0.0)
+
+
+def test_memory_told_apart_adds_up_with_arithmetic():
+    reached = Efficiency(launches=0.0, share=0.5, memory=0.8)
+    assert reached.work_seconds({"tensor": 1.0, "dram": 2.0}) == pytest.approx(1.0 / 0.5 + 2.0 / 0.8)
+    assert reached.work_seconds({"link": 2.0}) == pytest.approx(2.0 / 0.8)
+    assert Efficiency(share=0.5).work_seconds({"tensor": 1.0, "dram": 2.0}) == pytest.approx(4.0)
+
+
+def test_older_kernels_take_longer_to_launch_and_only_that():
+    older = with_older_kernels(KNOWN)
+    short, long = Gemm(1, 256, 256, "fp8_block"), Gemm(8192, 8192, 8192, "fp8_block")
+    ratios = [Typical().estimate(op, older).seconds / Typical().estimate(op, KNOWN).seconds for op in (short, long)]
+    assert ratios[0] == pytest.approx(OLDER_LAUNCHES, rel=0.05)
+    assert ratios[1] < 1.02
+    assert Typical().seconds(Gemm(1, 256, 256), older) == Typical().seconds(Gemm(1, 256, 256), KNOWN)
+    assert with_older_kernels(load_gpu("h200-sxm")) is load_gpu("h200-sxm")
+    assert "cdna3" in Typical().describe(older)
 
 
 def test_typical_prices_are_near_those_of_measured_gpus():

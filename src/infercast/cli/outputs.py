@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 of_file = partial(typer.Option, rich_help_panel="Files")
 WINDOW = "0:60"
-FILES = ("--report", "--trace-out", "--requests-out")
+FILES = ("--report", "--trace-out", "--requests-out", "--save-result")
 
 Report = Annotated[
     Path | None, of_file("--report", metavar="FILE", help="Also write the run as one HTML page; needs matplotlib.")
@@ -37,6 +37,15 @@ TraceWindow = Annotated[
 RequestsOut = Annotated[
     Path | None, of_file("--requests-out", metavar="FILE", help="Also write a row per request (.csv).")
 ]
+SaveResult = Annotated[
+    Path | None,
+    of_file(
+        "--save-result", metavar="FILE", help="Also write it as `vllm bench serve --save-result` does; a folder, too."
+    ),
+]
+SaveDetailed = Annotated[
+    bool, of_file("--save-detailed", metavar="", help="With every request, as its --save-detailed does.")
+]
 
 
 class Outputs(NamedTuple):
@@ -46,9 +55,11 @@ class Outputs(NamedTuple):
     trace: Path | None
     window: tuple[float, float]
     requests: Path | None
+    result: Path | None = None
+    detailed: bool = False
 
     def __bool__(self) -> bool:
-        return self.need_steps or self.requests is not None
+        return self.need_steps or self.requests is not None or self.result is not None
 
     @property
     def need_steps(self) -> bool:
@@ -61,6 +72,11 @@ class Outputs(NamedTuple):
             from infercast.report.requests import request_rows  # noqa: PLC0415 - most runs write nothing
 
             write_whole(self.requests, request_rows(forecast))
+        if self.result is not None:
+            from infercast.calibrate.save import result_path, result_text  # noqa: PLC0415
+
+            text = result_text(forecast, __version__, detailed=self.detailed)
+            write_whole(result_path(self.result, forecast), [text])
 
     def write_comparison(self, runs: tuple[Watched, Watched], names: tuple[str, str]) -> None:
         """The page of two runs side by side, if it was asked for."""
@@ -109,7 +125,15 @@ def command_line(*files: str) -> str:
     return shlex.join(kept)
 
 
-def outputs_of(report: Path | None, trace: Path | None, window: str, requests: Path | None) -> Outputs:
+def outputs_of(
+    report: Path | None,
+    trace: Path | None,
+    window: str,
+    requests: Path | None,
+    result: Path | None = None,
+    *,
+    detailed: bool = False,
+) -> Outputs:
     """Check what was asked for, before a run that may take long."""
     if report is not None:
         check_writable(report, "--report", (".html", ".htm"))
@@ -121,7 +145,13 @@ def outputs_of(report: Path | None, trace: Path | None, window: str, requests: P
         check_writable(trace, "--trace-out", (".json",))
     elif window != WINDOW:
         raise InputError("--trace-window needs --trace-out FILE")
-    return Outputs(report, trace, _window(window), requests)
+    if result is not None:
+        from infercast.calibrate.save import check_result  # noqa: PLC0415 - most runs write nothing
+
+        check_result(result)
+    elif detailed:
+        raise InputError("--save-detailed needs --save-result FILE")
+    return Outputs(report, trace, _window(window), requests, result, detailed)
 
 
 def _window(text: str) -> tuple[float, float]:

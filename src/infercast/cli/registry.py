@@ -13,6 +13,7 @@ COMMANDS = {
     "explain-command": (
         "Explain a command that starts an engine: every flag, what fits, a forecast, and advice by simulated gain."
     ),
+    "calibrate": "Learn factors of host, API server and GPU from your own benchmark results, for every forecast.",
     "kernels": "Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes.",
     "diagnose": "Rank kernels by what users would gain if each were as good as the best of its shape.",
     "tune": "Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.",
@@ -54,5 +55,6 @@ WITH_ENGINE = (
     "sweep",
     "speculate",
     "capacity",
+    "calibrate",
 )
 """Commands that take the flags of an engine."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from infercast.engines.corrections import CorrectedTimer, Corrections
 from infercast.engines.drafting_timer import DraftingTimer
 from infercast.engines.engine import Graphs, HostModel
 from infercast.engines.host import HostCosts
@@ -38,6 +39,8 @@ class Deployment:
     memory: Memory
     over_http: bool = False
     """Whether requests come as text to a server, and not as tokens from the same program."""
+    corrections: Corrections | None = None
+    """What measured runs of it say of its times; the host has what is the host's already."""
 
     @property
     def graphs(self) -> Graphs:
@@ -85,12 +88,16 @@ class Deployment:
             tokens = shape.num_tokens - shape.num_drafts
             plain = self.host_model.cost(launch, shape.num_sequences, tokens, len(shape.prompts))
             assert self.engine.draft_passes is not None
-            return plain.plus(self.engine.draft_passes(self).cost(launch, shape.num_next, shape.num_sequences))
+            passes, prompts = self.engine.draft_passes(self), bool(shape.prompts)
+            return plain.plus(passes.cost(launch, shape.num_next, shape.num_sequences, has_prompts=prompts))
         return self.host_model.cost(launch, len(shape.new_tokens), shape.num_tokens, len(shape.prompts))
 
     def timer(self) -> KernelTimer:
         """A step timer with every step size estimated; it may be called for any batch within the settings."""
-        return KernelTimer(self) if self.drafting is None else DraftingTimer(self)
+        timer = KernelTimer(self) if self.drafting is None else DraftingTimer(self)
+        if self.corrections is not None and self.corrections.changes_steps:
+            return CorrectedTimer(timer, self.corrections)
+        return timer
 
     def replica(self, timer: StepTimer | None = None, *, warmed_up: bool = True) -> Replica:
         """What the simulation sees of it; an engine that is not warmed up has just been started."""
@@ -123,6 +130,8 @@ def deploy(
     check_layout(model, layout)
     check_nodes(model, layout, gpu)
     model = engine.choose_kernels(model, gpu, layout)
+    if (slots := engine.adapters(settings, model, layout)) is not None:
+        model = replace(model, adapters=slots)
     resolved = engine.resolve(settings, model, layout, gpu)
     memory = require_fit(engine, model, layout, gpu, resolved)
     machine = host or engine.default_host()

@@ -78,7 +78,7 @@ class DraftingTimer(KernelTimer):
                 shape.num_tokens, number, len(shape.prompts), shape.num_sampled, attention, shape.num_verifying
             )
             launch, _ = self._prompting(shape.num_tokens)
-            host = whole.host.plus(self._passes.cost(launch, passes, number))
+            host = whole.host.plus(self._passes.cost(launch, passes, number, has_prompts=True))
             return whole._replace(gpu_seconds=[whole.gpu_seconds[0] + drafts], host=host, rows=(*whole.rows, row))
         of_tokens, host, dense = self._settled(shape.num_tokens, shape.num_sampled, number, shape.is_decode, passes)
         seconds = dense + sum(attention) + drafts
@@ -93,7 +93,7 @@ class DraftingTimer(KernelTimer):
         if verifying:
             computed = sum(shape.computed[:verifying])
             each = self._time_verifying(verifying, shape.num_drafts, computed, of_single)
-            found = each if found is None else [*map(together, found, each, self._attention_launches)]
+            found = each if found is None else [*map(together, found, each, self._attention_launches, self._padded)]
         assert found is not None
         return found
 
@@ -113,7 +113,7 @@ class DraftingTimer(KernelTimer):
             return seconds
         rest = of_single(count - with_drafts, computed - int(share * computed) + count - with_drafts)
         others = (column[0] for column in rest)
-        return [*map(together, seconds, others, self._attention_launches)]
+        return [*map(together, seconds, others, self._attention_launches, self._padded)]
 
     def _put_together(
         self, tokens: int, sequences: int, prompts: int, sampled: int, attention: list[float], verifying: int = 0
@@ -131,7 +131,7 @@ class DraftingTimer(KernelTimer):
         launch, padded = self._graphs.launch(tokens, uniform)
         row = self._decoding_row + padded
         host = self._host.cost(launch, sequences, sequences, 0)
-        host = host.plus(self._passes.cost(launch, passes, sequences))
+        host = host.plus(self._passes.cost(launch, passes, sequences, has_prompts=False))
         return row, host, self._token_seconds[row] + self._row_seconds[sampled]
 
     def _by_tokens(self, tokens: Size) -> list[Call]:

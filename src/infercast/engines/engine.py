@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from infercast.engines.settings import TYPES, Resolved, Settings
 from infercast.engines.words import NO_COMMANDS, Commands, Flags, Names
 from infercast.errors import FileFormatError
 from infercast.hardware import Gpu
+from infercast.models.adapters import AdapterSlots
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
@@ -83,7 +84,7 @@ class DraftPasses(Protocol):
     def padded(self, num_sequences: int) -> int:
         """Sequences that a later pass computes for so many."""
 
-    def cost(self, launch: Launch, passes: int, num_sequences: int) -> HostCost:
+    def cost(self, launch: Launch, passes: int, num_sequences: int, *, has_prompts: bool) -> HostCost:
         """What a step that is launched in some way costs the host more, which verifies and drafts by so many passes."""
 
 
@@ -161,6 +162,11 @@ class Engine(Generic[Asked, Filled]):
     graphs: Callable[[Filled], Graphs]
     """The CUDA graphs it records at its start."""
 
+    drafts: Callable[[Asked], bool] = lambda _: False
+    """Whether settings ask for speculative decoding."""
+    adapters: Callable[[Any, ModelConfig, ParallelLayout], AdapterSlots | None] = lambda *_: None
+    """Room for LoRA adapters that the settings ask for."""
+
     drafting: Callable[[Filled], Drafting | None] = lambda _: None
     """Speculative decoding as the settings have it ..."""
     draft_passes: Callable[[Deployment], DraftPasses] | None = None
@@ -186,6 +192,8 @@ class Engine(Generic[Asked, Filled]):
     """How it was set up, from the ``config`` of a file of measured runs."""
     before: Callable[[Version, ModelConfig], tuple[Mapping[str, Any], Mapping[str, Any]]] = lambda *_: ({}, {})
     """What a release before this one did by default with a model of that name: settings, and options of `deploy`."""
+    tuned_since: Mapping[str, Version] = field(default_factory=dict)
+    """By the kernels of an architecture: the release from which on they are as good as estimates take them to be."""
     ties_groups: bool = True
     """Whether it ranks experts of groups in a format in which scores of untrained weights are equal."""
     profiled_step: Callable[[str], ProfiledStep | None] = lambda _: None

@@ -13,6 +13,9 @@ from infercast.engines.host import HostCosts, read_host
 from infercast.engines.registry import AnyEngine, engine_named, engine_of
 from infercast.engines.settings import Settings, changed
 from infercast.errors import InputError
+from infercast.forecast.calibration.carry import carried
+from infercast.forecast.calibration.file import read_calibration
+from infercast.forecast.calibration.record import Calibration, Fingerprint
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.pcie import with_topology
 from infercast.models.formats import with_base
@@ -138,10 +141,12 @@ def deploy(
     predictor: str | Predictor = "learned",
     host: Path | HostCosts | str | None = None,
     engine: str | None = None,
+    calibration: Path | str | Calibration | None = None,
     **options: Unpack[ModelOptions],
 ) -> Deployment:
     """Put a model on GPUs, or say why it cannot be done. ``host`` is a name of `infercast hosts`, a file
     like the bundled one, or what it holds. ``options`` are those of `load_model`, such as ``quantization``.
+    ``calibration`` is what `infercast calibrate` wrote, or `calibrate` returned.
 
     ``engine`` is an engine with its version, such as ``vllm@0.25``, in place of the one that the settings name.
 
@@ -173,7 +178,7 @@ def deploy(
         all_to_all=exchange != backends[0],
         library=chosen.family,
     )
-    return deploy_resolved(
+    deployment = deploy_resolved(
         config,
         device,
         wanted,
@@ -182,6 +187,15 @@ def deploy(
         host_of(chosen, host),
         over_http=api_server,
     )
+    return deployment if calibration is None else calibrated(deployment, calibration)
+
+
+def calibrated(deployment: Deployment, calibration: Path | str | Calibration) -> Deployment:
+    """A deployment with what measured results say of it."""
+    if not isinstance(calibration, Calibration):
+        calibration = read_calibration(Path(calibration))
+    corrections = carried(calibration, Fingerprint.of(deployment))
+    return replace(deployment, host=corrections.corrected(deployment.host), corrections=corrections)
 
 
 def layout_arguments(engine: AnyEngine, layout: ParallelLayout) -> tuple[dict[str, Any], dict[str, Any]]:

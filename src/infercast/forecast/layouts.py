@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from infercast.engines.deployment import Deployment, check_nodes
 from infercast.engines.settings import Settings, changed
 from infercast.errors import DoesNotFitError, InputError
+from infercast.forecast.calibration.record import Calibration
 from infercast.forecast.deploy import (
     GpuSource,
     ModelSource,
@@ -70,6 +72,7 @@ def compare_layouts(
     pcie_topology: str | None = None,
     api_server: bool = True,
     predictor: str | Predictor = "learned",
+    calibration: Path | str | Calibration | None = None,
     slo: Slo | str | None = None,
     tariff: Tariff | None = None,
     tell: Callable[[str], None] | None = None,
@@ -78,15 +81,18 @@ def compare_layouts(
 
     ``router`` is the load balancer of layouts with several replicas. ``tell`` is told of each layout as it
     begins. With ``api_server`` requests come as text over HTTP, as in `deploy`. With an ``slo`` every layout that keeps
-    up is held against it, which takes the full intervals of each. ``tariff`` says whose prices count.
+    up is held against it, which takes the full intervals of each. ``tariff`` says whose prices count. ``calibration``
+    is that of `deploy`: its GPU factors hold for layouts of the GPU that was measured.
     """
     promise = parse_slo(slo) if isinstance(slo, str) else slo
     (wanted, engine), load = asked_settings(settings), workload or usual_workload()
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine)
     devices = [with_topology(load_device(each, network), pcie_topology) for each in gpus]
     chosen = make_predictor(predictor, engine.family) if isinstance(predictor, str) else predictor
-    start, costs = partial(deploy, config, api_server=api_server, predictor=chosen), []
+    start, costs = partial(deploy, config, api_server=api_server, predictor=chosen, calibration=calibration), []
     for device, layout in layouts_of(config, devices, num_gpus):
+        if layout.pipeline > 1 and engine.drafts(wanted):
+            continue  # not modelled
         sizes, further = layout_arguments(engine, layout if config.has_experts else replace(layout, apart=True))
         begin = partial(start, settings=changed(wanted, **further), **sizes)
         if tell is not None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from infercast.ops.op import Quantity
 
 # From the most to the least trusted; a sum is only as good as its weakest part.
-SOURCES = ("measured", "few-shot", "sibling", "unseen", "physics", "typical", "roofline")
+SOURCES = ("measured", "few-shot", "sibling", "unseen", "physics", "published", "typical", "roofline")
 BOUND = "roofline"
 """The source whose numbers are the least that hardware allows, not what is expected."""
 

@@ -16,6 +16,7 @@ from infercast.hardware import Gpu
 from infercast.hardware.kernels import is_modelled
 from infercast.ops import Attention, Gemm, MoE, Op
 from infercast.ops.dtypes import tensor_rate_of
+from infercast.predict.adjust.typical import PUBLISHED, Typical
 from infercast.predict.artifact.artifact import POOLED, Artifact
 from infercast.predict.choice import SIBLING_WIDENING, Choice
 from infercast.predict.families import family_of
@@ -40,6 +41,7 @@ STATUSES = {
     "new": "new kernel",
     "physics": "physics alone",
     "announced": "announced",
+    "published": "published",
     "typical": "bound",
 }
 
@@ -95,9 +97,17 @@ def _known(kind: str, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact, 
     family = family_of(op)
     kernel = kernel_of(op, gpu, profile.engine) or family.variants(op, gpu, profile)[0].partition("/")[2]
     if not is_modelled(gpu):
-        return Known(kind, kernel, "typical", (), TYPICAL_ERROR)
+        return _of_others(Known(kind, kernel, Typical().source_of(op, gpu), (), TYPICAL_ERROR), op, gpu)
     known = _of_chosen(Known(kind, kernel, "", (), 0.0), op, gpu, predictor, artifact)
     return known._replace(status="announced", error=ANNOUNCED) if gpu.announced else known
+
+
+def _of_others(known: Known, op: Op, gpu: Gpu) -> Known:
+    """Of a GPU whose kernels physics does not know: by the interval that published rows and runs leave, if any."""
+    if known.status != PUBLISHED:
+        return known
+    reached = Typical().reached(op, gpu)
+    return known._replace(error=0.8 * expm1((reached.high - reached.low) / 2.0 / WITHIN))
 
 
 def _of_chosen(known: Known, op: Op, gpu: Gpu, predictor: Learned, artifact: Artifact) -> Known:

@@ -13,6 +13,7 @@ from infercast.ops import Op
 from infercast.ops.op import Quantity
 from infercast.predict.estimate import Estimate
 from infercast.predict.families import families_of
+from infercast.predict.families.pipes import Pipes
 from infercast.predict.limits import pipes_of
 
 # The shortest kernels of a replayed CUDA graph take about this long on an H200 whose clock is 1.83 GHz; the part
@@ -24,6 +25,8 @@ CLOCK_SHARE = 0.55
 # 90th percentile of measured / roofline latency over the public kernel tables of A100, L40S, H100, H200 and B200
 # described in docs/predict.md, where a family has none. The roofline itself is the lower end: nearly nothing is faster.
 SPREAD = 1.5
+MOVING = ("dram", "link")
+"""Pipes that move bytes; the others compute."""
 
 
 class Predictor(Protocol):
@@ -57,6 +60,18 @@ class Efficiency(NamedTuple):
     low: float = 0.0
     high: float = 0.0
     """Logarithms of the ends of the 80 % interval, as kernels and GPUs differ."""
+    memory: float = 0.0
+    """Of the rate of memory or links, where it is told apart from that of arithmetic; the two then add up."""
+
+    def work_seconds(self, pipes: Pipes) -> Quantity:
+        """What the work takes besides launches."""
+        if not self.memory:
+            busiest: Quantity = reduce(np.maximum, pipes.values())
+            return busiest / self.share
+        of_kind = [[pipes[name] for name in pipes if (name in MOVING) == moves] for moves in (True, False)]
+        moved, computed = (reduce(np.maximum, each) if each else 0.0 for each in of_kind)
+        seconds: Quantity = moved / self.memory + computed / self.share
+        return seconds
 
 
 class Roofline:
@@ -82,18 +97,23 @@ class Roofline:
         demands = np.stack(np.broadcast_arrays(launch, *pipes.values()))
         bound = np.array(["launch", *pipes])[np.argmax(demands, axis=0)]
         busiest = np.max(demands[1:], axis=0)
-        seconds = launch + busiest / reached.share
+        seconds = np.asarray(launch + reached.work_seconds(pipes))
         # Nothing is faster than the busiest pipe at its full rate.
         low, high = np.maximum(seconds * exp(reached.low), busiest), seconds * exp(reached.high)
+        source = self.source_of(op, gpu)
         if seconds.ndim == 0:
-            return Estimate(float(seconds), float(low), float(high), self.source, str(bound))
-        return Estimate(seconds, low, high, self.source, bound)
+            return Estimate(float(seconds), float(low), float(high), source, str(bound))
+        return Estimate(seconds, low, high, source, bound)
+
+    def source_of(self, op: Op, gpu: Gpu) -> str:
+        """What an estimate rests on."""
+        del op, gpu
+        return self.source
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who ask by the thousand."""
         reached = self.reached(op, gpu)
-        busiest: Quantity = reduce(np.maximum, pipes_of(op, gpu).values())
-        return reached.launches * launch_floor(gpu) + busiest / reached.share
+        return reached.launches * launch_floor(gpu) + reached.work_seconds(pipes_of(op, gpu))
 
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
         """The terms of one estimate: seconds of each pipe at its full rate, and of launching."""

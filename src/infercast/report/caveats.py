@@ -16,6 +16,7 @@ WEAK = {
     "sibling": "borrowed from a GPU of the same generation",
     "unseen": "learned from other GPUs, because this one was not measured",
     "physics": "physics alone, because nothing like them was measured",
+    "published": "the roofline at what published rows of kernels and published runs show of this architecture",
     "typical": "the roofline at what kernels of other vendors' GPUs typically reach, because none was measured here",
     "roofline": "the roofline alone: the least that the hardware allows, so times are lower bounds",
 }
@@ -31,6 +32,10 @@ WIDE = (
     "Intervals hold what errors of kernel latencies and host times, and the luck of a finite run, do to results, and "
     "how far engines were off that others have published: about four in five of those means lie in theirs. Networks "
     "between nodes were not measured."
+)
+CALIBRATED = (
+    "Times are calibrated with {}: intervals hold what its results left open, and how far one run of a deployment is "
+    "from another."
 )
 
 
@@ -98,6 +103,8 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
             f"apart.{runner}"
         )
     sentences += [*estimate_notes(deployment), *_of_drafts(deployment)]
+    if deployment.corrections is not None:
+        sentences += [*deployment.corrections.notes, CALIBRATED.format(deployment.corrections.title)]
     if deployment.has_default_host:
         sentences.append(
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host` fits them "

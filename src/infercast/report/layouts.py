@@ -52,7 +52,7 @@ def _dollars(cost: LayoutCost, name: str) -> str:
 
 BASIS = {
     "measured": "measured", "few-shot": "few points", "sibling": "sibling", "unseen": "other GPUs",
-    "physics": "physics", "typical": "rough", "roofline": "bound",
+    "physics": "physics", "published": "published", "typical": "rough", "roofline": "bound",
 }  # fmt: skip
 """What the weakest estimate of a row rests on, in a word or two."""
 COLUMNS = (
@@ -77,6 +77,7 @@ COLUMNS = (
 NARROW = 78
 """Columns that every terminal has."""
 ROUGH = {
+    "published": "published: not measured here; estimates rest on published rows of kernels and published runs",
     "typical": "rough: no kernel of this vendor was measured; estimates are the roofline at typical efficiencies",
     "roofline": "bound: the least that the hardware allows; engines take longer, so do not rank it beside estimates",
 }

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 from infercast.serve.loop import Loop, Step
 from infercast.serve.scheduler.draft_plan import DraftPlan
-from infercast.serve.scheduler.draft_scheduler import DraftScheduler
 from infercast.serve.scheduler.sequence import Plan
 
 
 class DraftLoop(Loop):
     """One engine while it runs; its timer is asked with a `DraftShape`."""
 
-    def __init__(self, scheduler: Any, clients: Any, record: Any, timer: Any, *others: Any, **options: Any) -> None:
-        super().__init__(scheduler, clients, record, timer, *others, **options)
-        self._time = timer
-        record.drafts = cast(DraftScheduler, scheduler).counts
-
     def _time_beside(self, plan: Plan) -> Step:
         """What a step takes."""
         assert isinstance(plan, DraftPlan)
         shape, count = plan.shape, len(plan.sequences)
         numbers = (count, len(self.scheduler.waiting), shape.num_tokens, shape.total_computed, shape.num_sampled)
-        estimate = self._time(shape)
-        if plan.has_prompts:
+        estimate = self.time_step(shape)
+        if plan.num_prompts:
             estimate = self.conditions.meet(estimate, self.timeline.clock, self.timeline.gpu_free)
         return Step(plan, numbers, estimate, shape)
 
     def _has_prompts(self, step: Step) -> bool:
+        """Whether it computes more than a token and its drafts of each sequence."""
         assert isinstance(step.plan, DraftPlan)
-        return step.plan.has_prompts
+        return step.plan.num_prompts > 0
 
     def _take_in(self, step: Step, time: float) -> None:
-        """The result of a step is there: tokens of a sequence leave together."""
+        """The result of a step is there: all tokens of a sequence leave together."""
         plan = step.plan
         assert isinstance(plan, DraftPlan)
         done = self.scheduler.complete(plan)

@@ -69,6 +69,7 @@ class Loop:
         """
         self.scheduler, self.clients, self.record = scheduler, clients, record
         self.timer, self.steps_under_way = groups_of(timer), steps_under_way
+        self.time_step = timer
         self.timeline, self.conditions = timeline or Timeline(), conditions or Conditions()
         self.first_uses, self.wake_up_seconds = first_uses, wake_up_seconds
         self.jump, self.keeps_pace, self.looks = jump, keeps_pace, Looks(looks_every)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from infercast.errors import InputError
 MOST_DRAFTS = 255
 ACCEPTED, MATCHED = 1, 2
 """Streams of random numbers of a sequence."""
+DRAWN, TURNS = 31, (0.0, -0.67, 0.67, -1.15, 1.15, -0.32, 0.32, -1.5, 1.5, -0.16, 0.16, -0.9, 0.9, -0.49, 0.49)
+"""Draws for each of the first answers, and how lucky each is to be, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,15 @@ class Speculation:
     drops_block: bool = False
     """The last block of a cached prefix is computed again: whoever drafts needs the states before it."""
     slots_taken: int = 0
-    """Tokens of the budget that are kept for whoever drafts, for each of the sequences that may run."""
+    """Tokens of the budget that are kept for whoever drafts, for each of the sequences that may run ..."""
+    slots_by_step: bool = False
+    """... or for each that is in a step."""
     pads_new: bool = False
-    """A request that starts with one token to compute gets dummy drafts, so that all have as many tokens."""
+    """A request that starts with one token beside others that decode gets dummy drafts, so that all have as many
+    tokens; where the budget or the longest length has no room for them it waits."""
+    pads_first: bool = False
+    """It does so where it is the first of a step, too, if anything of it is cached; and where the longest length has no
+    room, it starts without."""
     by_batch: tuple[tuple[int, int], ...] = ()
     """(sequences, drafts): from so many sequences in a step on, so many drafts for the next one; empty: always K."""
     seed: int = 0
@@ -76,6 +85,16 @@ class Speculation:
         """Slots that a sequence may hold beyond its tokens: drafts of the last step, and what is looked ahead."""
         return self.num_drafts + self.lookahead
 
+    def budget(self, max_num_batched_tokens: int, max_num_seqs: int) -> int:
+        """Tokens of a step that are left for the model itself."""
+        left = max_num_batched_tokens - self.slots_taken * (1 if self.slots_by_step else max_num_seqs)
+        if left < 1:
+            raise InputError(
+                f"max_num_batched_tokens {max_num_batched_tokens} leaves nothing to compute where drafts take "
+                f"{self.slots_taken} of it for each of max_num_seqs {max_num_seqs}; raise it or lower max_num_seqs"
+            )
+        return left
+
     def drafts_for(self, num_sequences: int) -> int:
         """Drafts of the step after one with so many sequences."""
         drafts = self.num_drafts
@@ -87,7 +106,11 @@ class Speculation:
 
 
 class Draws:
-    """How many drafts are right, and whether there are any, at each place of each answer."""
+    """How many drafts are right, and whether there are any, at each place of each answer.
+
+    Answers are as lucky as coins make them. With a few requests that would decide the run, so the luck of the first
+    ones is spread evenly: of several draws each takes the one that is nearest to its turn, the first the average.
+    """
 
     def __init__(self, speculation: Speculation) -> None:
         self._speculation = speculation
@@ -95,8 +118,23 @@ class Draws:
 
     def accepted(self, index: int, count: int) -> bytes:
         """For each token of a request's answer, how many drafts after it are right if there are K."""
-        right = self._rising.size - np.searchsorted(self._rising, self._uniform(index, ACCEPTED, count), side="right")
-        return right.astype(np.uint8).tobytes()
+        draws = DRAWN if index < len(TURNS) else 1
+        uniform = self._uniform(index, ACCEPTED, draws * count)
+        right = (self._rising.size - np.searchsorted(self._rising, uniform, side="right")).astype(np.uint8).tobytes()
+        if draws == 1:
+            return right
+        wanted = self._steps_of(count, TURNS[index])
+        drawn = [right[place * count : (place + 1) * count] for place in range(DRAWN)]
+        return min(drawn, key=lambda accepted: abs(_num_steps(accepted) - wanted))
+
+    def _steps_of(self, count: int, luck: float) -> float:
+        """Steps of an answer of so many tokens that is so many standard deviations luckier than others."""
+        rates = self._speculation.acceptance
+        mean = self._speculation.acceptance_length
+        square = 1.0 + sum((2 * position + 3) * rate for position, rate in enumerate(rates))
+        beyond = square / (2.0 * mean) - 0.5  # tokens that the last step yields too many
+        spread = sqrt(max(count * (square - mean * mean), 0.0) / mean**3)
+        return (count - 1 + beyond) / mean - luck * spread
 
     def drafted(self, index: int, count: int) -> bytes:
         """For each token of a request's answer, how many drafts there are after it."""
@@ -106,6 +144,15 @@ class Draws:
     def _uniform(self, index: int, stream: int, count: int) -> npt.NDArray[Any]:
         bits = np.random.Philox(key=self._speculation.seed, counter=(0, stream, index, 0))
         return np.random.Generator(bits).random(count)
+
+
+def _num_steps(accepted: bytes) -> int:
+    """Steps that an answer takes if so many drafts after each of its tokens are right."""
+    produced, steps, last = 1, 0, len(accepted)
+    while produced < last:
+        produced += 1 + accepted[produced]
+        steps += 1
+    return steps
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, slo_of, tariff_of
 from infercast.cli.options.engine import is_given
-from infercast.cli.options.groups import Deployed, Served, takes
+from infercast.cli.options.groups import Deployed, Served, asked_calibration, takes
 from infercast.cli.options.printed import Json, print_result
 from infercast.cli.progress import runs_bar
 from infercast.engines.registry import engine_named
@@ -22,7 +22,7 @@ from infercast.forecast.command.flags import read_flags
 from infercast.forecast.command.pasted import started_engine, text_of, the_command
 from infercast.report.command import explained_dict, render_explained
 
-OF_COMMAND = ("network", "pcie_topology", "api_server", "expert_routing", "predictor", "engine", "host")
+OF_COMMAND = ("network", "pcie_topology", "api_server", "expert_routing", "predictor", "engine", "host", "calibration")
 """What no flag of the engine says."""
 SERVES = ("rate", "concurrency", "trace")
 USUAL_TRIALS = 24
@@ -88,7 +88,8 @@ def command(
             service=service,
             advice=advice,
             host=host,
+            calibration=asked_calibration(given),
             tell=tell or (lambda _: None),
-            **{name: given[name] for name in OF_COMMAND if name != "host"},
+            **{name: given[name] for name in OF_COMMAND if name not in ("host", "calibration")},
         )
     print_result(as_json, explained_dict, render_explained, explained)

@@ -11,7 +11,7 @@ from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload
 from infercast.cli.options.decision import Decided, slo_of, tariff_of
-from infercast.cli.options.groups import Deployed, Served, takes
+from infercast.cli.options.groups import Deployed, Served, asked_calibration, takes
 from infercast.cli.options.printed import Json, print_result
 from infercast.cli.progress import runs_bar
 from infercast.errors import InputError
@@ -20,11 +20,19 @@ from infercast.report.layouts import layouts_list, render_layouts
 
 OF_LAYOUTS = ("quantization", "kv_cache_dtype", "network", "pcie_topology", "api_server", "predictor")
 """Options that `compare_layouts` takes as they are ..."""
-OF_ENGINE = ("engine", "max_num_batched_tokens", "max_num_seqs", "max_model_len", "setting")
+OF_ENGINE = (
+    "engine",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "max_model_len",
+    "setting",
+    "speculative_config",
+    "acceptance",
+)
 """... and those that settings are made of."""
 
 
-@takes(Served, Decided, Deployed, only=(*OF_LAYOUTS, *OF_ENGINE))
+@takes(Served, Decided, Deployed, only=(*OF_LAYOUTS, *OF_ENGINE, "calibration"))
 def command(
     context: typer.Context,
     model: options.Model,
@@ -78,6 +86,7 @@ def command(
             slo=slo,
             tariff=tariff,
             tell=tell,
+            calibration=asked_calibration(given),
             **{name: given[name] for name in OF_LAYOUTS},
         )
     print_result(as_json, layouts_list, partial(render_layouts, model, load, tariff=tariff), costs)

@@ -13,7 +13,7 @@ from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
 from infercast.cli.options.engine import is_given, note
-from infercast.cli.options.groups import Served, takes
+from infercast.cli.options.groups import Served, asked_calibration, takes
 from infercast.cli.options.printed import Json, print_result
 from infercast.cli.options.workers import Working, workers_of
 from infercast.cli.progress import stages_bar, with_counts
@@ -30,7 +30,7 @@ from infercast.forecast.system import DEFAULT_LINK
 from infercast.report.plan import plan_dict, render_plan
 from infercast.report.plan_files.folder import check_folder, write_plan
 from infercast.serve import Workload
-from infercast.serve.workload.synthetic import redrawn
+from infercast.serve.workload.redraw import redrawn
 
 USUAL_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
 """What is chosen from where nobody says."""
@@ -81,6 +81,7 @@ def command(
     pcie_topology: options.PcieTopology = None,
     api_server: options.ApiServer = True,
     predictor: options.PredictorName = "learned",
+    calibration: options.Calibration = None,
     out: Annotated[
         Path | None,
         outputs.of_file("--out", metavar="DIR", help="Also write what to run next: commands, manifests, tables."),
@@ -139,6 +140,7 @@ def command(
         pcie_topology=pcie_topology,
         api_server=api_server,
         predictor=predictor,
+        calibration=asked_calibration(context.params),
         axes=(*AXES, *_axes(vary)),
     )
     with stages_bar() as tell:

@@ -42,9 +42,17 @@ class Question(NamedTuple):
     @staticmethod
     def of(given: dict[str, Any], workload: Workload) -> Question:
         """The options of a command by their names."""
-        files = outputs.outputs_of(given["report"], given["trace_out"], given["trace_window"], given["requests_out"])
-        if given["what_if"] is not None and (files.trace is not None or files.requests is not None):
-            raise InputError("--what-if shows two runs side by side; ask for --trace-out or --requests-out of one")
+        files = outputs.outputs_of(
+            given["report"],
+            given["trace_out"],
+            given["trace_window"],
+            given["requests_out"],
+            given["save_result"],
+            detailed=given["save_detailed"],
+        )
+        if given["what_if"] is not None and any((files.trace, files.requests, files.result)):
+            named = "--trace-out, --requests-out or --save-result"
+            raise InputError(f"--what-if shows two runs side by side; ask for {named} of one")
         names = ("what_if", "breakdown", "steady", "allow_overload", "as_json")
         asked = {name: given[name] for name in names}
         return Question(workload, files, **asked, slo=slo_of(given), tariff=tariff_of(given))

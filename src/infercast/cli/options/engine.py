@@ -80,9 +80,7 @@ KvTransferConfig = Annotated[
 ]
 SchedulingPolicy = Annotated[
     str,
-    of_engine(
-        "--scheduling-policy", metavar="NAME", help="fcfs or priority; the same here, as requests have no priorities."
-    ),
+    of_engine("--scheduling-policy", metavar="NAME", help="fcfs, or priority: by the priorities of requests."),
 ]
 SpeculativeConfig = Annotated[
     str | None,
@@ -102,6 +100,11 @@ AcceptanceOption = Annotated[
         "curve, or a line of the engine's log.",
     ),
 ]
+EnableLora = Annotated[
+    bool, of_switch("--enable-lora", help="Room for LoRA adapters, and their kernels in every step (physics alone).")
+]
+MaxLoras = Annotated[int, of_count("--max-loras", help="Different adapters in a step, with --enable-lora; default 1.")]
+MaxLoraRank = Annotated[int, of_count("--max-lora-rank", help="The largest rank of an adapter; default 16.")]
 DecodeContextParallel = Annotated[int, of_count("--decode-context-parallel-size", "-dcp", help="Only 1 is modelled.")]
 
 

@@ -13,10 +13,13 @@ import typer
 from infercast import Deployment
 from infercast.cli import outputs
 from infercast.cli.options import engine as engine_options
+from infercast.cli.options import sessions as talked
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.printed import Json
 from infercast.engines.registry import DEFAULT_ENGINE
+from infercast.forecast.calibration.file import read_calibration
+from infercast.forecast.calibration.record import Calibration
 from infercast.forecast.deploy import ROUTINGS, SAMPLINGS, deploy
 from infercast.serve.workload.too_long import TOO_LONG
 
@@ -47,6 +50,18 @@ class Served:
     rate_scale: served.RateScale = 1.0
     too_long: served.TooLong = TOO_LONG[0]
     seed: served.Seed = 0
+    turns: talked.Turns = None
+    session_rate: talked.SessionRate = None
+    turn_len: talked.TurnLen = talked.TURN_LEN
+    think: talked.Think = talked.THINK
+    tool_share: talked.ToolShare = 0.0
+    tool_time: talked.ToolTime = talked.TOOL_TIME
+    tool_len: talked.ToolLen = None
+    follow_sessions: talked.FollowSessions = False
+    class_: talked.Classes = []  # noqa: RUF012 - read only
+    adapters: talked.NumAdapters = None
+    adapter_skew: talked.AdapterSkew = 1.0
+    adapter_share: talked.AdapterShare = 1.0
 
 
 class Started:
@@ -83,6 +98,9 @@ class Started:
     speculative_config: engine_options.SpeculativeConfig = None
     acceptance: engine_options.AcceptanceOption = None
     scheduling_policy: engine_options.SchedulingPolicy = "fcfs"
+    enable_lora: engine_options.EnableLora = False
+    max_loras: engine_options.MaxLoras = 1
+    max_lora_rank: engine_options.MaxLoraRank = 16
     decode_context_parallel_size: engine_options.DecodeContextParallel = 1
     enforce_eager: options.EnforceEager = False
     setting: engine_options.Setting = []  # noqa: RUF012 - read only
@@ -100,6 +118,7 @@ class Deployed(Started):
     anchors: options.Anchors = None
     measurements: options.Measurements = None
     host: options.HostFile = None
+    calibration: options.Calibration = None
 
 
 class Shown:
@@ -116,6 +135,8 @@ class Shown:
     trace_out: outputs.TraceOut = None
     trace_window: outputs.TraceWindow = outputs.WINDOW
     requests_out: outputs.RequestsOut = None
+    save_result: outputs.SaveResult = None
+    save_detailed: outputs.SaveDetailed = False
     as_json: Json = False
 
 
@@ -163,4 +184,10 @@ def asked_deployment(
         **{**{name: given[name] for name in OF_DEPLOY if name in given}, **layout},
         predictor=options.choose_predictor(given["predictor"], anchors, gpu, measurements, given["engine"]),
         host=host,
+        calibration=asked_calibration(given),
     )
+
+
+def asked_calibration(given: Mapping[str, Any]) -> Calibration | None:
+    """The calibration that a command is given, read once."""
+    return None if given.get("calibration") is None else read_calibration(Path(given["calibration"]))

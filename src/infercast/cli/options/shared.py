@@ -168,6 +168,10 @@ HostFile = Annotated[
     str | None,
     typer.Option("--host", metavar="NAME", help="Your CPU: a name of `infercast hosts`, a host.json or a .toml file."),
 ]
+Calibration = Annotated[
+    Path | None,
+    typer.Option("--calibration", metavar="FILE", help="What `infercast calibrate` learned from your own results."),
+]
 
 
 def choose_predictor(

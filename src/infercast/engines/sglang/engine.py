@@ -13,7 +13,7 @@ from infercast.engines.sglang.host import SglangHost, SglangHostModel
 from infercast.engines.sglang.kernels import choose_kernels
 from infercast.engines.sglang.measured import measured_setup, profiled_step
 from infercast.engines.sglang.memory import plan_memory
-from infercast.engines.sglang.older import before
+from infercast.engines.sglang.older import TUNED_SINCE, before
 from infercast.engines.sglang.padding import expert_multiples
 from infercast.engines.sglang.replica import sglang_replica
 from infercast.engines.sglang.resolve import resolve
@@ -86,6 +86,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         profiled_step=profiled_step,
         ties_groups=False,
         before=before,
+        tuned_since=TUNED_SINCE,
     )
 
 

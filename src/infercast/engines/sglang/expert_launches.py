@@ -13,6 +13,7 @@ import numpy as np
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu
+from infercast.hardware.kernels import is_modelled
 from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
@@ -46,7 +47,7 @@ def untuned_factors(
     """Numbers of tokens and how many times as long the experts take there; nothing where a tuned file is at hand."""
     weights = model.weights
     kernel = weights.experts_kernel or kernel_profile("sglang").experts.get(gpu.kernels, {}).get(weights.experts, "")
-    if kernel != TRITON or weights.experts != "bf16":
+    if kernel != TRITON or weights.experts != "bf16" or not is_modelled(gpu):
         return ()  # blocks of fp8 have tiles that are as good by default
     experts = -(-spec.experts // layout.expert_gpus) if layout.experts else spec.experts + spec.joined
     inter = layout.share_expert_width(spec.inter)

@@ -16,6 +16,10 @@ from infercast.engines.engine import Version
 from infercast.models.spec import ModelConfig
 
 PREFILL_GRAPHS, BUFFERED_STATES = (0, 5, 10), (0, 5, 13)
+TUNED_SINCE: Mapping[str, Version] = {"cdna3": (0, 5, 10), "cdna4": (0, 5, 7)}
+"""Kernels of AMD's GPUs: decode steps of DeepSeek-R1 with four clients took 18.5 ms on MI355X in December 2025, 14.5 at
+the beginning of January and 9.9 from its end on; on MI300X 21 to 27 ms up to 0.5.9 and 14.6 with 0.5.12 (published by
+InferenceX)."""
 
 FUSED_EARLY = ("deepseek", "gpt-oss", "kimi")
 """How the names of models begin whose all-reduces carried norms before."""

@@ -42,7 +42,9 @@ def resolve(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, g
     graphs = not (without or (layout.all_to_all and asked.deepep_mode == "normal"))
     decode = _decode_sizes(asked, largest_graph)
     replays = graphs and not asked.disable_decode_cuda_graph
-    prefill = _prefill_sizes(asked, model, layout, chunk) if graphs and not asked.disable_prefill_cuda_graph else ()
+    prefill = (
+        _prefill_sizes(asked, model, layout, gpu, chunk) if graphs and not asked.disable_prefill_cuda_graph else ()
+    )
     share = asked.mem_fraction_static
     if share is None:
         reserved = Reserved(
@@ -94,11 +96,13 @@ def _decode_sizes(asked: SglangSettings, default: int) -> tuple[int, ...]:
     return decode_sizes(asked.cuda_graph_max_bs or default, padded=not asked.disable_cuda_graph_padding)
 
 
-def _prefill_sizes(asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, chunk: int) -> tuple[int, ...]:
-    """Graphs of steps of prompts, which the engine records for plain attention without exchanges of tokens."""
+def _prefill_sizes(
+    asked: SglangSettings, model: ModelConfig, layout: ParallelLayout, gpu: Gpu, chunk: int
+) -> tuple[int, ...]:
+    """Graphs of steps of prompts, which the engine records for plain attention without exchanges of tokens, on CUDA."""
     latent = is_latent(model)
     off = layout.all_to_all or asked.enable_dp_attention or asked.cuda_graph_backend_prefill != PREFILL_GRAPHS[0]
-    if off or not prompt_graphs(model, is_latent=latent, pipeline=layout.pipeline):
+    if off or gpu.vendor != "NVIDIA" or not prompt_graphs(model, is_latent=latent, pipeline=layout.pipeline):
         return ()
     # Without a limit of its own a graph is as large as a chunk, or as the whole cache; none is longer than a sequence.
     usual = LATENT_GRAPH if latent else chunk

@@ -46,10 +46,12 @@ class VllmPasses:
         place = bisect.bisect_left(self._sizes, num_sequences)
         return self._sizes[place] if place < len(self._sizes) else num_sequences
 
-    def cost(self, launch: Launch, passes: int, num_sequences: int) -> HostCost:
+    def cost(self, launch: Launch, passes: int, num_sequences: int, *, has_prompts: bool) -> HostCost:
         """What a step takes longer to launch that verifies, and drafts by so many passes."""
         host, drafting = self._host, self._drafting
         seconds = host.verify
+        if launch is not Launch.FULL_GRAPH and not has_prompts:
+            seconds -= host.prompt_step - host.verify_by_hand
         if self._work is None:
             return HostCost(launch=seconds + host.lookup_sequence * num_sequences)
         if not passes:
@@ -59,7 +61,8 @@ class VllmPasses:
             first = Launch.EAGER if launch is Launch.EAGER else Launch.PIECEWISE_GRAPHS
             later = Launch.PIECEWISE_GRAPHS if has_graph else Launch.EAGER
             by_hand = self._launching(first) + (passes - 1) * self._launching(later)
-            return HostCost(launch=seconds + passes * (host.draft_v1_pass + host.prompt_step) + by_hand)
+            each = host.draft_v1_pass + host.prompt_step + host.draft_v1_layer * self._work.layers
+            return HostCost(launch=seconds + passes * each + by_hand)
         seconds += host.draft_first + (passes - 1) * host.draft_pass
         if launch is not Launch.FULL_GRAPH:
             seconds += host.draft_by_hand + self._launching(launch)

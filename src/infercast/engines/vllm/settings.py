@@ -24,6 +24,7 @@ LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
 DENSE = "none"
 """A retention interval that keeps everything findable."""
+POLICIES = ("fcfs", "priority")
 LARGEST_CAPTURE = 1_000_000
 """No engine records graphs for larger steps."""
 
@@ -55,6 +56,13 @@ class EngineSettings:
     """How states of recurrent layers are cached, ``align`` or ``all``; ``none`` leaves it to the engine."""
     mamba_block_size: int | None = None
     """Tokens whose multiples a block has where a state is written at the end of each."""
+    scheduling_policy: str = "fcfs"
+    """``priority``: by the priorities of requests, and by arrival among equals."""
+    enable_lora: bool = False
+    max_loras: int = 1
+    """Different LoRA adapters in a step, which the GPU has room for ..."""
+    max_lora_rank: int = 16
+    """... up to this rank."""
     prompts_first: bool = False
     """Steps of prompts alone before any decoding, as vLLM did before its V1 engine."""
     max_num_active_seqs: int | None = None
@@ -251,6 +259,8 @@ def _check(settings: EngineSettings, max_positions: int) -> None:
         )
     if settings.cudagraph_mode not in MODES:
         raise UnknownNameError("cudagraph_mode", settings.cudagraph_mode, MODES)
+    if settings.scheduling_policy not in POLICIES:
+        raise UnknownNameError("scheduling policy", settings.scheduling_policy, POLICIES)
     if not 0 < settings.gpu_memory_utilization <= 1:
         raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
     if settings.long_prefill_token_threshold < 0:

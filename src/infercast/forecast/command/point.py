@@ -15,7 +15,7 @@ from infercast.forecast.memory import Fit, fit_memory
 from infercast.forecast.system import System, system_of
 from infercast.hardware import Gpu
 
-NOT_OF_MEMORY = ("all2all_backend", "pcie_topology", "api_server", "predictor", "host", "expert_routing")
+NOT_OF_MEMORY = ("all2all_backend", "pcie_topology", "api_server", "predictor", "host", "expert_routing", "calibration")
 """What `deploy` takes and `fit_memory` does not."""
 
 
@@ -74,7 +74,7 @@ class Timers:
 
 def _same_steps(one: Deployment, other: Deployment) -> bool:
     """Whether every step of one takes as long as the same step of the other, and both have the same sizes of steps."""
-    parts = ("model", "layout", "gpu", "host", "graphs")
+    parts = ("model", "layout", "gpu", "host", "graphs", "corrections")
     bounds = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
     return (
         one.predictor is other.predictor

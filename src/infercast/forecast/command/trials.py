@@ -204,5 +204,5 @@ def _luck_of_ranks(name: str, seen: Seen) -> float:
 
 def _estimates(trial: Trial, name: str) -> float:
     """How far the kernels behind a number may be off."""
-    prompts, decodes, _ = trial.uncertainty
+    prompts, decodes = trial.uncertainty.prompts, trial.uncertainty.decodes
     return prompts if name.startswith("TTFT") else max(prompts, decodes) if name == HEADROOM else decodes

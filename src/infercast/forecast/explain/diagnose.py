@@ -107,7 +107,7 @@ def diagnose(deployment: Deployment, workload: Workload, ceilings: Ceilings | No
         raise InputError("a diagnosis is of an engine without speculative decoding; leave --speculative-config out")
     known = ceilings or default_ceilings()
     base = simulate(deployment, workload)
-    if base.source in ("roofline", "typical"):
+    if base.source in ("roofline", "typical", "published"):
         raise InputError(
             f"kernels on {deployment.gpu.name} are timed by the roofline, so nothing is known of how good they are; a "
             "diagnosis needs learned estimates (NVIDIA GPUs, --predictor learned)"

@@ -115,6 +115,7 @@ def longer(replica: Replica, about: Uncertainty, *, gpu: bool = False, host: boo
         prompts=exp(about.prompts) if gpu else 1.0,
         decodes=exp(about.decodes) if gpu else 1.0,
         host=exp(about.host) if host else 1.0,
+        path=about.path if host else 0.0,
     )
 
 

@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from infercast.engines.corrections import Corrections, Factor
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.kernels import StepCost, estimate_shape
 from infercast.forecast.explain.phases import average_shape
@@ -44,7 +45,8 @@ from infercast.serve.workload.intake import Intake
 EIGHTY = 1.2816
 """Standard deviations on either side that hold 80 % of a normal distribution."""
 COMMON = {
-    "measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "typical": 1.0, "roofline": 1.0,
+    "measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "published": 0.6,
+    "typical": 1.0, "roofline": 1.0,
 }  # fmt: skip
 """The share of the variance of a kernel's estimate that all kernels of a step have in common, by what it rests on. On a
 GPU that was measured kernels err each for itself; on one that was not, its own way of being different is in all."""
@@ -70,6 +72,14 @@ OTHER_RELEASE = Spread(prompts=0.07, decodes=0.10, host=0.20)
 """What is added in squares for a release that was not measured. Published runs of one model on the same machines with
 two releases of vLLM (0.6.5 and 0.9.0 on MI300X and MI325X) differ by 5, 7 and 7 % in mean TTFT and by 8, 10 and 12 % in
 mean TPOT; nobody published what a host takes in two releases, so that is what hosts of machines differ by."""
+OTHER_VENDOR = Spread(prompts=0.15, decodes=0.0, host=0.25)
+"""The same for GPUs that run other programs than CUDA's: what launching costs a host there was not measured. Published
+TTFT under SGLang on AMD's GPUs are off by 16 % from one publisher and 30 % from another in the median, TPOT by 10 and
+17 %."""
+RUN_TO_RUN = Spread(prompts=0.025, decodes=0.012, host=0.06)
+RUN_TO_RUN_PATH = 0.0005
+"""How far two runs of one deployment are apart beside their loads: standard deviations of logarithms, and of seconds.
+Chosen on measured runs (benchmarks/accuracy/calibrate.py)."""
 ANNOUNCED = Spread(prompts=0.3, decodes=0.3, host=0.0)
 """The same for a GPU that was announced and that nobody could measure: a guess."""
 NEW_KERNEL_SPREAD = 0.25
@@ -89,11 +99,15 @@ class Uncertainty(NamedTuple):
     decodes: float
     """GPU time of steps of decoding only."""
     host: float = EIGHTY * HOST_SPREAD
+    path: float = 0.0
+    """Seconds by which requests may take longer to the engine."""
 
 
 def spread_of(deployment: Deployment) -> Spread:
     """How far an engine like this may be from those that were measured."""
     spread = MEASURED if deployment.layout.gpus == 1 and not deployment.over_http else ELSEWHERE
+    if not is_modelled(deployment.gpu):
+        spread = _together(spread, OTHER_VENDOR)
     if deployment.gpu.announced:
         spread = _together(spread, ANNOUNCED)
     return spread if deployment.engine.is_measured else _together(spread, OTHER_RELEASE)
@@ -115,7 +129,23 @@ def uncertainty_of(deployment: Deployment, record: Record, spread: Spread | None
     if deployment.engine.has_new_runner(deployment.model):
         spread = spread._replace(host=hypot(spread.host, SEEN_IN_ONE_SPREAD))
     prompts, decodes = (_of_phase(deployment, totals) for totals in (record.prefilling, record.decoding))
-    return widened(prompts, decodes, _with_borrowed(spread, borrowed_share(deployment)))
+    about = widened(prompts, decodes, _with_borrowed(spread, borrowed_share(deployment)))
+    return about if deployment.corrections is None else _corrected(about, deployment.corrections)
+
+
+def _corrected(about: Uncertainty, known: Corrections) -> Uncertainty:
+    """The same where measured results told some of it; one run differs from another all the same."""
+
+    def left(factor: Factor | None, before: float, run: float) -> float:
+        return before if factor is None else min(before, EIGHTY * hypot(factor.spread, run))
+
+    path = 0.0 if known.path is None else EIGHTY * hypot(known.path.spread, RUN_TO_RUN_PATH)
+    return Uncertainty(
+        left(known.prompts, about.prompts, RUN_TO_RUN.prompts),
+        left(known.decodes, about.decodes, RUN_TO_RUN.decodes),
+        left(known.host, about.host, RUN_TO_RUN.host),
+        path,
+    )
 
 
 def _with_borrowed(spread: Spread, share: float) -> Spread:
@@ -203,12 +233,17 @@ class SlowedTimer:
         return estimate
 
 
-def slowed(replica: Replica, *, prompts: float = 1.0, decodes: float = 1.0, host: float = 1.0) -> Replica:
-    """The same engine with times that are so many times longer, at the same state of its first uses."""
+def slowed(
+    replica: Replica, *, prompts: float = 1.0, decodes: float = 1.0, host: float = 1.0, path: float = 0.0
+) -> Replica:
+    """The same engine with times that are so many times longer, at the same state of its first uses.
+
+    Requests take ``path`` seconds longer to it.
+    """
     return replace(
         replica,
         timer=SlowedTimer(replica.timer, prompts, decodes, host),
-        request_path_seconds=host * replica.request_path_seconds,
+        request_path_seconds=max(host * replica.request_path_seconds + path, 0.0),
         request_token_seconds=host * replica.request_token_seconds,
         intake=Intake(*(host * seconds for seconds in replica.intake)),
         token_path_seconds=host * replica.token_path_seconds,

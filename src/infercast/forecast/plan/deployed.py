@@ -15,6 +15,7 @@ from infercast.engines.deployment import Deployment
 from infercast.engines.registry import engine_named
 from infercast.engines.settings import changed
 from infercast.engines.timer import KernelTimer
+from infercast.forecast.calibration.record import Calibration
 from infercast.forecast.deploy import deploy, layout_arguments
 from infercast.forecast.plan.axes import device_of, model_of
 from infercast.forecast.plan.candidate import Candidate
@@ -33,6 +34,7 @@ class Site(NamedTuple):
     pcie_topology: str | None
     api_server: bool
     predictor: str
+    calibration: Calibration | None = None
 
 
 @lru_cache(maxsize=16)
@@ -55,6 +57,7 @@ def deployed(site: Site, unit: Candidate) -> Deployment:
         pcie_topology=site.pcie_topology,
         api_server=site.api_server,
         predictor=_predictor(site.predictor, engine.family),
+        calibration=site.calibration,
     )
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from infercast.engines.registry import engine_named
 from infercast.errors import InputError, UnknownNameError
+from infercast.forecast.calibration.record import Calibration
 from infercast.forecast.plan.axes import AXES, Axis, model_of
 from infercast.forecast.plan.candidate import Candidate, Settings
 from infercast.forecast.plan.deployed import Site
@@ -53,6 +54,7 @@ class Question:
     pcie_topology: str | None = None
     api_server: bool = True
     predictor: str = "learned"
+    calibration: Calibration | None = None
     axes: tuple[Axis, ...] = AXES
     """What candidates differ in, beside the number of replicas."""
 
@@ -109,7 +111,7 @@ class Question:
     @cached_property
     def site(self) -> Site:
         """What all candidates have in common, for those who keep what they have made."""
-        return Site(self.model, self.network, self.pcie_topology, self.api_server, self.predictor)
+        return Site(self.model, self.network, self.pcie_topology, self.api_server, self.predictor, self.calibration)
 
     @cached_property
     def rate(self) -> float:

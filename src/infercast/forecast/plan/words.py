@@ -118,6 +118,8 @@ def notes_of(question: Question, rows: Sequence[Row]) -> tuple[str, ...]:
         notes.append("quantised weights change answers: check quality before you choose them")
     if any(row.figures is not None and row.figures.source in ("typical", "roofline") for row in rows):
         notes.append("some GPUs were never measured: their numbers are rough, as their wide intervals say")
+    if any(row.figures is not None and row.figures.source == "published" for row in rows):
+        notes.append("some GPUs were not measured here: their numbers rest on published kernels and runs")
     notes += [note for name in question.gpus for note in load_gpu(name).announced_notes]
     if question.network is not None and question.max_gpus > 8:
         notes.append(f"engines that span nodes are joined by {question.network}")

@@ -125,7 +125,10 @@ EXPERTS = Family(
     # Kernels other than those that the physics was fitted to lie between -0.17 and 1.36 of it.
     interval=(-0.4, 0.9),
     spread={"moe": 6.7},
-    typical=lambda op: ("moe narrow" if bytes_of(op.weight_dtype or op.dtype) < 1 else "moe",),
+    typical=lambda op: (
+        f"moe/{op.weight_dtype or op.dtype}",
+        "moe narrow" if bytes_of(op.weight_dtype or op.dtype) < 1 else "moe",
+    ),
     ceiling=Ceiling(
         features=("log_rows", "log_experts", "log_inter", "log_hidden", "log_rounds"),
         shape=_ceiling_shape,

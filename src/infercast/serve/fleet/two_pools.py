@@ -21,7 +21,16 @@ from infercast.serve.fleet.pool import Pool, RunningPool, next_pool
 from infercast.serve.fleet.senders import Senders
 from infercast.serve.record import Record
 from infercast.serve.simulation import Replica, check_workload, no_garbage
-from infercast.serve.step import Contexts, GroupShape, Prompts, StepEstimate, StepShape, StepTimer, groups_of
+from infercast.serve.step import (
+    Contexts,
+    DraftShape,
+    GroupShape,
+    Prompts,
+    StepEstimate,
+    StepShape,
+    StepTimer,
+    groups_of,
+)
 from infercast.serve.watching import TELL_EVERY, Progress, Watcher
 from infercast.serve.workload.request import Workload
 
@@ -70,8 +79,18 @@ class _Received:
 
 def taken_in(shape: StepShape) -> StepShape:
     """What is computed of a step whose prompts arrived computed: a single token of each."""
-    if shape.is_decode:
+    if shape.is_decode or not shape.prompts:
         return shape
+    if isinstance(shape, DraftShape):
+        # Those that arrive beside others get dummy drafts, so that all have as many.
+        width, count = shape.width if shape.num_verifying else 1, len(shape.prompts)
+        new = [*shape.new_tokens[: shape.num_verifying], *[width] * count]
+        before = [*shape.computed[: shape.num_verifying], *[computed + new - 1 for new, computed in shape.prompts]]
+        added = count * (width - 1)
+        return replace(
+            shape, new_tokens=new, computed=before, num_sampled=shape.num_sampled + added, num_verifying=len(new),
+            num_drafts=shape.num_drafts + added,
+        )  # fmt: skip
     before = [computed + new - 1 for new, computed in zip(shape.new_tokens, shape.computed, strict=True)]
     return StepShape([1] * len(before), before, shape.num_sampled)
 

@@ -36,10 +36,14 @@ class DraftScheduler(Scheduler):
         self._speculation, self._draws = speculation, draws
         self._is_async = not policy.waits_for_tokens
         self._longest = max_model_len or NO_LIMIT
-        self._most_tokens = policy.max_num_batched_tokens - speculation.slots_taken * policy.max_num_seqs
+        self._most_tokens = speculation.budget(policy.max_num_batched_tokens, policy.max_num_seqs)
+        self._slots = speculation.slots_taken if speculation.slots_by_step else 0
+        self._lookahead = speculation.lookahead
         self._pads = speculation.pads_new and not speculation.by_batch
         self._varies = speculation.match < 1.0
-        self._in_prompt = self._may_pad = False
+        self._in_prompt = self._may_pad = self._has_running = False
+        # A step that is never cut: its drafts fit any threshold.
+        self._uncut = policy.chunk(1 + speculation.num_drafts, NO_LIMIT, alone=False) == 1 + speculation.num_drafts
         self.counts = DraftCounts(by_accepted=[0] * (1 + speculation.num_drafts))
 
     def add(self, index: int, request: Request) -> None:
@@ -50,23 +54,22 @@ class DraftScheduler(Scheduler):
         """Plan the next step, as if all drafts in the steps under way were right; None if nothing can be computed."""
         plan = DraftPlan(1 + self._speculation.num_drafts)
         self._step += 1
-        if self._has_states:
-            self.cache.new_step()
         self._budget = self._most_tokens
         self._in_prompt = False
         if self._apart:
             self._plan_apart(plan)
-        self._may_pad = self._pads and bool(plan.sequences) and not self._in_prompt
         if self.waiting and not plan.num_preempted and not self._is_blocked:
+            self._may_pad = self._pads and not self._in_prompt
+            self._has_running = bool(plan.sequences)
             self._plan_waiting(plan)
         if not plan.sequences:
             return None
         plan.held = self.cache.num_held
-        plan.num_drafting = len(plan.sampled)
-        plan.num_next = self._speculation.drafts_for(len(plan.sequences))
+        plan.num_next = num_next = self._speculation.drafts_for(len(plan.sequences))
         if self._is_async:
-            for sequence in plan.sampled:
-                cast(DraftSequence, sequence).num_drafts = plan.num_next
+            for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
+                if drafts >= 0:
+                    sequence.num_drafts = num_next
         return plan
 
     def most_steps(self, plan: Plan) -> int:
@@ -75,50 +78,82 @@ class DraftScheduler(Scheduler):
 
     def _plan_apart(self, plan: Plan) -> None:
         """Running sequences, in order."""
-        running, longest, lookahead = self._apart, self._longest, self._speculation.lookahead
-        position = 0
+        assert isinstance(plan, DraftPlan)
+        running = cast(list[DraftSequence], self._apart)
+        may_hurry = self._uncut and not (self._is_windowed or self._has_states or self._slots)
+        lookahead, position = self._lookahead, 0
         while position < len(running) and self._budget > 0:
-            sequence = cast(DraftSequence, running[position])
+            sequence = running[position]
             position += 1
-            computed, awaited = sequence.num_computed, sequence.num_awaited
-            if awaited and computed + 2 - awaited >= sequence.num_last:  # it ends even if no draft is right
+            computed, known = sequence.num_computed, sequence.num_tokens
+            if computed >= known and known + 1 >= sequence.num_last:  # it ends even if no draft is right
                 continue
-            new_tokens = sequence.num_tokens + sequence.num_drafts + awaited - computed
-            if new_tokens > 1:
-                new_tokens = self.policy.chunk(new_tokens, self._budget, alone=self._is_alone())
-            new_tokens = min(new_tokens, longest - computed - 1)
-            if self._is_aligned and new_tokens:
-                new_tokens = self._aligned(sequence, computed, new_tokens)
-            if not new_tokens:
-                continue
-            slots = min(computed + new_tokens + lookahead, longest)
-            if not self._make_room(sequence, slots - computed, plan):
+            drafts = sequence.num_drafts
+            new_tokens = 1 + drafts
+            reached = computed + new_tokens
+            # Most have their drafts, room for them and no block that others might look for.
+            if (
+                may_hurry
+                and not sequence.in_prompt
+                and reached + lookahead <= sequence.room
+                and new_tokens <= self._budget
+                and known < sequence.full_at
+            ):
+                sequence.num_computed = reached
+                plan.sequences.append(sequence)
+                plan.new_tokens.append(new_tokens)
+                plan.computed.append(computed)
+                plan.verified.append(drafts)
+                self._budget -= new_tokens
+            elif not self._plan_one(plan, sequence):
                 return
-            self._in_prompt |= sequence.in_prompt
-            drafts = computed + new_tokens - sequence.num_tokens - awaited
-            self._put_drafts(plan, sequence, new_tokens, max(0, min(drafts, sequence.num_drafts)))
+
+    def _plan_one(self, plan: DraftPlan, sequence: DraftSequence) -> bool:
+        """A running sequence that is cut, in its prompt or short of blocks; False if it had to give way itself."""
+        computed, longest = sequence.num_computed, self._longest
+        missing = max(1, sequence.num_tokens - computed)
+        new_tokens = missing + sequence.num_drafts
+        if new_tokens > 1:
+            new_tokens = self.policy.chunk(new_tokens, self._budget, alone=self._is_alone())
+        new_tokens = min(new_tokens, longest - computed - 1)
+        if self._is_aligned and new_tokens:
+            new_tokens = self._aligned(sequence, computed, new_tokens)
+        if not new_tokens:
+            return True
+        slots = min(computed + new_tokens + self._lookahead, longest)
+        if not self._make_room(sequence, slots - computed, plan):
+            return False
+        self._in_prompt |= sequence.in_prompt
+        self._put_drafts(plan, sequence, new_tokens, new_tokens - missing)
+        return True
 
     def _start(self, sequence: Sequence) -> int:
         """Give a sequence its first blocks; returns the tokens it computes, 0 if it has to wait."""
-        cache = self.cache
-        num_tokens = sequence.num_tokens
+        cache, num_tokens = self.cache, sequence.num_tokens
         if not cache.may_fit(sequence, num_tokens):
             return 0
         num_cached = cache.longest_prefix(sequence, num_tokens)
         missing = num_tokens - num_cached
         if missing == 1 and self._may_pad:
-            # Rather none than one that would keep the others from a graph.
-            missing += self._speculation.num_drafts
+            missing += self._padding(num_cached)
             if missing > self._budget or num_cached + missing > self._longest:
                 return 0
         new_tokens = self.policy.first_chunk(missing, self._budget, alone=self._is_alone())
         if self._is_aligned:
             new_tokens = self._aligned(sequence, num_cached, new_tokens)
-        slots = min(num_cached + new_tokens + self._speculation.lookahead, self._longest) - num_cached
+        slots = min(num_cached + new_tokens + self._lookahead, self._longest) - num_cached
         if not new_tokens or not cache.admit(sequence, num_cached, slots, num_tokens, self._most_under_way):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens
+
+    def _padding(self, num_cached: int) -> int:
+        """Dummy drafts of a start with one token, which would keep the others from a graph without them."""
+        drafts, is_first = self._speculation.num_drafts, not self._has_running
+        if not self._speculation.pads_first:
+            return 0 if is_first else drafts
+        has_room = num_cached + 1 + drafts + 1 <= self._longest
+        return drafts if has_room and (num_cached or not is_first) else 0
 
     def _put(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
         """Enter a sequence that starts."""
@@ -128,70 +163,86 @@ class DraftScheduler(Scheduler):
             sequence.accepted = self._draws.accepted(sequence.index, sequence.num_output)
             if self._varies:
                 sequence.drafted = self._draws.drafted(sequence.index, sequence.num_output)
-        sequence.is_padded = sequence.num_computed + new_tokens > sequence.num_tokens
-        self._put_drafts(plan, sequence, new_tokens, self._speculation.num_drafts if sequence.is_padded else 0)
+        drafts = sequence.num_computed + new_tokens - sequence.num_tokens
+        sequence.is_padded = drafts > 0
+        self._put_drafts(plan, sequence, new_tokens, drafts)
 
-    def _put_drafts(self, plan: Plan, sequence: DraftSequence, new_tokens: int, drafts: int) -> None:
-        """Enter a sequence into the plan and count its tokens as computed; if it caught up, it is sampled for."""
-        assert isinstance(plan, DraftPlan)
-        computed = sequence.num_computed
+    def _put_drafts(self, plan: DraftPlan, sequence: DraftSequence, new_tokens: int, drafts: int) -> None:
+        """Enter a sequence into the plan and count its tokens as computed; ``drafts`` below 0: so much is left."""
+        computed, known = sequence.num_computed, sequence.num_tokens
         reached = sequence.num_computed = computed + new_tokens
         plan.sequences.append(sequence)
         plan.new_tokens.append(new_tokens)
         plan.computed.append(computed)
-        plan.verified.append(drafts)
-        plan.num_drafts += drafts
-        plan.num_verifying += new_tokens == 1 + drafts
-        self._budget -= new_tokens
+        plan.verified.append(max(drafts, -1))
+        plan.num_prompts += new_tokens > 1 + max(drafts, 0)
+        plan.num_unsampled += drafts < 0
+        self._budget -= new_tokens + self._slots
         self._is_blocked = False
-        self.cache.name(sequence, min(reached, sequence.num_tokens))
-        sequence.in_prompt = reached < sequence.num_tokens + sequence.num_awaited
-        sequence.num_drafts = 0
-        if not sequence.in_prompt:
-            plan.sampled.append(sequence)
-            plan.yielded.append(drafts)
-            if self._is_async:
-                sequence.num_awaited += 1 + drafts
+        if self._settles:
+            sequence.num_under_way += new_tokens
+        self.cache.name(sequence, min(reached, known))
+        size = self._block_size
+        sequence.full_at = (known // size + 1) * size
+        sequence.room = min(sequence.length * size, self._longest - 1 + self._lookahead)
+        sequence.in_prompt = drafts < 0
 
     def complete(self, plan: Plan) -> list[Sequence]:
         """Take in the tokens that a finished step yields; returns the sequences that are done."""
         assert isinstance(plan, DraftPlan)
-        self._under_way.popleft()
-        self._is_blocked = False
+        self._settle(plan)
         done: list[Sequence] = []
-        for sequence, drafts in zip(plan.sampled, plan.yielded, strict=True):
-            assert isinstance(sequence, DraftSequence)
-            if sequence.num_produced == sequence.num_output:  # the step was one too many
+        received, counts, is_async, most = plan.received, self.counts.by_accepted, self._is_async, plan.width - 1
+        may_hurry, num_drafts = not self._varies, 0
+        for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
+            known, last = sequence.num_tokens, sequence.num_last
+            if drafts < 0 or known == last:  # in the second case the step was one too many
                 continue
-            plan.received.append(sequence)
-            if self._take_tokens(sequence, drafts, plan.num_next):
+            received.append(sequence)
+            accepted = 0
+            if drafts:
+                if drafts == most and may_hurry and not sequence.is_padded:
+                    accepted = sequence.accepted[known - sequence.num_input]
+                else:
+                    accepted = self._num_accepted(sequence, drafts)
+                counts[accepted] += 1
+                num_drafts += drafts
+                if sequence.num_computed:  # or it gave way meanwhile
+                    sequence.num_computed -= drafts - accepted
+            known += 1 + accepted
+            sequence.num_tokens = known = known if known < last else last
+            if is_async:
+                if known > sequence.full_at and sequence.length:
+                    self.cache.name(sequence, known - 1)
+            elif known < last:
+                sequence.num_drafts = sequence.drafted[known - sequence.num_input] if self._varies else plan.num_next
+            if known == last:
                 done.append(sequence)
+        self.counts.num_draft_tokens += num_drafts
         if done:
             self._end(done)
         return done
 
-    def _take_tokens(self, sequence: DraftSequence, drafts: int, num_next: int) -> bool:
-        """A step yielded one token and the drafts that were right; True if the sequence has all of its tokens."""
-        accepted = 0
-        if drafts:
-            if sequence.num_produced and not sequence.is_padded:
-                accepted = min(sequence.accepted[sequence.num_produced], drafts)
+    def _settle(self, plan: DraftPlan) -> None:
+        """A step is not under way any more."""
+        self._under_way.popleft()
+        self._is_blocked = False
+        if self._settles:
+            for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
+                sequence.num_under_way -= new_tokens
+
+    def _num_accepted(self, sequence: DraftSequence, drafts: int) -> int:
+        """How many drafts are right where some were cut, or are dummies, or there may be none in their places."""
+        if sequence.is_padded:
             sequence.is_padded = False
-            self.counts.num_draft_tokens += drafts
-            self.counts.by_accepted[accepted] += 1
-        if sequence.num_computed:  # or it gave way meanwhile
-            sequence.num_computed -= drafts - accepted
-        tokens = min(1 + accepted, sequence.num_output - sequence.num_produced)
-        sequence.num_produced += tokens
-        sequence.num_tokens += tokens
-        is_done = sequence.num_produced == sequence.num_output
-        if self._is_async:
-            sequence.num_awaited -= drafts - accepted + tokens
-            if sequence.length:
-                self.cache.name(sequence, sequence.num_computed - sequence.num_awaited)
-        elif not is_done:
-            sequence.num_drafts = sequence.drafted[sequence.num_produced] if self._varies else num_next
-        return is_done
+            return 0
+        place = sequence.num_tokens - sequence.num_input
+        if self._varies and self._is_async:
+            # Nothing was found for some of the places, which are not counted as drafts.
+            found = min(drafts, sequence.drafted[place])
+            self.counts.num_draft_tokens -= drafts - found
+            drafts = found
+        return min(sequence.accepted[place], drafts)
 
     def _end(self, done: list[Sequence]) -> None:
         """Let go of sequences that have all their tokens."""

@@ -15,10 +15,10 @@ from infercast.errors import InfercastError
 from infercast.serve.workload.request import Request, Workload
 from infercast.validate.published.flags import NO_FLAGS
 from infercast.validate.published.load import RowReader
-from infercast.validate.published.loads import read_load
+from infercast.validate.published.loads import OPEN, read_load
 from infercast.validate.published.names import gpu_of, model_of
 from infercast.validate.published.run import PublishedRun
-from infercast.validate.published.servers import noted_settings, read_server
+from infercast.validate.published.servers import check_drafts, noted_settings, read_server
 from infercast.validate.published.traps import read_measured
 
 NOBODY = Workload((Request(0.0, 1, 1),))
@@ -47,7 +47,7 @@ def _named(row: RowReader, **values: Any) -> PublishedRun:
 
 def _read(row: RowReader) -> PublishedRun:
     if "s" in row.text("quality"):
-        raise row.wrong("was served with speculative decoding, which is not modelled")
+        check_drafts(row)
     model, dtype = model_of(row)
     server = read_server(row, row.text("model") or model)
     load = read_load(row)
@@ -74,11 +74,13 @@ def _read(row: RowReader) -> PublishedRun:
         workload=load.workload,
         load=load.kind,
         steady=load.steady,
-        ttft=None if load.steady else measured.ttft,
+        ttft=None if load.steady and load.kind not in OPEN else measured.ttft,
         tpot=measured.tpot,
         end_to_end=measured.end_to_end,
         output_tokens_per_second=measured.output_tokens_per_second,
         engine=server.engine.name,
+        chat="chat" in row.text("bench_cmd"),
+        top_p="top-p" in row.text("bench_cmd"),
         reading=server.reading,
         settings=settings,
         median=measured.median,

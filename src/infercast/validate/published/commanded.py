@@ -10,10 +10,13 @@ from infercast.engines.deployment import Deployment
 from infercast.engines.host import HostCosts
 from infercast.engines.registry import AnyEngine, engine_named
 from infercast.engines.vllm.host import VllmHost
+from infercast.engines.vllm.older import chat_turn, sorts_logits
 from infercast.errors import DoesNotFitError
 from infercast.forecast.deploy import deploy, load_device, load_model
+from infercast.hardware import Gpu
 from infercast.models.parameters import weight_bytes
-from infercast.models.spec import ModelConfig
+from infercast.models.spec import GREEDY, SORTED, ModelConfig
+from infercast.predict.adjust.typical import with_older_kernels
 from infercast.validate.published.flags import FIRST_V1, V0_BATCHED_TOKENS
 from infercast.validate.published.run import PublishedRun
 
@@ -23,6 +26,8 @@ V0_SEQUENCE_SECONDS = 80e-6
 """What a token cost the one thread that both served and computed, before V1; fitted on published bursts."""
 CONTEXT_MARGIN = 256
 """Publishers of closed loops set max_model_len a little above prompt and answer."""
+WITHOUT_TEMPLATE = "gpt-oss"
+"""How the names of models begin whose chats are rendered by a library of their own."""
 CONTEXTS = {"vllm": "max_model_len", "sglang": "context_length"}
 """What engines call the longest context."""
 WIDTHS = (1, 2, 4, 8)
@@ -72,10 +77,27 @@ def _smallest(run: PublishedRun, model: ModelConfig) -> PublishedRun:
     room = MOST_WEIGHTS * load_device(run.gpu, None).dram_bytes
     fits = (tensor for tensor in WIDTHS if weight_bytes(model).total <= tensor * room and run.gpus % tensor == 0)
     tensor = next(fits, run.gpus)
-    assumed = f"the layout is not stated: {run.gpus // tensor} servers on {tensor} GPUs each"
+    copies = run.gpus // tensor
+    assumed = f"the layout is not stated: {copies} servers of {tensor} GPUs each, which take turns"
+    requests = run.workload.requests
+    if requests[-1].arrival > requests[0].arrival:
+        requests = requests[::copies]
     return replace(
-        run, tensor=tensor, instances=run.gpus // tensor, assumptions=(*run.assumptions, assumed), data=1, pipeline=1
+        run,
+        tensor=tensor,
+        pipeline=1,
+        data=1,
+        copies=copies,
+        workload=replace(run.workload, requests=requests),
+        assumptions=(*run.assumptions, assumed),
     )
+
+
+def _gpu(run: PublishedRun, engine: AnyEngine) -> Gpu:
+    """The GPU, with the kernels that the stated release had for it."""
+    gpu = load_device(run.gpu, None)
+    is_older = run.version and run.version < engine.tuned_since.get(gpu.kernels, ())
+    return with_older_kernels(gpu) if is_older else gpu
 
 
 def _start(
@@ -85,6 +107,7 @@ def _start(
     older_settings, older_options = engine.before(run.version, model)
     options = {"quantization": run.dtype or None, **older_options, **run.reading.options}
     options |= {
+        "sampling": SORTED if run.top_p and engine.family == "vllm" and sorts_logits(run.version) else GREEDY,
         "tensor_parallel_size": run.tensor,
         "pipeline_parallel_size": run.pipeline,
         "data_parallel_size": run.data,
@@ -97,7 +120,7 @@ def _start(
         settings = {**settings, "max_num_batched_tokens": max(most, context)}
     return deploy(
         run.model,
-        run.gpu,
+        _gpu(run, engine),
         engine.settings(settings),
         **{"enable_expert_parallel": run.expert_parallel, "expert_routing": TRAINED_ROUTING, **options},
         api_server=True,
@@ -109,7 +132,11 @@ def _start(
 def _host(run: PublishedRun, engine: AnyEngine, host: HostCosts | None) -> HostCosts:
     """The machine beside the GPUs; before vLLM's V1 engine the server shared its thread with the engine."""
     found = host or engine.default_host()
-    if isinstance(found, VllmHost) and run.version and run.version < FIRST_V1:
+    if not isinstance(found, VllmHost):
+        return found
+    if run.chat and not run.model.startswith(WITHOUT_TEMPLATE):
+        found = replace(found, server_turn=found.server_turn + chat_turn(run.version))
+    if run.version and run.version < FIRST_V1:
         return replace(found, process_sequence=found.process_sequence + V0_SEQUENCE_SECONDS)
     return found
 
@@ -120,11 +147,10 @@ def _within(run: PublishedRun, deployment: Deployment) -> PublishedRun:
     if not isinstance(longest, int):
         return run
     long = [each for each in run.workload.requests if each.num_input + each.num_output > longest]
-    if not long or max(each.num_input for each in long) >= longest:
+    if not long:
         return run
-    requests = tuple(
-        replace(each, num_output=min(each.num_output, longest - each.num_input)) for each in run.workload.requests
-    )
-    assumed = f"{len(long):,} answers end at the longest context of {longest:,} tokens"
+    prompts = (replace(each, num_input=min(each.num_input, longest - 1)) for each in run.workload.requests)
+    requests = tuple(replace(each, num_output=min(each.num_output, longest - each.num_input)) for each in prompts)
+    assumed = f"{len(long):,} requests end at the longest context of {longest:,} tokens"
     workload = replace(run.workload, requests=requests)
     return replace(run, workload=workload, assumptions=(*run.assumptions, assumed))

@@ -15,17 +15,21 @@ from infercast.validate.published.stated_lengths import read_lengths
 CLOSED, POISSON, CONSTANT, BURST, OFFLINE, CAPPED = (
     "closed loop", "poisson", "constant", "burst", "offline", "saturated, capped batch",
 )  # fmt: skip
+OPEN = (POISSON, CONSTANT)
 KINDS = (CLOSED, POISSON, CONSTANT, BURST, OFFLINE, CAPPED)
 RATE = re.compile(r"(?:rate|poisson|constant) (\d+(?:\.\d+)?|inf)")
 """Requests a second that come whatever is answered."""
 CLIENTS = re.compile(r"concurrency (\d+)")
 CAP = re.compile(r"max_num_seqs (\d+)")
+OUT_OF_STEP = re.compile(r"\b(aiperf|genai-perf|guidellm)\b", re.IGNORECASE)
+"""Load generators whose clients do not stay in step where all requests are of one length: published medians of TTFT
+are those of prompts that come alone, and only the 99th percentile is that of the first ones, which come together."""
 AT_ONCE_FROM = 1000.0
 """So many requests a second are a burst."""
 TURNS = 10
 """Requests of each client, where their number is not stated."""
-OPEN_SECONDS, MOST_OPEN = 120.0, 3000
-"""Of an open loop only so much is simulated: it is steady long before."""
+OPEN_SECONDS, MOST_OPEN = 200.0, 12000
+"""Of an open loop without an end only so much is simulated, of which the first part is left out."""
 STEADY_TURNS = 3
 """How often every place of a full batch is taken in a simulation of one that stays full ..."""
 LEAST_STEADY, MOST_STEADY = 96, 3072
@@ -52,10 +56,12 @@ def read_load(row: RowReader) -> Load:
     if "multi-turn" in row.text("notes"):
         raise row.wrong("was a load of conversations, whose turns are not in the table")
     if kind == CLOSED and clients:
-        count = _count(row, TURNS * int(clients[1]))
-        return Load(kind, workload_from_requests(_requests(row, count), concurrency=int(clients[1])))
+        requests = _requests(row, _count(row, TURNS * int(clients[1])))
+        if OUT_OF_STEP.search(f"{row.text('prefix_note')} {row.text('bench_cmd')} {row.text('notes')}"):
+            requests = _spread(row, requests, int(clients[1]))
+        return Load(kind, workload_from_requests(requests, concurrency=int(clients[1])))
     if kind in (POISSON, CONSTANT) and rate and rate[1] != "inf" and float(rate[1]) < AT_ONCE_FROM:
-        return Load(kind, _open(row, kind, float(rate[1])))
+        return Load(kind, _open(row, kind, float(rate[1])), steady=row.whole("num_requests") is None)
     if kind == BURST or (kind in (POISSON, CONSTANT) and rate):
         if row.whole("num_requests") is None:
             raise row.wrong("needs the column 'num_requests'")
@@ -80,13 +86,21 @@ def _requests(row: RowReader, count: int) -> list[Request]:
     return [Request(0.0, *pair) for pair in zip(*read_lengths(row, count), strict=True)]
 
 
+def _spread(row: RowReader, requests: list[Request], clients: int) -> list[Request]:
+    """Clients that begin spread over one answer: the first of each is cut, where most have one length."""
+    longest = max(each.num_output for each in requests)
+    if clients < 2 or sum(each.num_output == longest for each in requests) < len(requests) / 2:
+        return requests
+    row.assume("clients are spread over one answer")
+    cut = (max(1, round(each.num_output * (place + 1) / clients)) for place, each in enumerate(requests[:clients]))
+    first = [replace(each, num_output=tokens) for each, tokens in zip(requests, cut, strict=False)]
+    return first + requests[clients:]
+
+
 def _open(row: RowReader, kind: str, rate: float) -> Workload:
     """Requests that come at a rate, at random times or evenly spaced."""
     most = min(MOST_OPEN, max(1, round(rate * OPEN_SECONDS)))
     count = _count(row, most)
-    if count > MOST_OPEN:
-        row.assume(f"the first {most:,} of {count:,} requests are simulated")
-        count = most
     gaps = np.full(count, 1 / rate) if kind == CONSTANT else np.random.default_rng(0).exponential(1 / rate, count)
     times = np.cumsum(gaps).tolist()
     requests = _requests(row, count)

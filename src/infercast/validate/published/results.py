@@ -13,6 +13,8 @@ from infercast.serve.fleet.served import Served
 from infercast.validate.published.run import PublishedRun
 
 Array = npt.NDArray[Any]
+SETTLED = 0.5
+"""An open loop without an end is looked at from this share of its time on."""
 LEAST_STEADY = 0.1
 """A run that was full for a smaller share of its time is summed up as a whole."""
 
@@ -25,11 +27,17 @@ def results_of(run: PublishedRun) -> Callable[[Served], Array]:
         clients = run.workload.concurrency or 0
         if run.stand_for and served.sent_at.size > clients:
             found = _all_of_them(served, clients, run.stand_for, median=run.median)
-        window = _full_from_to(served) if run.steady else None
+        window = None
+        if run.steady and (last := float(served.sent_at.max())) > float(served.sent_at.min()):
+            window = SETTLED * last, last
+            found = _summed_up(served, np.median if run.median else np.mean, served.sent_at >= window[0])
+        elif run.steady:
+            window = _full_from_to(served)
         if run.gaps:
             found[1] = _median_gap(served, window)
         if window is not None:
             found[3] = _tokens_between(served, *window) / (window[1] - window[0])
+        found[3] *= run.copies
         return found
 
     return summed_up
@@ -40,9 +48,11 @@ def means_of(served: Served) -> Array:
     return _summed_up(served, np.mean)
 
 
-def _summed_up(served: Served, middle: Callable[..., Any]) -> Array:
+def _summed_up(served: Served, middle: Callable[..., Any], chosen: Array | None = None) -> Array:
     duration = float(served.last_token.max() - served.sent_at.min())
-    every = (served.ttft, served.tpot, served.end_to_end)
+    every = [served.ttft, served.tpot, served.end_to_end]
+    if chosen is not None:
+        every = [served.ttft[chosen], served.tpot[chosen[served.num_output > 1]], served.end_to_end[chosen]]
     latencies = [float(middle(values)) if values.size else np.nan for values in every]  # one token has no second one
     return np.array([*latencies, float(served.num_output.sum()) / duration])
 

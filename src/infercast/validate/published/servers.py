@@ -43,6 +43,8 @@ RELEASED = {
 """From which month on a release was likely run, where only the date of a run is known."""
 LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
 """Adapters and where they lie."""
+BARE_JSON = re.compile(r"([= ])(\{\"[^{}']*\})(?= |$)")
+"""A flag's JSON without the quotes that a shell needs."""
 NOTED = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
 """Prompts and answers on servers of their own."""
@@ -96,6 +98,15 @@ def read_server(row: RowReader, model: str) -> Server:
     )
 
 
+def check_drafts(row: RowReader) -> None:
+    """Raise unless the command says how a run with speculative decoding drafts, in a way that is modelled."""
+    stated = row.text("engine").lower()
+    if ENGINES.get(stated, stated) != "vllm":
+        raise row.wrong("was served with speculative decoding, which is modelled for vLLM")
+    if not re.search(r"--speculative-config[ =]+['\"]?\{", row.text(COMMAND)):
+        raise row.wrong("was served with speculative decoding, of which too little is stated")
+
+
 def noted_settings(row: RowReader, server: Server) -> dict[str, int]:
     """Settings of vLLM that stand in a row's notes, where its command has none."""
     if server.engine.family != "vllm":
@@ -107,7 +118,7 @@ def noted_settings(row: RowReader, server: Server) -> dict[str, int]:
 def _reading(row: RowReader, engine: AnyEngine, model: str) -> Reading:
     """The flags of the server's command; none where it is not known."""
     words = _words(row)
-    if not words:
+    if not row.text(COMMAND):
         row.assume("the server's command is not known: the engine's defaults")
     try:
         reading = read_flags([model, *words], engine)
@@ -128,7 +139,8 @@ def _words(row: RowReader) -> list[str]:
         row.assume("the published command is the load generator's")
         return []
     try:
-        words = shlex.split(re.sub(r"\\|```|--max-model-len auto", " ", text), comments=True)
+        plain = BARE_JSON.sub(r"\1'\2'", re.sub(r"\\|```|--max-model-len auto", " ", text))
+        words = shlex.split(plain, comments=True)
     except ValueError:
         raise row.wrong(f"server_cmd cannot be read: {text!r}") from None
     if "docker" in words[:2] and any(word.startswith("vllm/") for word in words):

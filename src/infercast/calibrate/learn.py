@@ -1,0 +1,107 @@
+"""From results to a calibration: what they tell, and how well it holds on what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import exp
+from pathlib import Path
+
+import numpy as np
+
+from infercast.calibrate.readers.detect import read_results
+from infercast.calibrate.readers.load import Asked
+from infercast.calibrate.replay import Point, Replay
+from infercast.calibrate.result import Result
+from infercast.calibrate.solve import Solution, path_spread, prior_of, solve
+from infercast.engines.deployment import Deployment
+from infercast.errors import InputError
+from infercast.forecast.calibration.record import Calibration, Fingerprint, Learned, Pair, Source
+from infercast.forecast.system import system_of
+
+Tell = Callable[[str], None]
+
+
+def calibrate(
+    deployment: Deployment,
+    results: Sequence[Path | str | Result],
+    *,
+    asked: Asked | None = None,
+    version: str = "",
+    tell: Tell = lambda _: None,
+) -> Calibration:
+    """What measured results say of the deployment that they were measured on.
+
+    ``results`` are files of load generators, folders of them, or each a `Result`; ``asked`` says what files do not.
+    """
+    if deployment.corrections is not None:
+        raise InputError("the deployment is calibrated already; calibrate one without")
+    found: list[Result] = []
+    for each in results:
+        found += [each] if isinstance(each, Result) else read_results([Path(each)], asked)
+    if not found:
+        raise InputError("there is no result to learn from; give at least one file")
+    system = system_of(deployment)
+    replays = []
+    for result in found:
+        tell(result.file)
+        replays.append(Replay(system, result))
+    prior = prior_of(replays, over_http=deployment.over_http)
+    tell("all results")
+    solution = solve(replays, prior)
+    left_out: list[tuple[Pair, ...]] = [()] * len(replays)
+    if len(replays) > 1:
+        for place, replay in enumerate(replays):
+            tell(f"without {replay.result.file}")
+            others = [*replays[:place], *replays[place + 1 :]]
+            left_out[place] = _pairs(replay, solve(others, prior).point)
+    both = zip(replays, left_out, strict=True)
+    sources = tuple(_source(replay, _pairs(replay, solution.point), pairs) for replay, pairs in both)
+    hits, accepted = ([getattr(each, name) for each in found] for name in ("prefix_hit_rate", "acceptance_length"))
+    return Calibration(
+        Fingerprint.of(deployment),
+        **learned_of(solution),
+        results=sources,
+        prefix_hit_rate=_mean(hits),
+        acceptance_length=_mean(accepted),
+        version=version,
+        title="these results",
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def learned_of(solution: Solution) -> dict[str, Learned]:
+    """Factors with their uncertainty; the path in seconds."""
+    point, spreads = solution.point, solution.spreads
+    before = np.sqrt(np.diag(solution.before))
+    found = {
+        name: Learned(exp(getattr(point, name)), float(spreads[place]), float(before[place]))
+        for place, name in enumerate(("host", "prefill", "decode"))
+    }
+    found["path"] = Learned(
+        point.path_seconds, min(float(spreads[3]) * point.seconds_a_unit, 10.0), path_spread(float(before[3]))
+    )
+    return found
+
+
+def _pairs(replay: Replay, point: Point) -> tuple[Pair, ...]:
+    values = np.exp([replay.measured, replay.estimated, replay.at(point)]).T.tolist()
+    # What is compared request by request comes behind these.
+    return tuple(Pair(name, *row) for name, row in zip(replay.names, values, strict=False))
+
+
+def _source(replay: Replay, pairs: tuple[Pair, ...], left_out: tuple[Pair, ...]) -> Source:
+    result = replay.result
+    return Source(
+        file=result.file,
+        sha256=result.sha256,
+        kind=result.kind,
+        load=result.workload.description,
+        requests=len(result.workload.requests),
+        pairs=pairs,
+        left_out=left_out,
+        assumptions=result.assumptions,
+    )

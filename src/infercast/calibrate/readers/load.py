@@ -1,0 +1,213 @@
+"""The load that a file states, as requests: those that were sent where they are listed, or else some like them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from infercast.errors import InputError
+from infercast.serve.workload.arrivals import arrival_times
+from infercast.serve.workload.request import Request, Workload
+from infercast.serve.workload.synthetic import synthetic_workload
+
+Array = npt.NDArray[Any]
+
+MOST_REQUESTS = 20_000
+"""Of a longer run the first ones are replayed."""
+EVEN = 0.02
+"""Lengths that differ by less (standard deviation over mean) are taken to be equal."""
+HELD_BACK = 0.9
+"""Where fewer requests were served than this share of their rate, the limit on their number decided, not the rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a user says of the load, in place of what a file says or does not."""
+
+    rate: float | None = None
+    concurrency: int | None = None
+    count: int | None = None
+    input_len: str | None = None
+    output_len: str | None = None
+    prefix_hit_rate: float | None = None
+    seed: int = 0
+
+
+class Lengths(NamedTuple):
+    """What is known of lengths, where they are not listed."""
+
+    mean: float
+    spread: float = 0.0
+    """Standard deviation."""
+    minimum: float | None = None
+    maximum: float | None = None
+
+    def __str__(self) -> str:
+        """As a workload takes it."""
+        mean = max(1, round(self.mean))
+        if self.spread <= EVEN * self.mean:
+            return str(mean)
+        sigma = sqrt(log(1.0 + (self.spread / self.mean) ** 2))
+        low = max(1, round(self.minimum or 1))
+        high = max(low, round(self.maximum or 50 * self.mean), mean)
+        return f"lognormal:{mean}:{sigma:.3f}:{low}:{high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a file says was sent."""
+
+    count: int
+    inputs: Array | Lengths | str
+    outputs: Array | Lengths | str
+    rate: float | None = None
+    """Requests a second; None: as fast as clients may."""
+    arrival: str = "poisson"
+    burstiness: float = 1.0
+    concurrency: int | None = None
+    arrivals: Array | None = None
+    """Seconds at which requests were sent, where they are listed."""
+    served_rate: float | None = None
+    """Requests a second that were answered."""
+    prefix_hit_rate: float | None = None
+
+
+class Made(NamedTuple):
+    """The requests to replay."""
+
+    workload: Workload
+    assumptions: tuple[str, ...]
+    """What had to be taken for granted."""
+    means_only: bool
+    """Whether lengths are known by their means alone, so that no percentile can be told."""
+
+
+def make_workload(load: Load, asked: Asked) -> Made:
+    """The requests that were sent, or some like them."""
+    assumed: list[str] = []
+    rate, concurrency = load.rate, load.concurrency
+    if asked.rate is not None or asked.concurrency is not None:
+        rate, concurrency = asked.rate, asked.concurrency
+    elif rate is not None and concurrency is not None and load.arrivals is None:
+        rate, concurrency = _which_binds(rate, concurrency, load.served_rate, assumed)
+    count = min(asked.count or load.count, MOST_REQUESTS)
+    if count < load.count:
+        assumed.append(f"the first {count:,} of {load.count:,} requests are replayed")
+    hits = asked.prefix_hit_rate if asked.prefix_hit_rate is not None else load.prefix_hit_rate
+    inputs, outputs = asked.input_len or load.inputs, asked.output_len or load.outputs
+    if not (isinstance(inputs, np.ndarray) and isinstance(outputs, np.ndarray)):
+        workload = _drawn(load, asked, (count, rate, concurrency), (inputs, outputs), assumed)
+    else:
+        workload = _listed(load, (count, rate, concurrency), inputs, outputs, assumed)
+    means_only = any(isinstance(each, Lengths) and each.spread == 0 for each in (inputs, outputs))
+    return Made(workload if not hits else _with_hits(workload, hits, assumed), tuple(assumed), means_only)
+
+
+def _which_binds(
+    rate: float, concurrency: int, served: float | None, assumed: list[str]
+) -> tuple[float | None, int | None]:
+    """A rate with a limit on requests at one time: one of both decides."""
+    if served is not None and served < HELD_BACK * rate:
+        assumed.append(f"at {rate:g} requests/s the limit of {concurrency} at one time decided, so there is no rate")
+        return None, concurrency
+    assumed.append(f"the limit of {concurrency} requests at one time was not reached")
+    return rate, None
+
+
+def _drawn(
+    load: Load,
+    asked: Asked,
+    kind: tuple[int, float | None, int | None],
+    lengths: tuple[Array | Lengths | str, Array | Lengths | str],
+    assumed: list[str],
+) -> Workload:
+    """Requests like those that were sent."""
+    count, rate, concurrency = kind
+    inputs, outputs = (str(_summary(each) if isinstance(each, np.ndarray) else each) for each in lengths)
+    for name, text, given in (("prompt", inputs, asked.input_len), ("answer", outputs, asked.output_len)):
+        if given is None:
+            what = f"are all taken to be {text} tokens" if text.isdigit() else f"are drawn from {text}"
+            option = "--input-len" if name == "prompt" else "--output-len"
+            assumed.append(f"{name} lengths are not listed and {what}; {option} says otherwise")
+    if concurrency is not None:
+        return synthetic_workload(
+            concurrency=concurrency, count=count, input_lengths=inputs, output_lengths=outputs, seed=asked.seed
+        )
+    return synthetic_workload(
+        arrival="burst" if rate is None else load.arrival,
+        rate=rate,
+        count=count,
+        input_lengths=inputs,
+        output_lengths=outputs,
+        burstiness=load.burstiness if load.arrival == "gamma" else 1.0,
+        seed=asked.seed,
+    )
+
+
+def _summary(values: Array) -> Lengths:
+    return Lengths(float(values.mean()), float(values.std()), float(values.min()), float(values.max()))
+
+
+def _listed(
+    load: Load, kind: tuple[int, float | None, int | None], inputs: Array, outputs: Array, assumed: list[str]
+) -> Workload:
+    """The requests that were sent."""
+    count, rate, concurrency = kind
+    count = min(count, inputs.size)
+    if count < 1:
+        raise InputError("a result without a single request that was answered tells nothing")
+    times = np.zeros(count)
+    what = f"{count:,} requests as listed"
+    if concurrency is not None and (load.arrivals is None or rate is None):
+        how = f"{concurrency} clients"
+    elif load.arrivals is not None:
+        times, concurrency, how = load.arrivals[:count] - load.arrivals[:count].min(), None, "sent as listed"
+    elif rate is None:
+        how = "all at once"
+    else:
+        times = arrival_times(load.arrival, rate, count, np.random.default_rng(0), load.burstiness)
+        how = f"{load.arrival} {rate:g} requests/s"
+        assumed.append("when requests were sent is not listed, so it is drawn anew")
+    order = sent_order(times)
+    pairs = zip(times[order].tolist(), inputs[order].tolist(), outputs[order].tolist(), strict=True)
+    requests = tuple(Request(time, max(1, round(tokens)), max(1, round(answer))) for time, tokens, answer in pairs)
+    return Workload(requests, concurrency=concurrency, rate=rate, description=f"{what}, {how}")
+
+
+def sent_order(times: Array) -> Array:
+    """Requests in the order in which they were sent."""
+    return np.argsort(times, kind="stable")
+
+
+def of_each(load: Load, workload: Workload, first: Array, later: Array) -> dict[str, Array]:
+    """TTFT and TPOT of the requests of a workload, from seconds to the first token and from it to the last as listed.
+
+    None where the workload is not what is listed.
+    """
+    count = len(workload.requests)
+    if workload.drawn is not None or not isinstance(load.outputs, np.ndarray) or load.outputs.size < count:
+        return {}
+    order = np.arange(count)
+    if load.arrivals is not None and workload.concurrency is None:
+        order = sent_order(load.arrivals[:count])
+    outputs, first, later = (values[:count][order] for values in (load.outputs, first, later))
+    several = outputs > 1
+    return {"ttft": first, "tpot": later[several] / (outputs[several] - 1)}
+
+
+def _with_hits(workload: Workload, share: float, assumed: list[str]) -> Workload:
+    """The same where so much of each prompt is in the cache already: it starts as all others do."""
+    from dataclasses import replace  # noqa: PLC0415 - few results have any
+
+    from infercast.serve.workload.request import Segment  # noqa: PLC0415
+
+    assumed.append(f"{share:.0%} of each prompt is what others begin with, too, as so much was found in the cache")
+    requests = tuple(
+        replace(each, prefix=(Segment(0, int(share * each.num_input)),)) if int(share * each.num_input) else each
+        for each in workload.requests
+    )
+    return replace(workload, requests=requests, drawn=None)

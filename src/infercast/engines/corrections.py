@@ -1,0 +1,107 @@
+"""What a user's own measurements say of a deployment's times: factors, how sure each is, and a timer that has them.
+
+Factors are on top of what is estimated: 1.1 says that times are 1.1 times as long as they would be without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from infercast.engines.host import Costs
+from infercast.engines.kernel_tables import Table
+from infercast.engines.timer import KernelTimer
+from infercast.serve.step import Contexts, Prompts, StepEstimate, StepShape
+
+
+class Factor(NamedTuple):
+    """A factor on times, or seconds that come on top."""
+
+    value: float
+    spread: float
+    """Standard deviation: of the factor's logarithm, or of the seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corrections:
+    """What is known of a deployment better than estimates; None: nothing is."""
+
+    host: Factor | None = None
+    """On everything that the engine's thread does, and on the ways in and out."""
+    prompts: Factor | None = None
+    """On GPU time of steps with prompt tokens ..."""
+    decodes: Factor | None = None
+    """... and of steps of decoding only."""
+    path: Factor | None = None
+    """Seconds that requests take longer to the engine: API server, network."""
+    title: str = ""
+    """Where it comes from, for people."""
+    notes: tuple[str, ...] = ()
+    """What does not fit this deployment."""
+
+    def corrected(self, host: Costs) -> Costs:
+        """The same host as it was seen to be."""
+        if self.host is not None and self.host.value != 1.0:
+            speed = 1.0 / self.host.value
+            host = host.sped_up(speed, f"{host.title}, {speed:.2f} times as fast by calibration")
+        if self.path is not None and self.path.value:
+            host = replace(host, request_path=max(host.request_path + self.path.value, 0.0))
+        return host
+
+    @property
+    def changes_steps(self) -> bool:
+        """Whether GPU times are others than estimated."""
+        return any(each is not None and each.value != 1.0 for each in (self.prompts, self.decodes))
+
+
+class CorrectedTimer(KernelTimer):
+    """Another timer's steps, each as many times longer as measured ones were."""
+
+    def __init__(self, timer: KernelTimer, corrections: Corrections) -> None:
+        # All that a timer is asked is handed on; it has no tables of its own.
+        self._own = timer
+        self.kernels = timer.kernels
+        self.rows_a_sequence = timer.rows_a_sequence
+        self._decoding_row = timer._decoding_row
+        self._factors = (
+            1.0 if corrections.prompts is None else corrections.prompts.value,
+            1.0 if corrections.decodes is None else corrections.decodes.value,
+        )
+
+    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
+        """What steps in a row cost."""
+        return self._longer(self._own(shape, steps))
+
+    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+        """The same for a decoding batch that is known by its sums."""
+        return self._longer(self._own.decode(count, computed, contexts, steps))
+
+    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        """The same for such a batch with others beside it."""
+        return self._longer(self._own.compute(beside, num_first, count, computed, contexts))
+
+    def kernel_seconds(
+        self, rows: Sequence[Mapping[int, float]], varying: Sequence[float], slowed: Mapping[int, float]
+    ) -> Table:
+        """Seconds of each kernel over many steps; those of one phase are of one kind, or nearly all of them."""
+        counts = rows[0] if rows else {}
+        decodes = sum(count for row, count in counts.items() if row >= self._decoding_row)
+        share = decodes / max(sum(counts.values()), 1e-30)
+        factor = (1 - share) * self._factors[0] + share * self._factors[1]
+        return factor * self._own.kernel_seconds(rows, [each / factor for each in varying], slowed)
+
+    def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
+        """Seconds of each kernel (columns) in each of many steps (rows)."""
+        factors = np.where(rows[0] >= self._decoding_row, self._factors[1], self._factors[0])[:, None]
+        return np.asarray(factors * self._own.step_kernels(rows, varying / factors, slowed))
+
+    def _longer(self, estimate: StepEstimate) -> StepEstimate:
+        factor = self._factors[estimate.rows[0] >= self._decoding_row]
+        return estimate._replace(
+            gpu_seconds=[factor * seconds for seconds in estimate.gpu_seconds],
+            varying=[[factor * seconds for seconds in kernel] for kernel in estimate.varying],
+            throttled=factor * estimate.throttled,
+        )

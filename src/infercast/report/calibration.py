@@ -1,0 +1,127 @@
+"""What results told and what they could not, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from infercast.forecast.calibration.record import TITLES, Calibration, Learned
+from infercast.forecast.calibration.summary import Errors, errors_of, median_errors
+from infercast.report.layout import facts, grid, section, styled
+from infercast.units import MILLI, format_percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def calibration_dict(calibration: Calibration) -> dict[str, Any]:
+    """As plain data."""
+    known = calibration.deployment
+    return {
+        "deployment": {name: getattr(known, name) for name in known.__slots__},
+        "factors": {name: _factor_dict(name, learned) for name, learned in calibration.factors.items()},
+        "prefix_hit_rate": calibration.prefix_hit_rate,
+        "acceptance_length": calibration.acceptance_length,
+        "results": [
+            {
+                "file": each.file,
+                "sha256": each.sha256,
+                "kind": each.kind,
+                "load": each.load,
+                "requests": each.requests,
+                "assumptions": list(each.assumptions),
+                "quantities": [pair._asdict() for pair in each.pairs],
+                "left_out": [pair._asdict() for pair in each.left_out],
+            }
+            for each in calibration.results
+        ],
+        "error_of_results": _errors_dict(errors_of(calibration)),
+        "error_left_out": _errors_dict(errors_of(calibration, left_out=True)),
+    }
+
+
+def _factor_dict(name: str, learned: Learned) -> dict[str, Any]:
+    scale, value = (MILLI, "extra_ms") if name == "path" else (1.0, "factor")
+    unit = "_ms" if name == "path" else ""
+    return {
+        value: learned.value / scale,
+        f"spread{unit}": learned.spread / scale,
+        f"spread_before{unit}": learned.before / scale,
+        "told": learned.is_told,
+    }
+
+
+def _errors_dict(errors: dict[str, Errors]) -> dict[str, Any] | None:
+    return {name: each._asdict() for name, each in errors.items()} or None
+
+
+def render_calibration(calibration: Calibration, written: str | None = None) -> list[RenderableType]:
+    """Tables for a terminal."""
+    known = calibration.deployment
+    about = [
+        ("deployment", f"{known.model} ({known.weights}) on {known.gpu}, {known.layout}, {known.engine}"),
+        ("host", known.host),
+    ]
+    about += [(each.file, f"{each.kind}: {each.load}") for each in calibration.results]
+    rows = [_factor_row(name, learned) for name, learned in calibration.factors.items()]
+    columns = ("", "factor", "four times out of five", "before", "")
+    parts = [
+        section("Calibrated with", facts(about)),
+        section("What the results say", grid(columns, rows, notes_at=(4,))),
+        *_seen(calibration),
+        *_errors(calibration),
+    ]
+    assumed = list(dict.fromkeys(text for each in calibration.results for text in each.assumptions))
+    if assumed:
+        sentences = "\n".join(f"{text[:1].upper()}{text[1:]}." for text in assumed)
+        parts.append(section("Taken for granted", styled(sentences)))
+    if written is not None:
+        use = f"infercast simulate {known.model} --gpu {known.gpu} --rate R --calibration {written}"
+        parts.append(section("Next", facts([("written to", written), ("use it", use)])))
+    return parts
+
+
+def _factor_row(name: str, learned: Learned) -> list[str]:
+    told = "" if learned.is_told else "the results could not tell"
+    if name == "path":
+        value, spread, before = (each / MILLI for each in (learned.value, learned.spread, learned.before))
+        ends = f"{value - 1.28 * spread:+.1f} to {value + 1.28 * spread:+.1f} ms"
+        return [TITLES[name], f"{value:+.2f} ms", ends, f"-{1.28 * before:.1f} to +{1.28 * before:.1f} ms", told]
+    low, high = (learned.value * learned.ends(side) for side in (-1, 1))
+    widest = (learned.ends(side, before=True) for side in (-1, 1))
+    return [
+        TITLES[name],
+        f"{learned.value:.3f}",
+        f"{low:.3f} to {high:.3f}",
+        " to ".join(f"{end:.2f}" for end in widest),
+        told,
+    ]
+
+
+def _seen(calibration: Calibration) -> list[RenderableType]:
+    rows = []
+    if calibration.prefix_hit_rate is not None:
+        rows.append(("prefix cache", f"{format_percent(calibration.prefix_hit_rate)} of prompt tokens found"))
+    if calibration.acceptance_length is not None:
+        rows.append(("speculation", f"{calibration.acceptance_length:.2f} tokens a step"))
+    return [section("Seen in the load", facts(rows))] if rows else []
+
+
+def _errors(calibration: Calibration) -> list[RenderableType]:
+    """How far off forecasts were and are, first on what was left out."""
+    parts: list[RenderableType] = []
+    for left_out, title in ((True, "Error on results that were left out, one by one"), (False, "Error on the results")):
+        errors = errors_of(calibration, left_out=left_out)
+        if errors:
+            rows = [
+                [name, f"{each.results}", format_percent(each.before), format_percent(each.after)]
+                for name, each in errors.items()
+            ]
+            parts.append(section(title, grid(("median over results", "results", "before", "after"), rows)))
+    if len(calibration.results) == 1:
+        parts.append(styled("One result tells how well it is matched, not others: give some of other loads."))
+    worse = median_errors(calibration, left_out=True)
+    if worse is not None and worse.after > worse.before:
+        parts.append(
+            styled("On what was left out forecasts are worse with the calibration: these results do not fit together.")
+        )
+    return parts

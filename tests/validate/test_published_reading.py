@@ -1,0 +1,202 @@
+"""What is read from rows of published runs that say little, say it oddly, or say what cannot be."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infercast.validate.published.collected import read_collected
+from infercast.validate.published.compare import compare_published
+from infercast.validate.published.deployments import set_up
+from infercast.validate.published.load import RowReader
+from infercast.validate.published.names import known_model
+from infercast.validate.published.run import PublishedRun
+
+ROW = {
+    "source_repo": "someone/runs", "engine": "vllm", "version": "0.25.0", "gpu": "H100", "infercast_gpu": "h100-sxm",
+    "model": "Qwen/Qwen3-8B", "precision": "bf16", "num_gpus": "1", "tp": "1", "load_kind": "closed loop",
+    "concurrency_or_rate": "concurrency 4", "num_requests": "40", "mean_in": "600", "mean_out": "400", "quality": "A",
+    "len_dist": "random fixed", "server_cmd": "vllm serve Qwen/Qwen3-8B", "ttft_p50": "30", "tpot_p50": "7",
+    "output_tok_s": "550",
+}  # fmt: skip
+CAPPED = {"load_kind": "saturated, capped batch", "num_requests": ""}
+
+
+def read(**changes: str) -> PublishedRun:
+    return read_collected(RowReader(Path("runs.csv"), 2, {**ROW, **changes}))
+
+
+def test_a_row_that_says_everything_needs_no_assumption() -> None:
+    run = read()
+    assert (run.problem, run.assumptions, run.load, run.grade) == ("", (), "closed loop", "A")
+
+
+@pytest.mark.parametrize(
+    ("change", "assumed"),
+    [
+        ({"server_cmd": ""}, "the server's command is not known: the engine's defaults"),
+        ({"version": "", "date": "2025-12-03"}, "the release of vLLM is not stated: 0.12 by its date 2025-12"),
+        ({"version": ""}, "the release of vLLM is not known: vllm@0.25"),
+        ({"num_requests": ""}, "40 requests: their number is not stated"),
+        ({"len_dist": ""}, "every prompt has 600 tokens and every answer 400, their means"),
+        ({"len_dist": "sharegpt"}, "lengths are log-normal around their means"),
+        ({"precision": "fp32"}, "precision 'fp32': weights as the checkpoint has them"),
+        ({"tp": "", "num_gpus": "4"}, "the layout is not stated: tensor parallelism over 4 GPUs"),
+        ({"tp": "1", "ep": "8", "num_gpus": "8"}, "experts over 8 GPUs: attention is split over as many"),
+        ({"server_cmd": "vllm serve x --no-such-flag 3"}, "--no-such-flag 3 changes nothing"),
+        ({"server_cmd": "vllm serve x --num-prompts 10"}, "the published command is the load generator's"),
+        ({"model": "stepfun-ai/Step-3.5-Flash"}, "stepfun-ai/Step-3.5-Flash has the shape of step-3.7-flash"),
+    ],
+)
+def test_what_is_not_stated_is_listed(change: dict[str, str], assumed: str) -> None:
+    run = read(**change)
+    assert run.problem == ""
+    assert assumed in run.assumptions
+
+
+def test_arguments_that_a_program_printed_are_flags() -> None:
+    printed = read(server_cmd="{'host': '0.0.0.0', 'max_num_seqs': 64, 'enforce_eager': True, 'seed': None}")
+    as_json = read(server_cmd='{"max_num_seqs": 32, "tensor_parallel_size": 2}')
+    assert printed.reading is not None
+    assert printed.reading.settings == {"max_num_seqs": 64, "enforce_eager": True}
+    assert as_json.tensor == 2
+
+
+def test_settings_may_stand_in_notes() -> None:
+    run = read(server_cmd="", notes="max_num_seqs 128, max_num_batched_tokens 2048; kv blocks")
+    assert run.settings == {"max_num_seqs": 128, "max_num_batched_tokens": 2048}
+
+
+def test_servers_behind_a_proxy_are_no_data_parallelism() -> None:
+    run = read(dp="4", notes="dp = separate vLLM instances behind nginx")
+    assert (run.data, run.instances, run.layout) == (1, 4, "TP1+4 servers")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"len_dist": "hf", "bench_cmd": "--dataset-path lmarena-ai/VisionArena-Chat"}, "prompts are text"),
+        ({"server_cmd": "{'lora_modules': [LoRAModulePath(name='a')]}"}, "LoRA adapters"),
+        ({"notes": "8 replicas behind a proxy; multi-turn"}, "conversations"),
+        ({"engine": "trt"}, "unknown engine"),
+        ({"mean_in": ""}, "'mean_in'"),
+    ],
+)
+def test_what_is_not_modelled_is_said(change: dict[str, str], reason: str) -> None:
+    assert reason in read(**change).problem
+
+
+def test_loads_of_all_kinds() -> None:
+    burst = read(load_kind="poisson", concurrency_or_rate="rate inf")
+    even = read(load_kind="constant", concurrency_or_rate="rate 2.0")
+    capped = read(
+        load_kind="saturated, capped batch", concurrency_or_rate="engine cap max_num_seqs 16", num_requests=""
+    )
+    assert (burst.load, burst.workload.requests[-1].arrival) == ("burst", 0.0)
+    assert even.workload.requests[1].arrival - even.workload.requests[0].arrival == pytest.approx(0.5)
+    assert (capped.load, capped.steady, capped.ttft) == ("capped batch", True, None)
+    assert capped.settings["max_num_seqs"] == 16
+    assert len(capped.workload.requests) >= 6 * 16
+
+
+def test_clients_of_some_load_generators_are_not_in_step() -> None:
+    run = read(prefix_note="aiperf synthetic")
+    assert [each.num_output for each in run.workload.requests[:6]] == [100, 200, 300, 400, 400, 400]
+    assert "clients are spread over one answer" in run.assumptions
+
+
+def test_answers_that_end_early() -> None:
+    lengths = [
+        each.num_output for each in read(len_dist="synthetic mean 600/500", num_requests="4000").workload.requests
+    ]
+    assert max(lengths) == 500
+    assert sum(lengths) / len(lengths) == pytest.approx(400, rel=0.03)
+
+
+def test_lengths_of_another_run_of_the_page_are_not_taken() -> None:
+    run = read(len_dist="random in=4000 out=200", mean_in="217", mean_out="200", num_requests="500")
+    assert any(text.startswith("lengths of chats") for text in run.assumptions)
+    assert len({each.num_input for each in run.workload.requests}) > 50
+
+
+def test_seconds_in_columns_of_milliseconds() -> None:
+    # Four clients with 7 ms a token have 550 tokens a second; with 7 us they would have half a million.
+    run = read(ttft_p50="0.03", tpot_p50="0.007")
+    assert run.tpot == pytest.approx(0.007)
+    assert run.ttft == pytest.approx(0.03)
+    assert any("in seconds" in text for text in run.assumptions)
+
+
+def test_tokens_that_come_in_lumps_have_no_times() -> None:
+    run = read(itl_p50="0.0", itl_mean="3.1")
+    assert (run.ttft, run.tpot, run.output_tokens_per_second) == (None, None, 550.0)
+
+
+def test_the_time_between_tokens_stands_in_for_tpot() -> None:
+    run = read(ttft_p50="", tpot_p50="", itl_p50="7.5")
+    assert (run.gaps, run.tpot) == (True, 0.0075)
+
+
+@pytest.mark.parametrize(
+    ("published", "name"),
+    [
+        ("Qwen/Qwen3-8B", "qwen3-8b"),
+        ("nvidia/Qwen3-8B-NVFP4", "qwen3-8b"),
+        ("llama3_1-70b-fp8_dyn", "llama-3.1-70b"),
+        ("RedHatAI/gemma-3-12b-it-quantized.w4a16", "gemma-3-12b"),
+        ("nvidia/GLM-4.7-NVFP4", "glm-4.6"),
+        ("zai-org/GLM-4.5V-FP8", None),
+        ("", None),
+    ],
+)
+def test_published_names(published: str, name: str | None) -> None:
+    assert known_model(published) == name
+
+
+def test_a_table_s_own_match_must_be_alike() -> None:
+    assert read(model="zai-org/GLM-4.5V-FP8", infercast_model="glm-4.6").model == "zai-org/GLM-4.5V-FP8"
+
+
+def test_a_layout_without_room_is_widened() -> None:
+    run, deployment = set_up(read(model="meta-llama/Llama-3.1-70B", num_gpus="8"), "roofline")
+    assert deployment.layout.tensor == 8
+    assert any("no room for the weights" in text for text in run.assumptions)
+
+
+def test_open_loads_without_a_layout_have_as_many_servers_as_fit() -> None:
+    run, _ = set_up(read(tp="", num_gpus="8", load_kind="poisson", concurrency_or_rate="poisson 20"), "roofline")
+    assert (run.tensor, run.copies, len(run.workload.requests), run.layout) == (1, 8, 5, "TP1+8 servers")
+
+
+def test_a_full_batch_is_summed_up_while_it_is_full() -> None:
+    lengths = {"mean_in": "100", "mean_out": "50"}
+    measured = {"ttft_p50": "", "tpot_p50": "", "itl_p50": "7"}
+    capped = read(**CAPPED, **lengths, **measured, concurrency_or_rate="engine cap max_num_seqs 8")
+    compared = compare_published([capped], predictor="roofline")[0]
+    assert compared.ttft is None
+    assert compared.tpot is not None
+    assert compared.output_tokens_per_second is not None
+    # Eight at a time, each with a token a step.
+    steps = compared.output_tokens_per_second.predicted * compared.tpot.predicted
+    assert steps == pytest.approx(8, rel=0.1)
+
+
+def test_long_closed_loops_are_shortened_and_weighed() -> None:
+    from infercast.validate.published.compare import compare_run, system_for  # noqa: PLC0415
+    from infercast.validate.published.shortened import shortened  # noqa: PLC0415
+
+    run, deployment = set_up(read(num_requests="160", concurrency_or_rate="concurrency 8"), "roofline")
+    system = system_for(run, deployment)
+    less = shortened(run, system)
+    whole, part = (compare_run(each, system) for each in (run, less))
+    assert len(less.workload.requests) == 64
+    for name in ("ttft", "tpot", "output_tokens_per_second"):
+        ends: list[Any] = [getattr(each, name).predicted for each in (whole, part)]
+        assert ends[1] == pytest.approx(ends[0], rel=0.02)
+
+
+@pytest.mark.parametrize(("version", "kernels"), [("0.5.7", "cdna3 older"), ("0.5.12", "cdna3"), ("", "cdna3")])
+def test_older_releases_have_older_kernels_on_amd(version: str, kernels: str) -> None:
+    command = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B"
+    run = read(engine="sglang", version=version, gpu="MI300X", infercast_gpu="mi300x", server_cmd=command)
+    assert set_up(run)[1].gpu.kernels == kernels
