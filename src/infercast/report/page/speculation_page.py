@@ -6,10 +6,11 @@ from html import escape
 from typing import Any
 
 from infercast.forecast.break_even import BreakEven
+from infercast.report.drafts import drafting_words
 from infercast.report.page.elements import table
 from infercast.report.page.plot import Plot
 from infercast.report.page.svg import MUTED, SERIES, Tips
-from infercast.report.speculation import COLUMNS, drafting_words
+from infercast.report.speculation import COLUMNS
 from infercast.units import MILLI
 
 CLIENTS = "clients at the same time"
