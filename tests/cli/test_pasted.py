@@ -105,8 +105,8 @@ def test_no_option_of_ours_is_taken_for_one_of_an_engine(name: str) -> None:
 def test_a_flag_at_the_end_and_words_that_are_no_flags() -> None:
     assert translated(["simulate", "x", "--port"]) == (["simulate", "x"], ["--port"])
     assert translated(["--", "a_b", "--a_b=c_d"]) == (["--", "a_b", "--a-b=c_d"], [])
-    with pytest.raises(InputError, match="--enable-lora is not modelled: LoRA adapters"):
-        translated(["--enable_lora"])
+    with pytest.raises(InputError, match="--enable-dbo is not modelled: dual batch overlap"):
+        translated(["--enable_dbo"])
 
 
 def test_names_of_the_serving_benchmark() -> None:

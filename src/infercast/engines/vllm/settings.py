@@ -101,7 +101,8 @@ class ResolvedSettings(EngineSettings):
     @property
     def state_blocks(self) -> StateBlocks:
         """How states of recurrent layers are cached."""
-        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0)
+        drafts = 0 if self.drafting is None else self.drafting.num_drafts
+        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts)
 
     @property
     def tier(self) -> TierSettings | None:

@@ -48,14 +48,15 @@ class DraftScheduler(Scheduler):
         """Places for drafts that are not known when a step is planned."""
         self.counts = DraftCounts(by_accepted=[0] * (1 + speculation.num_drafts))
 
-    def add(self, index: int, request: Request) -> None:
-        """Queue a request."""
-        self.waiting.append(DraftSequence(index, request, self.cache.path(request), self._num_groups))
+    def _sequence(self, index: int, request: Request) -> Sequence:
+        return DraftSequence(index, request, self.cache.path(request), self._num_groups)
 
     def plan(self) -> Plan | None:
         """Plan the next step, as if all drafts in the steps under way were right; None if nothing can be computed."""
         plan = DraftPlan(1 + self._speculation.num_drafts)
         self._step += 1
+        if self._has_states:
+            self.cache.new_step()
         self._budget = self._most_tokens
         self._in_prompt = False
         if self._apart:
