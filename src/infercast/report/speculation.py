@@ -24,7 +24,7 @@ def render_break_even(found: BreakEven) -> list[RenderableType]:
         styled(drafting_words(found.drafting)),
         section("With and without drafts", FittingTable(COLUMNS, found.points)),
         TextCharts(charts_of(found)),
-        section("Where it stops to pay", styled(found.sentence, style="bold")),
+        section("Where it stops paying", styled(found.sentence, style="bold")),
     ]
 
 

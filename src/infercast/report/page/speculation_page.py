@@ -46,7 +46,7 @@ def break_even_plot(found: BreakEven, version: str) -> Plot:
             axes.set_xlabel(CLIENTS)
 
     lead = f"{found.workload}; {drafting_words(found.drafting)}"
-    return Plot("speculation", f"{found.title}: where drafts stop to pay", lead, 3.4, paint, below, version)
+    return Plot("speculation", f"{found.title}: where drafts stop paying", lead, 3.4, paint, below, version)
 
 
 def _line(axes: Any, tips: Tips, clients: list[int], values: list[float], name: str, place: int) -> None:
