@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from infercast.engines.acceptance import Acceptance, by_length, by_position, read_acceptance, usual
+from infercast.engines.acceptance import Acceptance, by_length, by_position, by_rate, read_acceptance, usual
 from infercast.engines.speculation import (
     BY_HEADS,
     DRAFT_MODEL,
@@ -61,6 +61,10 @@ V2_FAILS = ("MiMoForCausalLM",)
 """Whose prediction heads the V2 model runner of 0.25 cannot record graphs of, so that they need the V1 runner."""
 MATCH_SHARE = 0.5
 """Share of steps in which a lookup of n-grams finds anything, where nobody says: between prose and editing of code."""
+
+
+FOUND_RATE = 0.5
+"""Rate at which drafts are accepted that a lookup found, where nobody says."""
 
 
 class Asked(NamedTuple):
@@ -141,7 +145,7 @@ def drafting_of(
     return Drafting(
         method,
         num_drafts,
-        accepted or usual(target.name, method, num_drafts),
+        accepted or _usual(target.name, method, num_drafts),
         draft,
         tensor,
         match=MATCH_SHARE if looked_up else 1.0,
@@ -153,6 +157,13 @@ def drafting_of(
         slots_taken=1 if method == DRAFT_MODEL else 0,
         note=note,
     )
+
+
+def _usual(target: str, method: str, num_drafts: int) -> Acceptance:
+    """What is assumed where nobody says how many drafts are accepted."""
+    if method in (NGRAM, NGRAM_GPU):
+        return Acceptance(by_rate(FOUND_RATE, num_drafts), "half of what a lookup finds, a guess", is_assumed=True)
+    return usual(target, method, num_drafts)
 
 
 def _method(values: Mapping[str, Any]) -> str:
