@@ -107,7 +107,7 @@ def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayo
 def _most_tokens(given: Mapping[str, Any]) -> int:
     if given.get("speculative_config") is None:
         return 1
-    from infercast.engines.vllm.speculation import most_tokens  # noqa: PLC0415 - most engines do not draft
+    from infercast.engines.vllm.speculative_config import most_tokens  # noqa: PLC0415 - most engines do not draft
 
     return most_tokens(given["speculative_config"])
 
