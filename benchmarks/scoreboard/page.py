@@ -18,7 +18,7 @@ chose. All numbers of this page, its pictures and `benchmarks/scoreboard/results
 python benchmarks/scoreboard/board.py RUNS.csv [--against OLD.json]
 ```
 
-`RUNS.csv` is a table of collected runs ([validation](validation.md#published-runs)), which is not part of this
+`RUNS.csv` is a table of collected runs ([its columns](validation.md#tables-with-commands)), which is not part of this
 repository. The record holds forecasts and errors, not the table. `--against` says what moved since another record:
 better, worse, new and gone. `benchmarks/scoreboard/run.py RUNS.csv --gpu NAME --source WORD` shows single runs with
 measured values, intervals and everything that was assumed.
@@ -66,7 +66,7 @@ def _in_short(runs: Sequence[Run], known: Sequence[Run]) -> str:
     ]
     head = ["| runs | count | TTFT | TPOT | tokens/s |", "| --- | --: | --: | --: | --: |"]
     lines = [f"| {name} | {count} | {' | '.join(cells)} |" for name, count, cells in rows]
-    more = ["", "| grade A, all runs | mean | median | p90 | in 80 % intervals |", "| --- | --: | --: | --: | --: |"]
+    more = ["", "| grade A, all runs | mean | median | p90 | in 80% intervals |", "| --- | --: | --: | --: | --: |"]
     for name, title in QUANTITIES.items():
         if (each := errors_of(known, name)) is not None:
             more.append(f"| {title} | {each.mean:.1%} | {each.median:.1%} | {each.p90:.1%} | {each.inside:.0%} |")

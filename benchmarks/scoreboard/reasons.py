@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 REASONS = {
-    "speculative decoding": "with speculative decoding",
+    "a mistake of the simulation": "a mistake of the simulation",
+    "modelled for vLLM": "with speculative decoding of another engine than vLLM",
+    "of which too little is stated": "with speculative decoding of which too little is stated",
     "the same run": "stands in the table twice",
     "prompts are text": "images in prompts",
     "a load of conversations": "conversations whose turns are not known",

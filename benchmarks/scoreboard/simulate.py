@@ -25,6 +25,9 @@ from infercast.validate.published.shortened import shortened
 QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "output_tokens_per_second": "throughput"}
 SAME = ("infercast_gpu", "concurrency_or_rate", "ttft_p50", "ttft_mean_ms", "tpot_mean_ms", "itl_p50", "output_tok_s")
 """What tells that two rows are one run."""
+MISTAKE = "a mistake of the simulation"
+KEPT = 8
+"""Engines that are kept: rows of one engine are near each other."""
 REPEATED = "the same run as one before"
 FEW = 3
 """Numbers of rows that must be stated for two of them to be told apart."""
@@ -45,6 +48,8 @@ class Board:
             return self._simulated(run)
         except InfercastError as problem:
             return PublishedComparison(run, problem=str(problem))
+        except Exception as mistake:
+            return PublishedComparison(run, problem=f"{MISTAKE}: {type(mistake).__name__} {mistake}")
 
     def _simulated(self, run: PublishedRun) -> PublishedComparison:
         run, deployment = started(run)
@@ -52,11 +57,12 @@ class Board:
             repr(each)
             for each in (deployment.model, deployment.gpu.name, deployment.settings, deployment.layout, run.instances)
         )  # fmt: skip
-        summed_up = run.median, run.gaps, run.steady
+        summed_up = run.median, run.gaps, run.steady, run.copies
         key = f"{engine}|{run.version}|{run.workload.concurrency}|{run.workload.requests}|{summed_up}"
         if key not in self._compared:
             if engine not in self._systems:
-                self._systems.clear()  # rows of one engine follow each other
+                if len(self._systems) == KEPT:
+                    self._systems.pop(next(iter(self._systems)))
                 self._systems[engine] = system_for(run, deployment)
             told = replace(run, ttft=1.0, tpot=1.0, end_to_end=1.0, output_tokens_per_second=1.0)
             system = self._systems[engine]

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from infercast.predict.adjust.mixed import ADDED_SHARE, SLOWED_SHARE, join, together
+from infercast.engines.padding import padded_in
+from infercast.forecast.deploy import load_model
+from infercast.hardware import load_gpu
+from infercast.models.layout import ParallelLayout
+from infercast.ops import Attention
+from infercast.predict.adjust.mixed import ADDED_SHARE, PADDED_SHARE, SLOWED_SHARE, join, padded, together
 from infercast.predict.estimate import Estimate
 
 
@@ -31,3 +36,23 @@ def test_the_longer_half_names_the_bound():
     both = join(prompts, decodes)
     assert both.bound == "tensor"
     assert both.low < both.seconds < both.high
+
+
+def attention(**changes: object) -> Attention:
+    sizes = {"heads": 40, "kv_heads": 8, "head_dim": 128, "value_dim": 128, **changes}
+    return Attention(np.array([1]), np.array([1024]), **sizes)  # type: ignore[arg-type]
+
+
+def test_flash_attention_2_pads_the_heads_of_sequences_that_decode_beside_prompts():
+    old, new = load_gpu("a100-sxm"), load_gpu("h200-sxm")
+    assert padded(attention(), old) == pytest.approx(5 * PADDED_SHARE)
+    assert padded(attention(heads=8), old) == 1.0
+    assert padded(attention(), new) == 0.0
+    assert padded(attention(kv_dtype="fp8"), old) == 0.0  # another kernel
+    assert together(1e-3, 1e-4, padded=4.0) == pytest.approx(1.4e-3)
+
+
+def test_attention_with_sinks_runs_a_kernel_that_does_not_pad():
+    layout, gpu = ParallelLayout(), load_gpu("a100-sxm")
+    assert padded_in(load_model("gpt-oss-20b"), layout, gpu) == {}
+    assert max(padded_in(load_model("qwen3-14b"), layout, gpu).values()) > 1.0

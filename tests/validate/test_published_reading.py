@@ -165,7 +165,7 @@ def test_a_layout_without_room_is_widened() -> None:
 
 def test_open_loads_without_a_layout_have_as_many_servers_as_fit() -> None:
     run, _ = set_up(read(tp="", num_gpus="8", load_kind="poisson", concurrency_or_rate="poisson 20"), "roofline")
-    assert (run.tensor, run.instances) == (1, 8)
+    assert (run.tensor, run.copies, len(run.workload.requests), run.layout) == (1, 8, 5, "TP1+8 servers")
 
 
 def test_a_full_batch_is_summed_up_while_it_is_full() -> None:
@@ -193,3 +193,10 @@ def test_long_closed_loops_are_shortened_and_weighed() -> None:
     for name in ("ttft", "tpot", "output_tokens_per_second"):
         ends: list[Any] = [getattr(each, name).predicted for each in (whole, part)]
         assert ends[1] == pytest.approx(ends[0], rel=0.02)
+
+
+@pytest.mark.parametrize(("version", "kernels"), [("0.5.7", "cdna3 older"), ("0.5.12", "cdna3"), ("", "cdna3")])
+def test_older_releases_have_older_kernels_on_amd(version: str, kernels: str) -> None:
+    command = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B"
+    run = read(engine="sglang", version=version, gpu="MI300X", infercast_gpu="mi300x", server_cmd=command)
+    assert set_up(run)[1].gpu.kernels == kernels

@@ -35,10 +35,12 @@ def sequence_kernels(calls_of: Callable[[Table, Table], list[Call]]) -> tuple[di
     return families, launches
 
 
-def together(prompts: float, decodes: float, launches: int) -> float:
-    """`together` for two plain numbers, which numpy is slow on."""
+def together(prompts: float, decodes: float, launches: int, padded: float) -> float:
+    """`together` for plain numbers, which numpy is slow on."""
     if not prompts or not decodes:  # each form has a kernel of its own
         return prompts + decodes
+    if padded:
+        return prompts + padded * decodes
     prompts *= slowed_by(prompts, decodes, launches)
     longer, shorter = (prompts, decodes) if prompts > decodes else (decodes, prompts)
     return longer + ADDED_SHARE * max(shorter - SHARED_SECONDS * launches, 0.0)

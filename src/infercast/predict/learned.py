@@ -15,7 +15,7 @@ from infercast.hardware import Gpu
 from infercast.hardware.kernels import is_modelled
 from infercast.ops import Op
 from infercast.ops.op import Quantity
-from infercast.predict.adjust.mixed import join, split_batch, together
+from infercast.predict.adjust.mixed import join, padded, split_batch, together
 from infercast.predict.adjust.ordering import at_most, ordering
 from infercast.predict.adjust.typical import Typical
 from infercast.predict.artifact.artifact import POOLED, Artifact
@@ -95,8 +95,10 @@ class Learned:
     def _estimate(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None) -> Estimate:
         if not is_modelled(gpu):
             return self._fallback.estimate(op, gpu)
-        parts = [self._kernels(half, gpu, size, variants).estimate(half, size) for half, size in self._sized(op)]
-        return parts[0] if len(parts) == 1 else join(*parts)
+        first, *second = [
+            self._kernels(half, gpu, size, variants).estimate(half, size) for half, size in self._sized(op)
+        ]
+        return join(first, second[0], padded(op, gpu)) if second else first
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who ask by the thousand."""
@@ -106,8 +108,8 @@ class Learned:
     def _seconds(self, op: Op, gpu: Gpu) -> Quantity:
         if not is_modelled(gpu):
             return self._fallback.seconds(op, gpu)
-        parts = [self._kernels(half, gpu, size).seconds(half, size) for half, size in self._sized(op)]
-        seconds: Quantity = parts[0] if len(parts) == 1 else together(*parts)
+        first, *second = [self._kernels(half, gpu, size).seconds(half, size) for half, size in self._sized(op)]
+        seconds: Quantity = together(first, second[0], padded=padded(op, gpu)) if second else first
         return seconds
 
     def _lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:

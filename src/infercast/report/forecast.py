@@ -107,7 +107,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "phases": [{"pool": pool.role, **_phase_dict(phase)} for pool in forecast.pools for phase in pool.phases],
         "speculation": draft_run_dict(drafts_of(forecast)),
         **state_fields(forecast.state, forecast.steady, forecast.steady_only),
-        **host_fields(forecast.phases),
+        **host_fields(forecast),
         "source": forecast.source,
         "kind": forecast.kind,
         "caveats": caveats(forecast),

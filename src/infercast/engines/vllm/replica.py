@@ -10,6 +10,7 @@ from infercast.engines.vllm.lora import most_adapters
 from infercast.engines.vllm.offload import offload_of
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.engines.vllm.states import runs_v2
+from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import FirstCome, Replica
@@ -71,11 +72,11 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         max_adapters=most_adapters(settings),
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
         offload=_offload(deployment, settings, is_v2=is_v2),
-        speculation=None if drafting is None else _speculation(drafting),
+        speculation=None if drafting is None else _speculation(drafting, version),
     )
 
 
-def _speculation(drafting: Drafting) -> Speculation:
+def _speculation(drafting: Drafting, version: EngineVersion) -> Speculation:
     """Drafts as the scheduler sees them."""
     return Speculation(
         drafting.num_drafts,
@@ -84,7 +85,9 @@ def _speculation(drafting: Drafting) -> Speculation:
         lookahead=drafting.lookahead,
         drops_block=drafting.drops_block,
         slots_taken=drafting.slots_taken,
-        pads_new=drafting.asynchronous,
+        slots_by_step=version.slots_by_step,
+        pads_new=True,
+        pads_first=version.pads_first,
         by_batch=drafting.by_batch,
     )
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from infercast.ops import Op
+from infercast.hardware import Gpu
+from infercast.hardware.kernels import facts_of, is_modelled
+from infercast.ops import Attention, Op
 from infercast.predict.estimate import Estimate
 from infercast.predict.families import families_of
 
@@ -19,13 +21,35 @@ batches of our sweep of an H200. With whole head layouts left out they are 8 % o
 of the shorter half, and 3 % instead of 12 short on batches as serving makes them."""
 
 
+UNPACKED = "flash-2"
+"""How the names of attention kernels begin that put the query heads of one KV head into one tile only where nothing but
+decoding is in the launch: FlashAttention 2. Beside prompts each head of a decoding sequence has a tile of its own, most
+of whose rows are empty."""
+PADDED_SHARE = 0.75
+"""How many times longer a decoding sequence then takes for each query head of a KV head. PyTorch's FlashAttention 2,
+with tiles of 128 rows, takes as many times longer as there are on an H200 (81 mixed batches: 0.8 to 1.1 from 64
+sequences of 1,024 keys on), whatever the prompts beside it. That of engines, over pages, has tiles of 64 rows, so that
+a half to one is to be expected; published runs of four sources choose 0.75, each left out (docs/validation.md)."""
+
+
+def padded(op: Op, gpu: Gpu) -> float:
+    """How many times longer decoding sequences take in one launch with prompts than alone; 0: as on Hopper."""
+    if not (isinstance(op, Attention) and is_modelled(gpu) and facts_of(gpu).attention.startswith(UNPACKED)):
+        return 0.0
+    if op.latent_kv or op.kernel or op.kv_dtype != op.dtype:  # of these FlashAttention 2 has no kernel
+        return 0.0
+    return max(1.0, PADDED_SHARE * op.heads / op.kv_heads)
+
+
 def split_batch(op: Op) -> tuple[Op, Op | None]:
     """A batch of prompts and decoding sequences as two."""
     return families_of(op)[0].split(op)
 
 
-def together(prompts: Any, decodes: Any, launches: Any = 1) -> Any:
-    """Seconds of both halves in ``launches`` launches."""
+def together(prompts: Any, decodes: Any, launches: Any = 1, padded: float = 0.0) -> Any:
+    """Seconds of both halves in ``launches`` launches; ``padded`` as the function of this name has it."""
+    if padded:
+        return prompts + padded * decodes
     prompts = prompts * slowed_by(prompts, decodes, launches)
     longer, shorter = np.maximum(prompts, decodes), np.minimum(prompts, decodes)
     return longer + ADDED_SHARE * np.maximum(shorter - SHARED_SECONDS * launches, 0.0)
@@ -37,13 +61,13 @@ def slowed_by(prompts: Any, decodes: Any, launches: Any) -> Any:
     return 1.0 + SLOWED_SHARE * long * (decodes / (decodes + BESIDE_SECONDS * launches))
 
 
-def join(prompts: Estimate, decodes: Estimate) -> Estimate:
+def join(prompts: Estimate, decodes: Estimate, padded: float = 0.0) -> Estimate:
     """The estimate of both halves in one launch."""
     longer = prompts if float(prompts.seconds) > float(decodes.seconds) else decodes
     return Estimate(
-        float(together(prompts.seconds, decodes.seconds)),
-        float(together(prompts.low, decodes.low)),
-        float(together(prompts.high, decodes.high)),
+        float(together(prompts.seconds, decodes.seconds, padded=padded)),
+        float(together(prompts.low, decodes.low, padded=padded)),
+        float(together(prompts.high, decodes.high, padded=padded)),
         prompts.source,
         longer.bound,
     )

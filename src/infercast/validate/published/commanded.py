@@ -77,9 +77,19 @@ def _smallest(run: PublishedRun, model: ModelConfig) -> PublishedRun:
     room = MOST_WEIGHTS * load_device(run.gpu, None).dram_bytes
     fits = (tensor for tensor in WIDTHS if weight_bytes(model).total <= tensor * room and run.gpus % tensor == 0)
     tensor = next(fits, run.gpus)
-    assumed = f"the layout is not stated: {run.gpus // tensor} servers on {tensor} GPUs each"
+    copies = run.gpus // tensor
+    assumed = f"the layout is not stated: {copies} servers of {tensor} GPUs each, which take turns"
+    requests = run.workload.requests
+    if requests[-1].arrival > requests[0].arrival:
+        requests = requests[::copies]
     return replace(
-        run, tensor=tensor, instances=run.gpus // tensor, assumptions=(*run.assumptions, assumed), data=1, pipeline=1
+        run,
+        tensor=tensor,
+        pipeline=1,
+        data=1,
+        copies=copies,
+        workload=replace(run.workload, requests=requests),
+        assumptions=(*run.assumptions, assumed),
     )
 
 

@@ -37,6 +37,7 @@ def results_of(run: PublishedRun) -> Callable[[Served], Array]:
             found[1] = _median_gap(served, window)
         if window is not None:
             found[3] = _tokens_between(served, *window) / (window[1] - window[0])
+        found[3] *= run.copies
         return found
 
     return summed_up

@@ -62,6 +62,8 @@ class PublishedRun:
     pipeline: int = 1
     instances: int = 1
     """Servers of this kind, each for itself behind a load balancer."""
+    copies: int = 1
+    """Servers that take turns, of which one is simulated with its part of the requests."""
     gpus: int = 0
     """Stated GPUs, of which a layout may leave some idle."""
     layout_stated: bool = True
@@ -88,6 +90,6 @@ class PublishedRun:
             f"PP{self.pipeline}" if self.pipeline > 1 else "",
             f"DP{self.data}" if self.data > 1 else "",
             "EP" if self.expert_parallel else "",
-            f"{self.instances} servers" if self.instances > 1 else "",
+            f"{self.instances * self.copies} servers" if self.instances * self.copies > 1 else "",
         ]
         return "+".join(part for part in parts if part)

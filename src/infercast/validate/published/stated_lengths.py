@@ -24,15 +24,19 @@ NOT_SERVED = ("image", "vision", "video", "audio")
 DATASETS = {
     "lm-arena-chat": (450.0, 1.1), "gpqa": (260.0, 0.6), "sourcegraph-fim": (1200.0, 0.8), "openorca": (222.3, 0.9),
 }  # fmt: skip
-"""Mean prompts of data sets where a table has none, and how they vary: the standard deviation of logarithms. Chats of LM
-Arena have several turns; nobody states their length. With 450 tokens tokens a second of 14 runs of seven dense models come
-out within 6 %, each of them between 360 and 600."""
+"""Mean prompts of data sets where a table has none, and how they vary: the standard deviation of logarithms. Chats of
+LM Arena have several turns, and nobody states their length: tokens a second of 14 runs of seven dense models come out
+with 360 to 600 tokens each."""
 CHATS = ("sharegpt", "lm-arena", "openorca", "cnn", "longbench", "gpqa", "sourcegraph", "mlperf", "hf")
 """How descriptions of natural prompts begin: no two are of one length."""
 EQUAL = ("random", "synthetic", "fixed", "exact")
 """Words of descriptions of prompts of one length."""
 ANSWERS = 0.8
 """The same of natural answers."""
+LONG_CHATS = (0.55, 0.15)
+"""The same of prompts and answers of chats chosen to be long, as the one publisher has them who lists them."""
+MOST_MEANS = 4.0
+"""No natural prompt or answer is longer than so many means: clients ask for no more, and longer ones are left out."""
 MOST_CHATTED = 400.0
 """Mean lengths up to which chats are as benchmarks cut them, at 1,000 tokens."""
 SOME_EARLY = 0.02
@@ -70,9 +74,7 @@ def read_lengths(row: RowReader, count: int) -> Lengths:
     lower = lower or ("sharegpt" if "sharegpt" in row.text("concurrency_or_rate").lower() else "")
     if lower.startswith(CHATS) or _is_chat(row, means):
         return _natural(row, lower, means, count, shuffle)
-    if not lower or (
-        "random" not in lower and "synthetic" not in lower and "fixed" not in lower and "exact" not in lower
-    ):
+    if not any(word in lower for word in EQUAL):
         row.assume(f"every prompt has {means[0]:,.0f} tokens and every answer {means[1]:,.0f}, their means")
     return [max(1, round(means[0]))] * count, _answers(row, means, count, shuffle)
 
@@ -133,14 +135,20 @@ def _natural(
         )
         return inputs, outputs
     spread = next((value[1] for name, value in DATASETS.items() if name in stated), ANSWERS)
-    return log_normal(means[0], spread, count, shuffle), log_normal(means[1], ANSWERS, count, shuffle)
+    spreads = LONG_CHATS if stated.startswith(("sharegpt", "random")) else (spread, ANSWERS)
+    inputs, outputs = (log_normal(mean, each, count, shuffle) for mean, each in zip(means, spreads, strict=True))
+    return inputs, outputs
 
 
 def log_normal(mean: float, spread: float, count: int, shuffle: np.random.Generator) -> list[int]:
-    """So many lengths of that mean, evenly spaced in probability and in random order."""
+    """So many lengths of that mean, none many times as long, evenly spaced in probability and in random order."""
     ranks = np.array([NormalDist().inv_cdf((position + 0.5) / count) for position in range(count)])
-    lengths = np.exp(spread * ranks)
-    lengths *= mean / lengths.mean()
+    shape, longest = np.exp(spread * ranks), MOST_MEANS * mean
+    low, high = mean / shape.max(), mean / shape.min()
+    for _ in range(40):  # halve the range of the median until the lengths have their mean
+        middle = (low + high) / 2
+        lengths = np.minimum(middle * shape, longest)
+        low, high = (middle, high) if lengths.mean() < mean else (low, middle)
     return [max(1, int(length)) for length in shuffle.permutation(np.rint(lengths))]
 
 
