@@ -54,8 +54,8 @@ class Board:
     def _simulated(self, run: PublishedRun) -> PublishedComparison:
         run, deployment = started(run)
         gpu = deployment.gpu.name, deployment.gpu.kernels
-        told = (deployment.model, gpu, deployment.settings, deployment.layout, run.instances)
-        engine = "|".join(map(repr, told))
+        parts = (deployment.model, gpu, deployment.settings, deployment.layout, run.instances)
+        engine = "|".join(map(repr, parts))
         summed_up = run.median, run.gaps, run.steady, run.copies
         key = f"{engine}|{run.version}|{run.workload.concurrency}|{run.workload.requests}|{summed_up}"
         if key not in self._compared:
