@@ -163,6 +163,12 @@ def test_a_layout_without_room_is_widened() -> None:
     assert any("no room for the weights" in text for text in run.assumptions)
 
 
+def test_room_in_the_cache_is_what_the_source_says() -> None:
+    run, deployment = set_up(read(notes="workload api; KV cache 51456 tokens; power"), "roofline")
+    assert deployment.memory.num_blocks == 51456 // 16
+    assert "room for 51,456 tokens in the KV cache, as the source has it" in run.assumptions
+
+
 def test_open_loads_without_a_layout_have_as_many_servers_as_fit() -> None:
     run, _ = set_up(read(tp="", num_gpus="8", load_kind="poisson", concurrency_or_rate="poisson 20"), "roofline")
     assert (run.tensor, run.copies, len(run.workload.requests), run.layout) == (1, 8, 5, "TP1+8 servers")
