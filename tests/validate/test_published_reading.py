@@ -113,6 +113,14 @@ def test_answers_that_end_early() -> None:
     assert sum(lengths) / len(lengths) == pytest.approx(400, rel=0.03)
 
 
+def test_lengths_that_a_benchmark_drew_are_found_by_their_means() -> None:
+    stated = "random in=None out=None (sglang bench: lengths uniform 1..L, range_ratio default 0)"
+    run = read(len_dist=stated, mean_in="610.1", mean_out="422.0", num_requests="10")
+    assert sum(each.num_input for each in run.workload.requests) == 6101
+    assert sum(each.num_output for each in run.workload.requests) == 4220
+    assert any(text.startswith("lengths are uniform up to 1,000 and 1,000") for text in run.assumptions)
+
+
 def test_lengths_of_another_run_of_the_page_are_not_taken() -> None:
     run = read(len_dist="random in=4000 out=200", mean_in="217", mean_out="200", num_requests="500")
     assert any(text.startswith("lengths of chats") for text in run.assumptions)
