@@ -95,7 +95,7 @@ def _drawn_again(row: RowReader, means: tuple[float, float], count: int) -> Leng
     for longest in product(USUAL, repeat=2):
         if _contradicts([each / 2 for each in longest], means):
             continue
-        drawn = _draw(*longest, count)
+        drawn = _draw(longest[0], longest[1], count)
         if all(abs(sum(each) / count / mean - 1) < SAME_MEAN for each, mean in zip(drawn, means, strict=True)):
             row.assume(
                 f"lengths are uniform up to {longest[0]:,} and {longest[1]:,}: those that are drawn have the means"
