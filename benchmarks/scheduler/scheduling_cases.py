@@ -95,12 +95,14 @@ class Case:
     @property
     def shape(self) -> KvShape:
         """The cache as our scheduler has it."""
+        drafts = self.speculation["num_drafts"] if self.speculation else 0
         if self.states == "none":
             tokens = tuple(window for window in self.windows if window != STATE)
-            return KvShape(self.block_size, tokens, state_blocks=len(self.windows) - len(tokens))
+            return KvShape(self.block_size, tokens, state_blocks=(len(self.windows) - len(tokens)) * (1 + drafts))
         windows = tuple(STATE_WINDOW if window == STATE else window for window in self.windows)
         states = tuple(group for group, window in enumerate(self.windows) if window == STATE)
-        return KvShape(self.block_size, windows, states=states, aligned=self.states == "align")
+        extra = drafts * len(states)
+        return KvShape(self.block_size, windows, state_blocks=extra, states=states, aligned=self.states == "align")
 
     def as_dict(self) -> dict[str, Any]:
         """For a file."""

@@ -167,7 +167,14 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
 def _spec(case: Case, window: int) -> FullAttentionSpec | SlidingWindowSpec | MambaSpec:
     if window == STATE:
         size = LONGEST if case.states == "none" else case.block_size
-        return MambaSpec(block_size=size, shapes=((size,),), dtypes=(torch.float32,), mamba_cache_mode=case.states)
+        drafts = case.speculation["num_drafts"] if case.speculation else 0
+        return MambaSpec(
+            block_size=size,
+            shapes=((size,),),
+            dtypes=(torch.float32,),
+            mamba_cache_mode=case.states,
+            num_speculative_blocks=drafts,
+        )
     shape = {"block_size": case.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
     return SlidingWindowSpec(**shape, sliding_window=window) if window else FullAttentionSpec(**shape)
 

@@ -44,3 +44,12 @@ def test_a_pasted_command_is_explained_with_its_drafts(infercast: Any) -> None:
     (flag,) = (each for each in told["flags"] if each["flag"] == "speculative-config")
     assert flag["status"] == "read"
     assert flag["means"].startswith("EAGLE-3, 2 drafts: ")
+
+
+def test_a_plan_keeps_a_promise_by_drafts_that_takes_more_gpus_without(infercast: Any) -> None:
+    words = ("plan", "llama-3.1-8b", "--gpu", "h200-sxm", "--max-gpus", 2, "--rate", 4, "-n", 60, "--input-len", 200,
+             "--output-len", 60, "--slo", "tpot_p95<4ms")  # fmt: skip
+    gpus = [
+        infercast(*words, *drafts, "--json").json["winner"]["total_gpus"] for drafts in ((), ("--speculative-config", EAGLE))
+    ]
+    assert gpus == [2, 1]

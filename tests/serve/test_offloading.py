@@ -81,14 +81,17 @@ def test_jumping_over_stretches_changes_nothing(steps_under_way: int) -> None:
     assert (jumped.first_token == stepped.first_token).all()
 
 
-def test_a_tier_that_nobody_finds_anything_in_leaves_decoding_alone() -> None:
-    requests = tuple(Request(2.0 * number, 512, 40) for number in range(5))
-    tier = replace(TIER, load=LinkSpeed(1e9), store=LinkSpeed(1e9))
-    plain, tiered = (simulate(mixing(offload=each), Workload(requests)) for each in (None, tier))
+def test_a_tier_that_nobody_finds_anything_in_costs_what_tokens_wait_for_behind_the_stores() -> None:
+    workload = Workload(tuple(Request(2.0 * number, 512, 40) for number in range(5)))
+    fast, slow = (replace(TIER, load=LinkSpeed(rate), store=LinkSpeed(rate)) for rate in (50e9, 1e9))
+    plain, tiered, held_up = (simulate(mixing(offload=each), workload) for each in (None, fast, slow))
     assert tiered.tier is not None
     assert tiered.tier.store.num_bytes == 5 * 32 * TIER.block_bytes
     assert tiered.ttft == pytest.approx(plain.ttft)
     assert tiered.tpot == pytest.approx(plain.tpot)
+    # A copy of 34 ms is under way when the second token is made.
+    assert held_up.ttft == pytest.approx(plain.ttft)
+    assert held_up.tpot * 39 == pytest.approx(plain.tpot * 39 + 0.024, abs=0.006)
 
 
 def test_a_slow_link_makes_those_wait_who_load_and_others_pass_them() -> None:

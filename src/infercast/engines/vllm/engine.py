@@ -26,7 +26,7 @@ from infercast.engines.vllm.older import before
 from infercast.engines.vllm.replica import vllm_replica
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.sparse import choose_sparse_kernels
-from infercast.engines.vllm.speculation import drafting_of
+from infercast.engines.vllm.speculation import drafting_of, most_tokens
 from infercast.engines.vllm.states import ALIGN, States, check_aligned, runs_v2
 from infercast.engines.vllm.versions import ENGINES, MEASURED, engine_version
 from infercast.engines.words import Commands, Names
@@ -126,6 +126,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         expert_launches=EXPERT_LAUNCHES,
         graphs=lambda settings: settings.graphs,
         drafts=lambda settings: settings.speculative_config is not None,
+        most_tokens=lambda given: most_tokens(given.get("speculative_config")),
         adapters=adapter_slots,
         drafting=lambda settings: settings.drafting,
         draft_passes=VllmPasses,
