@@ -40,7 +40,6 @@ from infercast.hardware.kernels import is_modelled
 from infercast.serve import Record, Replica
 from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.totals import PhaseTotals
-from infercast.serve.workload.intake import Intake
 
 EIGHTY = 1.2816
 """Standard deviations on either side that hold 80 % of a normal distribution."""
@@ -245,7 +244,7 @@ def slowed(
         timer=SlowedTimer(replica.timer, prompts, decodes, host),
         request_path_seconds=max(host * replica.request_path_seconds + path, 0.0),
         request_token_seconds=host * replica.request_token_seconds,
-        intake=Intake(*(host * seconds for seconds in replica.intake)),
+        request_turn_seconds=host * replica.request_turn_seconds,
         token_path_seconds=host * replica.token_path_seconds,
         token_turn_seconds=host * replica.token_turn_seconds,
         wake_up_seconds=host * replica.wake_up_seconds,
