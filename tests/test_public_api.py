@@ -10,6 +10,7 @@ import pytest
 import infercast
 
 PUBLIC = [
+    "Calibration",
     "DayPlan",
     "Deployment",
     "DoesNotFitError",
@@ -60,11 +61,13 @@ PUBLIC = [
     "plan_day",
     "prefill_shape",
     "price_of",
+    "read_calibration",
     "read_trace",
     "simulate",
     "sweep",
     "synthetic_workload",
     "workload_from_requests",
+    "write_calibration",
 ]
 
 

@@ -27,6 +27,19 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "sweep": ("qwen3-0.6b", "--gpu", "h200-sxm", "--rates", "5,6", "--num-requests", "8"),
     "capacity": ("qwen3-0.6b", "--gpu", "h200-sxm", "--slo", PROMISE, *SMALL),
     "kernels": ("qwen3-0.6b", "--gpu", "h200-sxm", "--decode", "4"),
+    "speculate": (
+        "qwen3-8b",
+        "--gpu",
+        "h200-sxm",
+        "--concurrencies",
+        "1,2",
+        "--num-requests",
+        "4",
+        "--output-len",
+        "8",
+        "--speculative-config",
+        '{"method": "ngram", "num_speculative_tokens": 2}',
+    ),
     "diagnose": ("qwen3-0.6b", "--gpu", "h200-sxm", *SMALL),
     "tune": ("qwen3-30b-a3b", "--gpu", "h200-sxm", "--tokens", "16"),
     "memory": ("qwen3-0.6b", "--gpu", "h200-sxm"),
@@ -110,6 +123,11 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "gpus": ("1", "1,2", "0", "h200-sxm", "3,5", "999999"),
     "tier": ("measured", "few-shot", "unseen"),
     "engine": ("vllm", "torch"),
+    "speculative_config": (
+        '{"method": "mtp"}', '{"method": "eagle3", "model": "x", "num_speculative_tokens": 3}', "{", "[]", '{"a": 1}',
+        '{"method": "medusa", "num_speculative_tokens": 1}', '{"method": "ngram", "num_speculative_tokens": 0}',
+    ),
+    "acceptance": ("0.7", "2.4", "0.9,0.8", "1", "rate=2", "length=nan", "deepseek-v3-mtp", "Mean acceptance: x"),
 }  # fmt: skip
 FILES_OF = {
     "model": "model", "name": "model", "gpu": "gpu", "prefill_gpu": "gpu", "decode_gpu": "gpu", "trace": "trace",

@@ -1,6 +1,6 @@
 """vLLM's real scheduler against ours, decision by decision, on random workloads.
 
-    python benchmarks/scheduler/compare.py [--version 0.32] [--mode all|async|...] [--runs 200] [--seed 0]
+    python benchmarks/scheduler/compare.py [--version 0.32] [--mode all|all-drafts|async|...] [--runs 200] [--seed 0]
 
 Needs what vLLM imports (torch on a CPU is enough), best in an environment of its own; see docs/serve.md.
 """
@@ -71,15 +71,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--version", choices=[*tree.WHEELS], default="0.25")
     parser.add_argument("--vllm", type=Path, help="a folder with the package vllm; default: the wheel's, fetched once")
-    parser.add_argument("--mode", choices=["all", *MODES], default="all")
+    parser.add_argument("--mode", choices=["all", "all-drafts", *MODES], default="all")
     parser.add_argument("--runs", type=int, default=200, help="workloads of each mode")
     parser.add_argument("--seed", type=int, default=0, help="number of the first workload")
     parser.add_argument("--show", type=int, default=1, help="differences of each mode to print")
     arguments = parser.parse_args()
     tree.use(tree.find(arguments.version, arguments.vllm))
-    modes = [*MODES] if arguments.mode == "all" else [arguments.mode]
+    modes = {"all": [*MODES], "all-drafts": [*drafting_cases.MODES]}.get(arguments.mode, [arguments.mode])
     print(f"vLLM {arguments.version}, workloads from {arguments.seed} on")
-    print(f"{'mode':<14} {'equal':>6} {'of':>6} {'steps':>9} {'with preemption':>16}")
+    print(f"{'mode':<18} {'equal':>6} {'of':>6} {'steps':>9} {'with preemption':>16}")
     all_equal = True
     for mode in modes:
         if not scheduling_cases.is_run(mode, arguments.version):
@@ -87,7 +87,7 @@ def main() -> None:
         row = run(arguments.version, mode, arguments.runs, arguments.seed, arguments.show)
         all_equal &= row["equal"] == row["runs"]
         print(
-            f"{mode:<14} {row['equal']:>6,} {row['runs']:>6,} {row['steps']:>9,} {row['preempting']:>16,}", flush=True
+            f"{mode:<18} {row['equal']:>6,} {row['runs']:>6,} {row['steps']:>9,} {row['preempting']:>16,}", flush=True
         )
     sys.exit(0 if all_equal else 1)
 

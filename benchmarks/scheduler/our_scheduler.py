@@ -11,6 +11,7 @@ from infercast.engines.vllm.versions import engine_version
 from infercast.serve.cache.kv_cache import KvCache
 from infercast.serve.scheduler.draft_scheduler import DraftScheduler
 from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.priority import ByPriority, PriorityScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.workload.request import Request, Segment
 
@@ -47,7 +48,9 @@ class Ours:
             retained_every=case.retention or 0,
             drops_last=bool(case.speculation and case.speculation["drops_block"]),
         )
-        limits = FirstCome(
+        kind = ByPriority if case.by_priority else FirstCome
+        rules = {"steps_over": version.steps_over} if case.by_priority else {}
+        limits = kind(
             case.max_num_batched_tokens,
             case.max_num_seqs,
             case.threshold,
@@ -58,19 +61,23 @@ class Ours:
             settles=version.settles,
             opens_blocks=not version.needs_whole_blocks,
             last_apart=version.parts_last,
+            **rules,
         )
         self.scheduler: Any
         if case.speculation is not None:
             drafts, draws = drafts_of(case)
             self.scheduler = DraftScheduler(limits, self.cache, drafts, draws, case.steps_under_way, case.max_model_len)
         else:
-            self.scheduler = Scheduler(limits, self.cache, case.steps_under_way, decode_together=case.pipeline == 1)
+            scheduler = PriorityScheduler if case.by_priority else Scheduler
+            self.scheduler = scheduler(limits, self.cache, case.steps_under_way, decode_together=case.pipeline == 1)
 
     def add(self, index: int) -> None:
         """A client sends a request."""
         request = self.case.requests[index]
         prefix = tuple(Segment(content, count) for content, count in request["prefix"])
-        self.scheduler.add(index, Request(0.0, request["input"], request["output"], prefix, request["answer"]))
+        lengths = request["input"], request["output"]
+        priority = request.get("priority", 0)
+        self.scheduler.add(index, Request(0.0, *lengths, prefix, request["answer"], priority=priority))
 
     def schedule(self) -> tuple[list[Any], Any]:
         """What the next step does, and what `complete` needs to end it."""

@@ -1,9 +1,9 @@
 """Write down what vLLM's real scheduler decides, so that ours can be held against it where there is no vLLM.
 
-    python benchmarks/scheduler/record.py OUT.json.gz --vllm 0.25=DIR --vllm 0.32=DIR   (or nothing: wheels are fetched)
+    python benchmarks/scheduler/record.py OUT.json.gz [--about drafts] --vllm 0.25=DIR --vllm 0.32=DIR   (or wheels)
 
-A few small workloads of each mode, half of them with preemption. One process can import one vLLM, so each version is
-a process of its own. tests/serve/test_decisions.py replays the file.
+A few small workloads of each mode, half of them with preemption; ``--about``: of modes with a file of their own. One
+process can import one vLLM, so each version is a process of its own. tests/serve/test_decisions.py replays the files.
 """
 
 import argparse
@@ -16,12 +16,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import drafting_cases
+import scheduling_cases
 import vllm_tree as tree
 from our_scheduler import Script, turns
-from scheduling_cases import MODES, Case, draw, is_run
+from scheduling_cases import Case, is_run
 
 COUNT, LONGEST, FIRST_SEED = 20, 150, 1_000_000
-APART = "offload"
+COUNT_DRAFTS, LONGEST_DRAFTS = 4, 60
+APART = ("offload", "drafts", "priority")
 """Modes that have a file of their own."""
 
 
@@ -31,15 +34,19 @@ def record(version: str, about: str) -> list[dict[str, Any]]:
     from vllm_scheduler import Real  # noqa: PLC0415 - imports vLLM, which `vllm_tree.use` has to have prepared
 
     found = []
-    chosen = [mode for mode in MODES if (about in mode if about else APART not in mode)]
+    modes = [*scheduling_cases.MODES, *drafting_cases.MODES]
+    chosen = [mode for mode in modes if (about in mode if about else not any(word in mode for word in APART))]
     for mode in (mode for mode in chosen if is_run(mode, version)):
+        drafts = mode in drafting_cases.MODES
+        cases = drafting_cases if drafts else scheduling_cases
+        count, longest = (COUNT_DRAFTS, LONGEST_DRAFTS) if drafts else (COUNT, LONGEST)
         kept = {True: 0, False: 0}
         seed = FIRST_SEED
-        while sum(kept.values()) < COUNT:
-            case = draw(version, mode, seed)
+        while sum(kept.values()) < count:
+            case = cases.draw(version, mode, seed)
             seed += 1
             steps, preempts = script_of(case, real_offloading(case) if case.tier_blocks else Real(case))
-            if len(steps) <= LONGEST and kept[preempts] < COUNT // 2:
+            if len(steps) <= longest and kept[preempts] < count // 2:
                 kept[preempts] += 1
                 found.append({"case": case.as_dict(), "steps": steps})
     return found

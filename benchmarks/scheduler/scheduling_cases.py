@@ -27,11 +27,15 @@ MODES = {
     "pipeline-v1": "a pipeline under the V1 model runner",
     "pipeline-v2": "a pipeline under the V2 model runner",
     "pipeline-sync": "a pipeline without asynchronous scheduling",
+    "priority": "requests with priorities, full attention or windows, prompts of conversations among them",
+    "sync-priority": "the same, one step after the other",
+    "pipeline-priority": "the same in a pipeline under the V2 model runner",
     "offload": "a tier of the KV cache in the host's memory",
     "sync-offload": "the same, one step after the other",
     "offload-talk": "the same, with prompts that continue earlier answers",
     "offload-answers": "the same, where answers are stored, too",
 }
+PIPELINES = ("pipeline-v1", "pipeline-v2", "pipeline-sync")
 LONGEST = 2048
 STATE = -1
 """In place of a window: recurrent layers."""
@@ -66,6 +70,7 @@ class Case:
     v2_runner: bool = True
     retention: int | None = 0
     """The retention interval of versions that have one."""
+    by_priority: bool = False
     max_model_len: int = LONGEST
     speculation: dict[str, Any] | None = None
     """The fields of `Speculation`, and ``method`` as vLLM calls it; None: no drafts."""
@@ -77,7 +82,8 @@ class Case:
     slowest_copy: int = 0
     """Steps that the slowest copies take."""
     requests: list[dict[str, Any]] = field(default_factory=list)
-    """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name."""
+    """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name;
+    and priority, if it has one."""
 
     @property
     def steps_under_way(self) -> int:
@@ -89,12 +95,14 @@ class Case:
     @property
     def shape(self) -> KvShape:
         """The cache as our scheduler has it."""
+        drafts = self.speculation["num_drafts"] if self.speculation else 0
         if self.states == "none":
             tokens = tuple(window for window in self.windows if window != STATE)
-            return KvShape(self.block_size, tokens, state_blocks=len(self.windows) - len(tokens))
+            return KvShape(self.block_size, tokens, state_blocks=(len(self.windows) - len(tokens)) * (1 + drafts))
         windows = tuple(STATE_WINDOW if window == STATE else window for window in self.windows)
         states = tuple(group for group, window in enumerate(self.windows) if window == STATE)
-        return KvShape(self.block_size, windows, states=states, aligned=self.states == "align")
+        extra = drafts * len(states)
+        return KvShape(self.block_size, windows, state_blocks=extra, states=states, aligned=self.states == "align")
 
     def as_dict(self) -> dict[str, Any]:
         """For a file."""
@@ -119,10 +127,10 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.windows = (window,)
     elif mode == "windows":
         case.windows = rng.choice([(window, 3 * window), (0, window, 3 * window), (window, 0, 3 * window, window)])
-    elif mode.startswith("pipeline"):
+    elif mode in PIPELINES:
         case.pipeline = rng.choice([2, 3, 4])
         case.is_async, case.v2_runner = mode != "pipeline-sync", mode == "pipeline-v2"
-    if mode in ("hybrid", "sync-hybrid") or (mode.startswith("pipeline") and rng.random() < 0.3):
+    if mode in ("hybrid", "sync-hybrid") or (mode in PIPELINES and rng.random() < 0.3):
         case.windows = rng.choice([(0, window), (0, window, window), (window, window, window, 0)])
     if mode == "retention":
         case.windows = rng.choice([(0, window), (0, window, 3 * window), (0, STATE), (STATE, STATE, 0)])
@@ -135,8 +143,14 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.states = case.states or rng.choice(["all", "align"] if rules_of(version).writes_every_state else ["align"])
         case.caching, case.is_async = mode != "states-off", mode != "sync-states"
         case.max_num_batched_tokens = max(case.max_num_batched_tokens, size)
-    talks = mode in ("conversation", "states-talk", "offload-talk", "offload-answers")
+    _schedule_by_priority(case, rng, window)
+    talks = mode in ("conversation", "states-talk", "offload-talk", "offload-answers") or (
+        case.by_priority and rng.random() < 0.3
+    )
     case.requests = conversations(rng, size) if talks else short_requests(rng, size)
+    if case.by_priority:
+        classes = rng.choice([2, 3, 10])
+        case.requests = [{**request, "priority": rng.randrange(classes) - 1} for request in case.requests]
     most = max(most_blocks(case, request["input"] + request["output"]) for request in case.requests)
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
     if "offload" in mode:
@@ -146,6 +160,15 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.slowest_copy = rng.choice([0, 3, 20])
         case.num_blocks = 1 + most + rng.randint(0, 2 * most)
     return case
+
+
+def _schedule_by_priority(case: Case, rng: random.Random, window: int) -> None:
+    if "priority" not in case.mode:
+        return
+    case.by_priority, case.is_async = True, case.mode != "sync-priority"
+    case.pipeline = rng.choice([2, 3, 4]) if case.mode.startswith("pipeline") else 1
+    case.windows = rng.choice([(0,), (0,), (0,), (window,), (0, window), (0, window, 3 * window)])
+    case.threshold = rng.choice([0, 0, 0, 7, 50])
 
 
 def most_blocks(case: Case, tokens: int) -> int:

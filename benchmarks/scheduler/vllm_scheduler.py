@@ -42,12 +42,14 @@ class Real:
     def __init__(self, case: Case, scheduler: Scheduler | None = None) -> None:
         self.case = case
         self.scheduler = scheduler or scheduler_of(case)
+        self.num_added = 0
         self.speculation, self.draws = drafts_of(case) if case.speculation is not None else (None, None)
         self.hasher = get_request_block_hasher(case.block_size, fast_hash) if case.caching else None
 
     def add(self, index: int) -> None:
         """A client sends a request."""
         request = self.case.requests[index]
+        self.num_added += 1
         tokens = [content * 100_003 + k for content, count in request["prefix"] for k in range(count)]
         tokens += [OWN + index * 100_003 + k for k in range(len(tokens), request["input"])]
         sampling = SamplingParams(max_tokens=request["output"], ignore_eos=True, temperature=0.0)
@@ -57,7 +59,8 @@ class Real:
                 prompt_token_ids=tokens,
                 sampling_params=sampling,
                 pooling_params=None,
-                arrival_time=float(index),
+                arrival_time=float(self.num_added),
+                priority=request.get("priority", 0),
                 block_hasher=self.hasher,
             )
         )
@@ -134,6 +137,7 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
         enable_chunked_prefill=case.chunked,
         async_scheduling=case.is_async,
         is_encoder_decoder=False,
+        policy="priority" if case.by_priority else "fcfs",
     )
     if case.speculation is not None:
         taken = 0 if case.speculation["slots_by_step"] else case.speculation["slots_taken"] * case.max_num_seqs
@@ -163,7 +167,14 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
 def _spec(case: Case, window: int) -> FullAttentionSpec | SlidingWindowSpec | MambaSpec:
     if window == STATE:
         size = LONGEST if case.states == "none" else case.block_size
-        return MambaSpec(block_size=size, shapes=((size,),), dtypes=(torch.float32,), mamba_cache_mode=case.states)
+        drafts = case.speculation["num_drafts"] if case.speculation else 0
+        return MambaSpec(
+            block_size=size,
+            shapes=((size,),),
+            dtypes=(torch.float32,),
+            mamba_cache_mode=case.states,
+            num_speculative_blocks=drafts,
+        )
     shape = {"block_size": case.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
     return SlidingWindowSpec(**shape, sliding_window=window) if window else FullAttentionSpec(**shape)
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         UnknownNameError,
         UnsupportedModelError,
     )
+    from infercast.forecast.calibration.file import read_calibration, write_calibration
+    from infercast.forecast.calibration.record import Calibration
     from infercast.forecast.command.explain import Explained, explain_command
     from infercast.forecast.day.day import DayPlan, plan_day
     from infercast.forecast.deploy import deploy, load_model
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 
 # Where each public name lives. It is imported when it is first used, so that `import infercast` costs next to nothing.
 _HOMES = {
+    "Calibration": "forecast.calibration.record",
     "DayPlan": "forecast.day.day",
     "Deployment": "engines.deployment",
     "DoesNotFitError": "errors",
@@ -107,11 +110,13 @@ _HOMES = {
     "plan_day": "forecast.day.day",
     "prefill_shape": "forecast.explain.kernels",
     "price_of": "forecast.money",
+    "read_calibration": "forecast.calibration.file",
     "read_trace": "serve.workload.traces",
     "simulate": "forecast.simulate",
     "sweep": "forecast.sweep.sweep",
     "synthetic_workload": "serve.workload.synthetic",
     "workload_from_requests": "serve.workload.synthetic",
+    "write_calibration": "forecast.calibration.file",
 }
 
 _OLD_NAMES = {
@@ -123,6 +128,7 @@ _OLD_NAMES = {
 """Names of before 1.0, which goes without them."""
 
 __all__ = [
+    "Calibration",
     "DayPlan",
     "Deployment",
     "DoesNotFitError",
@@ -173,11 +179,13 @@ __all__ = [
     "plan_day",
     "prefill_shape",
     "price_of",
+    "read_calibration",
     "read_trace",
     "simulate",
     "sweep",
     "synthetic_workload",
     "workload_from_requests",
+    "write_calibration",
 ]
 
 

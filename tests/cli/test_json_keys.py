@@ -52,15 +52,17 @@ RENAMED = {
 }
 """Of two pools; those of `simulate` all stayed."""
 ADDED = {
-    "": "gpus link output_tokens_per_s_a_gpu router slo slo_attainment goodput_requests_per_s slo_odds slo_headroom "
-    "usd_per_hour usd_per_request usd_per_million_output_tokens usd_per_million_input_tokens usd_per_million_tokens",
+    "": "gpus host_bound link output_tokens_per_s_a_gpu router slo slo_attainment goodput_requests_per_s slo_odds "
+    "slo_headroom "
+    "usd_per_hour usd_per_request usd_per_million_output_tokens usd_per_million_input_tokens usd_per_million_tokens "
+    "speculation tier_hit_rate",
     "prices[].": "gpu gpus usd_per_gpu_hour provider kind date source",
-    "deployment.": "data_parallel_size enable_expert_parallel pipeline_parallel_size engine engine_note",
+    "deployment.": "data_parallel_size enable_expert_parallel pipeline_parallel_size engine engine_note speculation",
     "engines[].": f"{ENGINE} pool",
     "phases[].": "pool",
-    "pools[].": "gpus instances preemptions prefix_hit_rate role",
+    "pools[].": "gpus instances kv_offload preemptions prefix_hit_rate role tier_hit_rate",
     "pools[].deployment.": f"{DEPLOYMENT} data_parallel_size enable_expert_parallel pipeline_parallel_size engine "
-    "engine_note",
+    "engine_note speculation",
     **{f"pools[].{name}.": "mean peak" for name in ("running", "waiting", "kv_usage")},
 }
 """To those of one replica."""

@@ -74,9 +74,9 @@ def test_rates_of_each_position_are_those_asked_for() -> None:
 
 def test_what_is_right_does_not_depend_on_who_else_is_served() -> None:
     draws = Draws(HALF)
-    assert draws.accepted(7, 50) == Draws(HALF).accepted(7, 80)[:50]
-    assert draws.accepted(7, 50) != draws.accepted(8, 50)
-    assert draws.accepted(7, 50) != Draws(replace(HALF, seed=1)).accepted(7, 50)
+    assert draws.accepted(70, 50) == Draws(HALF).accepted(70, 80)[:50]
+    assert draws.accepted(70, 50) != draws.accepted(80, 50)
+    assert draws.accepted(70, 50) != Draws(replace(HALF, seed=1)).accepted(70, 50)
     alone = simulate(engine(), workload(1))
     among = simulate(engine(), workload(12))
     assert among.tpot[0] == pytest.approx(alone.tpot[0])

@@ -119,6 +119,47 @@ def test_without_published_counts_vllm_takes_turns() -> None:
 
 def test_an_unknown_router_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        UnknownNameError, match="unknown router 'random'; known: least_loaded, prefix_aware, round_robin, vllm"
+        UnknownNameError, match="unknown router 'random'; known: dynamo, least_loaded, llm_d, prefix_aware"
     ):
         make_policy("random", Engines(2))
+
+
+def turns(session: int, count: int) -> list[Request]:
+    """A conversation: each prompt goes on with the answer before it."""
+    found: list[Request] = []
+    prefix: tuple[Segment, ...] = ()
+    for turn in range(count):
+        asked = 1000 * session + 2 * turn
+        prefix = (*prefix, Segment(asked, 160))
+        found.append(Request(0.0, sum(each.num_tokens for each in prefix), 320, prefix, asked + 1, session=session))
+        prefix = (*prefix, Segment(asked + 1, 320))
+    return found
+
+
+def test_a_session_stays_where_it_began() -> None:
+    first, second = turns(1, 3), turns(2, 3)
+    order = [first[0], second[0], first[1], first[2], second[1], PLAIN]
+    assert choices("session_affinity", order, 2) == [0, 1, 0, 0, 1, 1]
+
+
+def test_a_router_that_engines_tell_of_their_blocks_finds_answers() -> None:
+    before, after = turns(1, 2)
+    plain, told = (PrefixIndex(2, 1 << 30, 16, answers=answers) for answers in (False, True))
+    for index in (plain, told):
+        index.add(1, 0, before)
+    assert plain.cached_tokens(after) == {1: 160}
+    assert told.cached_tokens(after) == {1: 480}
+
+
+def test_llm_d_follows_the_prefix_unless_the_queue_there_is_longest() -> None:
+    loads = Loads(2, unanswered(2))
+    choose = make_policy("llm_d", Engines(2, cache_tokens=100_000))
+
+    def at(time: float, number: int, request: Request) -> int:
+        return choose(Delivery(time, number, time, request), loads)
+
+    assert at(0.0, 0, prompt(1)) == 0
+    assert at(0.01, 1, prompt(1)) == 0  # 3 for the prefix, and queues are not known yet
+    assert at(0.02, 2, prompt(2)) == 1
+    assert at(0.1, 3, prompt(1)) == 0  # two wait here and one there: 2.8 of 3 against 2 of 2
+    assert at(0.11, 4, prompt(9, own=1000)) == 1

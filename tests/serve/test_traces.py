@@ -223,6 +223,7 @@ def test_unknown_fields_name_every_format(write: Any) -> None:
     assert message == (
         ": the fields 'time, in, out' are not those of a trace; expected "
         "azure (TIMESTAMP, ContextTokens, GeneratedTokens); mooncake (timestamp, input_length, output_length); "
+        "conversations (turns/messages/conversations); "
         "csv (arrival/arrival_s/timestamp, input/num_input/input_tokens, output/num_output/output_tokens); "
         "jsonl (arrival/arrival_s/timestamp, input/num_input/input_tokens, output/num_output/output_tokens)"
     )
@@ -232,7 +233,9 @@ def test_the_wrong_format_is_refused(write: Any) -> None:
     message = problem_of(write(PLAIN_CSV), "azure")
     assert message.endswith("not those of a trace; expected azure (TIMESTAMP, ContextTokens, GeneratedTokens)")
     assert "expected one JSON object a line" in problem_of(write(PLAIN_CSV), "mooncake")
-    with pytest.raises(UnknownNameError, match="unknown trace format 'xlsx'; known: azure, csv, jsonl, mooncake"):
+    with pytest.raises(
+        UnknownNameError, match="unknown trace format 'xlsx'; known: azure, conversations, csv, jsonl, mooncake"
+    ):
         read_trace(write(PLAIN_CSV), "xlsx")
 
 

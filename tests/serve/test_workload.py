@@ -8,8 +8,9 @@ import pytest
 
 from infercast.errors import InputError
 from infercast.serve.workload.lengths import parse_lengths
+from infercast.serve.workload.redraw import scaled
 from infercast.serve.workload.request import Request, Segment, Workload
-from infercast.serve.workload.synthetic import scaled, synthetic_workload, workload_from_requests
+from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
 
 
 def make(**changes: Any) -> Workload:

@@ -16,7 +16,7 @@ from infercast.validate.measured import WARM_UP, read_measured, shipped_runs
 PAIR = {"measured", "predicted", "ape"}
 RUN = {
     "file", "kind", "label", "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "output_tokens_per_s", "requests",
-    "idle_ttft_ms", "prompts_ms", "decode_step_ms",
+    "idle_ttft_ms", "prompts_ms", "decode_step_ms", "cached_tokens", "loaded_tokens",
 }  # fmt: skip
 REQUESTS = {"ttft_median", "ttft_p90", "tpot_median", "tpot_p90", "start_order", "ttft_order"}
 FILE = {"file", "idle_ttft_error", "decode_step_error", "prompts_error", "loaded_ttft_p50_error"}

@@ -59,6 +59,31 @@ def test_groups_become_shared_prefixes(document: Any, write: Any) -> None:
     assert [row.prefix for row in run.workload.requests] == [(Segment(0, 128),), (Segment(1, 128),)] * 3
 
 
+def test_conversations_repeat_what_was_said_and_cached_tokens_are_counted(document: Any, write: Any) -> None:
+    run = document["runs"][1]
+    rows = run["requests"] = run["requests"][:3]
+    run["system_len"] = 32
+    for row, (session, turn, new, said) in zip(rows, [(0, 0, 10, 32), (1, 0, 20, 32), (0, 1, 7, 0)], strict=True):
+        before = 42 + rows[0]["n_out"] if turn else said
+        row |= {
+            "session": session,
+            "turn": turn,
+            "n_new": new,
+            "n_in": before + new,
+            "n_cached": 16,
+            "n_external": turn,
+        }
+    measured = read_measured(write(document)).runs[1]
+    first, other, second = (measured.workload.requests[index] for index in range(3))
+    assert first.prefix[0] == other.prefix[0] == Segment(0, 32)
+    assert second.prefix[:2] == first.prefix
+    assert second.prefix[2] == Segment(first.answer or 0, first.num_output)
+    assert measured.hits == (48, 1)
+    rows[2]["n_in"] += 1
+    with pytest.raises(FileFormatError, match="tokens said before and new"):
+        read_measured(write(document))
+
+
 def test_one_token_answers_need_no_tpot(document: Any, write: Any) -> None:
     first = document["runs"][0]["requests"][0]
     first["n_out"] = 1

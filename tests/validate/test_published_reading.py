@@ -193,3 +193,10 @@ def test_long_closed_loops_are_shortened_and_weighed() -> None:
     for name in ("ttft", "tpot", "output_tokens_per_second"):
         ends: list[Any] = [getattr(each, name).predicted for each in (whole, part)]
         assert ends[1] == pytest.approx(ends[0], rel=0.02)
+
+
+@pytest.mark.parametrize(("version", "kernels"), [("0.5.7", "cdna3 older"), ("0.5.12", "cdna3"), ("", "cdna3")])
+def test_older_releases_have_older_kernels_on_amd(version: str, kernels: str) -> None:
+    command = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B"
+    run = read(engine="sglang", version=version, gpu="MI300X", infercast_gpu="mi300x", server_cmd=command)
+    assert set_up(run)[1].gpu.kernels == kernels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from infercast.engines.corrections import CorrectedTimer, Corrections
 from infercast.engines.drafting_timer import DraftingTimer
@@ -130,6 +130,8 @@ def deploy(
     check_layout(model, layout)
     check_nodes(model, layout, gpu)
     model = engine.choose_kernels(model, gpu, layout)
+    if (slots := engine.adapters(settings, model, layout)) is not None:
+        model = replace(model, adapters=slots)
     resolved = engine.resolve(settings, model, layout, gpu)
     memory = require_fit(engine, model, layout, gpu, resolved)
     machine = host or engine.default_host()

@@ -16,6 +16,7 @@ from infercast.engines.settings import TYPES, Resolved, Settings
 from infercast.engines.words import NO_COMMANDS, Commands, Flags, Names
 from infercast.errors import FileFormatError
 from infercast.hardware import Gpu
+from infercast.models.adapters import AdapterSlots
 from infercast.models.feed_forward import Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
@@ -160,6 +161,13 @@ class Engine(Generic[Asked, Filled]):
     """How it launches Triton's kernel for routed experts, where that can be tuned."""
     graphs: Callable[[Filled], Graphs]
     """The CUDA graphs it records at its start."""
+
+    drafts: Callable[[Asked], bool] = lambda _: False
+    """Whether settings ask for speculative decoding."""
+    most_tokens: Callable[[Mapping[str, Any]], int] = lambda _: 1
+    """Tokens that a step may yield of a sequence, by settings by name."""
+    adapters: Callable[[Any, ModelConfig, ParallelLayout], AdapterSlots | None] = lambda *_: None
+    """Room for LoRA adapters that the settings ask for."""
 
     drafting: Callable[[Filled], Drafting | None] = lambda _: None
     """Speculative decoding as the settings have it ..."""

@@ -91,6 +91,8 @@ def compare_layouts(
     chosen = make_predictor(predictor, engine.family) if isinstance(predictor, str) else predictor
     start, costs = partial(deploy, config, api_server=api_server, predictor=chosen, calibration=calibration), []
     for device, layout in layouts_of(config, devices, num_gpus):
+        if layout.pipeline > 1 and engine.drafts(wanted):
+            continue  # not modelled
         sizes, further = layout_arguments(engine, layout if config.has_experts else replace(layout, apart=True))
         begin = partial(start, settings=changed(wanted, **further), **sizes)
         if tell is not None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
+from infercast.forecast.by_part import ClassRun, SessionsRun, classes_of, sessions_of
 from infercast.forecast.cost import Cost, cost_of
 from infercast.forecast.explain.phases import Phase, weakest_source
 from infercast.forecast.money import Tariff
@@ -22,7 +23,7 @@ from infercast.forecast.steady import SteadyState
 from infercast.forecast.system import System
 from infercast.forecast.verdict import Verdict, judge
 from infercast.predict.estimate import kind_of
-from infercast.serve import Record, Workload
+from infercast.serve import Record, Request, Workload
 from infercast.serve.fleet.served import Served
 from infercast.units import MILLI, format_seconds
 
@@ -113,6 +114,16 @@ class Forecast(Outcome):
         return self.pools[0].prefix_hit_rate
 
     @property
+    def sessions(self) -> SessionsRun | None:
+        """What turns and whole sessions saw; None where requests stand alone."""
+        return sessions_of(self)
+
+    @property
+    def classes(self) -> tuple[ClassRun, ...]:
+        """What each class of requests saw, and how many keep its SLO."""
+        return classes_of(self.workload, self.clients)
+
+    @property
     def tier_hit_rate(self) -> float | None:
         """Share of the prompt tokens that came from the host's memory; None without such a tier."""
         return self.pools[0].tier_hit_rate
@@ -190,6 +201,7 @@ class Forecast(Outcome):
             "tpot_ms": tpot / MILLI,
             "end_to_end_ms": served.end_to_end / MILLI,
             "replica": served.engine,
+            **_labels(requests),
             **({} if self.verdict is None else {"keeps_slo": keeps(served, self.verdict.slo).astype(np.int64)}),
         }
 
@@ -202,3 +214,15 @@ class Forecast(Outcome):
                 "to_dataframe needs pandas: pip install pandas; per_request() gives arrays without"
             ) from None
         return pandas.DataFrame(self.per_request())
+
+
+def _labels(requests: tuple[Request, ...]) -> dict[str, npt.NDArray[Any]]:
+    """Sessions, classes and adapters of requests, as far as any have them; -1 where one has none."""
+    found = {}
+    for name in ("session", "adapter"):
+        values = [getattr(request, name) for request in requests]
+        if any(value is not None for value in values):
+            found[name] = np.array([-1 if value is None else value for value in values])
+    if any(request.slo_class for request in requests):
+        found["class"] = np.array([request.slo_class for request in requests])
+    return found

@@ -97,7 +97,8 @@ def find_state(
     if workload.concurrency is not None:
         return State(STABLE)
     to_clear = _seconds_to_clear(served)
-    if workload.rate is None:
+    # Sessions go on as fast as they are answered, and what a round of their prompts takes depends on their order.
+    if workload.rate is None or workload.in_turns:
         return _state_of_trace(replica, workload, served, to_clear, engines)
     if steady.settled and _has_room(replica, workload, served, engines):
         return State(STABLE, offered=workload.rate)

@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
+from infercast.models.adapters import adapter_calls
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import Mixer
 from infercast.models.shard import Shard
@@ -51,6 +52,8 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
         joined = HyperConnection(tokens, hidden=config.hidden, streams=streams, half="pre")
         calls.append(Call("hyper_head", joined))
     calls.append(Call("final_norm", norm(tokens, config.hidden, residual=True, dtype=base)))
+    if config.adapters is not None:
+        calls += adapter_calls(calls, config.adapters, tokens, base)
     return merge(calls)
 
 

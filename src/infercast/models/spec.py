@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from infercast.models.adapters import AdapterSlots
 from infercast.models.feed_forward import ExpertFeedForward, FeedForward
 from infercast.models.formats import WeightFormat
 from infercast.models.layout import ParallelLayout
@@ -99,6 +100,8 @@ class ModelConfig:
     sampling: str = GREEDY
     notes: tuple[str, ...] = ()
     """What was left out, in words: ``vision tower left out``."""
+    adapters: AdapterSlots | None = None
+    """LoRA adapters that an engine has room for."""
 
     @property
     def cache_dtype(self) -> str:

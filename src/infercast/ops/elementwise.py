@@ -156,6 +156,11 @@ def sampling(rows: Size, vocabulary: int) -> Elementwise:
     return Elementwise("sampling", rows, vocabulary * (2.0 + 4.0), vocabulary * 4.0 + 8, 2.0 * vocabulary)
 
 
+def likeliest(rows: Size, vocabulary: int, dtype: str = "bf16") -> Elementwise:
+    """One pass over logits as they are, to pick the likeliest token."""
+    return Elementwise("sampling", rows, vocabulary * bytes_of(dtype), 8.0, 1.0 * vocabulary)
+
+
 def rejection(rows: Size, vocabulary: int) -> Elementwise:
     """Drafts are verified: two more passes over the logits in fp32."""
     return Elementwise("sampling", rows, 2 * vocabulary * 4.0, 16.0, 2.0 * vocabulary)

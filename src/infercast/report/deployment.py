@@ -32,6 +32,7 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ("host", _host(deployment)),
         ("clients", "over HTTP to the API server" if deployment.over_http else "in one program with the engine"),
         ("kernel latencies", deployment.predictor.describe(gpu)),
+        *([("calibration", f"{deployment.corrections}")] if deployment.corrections is not None else []),
     ]
     if not _is_plain(deployment.layout):
         rows.insert(3, ("layout", _layout(deployment)))

@@ -13,6 +13,14 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import OVERLOADED
 from infercast.forecast.speculation import drafts_of
 from infercast.forecast.system import BOTH, DECODE
+from infercast.report.by_part import (
+    CLASS_COLUMNS,
+    TURN_COLUMNS,
+    class_cells,
+    part_fields,
+    session_rows,
+    turn_cells,
+)
 from infercast.report.caveats import caveats
 from infercast.report.decision import decision_fields, render_decision
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
@@ -48,6 +56,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
         section(title, grid(("", *NAMES), latencies)),
         *([] if intervals is None else [render_intervals(intervals)]),
         *render_decision(forecast),
+        *_render_parts(forecast),
         section("Load", facts(load_rows(forecast))),
     ]
     if len(forecast.engines) > 1:
@@ -63,6 +72,17 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
     ]
 
 
+def _render_parts(forecast: Forecast) -> list[RenderableType]:
+    """Turns and classes, where a workload has any."""
+    parts = []
+    if (sessions := forecast.sessions) is not None:
+        parts.append(section("Sessions", facts(session_rows(sessions))))
+        parts.append(section("Turns", grid(TURN_COLUMNS, turn_cells(sessions))))
+    if classes := forecast.classes:
+        parts.append(section("Classes", grid(CLASS_COLUMNS, class_cells(classes))))
+    return parts
+
+
 def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dict[str, Any]:
     """The same as plain data, in milliseconds where a name says so; the same keys for every system."""
     one = len(forecast.pools) == 1
@@ -76,6 +96,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         **{f"{latency.name}_ms": milliseconds(getattr(forecast, latency.name)) for latency in LATENCIES},
         **{each.key: each.data(forecast) for each in RESULTS},
         **decision_fields(forecast),
+        **part_fields(forecast),
         "duration_s": forecast.duration,
         **{each.key: each.data(forecast) for each in LOADS},
         "engines": [
@@ -86,7 +107,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         "phases": [{"pool": pool.role, **_phase_dict(phase)} for pool in forecast.pools for phase in pool.phases],
         "speculation": draft_run_dict(drafts_of(forecast)),
         **state_fields(forecast.state, forecast.steady, forecast.steady_only),
-        **host_fields(forecast.phases),
+        **host_fields(forecast),
         "source": forecast.source,
         "kind": forecast.kind,
         "caveats": caveats(forecast),

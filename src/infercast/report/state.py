@@ -8,6 +8,7 @@ from typing import Any
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.phases import Phase, host_bound_share
 from infercast.forecast.intervals.uncertainty import borrowed_share
+from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import State
 from infercast.forecast.steady import SteadyState
 from infercast.units import format_percent
@@ -51,9 +52,8 @@ def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[s
 
 def host_rows(deployment: Deployment, phases: Sequence[Phase]) -> list[tuple[str, str]]:
     """A warning where the GPU waits for its host much of the time; stages of a pipeline wait for each other, too."""
-    whole = sum(phase.seconds for phase in phases)
-    much = [phase for phase in phases if phase.seconds > MATTERS * whole and host_bound_share([phase]) > HOST_BOUND]
-    if not much or deployment.layout.pipeline > 1:
+    much = [] if deployment.layout.pipeline > 1 else _bound_by_host(phases)
+    if not much:
         return []
     steps = " and ".join(
         f"{format_percent(host_bound_share([phase]))} of the time of {TITLES[phase.name]}" for phase in much
@@ -65,6 +65,16 @@ def host_rows(deployment: Deployment, phases: Sequence[Phase]) -> list[tuple[str
     return rows
 
 
-def host_fields(phases: Sequence[Phase]) -> dict[str, Any]:
+def _bound_by_host(phases: Sequence[Phase]) -> list[Phase]:
+    """Kinds of steps that take a part of the run worth a word, in which the GPU waits for its host."""
+    whole = sum(phase.seconds for phase in phases)
+    return [phase for phase in phases if phase.seconds > MATTERS * whole and host_bound_share([phase]) > HOST_BOUND]
+
+
+def host_fields(forecast: Forecast) -> dict[str, Any]:
     """The same as plain data."""
-    return {"host_bound_share": host_bound_share(phases)}
+    pools = (pool for pool in forecast.pools if pool.deployment.layout.pipeline == 1)
+    return {
+        "host_bound_share": host_bound_share(forecast.phases),
+        "host_bound": any(_bound_by_host(pool.phases) for pool in pools),
+    }

@@ -1,13 +1,15 @@
 """The loop of an engine that copies KV blocks to the host's memory and back beside its steps.
 
 A copy from the host starts when the step is launched that was planned with it. A copy to the host is handed over at the
-start of the step after the one that computes the blocks, and starts when that one is done. The engine looks for copies
-that have ended after it has launched a step, and hears of them with that step's result. While nothing can be computed
-and copies are under way it takes turns without a step.
+start of the step after the one that computes the blocks, and starts when that one is done; tokens of a step that ends
+meanwhile reach the host after it, for they travel the same way. The engine looks for copies that have ended after it
+has launched a step, and hears of them with that step's result. While nothing can be computed and copies are under way
+it takes turns without a step.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -56,6 +58,8 @@ class OffloadingLoop(Loop):
         """Seconds in which steps waited for copies to the host, because their blocks were wanted."""
         self._began: dict[int, float] = {}
         """When the first copy of each request that had one was handed over."""
+        self._stored: deque[tuple[float, float]] = deque()
+        """When copies to the host began and end."""
         self._handed_over: list[Move] = []
         self._unsubmitted: list[Move] = []
 
@@ -84,8 +88,12 @@ class OffloadingLoop(Loop):
         )
 
     def _most_steps(self, plan: Plan, arrival: float | None) -> int:
-        """No jumps while copies are under way."""
-        if self.planner.has_moves or (self.under_way and isinstance(self.under_way[0], EmptyTurn)):
+        """No jumps while copies are under way, or where every step may hand some over."""
+        if (
+            self.planner.has_moves
+            or not self.offload.prompts_only
+            or (self.under_way and isinstance(self.under_way[0], EmptyTurn))
+        ):
             return 1
         return super()._most_steps(plan, arrival)
 
@@ -106,7 +114,9 @@ class OffloadingLoop(Loop):
         """Copies begin, stores after what the GPU has to do; returns when the host is done with that."""
         moves = self.planner.moves
         for move in self._unsubmitted:
+            begun = max(now, gpu_free, self.store.free_at)
             now, move.end = self.store.copy(now, move.num_bytes, move.num_pieces, after=gpu_free)
+            self._stored.append((begun, move.end))
         self._handed_over += self._unsubmitted
         if moves.flushed:
             waited = max([now, *(move.end for move in moves.flushed if move.end)])
@@ -153,7 +163,20 @@ class OffloadingLoop(Loop):
             self.under_way.popleft()
             self.planner.end_moves(step.ended)
             return
+        if step is not None and self._stored:
+            step.end = self._result_at(step.end)
         super()._finish()
+
+    def _result_at(self, end: float) -> float:
+        """When the host has the tokens of a step: they travel behind what is being stored when it ends."""
+        stored = self._stored
+        while stored and stored[0][1] <= end:
+            stored.popleft()
+        for begun, until in stored:
+            if begun >= end:
+                break
+            end = max(end, until)
+        return end
 
     def _take_in(self, step: Step, time: float) -> None:
         super()._take_in(step, time)

@@ -72,6 +72,8 @@ class Replica:
     """How fast the GPU's clock follows what is drawn; 0: every step finds it as the first one does."""
     stages_in_turn: bool = False
     """Whether the stages of a pipeline never work on two steps at the same time."""
+    max_adapters: int | None = None
+    """Different LoRA adapters that may be in a step; None: no request may ask for one."""
     speculation: Speculation | None = None
     """How it drafts tokens; None: it does not."""
     offload: Offload | None = None
@@ -132,6 +134,7 @@ def loop_of(
         steps_under_way=replica.steps_under_way,
         decode_together=not is_pipeline,
         max_model_len=replica.max_model_len,
+        max_adapters=replica.max_adapters,
         speculation=replica.speculation,
         offload=replica.offload,
     )
@@ -180,6 +183,8 @@ def check_workload(replica: Replica, workload: Workload) -> None:
     """Refuse what the engine would refuse, before the first step."""
     if not workload.requests:
         raise InputError("the workload has no requests")
+    if replica.max_adapters is None and any(request.adapter is not None for request in workload.requests):
+        raise InputError("requests ask for LoRA adapters, which the engine has no room for; say --enable-lora")
     longest = replica.max_model_len or replica.num_blocks * replica.kv_shape.block_size
     budget = replica.policy.max_num_batched_tokens
     held = budget * (replica.steps_under_way if replica.policy.settles else 1)

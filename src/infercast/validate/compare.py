@@ -48,6 +48,10 @@ class RunComparison:
     """Request by request."""
     parts: Parts | None = None
     """What of the run can be told apart."""
+    cached_tokens: Comparison | None = None
+    """Prompt tokens that were found in a cache, where the file has them ..."""
+    loaded_tokens: Comparison | None = None
+    """... and those of them that came from the host's memory, where there is such a tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,4 +223,15 @@ def _compare(
         slower=slower,
         scatter=scatter_of(run, record),
         parts=parts_of(run, record),
+        **_hits(run, record),
     )
+
+
+def _hits(run: MeasuredRun, record: Record) -> dict[str, Comparison]:
+    """Tokens from either tier and from the second one, where anything was found."""
+    found: dict[str, Comparison] = {}
+    if run.hits is not None and run.hits.cached:
+        found["cached_tokens"] = Comparison(run.hits.cached, float(record.num_cached.sum()))
+        if record.tier is not None and run.hits.loaded:
+            found["loaded_tokens"] = Comparison(run.hits.loaded, float(record.tier.num_loaded.sum()))
+    return found

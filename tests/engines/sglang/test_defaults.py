@@ -89,6 +89,13 @@ def test_graphs_of_prompts_are_for_plain_attention() -> None:
     assert resolved(disable_cuda_graph=True).decode_sizes == ()
 
 
+def test_prompts_have_no_graphs_on_amd() -> None:
+    amd = resolved(gpu="mi300x")
+    assert amd.prefill_sizes == ()
+    assert amd.decode_sizes
+    assert amd.attention_backend == "aiter"
+
+
 def test_graphs_of_decoding_end_with_as_many_as_run() -> None:
     assert resolved(max_running_requests=100).decode_sizes[-2:] == (96, 100)
     assert resolved(cuda_graph_max_bs=20).decode_sizes == (1, 2, 4, 8, 12, 16, 20)

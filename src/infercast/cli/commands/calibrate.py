@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast import Deployment, __version__
-from infercast.calibrate.calibrate import calibrate
+from infercast.calibrate.learn import calibrate
 from infercast.calibrate.readers.load import Asked
 from infercast.cli import outputs
 from infercast.cli.options import shared as options

@@ -13,7 +13,7 @@ from infercast.cli.options.printed import Json, print_result
 from infercast.engines.registry import engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
-from infercast.forecast.explain.kernels import decode_shape, estimate_step, prefill_shape
+from infercast.forecast.explain.kernels import decode_shape, estimate_step, prefill_shape, verify_shape
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.report.comparison import render_steps, steps_dict
 from infercast.report.kernels import render_step, step_dict
@@ -21,9 +21,11 @@ from infercast.report.kernels import render_step, step_dict
 OPTIONS = (
     "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "all2all_backend", "moe_backend",
     "expert_routing", "network", "pcie_topology", "engine", "enforce_eager", "setting", "predictor", "anchors",
-    "measurements",
+    "measurements", "speculative_config", "acceptance",
 )  # fmt: skip
 """Of a deployment, those that a single step depends on."""
+SPARE_TOKENS = 64
+"""Room for drafts behind a sequence."""
 
 
 @takes(Deployed, only=OPTIONS)
@@ -71,13 +73,17 @@ def command(
         raise InputError(
             f"a {question} needs {longest} tokens in one sequence, above the {positions} positions of {model}"
         )
+    spare = SPARE_TOKENS if given["speculative_config"] else 0
     most_tokens = max(shape.num_tokens, 8192) if max_num_batched_tokens is None else max_num_batched_tokens
     room = engine_named(given["engine"]).room_for(
-        most_tokens, max(len(shape.new_tokens), min(most_tokens, 256)), longest
+        most_tokens, max(len(shape.new_tokens), min(most_tokens, 256)), min(longest + spare, positions)
     )
     layout = {"tensor_parallel_size": tensor_parallel_size, "data_parallel_size": data_parallel_size}
     asked = asked_deployment(invocation, gpu, room, **layout)
     deployment = asked()
+    if decode is not None and deployment.drafting is not None:
+        shape = verify_shape(decode, shape.computed[0], deployment.drafting)
+        question = f"{question}, each with {deployment.drafting.num_drafts} drafts to verify and as many to make"
     cost = estimate_step(deployment, shape, explain=explain or as_json)
     if what_if is None:
         tables = partial(render_step, question=question, explain=explain)

@@ -20,7 +20,15 @@ from infercast.report.layouts import layouts_list, render_layouts
 
 OF_LAYOUTS = ("quantization", "kv_cache_dtype", "network", "pcie_topology", "api_server", "predictor")
 """Options that `compare_layouts` takes as they are ..."""
-OF_ENGINE = ("engine", "max_num_batched_tokens", "max_num_seqs", "max_model_len", "setting")
+OF_ENGINE = (
+    "engine",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "max_model_len",
+    "setting",
+    "speculative_config",
+    "acceptance",
+)
 """... and those that settings are made of."""
 
 

@@ -80,9 +80,7 @@ KvTransferConfig = Annotated[
 ]
 SchedulingPolicy = Annotated[
     str,
-    of_engine(
-        "--scheduling-policy", metavar="NAME", help="fcfs or priority; the same here, as requests have no priorities."
-    ),
+    of_engine("--scheduling-policy", metavar="NAME", help="fcfs, or priority: by the priorities of requests."),
 ]
 SpeculativeConfig = Annotated[
     str | None,

@@ -13,6 +13,7 @@ import typer
 from infercast import Deployment
 from infercast.cli import outputs
 from infercast.cli.options import engine as engine_options
+from infercast.cli.options import sessions as talked
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.printed import Json
@@ -49,6 +50,18 @@ class Served:
     rate_scale: served.RateScale = 1.0
     too_long: served.TooLong = TOO_LONG[0]
     seed: served.Seed = 0
+    turns: talked.Turns = None
+    session_rate: talked.SessionRate = None
+    turn_len: talked.TurnLen = talked.TURN_LEN
+    think: talked.Think = talked.THINK
+    tool_share: talked.ToolShare = 0.0
+    tool_time: talked.ToolTime = talked.TOOL_TIME
+    tool_len: talked.ToolLen = None
+    follow_sessions: talked.FollowSessions = False
+    class_: talked.Classes = []  # noqa: RUF012 - read only
+    adapters: talked.NumAdapters = None
+    adapter_skew: talked.AdapterSkew = 1.0
+    adapter_share: talked.AdapterShare = 1.0
 
 
 class Started:

@@ -10,21 +10,25 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.options.engine import is_given, longest_asked
+from infercast.cli.options.sessions import OF_SESSIONS, labelled, sessions_of
 from infercast.cli.options.shared import of_workload
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
 from infercast.serve.workload.lengths import LengthDistribution, parse_lengths
+from infercast.serve.workload.redraw import begun_anew, scaled
 from infercast.serve.workload.request import Workload
-from infercast.serve.workload.synthetic import declaring, scaled, synthetic_workload
+from infercast.serve.workload.synthetic import declaring, synthetic_workload
 from infercast.serve.workload.too_long import check_too_long, refuse_too_long, truncated, without_too_long
 
 INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
 DEFAULT_COUNT = 1000
 # What a trace brings along.
 SYNTHETIC = (
-    "arrival", "burstiness", "concurrency", "input_len", "output_len", "prefix_len", "prefix_groups", "seed",
+    "arrival", "burstiness", "input_len", "output_len", "prefix_len", "prefix_groups", "turns",
 )  # fmt: skip
+
+BRINGS = "it brings its own arrivals and lengths; only --rate, --rate-scale and --num-requests change it"
 
 of_number = partial(of_workload, metavar="N")
 of_length = partial(of_workload, metavar="LENGTH")
@@ -62,7 +66,11 @@ PrefixLen = Annotated[int, of_number("--prefix-len", help="Tokens that prompts s
 PrefixGroups = Annotated[int, of_number("--prefix-groups", help="Number of different shared starts.")]
 Trace = Annotated[
     Path | None,
-    of_workload("--trace", metavar="FILE", help="Replay a trace: Azure CSV, Mooncake JSONL, or plain CSV/JSONL."),
+    of_workload(
+        "--trace",
+        metavar="FILE",
+        help="Replay a trace: Azure CSV, Mooncake JSONL, JSONL of conversations, or plain CSV/JSONL.",
+    ),
 ]
 RateScale = Annotated[float, of_workload("--rate-scale", metavar="X", help="Replay a trace this many times as fast.")]
 TooLong = Annotated[
@@ -84,7 +92,9 @@ def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> W
     if num_requests is not None and num_requests < 1:
         raise InputError(f"--num-requests must be at least 1, not {num_requests}")
     check_too_long(too_long)
-    refuse_idle_options(context, SYNTHETIC if trace is not None else ("rate_scale",), trace is not None)
+    refuse_idle_options(context, _idle(given), trace is not None)
+    if given.get("turns") is None and (idle := [name for name in OF_SESSIONS if is_given(context, name)]):
+        raise InputError(f"--{idle[0].replace('_', '-')} needs --turns, how many turns a session has")
     longest = longest_asked(context)
     if longest is not None and longest < 1:
         raise InputError(f"max_model_len must be at least 1, not {longest}")
@@ -95,8 +105,17 @@ def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> W
         workload = truncated(workload, longest)
     else:
         refuse_too_long(workload, longest)
+    workload = labelled(workload, given)
     declared = given.get("declared_output_len")
     return workload if declared is None else declaring(workload, _promised(context, declared))
+
+
+def _idle(given: dict[str, Any]) -> tuple[str, ...]:
+    """Options that change nothing, as far as that can be told before a trace is read."""
+    if given["trace"] is None:
+        return "rate_scale", "follow_sessions"
+    by_chance = any(given.get(name) for name in ("class_", "adapters", "session_rate"))
+    return SYNTHETIC if by_chance else (*SYNTHETIC, "seed")
 
 
 def _promised(context: typer.Context, tokens: int) -> int:
@@ -116,30 +135,44 @@ def replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:
     """The requests of a trace as the options of a command ask for them."""
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs replay none
 
-    workload = read_trace(path)
+    workload = read_trace(path, follow=given.get("follow_sessions", False))
     if given["too_long"] == "skip":
         workload = without_too_long(workload, longest)
+    if given.get("concurrency") is not None or given.get("session_rate") is not None:
+        workload = scaled(workload, limit=given["num_requests"])
+        rate = given.get("session_rate")
+        option = "--concurrency" if rate is None else "--session-rate"
+        if not workload.in_turns:
+            raise InputError(f"{option} has no meaning with --trace: {BRINGS}, or --follow-sessions")
+        if given["rate"] is not None or given["rate_scale"] != 1.0:
+            raise InputError(f"{option} says how sessions begin; leave out --rate and --rate-scale")
+        return begun_anew(workload, session_rate=rate, concurrency=given.get("concurrency"), seed=given["seed"])
     return scaled(workload, rate_scale=given["rate_scale"], rate=given["rate"], limit=given["num_requests"])
 
 
 def _synthetic(given: dict[str, Any], default_count: int, longest: int) -> Workload:
     arrival = given["arrival"]
-    if given["rate"] is None and given["concurrency"] is None and arrival != "burst":
+    rates = given["rate"], given["concurrency"], given.get("session_rate")
+    if not any(each is not None for each in rates) and arrival != "burst":
         raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
+    if given.get("session_rate") is not None and given.get("turns") is None:
+        raise InputError("--session-rate needs --turns, how many turns a session has, or --trace with conversations")
     prefix_length = given["prefix_len"]
     inputs, outputs, is_clipped = lengths_within(given["input_len"], given["output_len"], longest - prefix_length)
-    workload = synthetic_workload(
-        arrival=arrival,
-        rate=given["rate"],
-        count=default_count if given["num_requests"] is None else given["num_requests"],
-        concurrency=given["concurrency"],
-        input_lengths=inputs,
-        output_lengths=outputs,
-        burstiness=given["burstiness"],
-        prefix_length=prefix_length,
-        prefix_groups=given["prefix_groups"],
-        seed=given["seed"],
-    )
+    common: dict[str, Any] = {
+        "arrival": arrival,
+        "rate": given["rate"],
+        "count": default_count if given["num_requests"] is None else given["num_requests"],
+        "concurrency": given["concurrency"],
+        "input_lengths": inputs,
+        "output_lengths": outputs,
+        "burstiness": given["burstiness"],
+        "prefix_length": prefix_length,
+        "prefix_groups": given["prefix_groups"],
+        "seed": given["seed"],
+    }
+    in_turns = given.get("turns") is not None
+    workload = sessions_of(given, common) if in_turns else synthetic_workload(**common)
     if is_clipped:
         words = f"{workload.description}; default lengths clipped to max_model_len {longest:,}"
         workload = replace(workload, description=words)
@@ -171,7 +204,6 @@ def refuse_idle_options(context: typer.Context, names: tuple[str, ...], replays:
     for name in names:
         if is_given(context, name):
             option = f"--{name.replace('_', '-')}"
-            reason = "it brings its own arrivals and lengths; only --rate, --rate-scale and --num-requests change it"
             raise InputError(
-                f"{option} has no meaning with --trace: {reason}" if replays else f"{option} needs --trace"
+                f"{option} has no meaning with --trace: {BRINGS}" if replays else f"{option} needs --trace"
             )

@@ -18,6 +18,7 @@ from infercast.engines.vllm.flags import flags_of, settings_of
 from infercast.engines.vllm.host import VllmHost, VllmHostModel
 from infercast.engines.vllm.kv import hybrid_block_size
 from infercast.engines.vllm.launches import launch_work
+from infercast.engines.vllm.lora import adapter_slots
 from infercast.engines.vllm.measured import measured_setup, profiled_step
 from infercast.engines.vllm.memory import check_state_blocks, plan_memory
 from infercast.engines.vllm.new_kernels import is_new
@@ -25,7 +26,7 @@ from infercast.engines.vllm.older import before
 from infercast.engines.vllm.replica import vllm_replica
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.sparse import choose_sparse_kernels
-from infercast.engines.vllm.speculation import drafting_of
+from infercast.engines.vllm.speculation import drafting_of, most_tokens
 from infercast.engines.vllm.states import ALIGN, States, check_aligned, runs_v2
 from infercast.engines.vllm.versions import ENGINES, MEASURED, engine_version
 from infercast.engines.words import Commands, Names
@@ -124,6 +125,9 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         expert_multiples=expert_multiples,
         expert_launches=EXPERT_LAUNCHES,
         graphs=lambda settings: settings.graphs,
+        drafts=lambda settings: settings.speculative_config is not None,
+        most_tokens=lambda given: most_tokens(given.get("speculative_config")),
+        adapters=adapter_slots,
         drafting=lambda settings: settings.drafting,
         draft_passes=VllmPasses,
         plan_memory=plan_memory,

@@ -12,14 +12,13 @@ from infercast.engines.engine import Tell
 from infercast.engines.release import numbers
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.engines.words import Flags
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError
 
-POLICIES = ("fcfs", "priority")
 GRAPH_SETTINGS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 """What a forecast takes from ``--compilation-config``."""
 QUEUES = ("max_num_queued_reqs", "max_num_queued_tokens")
 """Limits beyond which a server refuses requests."""
-READ = frozenset({"compilation_config", "scheduling_policy", "decode_context_parallel_size"})
+READ = frozenset({"compilation_config", "decode_context_parallel_size"})
 """Flags that are no settings themselves but say something of them."""
 _DATA = read_data("engines/vllm/flags.toml")
 _CHANGED: dict[str, dict[str, str]] = _DATA.pop("changed")
@@ -46,10 +45,6 @@ def settings_of(given: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     values = {name: value for name, value in given.items() if name not in READ}
     if (size := given.get("decode_context_parallel_size", 1)) != 1:
         raise InputError(f"--decode-context-parallel-size {size} is not modelled; leave it at 1")
-    if (policy := given.get("scheduling_policy", POLICIES[0])) not in POLICIES:
-        raise UnknownNameError("scheduling policy", policy, POLICIES)
-    if policy == "priority":
-        tell("--scheduling-policy priority serves as fcfs does: requests of a workload have no priorities")
     for name in QUEUES:
         if values.get(name) is not None:
             tell(f"{name} {values[name]}: what the server answers with 503 beyond it is served all the same here")

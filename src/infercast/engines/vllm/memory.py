@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from infercast.engines.memory import Memory
@@ -9,6 +11,7 @@ from infercast.engines.vllm.draft_memory import cached_model, draft_buffers, dra
 from infercast.engines.vllm.expert_padding import expert_multiples
 from infercast.engines.vllm.kv import kv_layout
 from infercast.engines.vllm.launches import compiles_kernels
+from infercast.engines.vllm.lora import slots_bytes
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.engines.vllm.sparse_memory import sparse_memory
 from infercast.engines.vllm.states import States, runs_v2
@@ -51,6 +54,7 @@ def plan_memory(config: ModelConfig, layout: ParallelLayout, gpu: Gpu, settings:
     plans = []
     for stage in range(layout.pipeline):
         weights = stage_weight_bytes(config, layout, stage, multiples) + draft_weights(layout, gpu, settings)
+        weights += slots_bytes(config, layout)
         kv = kv_layout(cached_model(config, settings), layout, settings.block_size, stage, settings.state_blocks)
         left = usable - weights - activations - graphs - libraries
         plans.append(
@@ -114,6 +118,10 @@ def graph_bytes(config: ModelConfig, layout: ParallelLayout, settings: ResolvedS
     num_graphs = {"full_decode_only": num_full, "piecewise": len(sizes)}.get(
         settings.cudagraph_mode, len(sizes) + num_full
     )
+    if config.adapters is not None:
+        # Every size is recorded twice: with adapters, and without for steps that have none.
+        bare = step_calls(replace(config, adapters=None), layout, one, one, sampled=1)
+        num_kernels += sum(call.count for call in bare)
     recorded = float(GRAPH_BYTES_A_KERNEL * num_kernels * num_graphs) / layout.pipeline
     draft_kernels, num_draft_graphs = draft_graphs(layout, settings)
     recorded += GRAPH_BYTES_A_KERNEL * draft_kernels * num_draft_graphs

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from infercast.engines.deployment import Deployment
 from infercast.engines.speculation import Drafting
+from infercast.engines.vllm.lora import most_adapters
 from infercast.engines.vllm.offload import offload_of
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.engines.vllm.states import runs_v2
+from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError
 from infercast.predict.adjust.power import SETTLE_SECONDS
 from infercast.serve import FirstCome, Replica
 from infercast.serve.cache.offload import Offload
 from infercast.serve.conditions import LAUNCH_SPREAD
 from infercast.serve.first_use import FirstUses
+from infercast.serve.scheduler.priority import ByPriority
 from infercast.serve.speculation import Speculation
 from infercast.serve.step import StepTimer
 
@@ -42,6 +47,8 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         opens_blocks=not version.needs_whole_blocks,
         last_apart=version.parts_last,
     )
+    if settings.scheduling_policy == "priority":
+        policy = ByPriority(**asdict(policy), steps_over=version.steps_over)
     return Replica(
         timer=timer,
         policy=policy,
@@ -62,13 +69,14 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         stages=deployment.stages,
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
+        max_adapters=most_adapters(settings),
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
         offload=_offload(deployment, settings, is_v2=is_v2),
-        speculation=None if drafting is None else _speculation(drafting),
+        speculation=None if drafting is None else _speculation(drafting, version),
     )
 
 
-def _speculation(drafting: Drafting) -> Speculation:
+def _speculation(drafting: Drafting, version: EngineVersion) -> Speculation:
     """Drafts as the scheduler sees them."""
     return Speculation(
         drafting.num_drafts,
@@ -77,7 +85,9 @@ def _speculation(drafting: Drafting) -> Speculation:
         lookahead=drafting.lookahead,
         drops_block=drafting.drops_block,
         slots_taken=drafting.slots_taken,
-        pads_new=drafting.asynchronous,
+        slots_by_step=version.slots_by_step,
+        pads_new=True,
+        pads_first=version.pads_first,
         by_batch=drafting.by_batch,
     )
 

@@ -30,6 +30,7 @@ from infercast.models.library import bundled_name
 from infercast.models.read import read_model
 from infercast.models.read_draft import eagle_draft, model_draft, prediction_draft, usual_head
 from infercast.models.spec import ModelConfig
+from infercast.serve.speculation import MOST_DRAFTS
 
 METHODS = (NGRAM, NGRAM_GPU, EAGLE, EAGLE_3, MTP, DRAFT_MODEL)
 UNMODELLED = {
@@ -102,6 +103,15 @@ def read_config(text: str, target: ModelConfig) -> Asked:
         by_batch,
         _synthetic(values, num_drafts),
     )
+
+
+def most_tokens(text: str | None) -> int:
+    """Tokens that a step may yield of a sequence under a config, which may be none or wrong."""
+    try:
+        drafts = json.loads(text)["num_speculative_tokens"] if text else 0
+    except (ValueError, TypeError, KeyError):
+        return MOST_DRAFTS  # it is read, or refused, later
+    return 1 + drafts if isinstance(drafts, int) else MOST_DRAFTS
 
 
 def drafting_of(

@@ -37,6 +37,10 @@ class EngineVersion(NamedTuple):
     """Where states are kept at the end of steps that end with a block, a step has to have room for one."""
     parts_last: bool = False
     """There, the last token of a prompt that ends with a block is in a step after it."""
+    slots_by_step: bool = False
+    """Tokens that a draft model takes off the budget are those of a step's sequences, not of ``max_num_seqs``."""
+    pads_first: bool = False
+    """A request that starts with one token gets dummy drafts where it is the first of a step, too."""
     latent_unit: int = 16
     """Tokens whose multiple a block of latent attention has beside states."""
     holders_first: bool = False
@@ -53,6 +57,8 @@ class EngineVersion(NamedTuple):
     """There are limits on requests and tokens that wait, beyond which the server answers 503."""
     flashinfer_all_reduce: bool = False
     """FlashInfer's all-reduce runs where a table has sizes for it."""
+    steps_over: bool = True
+    """By priority: one that gives way and had nothing to compute costs the one after it its turn."""
     prefers_humming: bool = False
     """Humming's kernels stand before Marlin's on Hopper."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from infercast.engines.registry import AnyEngine, engine_named
@@ -29,6 +29,7 @@ from infercast.forecast.system import System
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
+from infercast.serve.workload.redraw import drawn_with
 from infercast.serve.workload.synthetic import synthetic_workload
 
 LOADS = {"light": 0.2, "heavy": 0.8}
@@ -159,11 +160,8 @@ def light_and_heavy(like: Workload, capacity: float, slo: Slo | None = None) -> 
     """Random requests at shares of what can be served."""
     if like.drawn is None:
         raise InputError("the requests of a light and a heavy load must be drawn; give a workload to have it served")
-    drawn = {each.name: getattr(like.drawn, each.name) for each in fields(like.drawn)}
-    return [
-        Load(name, synthetic_workload(**{**drawn, "rate": float(f"{share * capacity:.2g}")}), slo)
-        for name, share in LOADS.items()
-    ]
+    rates = {name: float(f"{share * capacity:.2g}") for name, share in LOADS.items()}
+    return [Load(name, drawn_with(like.drawn, rate=rate), slo) for name, rate in rates.items()]
 
 
 def command_line(reading: Reading, engine: AnyEngine, changes: dict[str, Any] | None = None) -> str:

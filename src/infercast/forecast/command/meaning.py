@@ -157,6 +157,18 @@ def _switch(yes: str, no: str) -> Callable[[Flag, Around], str]:
     return lambda flag, _: yes if flag.value else no
 
 
+def _drafts(_: Flag, around: Around) -> str:
+    """How many drafts are taken to be accepted, and what drafting takes of the memory."""
+    drafting = None if around.deployment is None else around.deployment.drafting
+    if drafting is None or around.usual is None:
+        return ""
+    memory, before = around.fit.memory, around.usual.memory
+    weights = format_bytes(max(0.0, memory.weights - before.weights))
+    token = format_bytes(max(0.0, memory.kv.first_token_bytes - before.kv.first_token_bytes))
+    length = f"{drafting.acceptance.length:.2f} tokens a step of each sequence by {drafting.acceptance.source}"
+    return f"{drafting.title}, {drafting.num_drafts} drafts: {length}; {weights} of weights and {token} a token more"
+
+
 SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "tensor_parallel_size": lambda _, around: _layout(around.fit.layout, around),
     "pipeline_parallel_size": lambda flag, _: f"{flag.value} stages of layers, one after the other",
@@ -179,10 +191,18 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "async_scheduling": _switch("a step is planned while the last one runs", "the GPU waits while a step is planned"),
     "long_prefill_token_threshold": lambda flag, _: f"a step computes at most {flag.value:,} tokens of one prompt",
     "enforce_eager": _eager,
+    "speculative_config": _drafts,
     "compilation_config": _graphs,
     "cudagraph_capture_sizes": _graphs,
     "max_cudagraph_capture_size": _graphs,
-    "scheduling_policy": lambda *_: "requests of a workload have no priorities",
+    "enable_lora": lambda *_: "room for adapters, and two more kernels for each projection in every step",
+    "max_loras": lambda flag, _: f"steps have at most {flag.value} different adapters, which the GPU has room for",
+    "max_lora_rank": lambda flag, _: f"adapters take room for rank {flag.value}",
+    "scheduling_policy": lambda flag, _: (
+        "requests with the smallest priority number go first; equals in order of arrival"
+        if flag.value == "priority"
+        else "requests go in order of arrival"
+    ),
     "chunked_prefill_size": lambda flag, around: (
         _step(flag, around) if flag.value > 0 else "a prompt is computed in one step, and decoding waits that long"
     ),

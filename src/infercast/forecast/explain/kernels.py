@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from infercast.engines.deployment import Deployment
+from infercast.engines.speculation import Drafting
 from infercast.errors import InputError
 from infercast.forecast.explain.step_calls import step_calls
 from infercast.ops import Call
@@ -14,7 +15,7 @@ from infercast.predict.adjust.beside import felt_seconds
 from infercast.predict.adjust.power import THROTTLED, throttle, throttle_decoding, weight_of
 from infercast.predict.estimate import Estimate, kind_of, total
 from infercast.predict.families import families_of
-from infercast.serve.step import StepShape
+from infercast.serve.step import DraftShape, StepShape
 
 MOST_SEQUENCES = 2**20
 
@@ -134,6 +135,12 @@ def decode_shape(batch: int, context: int) -> StepShape:
     return StepShape([1] * batch, [context] * batch, batch)
 
 
+def verify_shape(batch: int, context: int, drafting: Drafting) -> DraftShape:
+    """The same with as many drafts to verify as there are, and as many to make for the next step."""
+    width, drafts = drafting.width, drafting.num_drafts
+    return DraftShape([width] * batch, [context] * batch, width * batch, batch, drafts * batch, width, batch, drafts)
+
+
 def _check_shape(deployment: Deployment, shape: StepShape) -> None:
     """Refuse steps that the engine's scheduler could never plan."""
     settings = deployment.settings
@@ -144,7 +151,7 @@ def _check_shape(deployment: Deployment, shape: StepShape) -> None:
         )
     if min(shape.new_tokens) < 1 or min(shape.computed) < 0:
         raise InputError("a step needs at least one new token a sequence and a context of 0 or more")
-    if not 0 <= shape.num_sampled <= len(shape.new_tokens):
+    if not isinstance(shape, DraftShape) and not 0 <= shape.num_sampled <= len(shape.new_tokens):
         raise InputError(f"num_sampled {shape.num_sampled} must lie between 0 and the batch of {len(shape.new_tokens)}")
     tokens, sequences, length = deployment.engine.bounds
     if shape.num_tokens > settings.max_num_batched_tokens:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from infercast.serve import Replica, Workload
-from infercast.serve.workload.synthetic import redrawn
+from infercast.serve.workload.redraw import redrawn
 
 
 def redraw(workload: Workload, replica: Replica, *, seed: int, count: int) -> Workload | None:

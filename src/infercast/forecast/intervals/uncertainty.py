@@ -71,10 +71,10 @@ OTHER_RELEASE = Spread(prompts=0.07, decodes=0.10, host=0.20)
 """What is added in squares for a release that was not measured. Published runs of one model on the same machines with
 two releases of vLLM (0.6.5 and 0.9.0 on MI300X and MI325X) differ by 5, 7 and 7 % in mean TTFT and by 8, 10 and 12 % in
 mean TPOT; nobody published what a host takes in two releases, so that is what hosts of machines differ by."""
-OTHER_VENDOR = Spread(prompts=0.15, decodes=0.0, host=0.25)
+OTHER_VENDOR = Spread(prompts=0.2, decodes=0.0, host=0.3)
 """The same for GPUs that run other programs than CUDA's: what launching costs a host there was not measured. Published
-TTFT under SGLang on MI300X are off by 16 % from one publisher and 30 % from another in the median, TPOT by 10 and 17.
-"""
+TTFT under SGLang on AMD's GPUs are off by 16 % from one publisher and 30 % from another in the median, TPOT by 10 and
+17 %."""
 RUN_TO_RUN = Spread(prompts=0.025, decodes=0.012, host=0.06)
 RUN_TO_RUN_PATH = 0.0005
 """How far two runs of one deployment are apart beside their loads: standard deviations of logarithms, and of seconds.

@@ -11,7 +11,7 @@ import numpy as np
 
 from infercast.errors import InputError
 from infercast.serve import Workload
-from infercast.serve.workload.synthetic import redrawn_with, scaled
+from infercast.serve.workload.redraw import redrawn_with, scaled
 
 RATE, CONCURRENCY = "rate", "concurrency"
 MOST_VALUES = 200

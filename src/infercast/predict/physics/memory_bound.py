@@ -76,6 +76,9 @@ KERNELS = {
     "embedding": _Kernel(1.9e-6, 0.80, 0.5, 1.5, 26.0, 200.0, 64.0),
     "sampling": _Kernel(36.0e-6, 0.82, 0.8, 1.5, 26.0, 300.0, 64.0),
     "sorted_sampling": _Kernel(350.0e-6, 0.82, 0.3, 1.5, 1e3, 0.0, 1e9),
+    # Nobody measured these: the floor of a Triton kernel, and adapters that come from memory in every step.
+    "lora_shrink": _Kernel(2.5e-6, 0.80, 0.05, 1.8, 30.0, 20.0, 1e6),
+    "lora_expand": _Kernel(2.5e-6, 0.80, 0.05, 1.8, 30.0, 20.0, 1e6),
     "quantise": _Kernel(1.88e-6, 0.90, 1.03, 24.0, 27.0, 170.0, 20.0),
 }
 

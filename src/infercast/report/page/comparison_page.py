@@ -13,7 +13,7 @@ from infercast.report.caveats import caveats
 from infercast.report.comparison import headline_rows
 from infercast.report.forecast import system_facts
 from infercast.report.page.charts import COLOURS, HOST, OTHERS
-from infercast.report.page.html import facts_list, table
+from infercast.report.page.elements import facts_list, table
 from infercast.report.page.plot import Plot
 from infercast.report.page.svg import PAPER, Tips
 from infercast.report.sides import STEP_COLUMNS, Names, family_columns, family_rows, step_rows, step_title

@@ -8,7 +8,7 @@ from typing import Any
 from infercast.forecast.day.check import clock
 from infercast.forecast.day.day import DayPlan
 from infercast.report.day import COLUMNS, answer_of, basis_rows, replica_rows, title_of
-from infercast.report.page.html import facts_list, table
+from infercast.report.page.elements import facts_list, table
 from infercast.report.page.plot import Plot
 from infercast.report.page.svg import MUTED, SERIES, Tips
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
 
@@ -27,6 +27,7 @@ from infercast.report.forecast import (
 )
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.page import charts
+from infercast.report.page.elements import facts_list, part_sections, section, table
 from infercast.report.page.roofline_chart import PHASE_TITLES, roofline_chart
 from infercast.report.quantities import COSTS, PROMISES, RESULTS, latencies_of
 from infercast.units import format_percent, format_rate, format_seconds
@@ -45,13 +46,14 @@ def report_page(overview: Overview, version: str, command: str = "") -> str:
     style = resources.files("infercast").joinpath("report/page.css").read_text(encoding="utf-8")
     about = f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
     sections = [
-        _section("latency", "Latency", _latency(overview)),
+        section("latency", "Latency", _latency(overview)),
         *_decision(overview),
-        _section("load", "Load", _load(overview)),
-        _section("kernels", "Where time goes", _kernels(overview)),
-        _section("roofline", "How close kernels come to what the GPU can do", _rooflines(overview)),
-        _section("slowest", "The slowest first tokens", _slowest(overview.slowest)),
-        _section("sources", "What was simulated, and what it rests on", _sources(overview)),
+        *part_sections(overview.forecast),
+        section("load", "Load", _load(overview)),
+        section("kernels", "Where time goes", _kernels(overview)),
+        section("roofline", "How close kernels come to what the GPU can do", _rooflines(overview)),
+        section("slowest", "The slowest first tokens", _slowest(overview.slowest)),
+        section("sources", "What was simulated, and what it rests on", _sources(overview)),
     ]
     return "\n".join(
         [
@@ -71,10 +73,6 @@ def report_page(overview: Overview, version: str, command: str = "") -> str:
             "</body></html>\n",
         ]
     )
-
-
-def _section(name: str, title: str, body: str) -> str:
-    return f'<section id="{name}"><h2>{escape(title)}</h2>\n{body}</section>'
 
 
 def _warning(overview: Overview) -> str:
@@ -121,7 +119,7 @@ def _latency(overview: Overview) -> str:
         cells = [f"{escape(cell)}{end}" for cell, end in zip(latency_cells(values), ends, strict=True)]
         rows.append([escape(latency.title.replace("  ", "\u2003")), *cells])
     note = '<p class="note">Grey bands are the 80 % intervals of the percentiles.</p>'
-    return charts.latency_chart(overview) + note + _table(["", *NAMES], rows)
+    return charts.latency_chart(overview) + note + table(["", *NAMES], rows)
 
 
 def _decision(overview: Overview) -> list[str]:
@@ -129,22 +127,18 @@ def _decision(overview: Overview) -> list[str]:
     forecast, sections = overview.forecast, []
     if forecast.verdict is not None:
         rows = [[escape(cell) for cell in row] for row in limit_cells(forecast.verdict)]
-        table = _table(LIMIT_COLUMNS, rows) + _facts(promise_rows(forecast))
-        sections.append(_section("slo", slo_title(forecast.verdict), table))
-    return [*sections, _section("cost", "Cost", _facts(cost_rows(forecast)))]
+        limits = table(LIMIT_COLUMNS, rows) + facts_list(promise_rows(forecast))
+        sections.append(section("slo", slo_title(forecast.verdict), limits))
+    return [*sections, section("cost", "Cost", facts_list(cost_rows(forecast)))]
 
 
 def _load(overview: Overview) -> str:
     forecast = overview.forecast
     tables = [
-        f"<h3>{escape(pool_title(pool, 'Engines'))}</h3>" + _table(*engine_cells(pool.engines))
+        f"<h3>{escape(pool_title(pool, 'Engines'))}</h3>" + table(*engine_cells(pool.engines))
         for pool in (forecast.pools if len(forecast.engines) > 1 else ())
     ]
-    return _facts(load_rows(forecast)) + charts.load_chart(overview) + "".join(tables)
-
-
-def _facts(rows: Iterable[tuple[str, str]]) -> str:
-    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(value)}</dd>' for name, value in rows)}</dl>"
+    return facts_list(load_rows(forecast)) + charts.load_chart(overview) + "".join(tables)
 
 
 def _kernels(overview: Overview) -> str:
@@ -155,7 +149,7 @@ def _kernels(overview: Overview) -> str:
             title = phase_title(pool, phase)
             rows = [list(map(escape, row)) for row in phase_cells(phase)]
             parts.append(f"<h3>{escape(pool_title(pool, title[:1].upper() + title[1:]))}</h3>")
-            parts.append(_table(PHASE_COLUMNS, rows, words=(0, 3, 4, 5)))
+            parts.append(table(PHASE_COLUMNS, rows, words=(0, 3, 4, 5)))
     return "".join(parts)
 
 
@@ -192,7 +186,7 @@ def _rooflines(overview: Overview) -> str:
             for point in roofline.points[:6]
         ]
         columns = ["kernel", "share", "operations per byte", "reaches", "roof", "of the roof"]
-        parts.append(f"<h3>{escape(f'{title}: {_step_words(roofline)}')}</h3>" + _table(columns, rows))
+        parts.append(f"<h3>{escape(f'{title}: {_step_words(roofline)}')}</h3>" + table(columns, rows))
     return "".join(parts)
 
 
@@ -220,26 +214,11 @@ def _slowest(slowest: Sequence[SlowRequest]) -> str:
         for each in slowest
     ]
     columns = ["request", "sent at", "prompt tokens", "TTFT", "where it went"]
-    return charts.slowest_chart(slowest) + _table(columns, rows, words=(4,))
+    return charts.slowest_chart(slowest) + table(columns, rows, words=(4,))
 
 
 def _sources(overview: Overview) -> str:
     sections = system_facts(overview.forecast)
-    parts = [(f"<h3>{escape(title)}</h3>" if len(sections) > 1 else "") + _facts(rows) for title, rows in sections]
+    parts = [(f"<h3>{escape(title)}</h3>" if len(sections) > 1 else "") + facts_list(rows) for title, rows in sections]
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in caveats(overview.forecast))
     return f"{''.join(parts)}<h3>Caveats</h3><ul>{items}</ul>"
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[int, ...] = (0,)) -> str:
-    """A table of cells that are HTML already; the columns in ``words`` hold text."""
-
-    def cells(tag: str, row: Sequence[str]) -> str:
-        kinds = ["words" if position in words else "number" for position in range(len(row))]
-        return "".join(f'<{tag} class="{kind}">{cell}</{tag}>' for kind, cell in zip(kinds, row, strict=True))
-
-    head, body = cells("th", columns), "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-facts_list, table = _facts, _table
-"""For other pages."""

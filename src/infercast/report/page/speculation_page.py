@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from infercast.forecast.break_even import BreakEven
-from infercast.report.page.html import table
+from infercast.report.page.elements import table
 from infercast.report.page.plot import Plot
 from infercast.report.page.svg import MUTED, SERIES, Tips
 from infercast.report.speculation import COLUMNS, drafting_words

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from infercast.forecast.sweep.points import Sweep
-from infercast.report.page.html import facts_list, table
+from infercast.report.page.elements import facts_list, table
 from infercast.report.page.plot import Plot
 from infercast.report.page.svg import INK, MUTED, SERIES, Tips
 from infercast.report.sweep import UNITS, charts_of, columns_of, overload_notes, summary_rows

@@ -94,8 +94,19 @@ def _render_file(validation: Validation, name: str, blocks: Comparison | None) -
     counted = "as the engine was told"
     if blocks is not None:
         counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {_signed(blocks)}"
-    heading = Text(f"KV blocks: {counted}\nRuns: measured > predicted\n")
+    hits = [line for run in validation.runs if run.file == name for line in _hit_lines(run)]
+    heading = Text("\n".join([f"KV blocks: {counted}", *hits, "Runs: measured > predicted", ""]))
     return section(name, Group(heading, grid(columns, rows, notes_at=(0,))))
+
+
+def _hit_lines(run: RunComparison) -> list[str]:
+    """Tokens that were found, of runs whose files have them."""
+    pairs = (("cached", run.cached_tokens), ("from host memory", run.loaded_tokens))
+    return [
+        f"Tokens {what}, {run.label}: {pair.measured:,.0f} measured, {pair.predicted:,.0f} predicted, {_signed(pair)}"
+        for what, pair in pairs
+        if pair is not None
+    ]
 
 
 def validation_dict(validation: Validation) -> dict[str, Any]:
@@ -186,6 +197,8 @@ def _run_dict(run: RunComparison) -> dict[str, Any]:
         "idle_ttft_ms": _part(run, "idle_ttft"),
         "prompts_ms": _part(run, "prompts"),
         "decode_step_ms": _part(run, "decode_step"),
+        "cached_tokens": _pair(run.cached_tokens, 1.0) if run.cached_tokens else None,
+        "loaded_tokens": _pair(run.loaded_tokens, 1.0) if run.loaded_tokens else None,
     }
 
 

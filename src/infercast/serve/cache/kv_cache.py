@@ -59,16 +59,22 @@ class KvCache(BlockPool):
         most = (num_tokens - 1) // self._block_size
         if not holding.left_behind:
             most = min(most, holding.shared)
-        find = self._lookup.dropping if self._drops_last else self._lookup
-        hit, longest = find(holding, most) if most else (0, 0)
+        if self._drops_last:
+            # Where groups are looked up together, and windows are sparse, the last block may be full to be dropped.
+            last = num_tokens // self._block_size if self.sparse_windows and self.num_groups > 1 else most
+            hit, longest = self._lookup.dropping(holding, most, last)
+        else:
+            hit, longest = self._lookup(holding, most) if most else (0, 0)
         holding.junction = longest if longest > hit else 0
         if self.sparse_windows:
             last = max(holding.shared, num_tokens // self._block_size)
             marks = range(self._segment, last + 1, self._segment) if self._segment else ()
             for group in self._windowed:
-                if self._segment and self._lookup.window_blocks(group, self._segment) >= self._segment:
+                needed = self._lookup.window_blocks(group, self._segment) + self._drops_last
+                if self._segment and needed >= self._segment:
                     continue  # every block is before some multiple
-                holding.tails[group] = self._lookup.tails(group, holding, {holding.junction, *marks})
+                marked = {holding.junction, *marks}
+                holding.tails[group] = self._lookup.tails(group, holding, marked, drops=self._drops_last)
         return hit * self._block_size
 
     def admit(

@@ -51,8 +51,8 @@ class Lookup:
             if hit == before or len(self._windowed) <= 1:
                 return hit, longest
 
-    def dropping(self, holding: Holding, most: int) -> tuple[int, int]:
-        """The same where each kind of layer has to find a block more than it goes on from."""
+    def dropping(self, holding: Holding, most: int, last: int) -> tuple[int, int]:
+        """The same where each kind of layer has to find a block more than it goes on from, up to the ``last`` one."""
         kinds = [self._everywhere, *self._windowed] if self._everywhere else self._windowed
         dropped: set[int] = set()
         hit, longest, is_first = most, 0, True
@@ -62,7 +62,7 @@ class Lookup:
                 if groups is self._everywhere and not is_first:
                     continue  # it has found all up to here
                 drops = number not in dropped
-                reach = min(hit + 1, most) if drops else hit
+                reach = min(hit + 1, last) if drops else hit
                 if groups is self._everywhere:
                     found = max(0, self._from_start(holding, reach) - 1)
                 else:
@@ -91,9 +91,16 @@ class Lookup:
                 yield line, position, stop
                 position = stop
 
-    def tails(self, group: int, holding: Holding, marks: Iterable[int]) -> list[range]:
-        """Blocks of a window from which the same prompt can go on, and those before the ``marks``, if not 0."""
+    def tails(self, group: int, holding: Holding, marks: Iterable[int], *, drops: bool = False) -> list[range]:
+        """Blocks of a window from which the same prompt can go on, and those before the ``marks``, if not 0.
+
+        With ``drops``, a block more than it goes on from, and a longer prompt can go on, too.
+        """
         size = self._shape.block_size
+        if drops:
+            ends = {max(0, tokens // size - 1) for tokens in (holding.num_input - 1, holding.num_input)}
+            ends.update(mark for mark in marks if mark)
+            return [range(self._first(group, end), end + 1) for end in sorted(ends)]
         ends = {(holding.num_input - 1) // size, *marks}
         return [range(self._shape.first_in_window(group, end * size), end) for end in sorted(ends) if end]
 

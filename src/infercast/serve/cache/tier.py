@@ -8,14 +8,17 @@ policies/lru.py).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from math import gcd
 
 ARRIVING = -1
 """Instead of the number of copies that read a block: it is not there yet."""
 MOST_COUNTED = 64_000
 """Blocks whose lookups are counted, where that matters."""
-SCATTER = 0x9E3779B97F4A7C15
-"""An odd number by which consecutive numbers are spread over all."""
+NOTHING: tuple[Sequence[int], int] = ((), 0)
+SCATTERED = 0.618
+"""The share of all blocks by which the next one is away, where their order is any."""
 
 
 class HostTier:
@@ -28,6 +31,8 @@ class HostTier:
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._threshold, self._in_order = store_threshold, in_order
         self._counts: OrderedDict[int, int] = OrderedDict()
+        self._touched: tuple[Sequence[int], int] = NOTHING
+        """What was touched last, if nothing has changed since."""
         self.num_refused = 0
         """Times when there was no room for the blocks of a request."""
         self.peak = 0
@@ -63,19 +68,24 @@ class HostTier:
 
     def touch(self, keys: Sequence[int]) -> None:
         """Blocks of a request are met; its last ones are given up first."""
+        if self._touched[0] is keys and self._touched[1] == len(keys):
+            return  # they are the last ones that were met
         idle = self._idle
         for key in reversed(keys):
             if key in idle:
                 idle.move_to_end(key)
+        self._touched = keys, len(keys)
 
     def begin_load(self, keys: Iterable[int]) -> None:
         """A copy reads these blocks."""
+        self._touched = NOTHING
         for key in keys:
             self._blocks[key] += 1
             self._idle.pop(key, None)
 
-    def end_load(self, keys: Collection[int]) -> None:
+    def end_load(self, keys: Sequence[int]) -> None:
         """It has ended."""
+        self._touched = NOTHING
         for key in self._as_released(keys):
             self._blocks[key] -= 1
             if not self._blocks[key]:
@@ -83,12 +93,13 @@ class HostTier:
 
     def begin_store(self, keys: Sequence[int]) -> list[int] | None:
         """Room for those of the blocks that are not there yet; None: there is none now."""
+        self._touched = NOTHING
         if self._threshold > 1:
             keys = [key for key in keys if self._counts.get(key, 0) >= self._threshold]
         blocks = self._blocks
         new = [key for key in keys if key not in blocks]
         missing = len(blocks) + len(new) - self.num_blocks
-        if missing > 0 and not self._give_up(missing, keys):
+        if missing > 0 and not self._give_up(missing, {key for key in keys if key in blocks}):
             self.num_refused += 1
             return None
         for key in new:
@@ -96,33 +107,31 @@ class HostTier:
         self.peak = max(self.peak, len(blocks))
         return new
 
-    def end_store(self, keys: Collection[int]) -> None:
+    def end_store(self, keys: Sequence[int]) -> None:
         """Blocks have arrived."""
+        self._touched = NOTHING
         for key in self._as_released(keys):
             self._blocks[key] = 0
             self._idle[key] = None
 
-    def _give_up(self, count: int, protected: Collection[int]) -> bool:
-        """Forget so many idle blocks, or none; ``protected`` ones stay."""
-        if count > len(self._idle):
+    def _give_up(self, count: int, kept: set[int]) -> bool:
+        """Forget so many idle blocks, or none; some are ``kept``."""
+        idle, blocks = self._idle, self._blocks
+        if count > len(idle):
             return False
-        kept = set(protected)
-        gone: list[int] = []
-        for key in self._idle:
-            if key not in kept:
-                gone.append(key)
-                if len(gone) == count:
-                    break
+        gone = [*islice((key for key in idle if key not in kept), count)] if kept else [*islice(idle, count)]
         if len(gone) < count:
             return False
         for key in gone:
-            del self._idle[key], self._blocks[key]
+            del idle[key], blocks[key]
         return True
 
-    def _as_released(self, keys: Collection[int]) -> Iterable[int]:
+    def _as_released(self, keys: Sequence[int]) -> Iterable[int]:
         """In the order in which an engine that keeps them in a set comes to them: any, the same in every run."""
-        return keys if self._in_order else sorted(keys, key=_scattered)
-
-
-def _scattered(key: int) -> int:
-    return (key * SCATTER) & 0xFFFF_FFFF_FFFF_FFFF
+        if self._in_order:
+            return keys
+        count = len(keys)
+        step = int(SCATTERED * count) | 1
+        while gcd(step, count) > 1:
+            step += 2
+        return [keys[number * step % count] for number in range(count)]

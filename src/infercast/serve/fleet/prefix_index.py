@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from infercast.serve.workload.request import Request
+from infercast.serve.workload.request import Request, Segment
 
 
 class _Node:
@@ -26,7 +26,9 @@ class _Node:
 class PrefixIndex:
     """Beginnings of prompts, and which engines have them."""
 
-    def __init__(self, num_engines: int, cache_tokens: int, block_size: int) -> None:
+    def __init__(self, num_engines: int, cache_tokens: int, block_size: int, *, answers: bool = False) -> None:
+        """``answers``: what an engine has answered can be found on it, too, where it has a name."""
+        self._answers = answers
         self._cache_tokens, self._block_size = cache_tokens, block_size
         self._root = _Node()
         # Of each engine its nodes and (numbers) what requests have to themselves, least recently used first.
@@ -40,15 +42,18 @@ class PrefixIndex:
             return self._last[1]
         chain, node, length = [], self._root, 0
         for segment in request.prefix:
-            # The tokens inside a segment do not depend on how long it goes on, what follows it does.
-            key = (length, segment.content)
-            child = node.children.get(key)
-            if child is None:
-                child = node.children[key] = _Node()
-            chain.append(child)
-            node, length = child, segment.num_tokens
+            node = self._after(node, length, segment.content)
+            chain.append(node)
+            length = segment.num_tokens
         self._last = request, chain
         return chain
+
+    def _after(self, node: _Node, length: int, content: int) -> _Node:
+        """What follows a segment; the tokens inside one do not depend on how long it goes on, what follows it does."""
+        child = node.children.get((length, content))
+        if child is None:
+            child = node.children[length, content] = _Node()
+        return child
 
     def cached_tokens(self, request: Request) -> dict[int, int]:
         """Engines that have the beginning of a prompt, and how many tokens of it: whole blocks, never all of it."""
@@ -75,7 +80,11 @@ class PrefixIndex:
         own = request.num_input - sum([segment.num_tokens for segment in request.prefix])
         if own > 0:
             self._use(engine, number, own)
-        for node, segment in zip(reversed(self._chain(request)), reversed(request.prefix), strict=True):
+        chain, prefix = self._chain(request), request.prefix
+        if self._answers and request.answer is not None and not own and prefix:
+            chain = [*chain, self._after(chain[-1], prefix[-1].num_tokens, request.answer)]
+            prefix = (*prefix, Segment(request.answer, request.num_output))
+        for node, segment in zip(reversed(chain), reversed(prefix), strict=True):
             node.holders[engine] = tokens = max(node.holders.get(engine, 0), segment.num_tokens)
             self._use(engine, node, tokens)
         self._forget(engine)

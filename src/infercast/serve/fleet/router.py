@@ -12,6 +12,7 @@ import numpy.typing as npt
 from infercast.errors import UnknownNameError
 from infercast.serve.fleet.balancer import counts_balancer
 from infercast.serve.fleet.prefix_index import PrefixIndex
+from infercast.serve.fleet.scorer import ScorePicker
 from infercast.serve.workload.request import Request
 from infercast.serve.workload.source import Delivery
 
@@ -110,12 +111,13 @@ def vllm(engines: Engines) -> Choose:
     return choose
 
 
-def prefix_aware(engines: Engines) -> Choose:
+def prefix_aware(engines: Engines, *, answers: bool = False) -> Choose:
     """The engine with the least to compute and to hold: uncached prompt tokens that wait, and tokens in its cache.
 
-    What an engine has cached is told by what it was sent before, as far as that fits in its cache.
+    What an engine has cached is told by what it was sent before, as far as that fits in its cache; with ``answers`` by
+    what it has answered, too.
     """
-    index = PrefixIndex(engines.count, engines.cache_tokens, engines.block_size)
+    index = PrefixIndex(engines.count, engines.cache_tokens, engines.block_size, answers=answers)
     # Of each engine: uncached prompt tokens of requests whose first token has not been seen.
     waiting: list[dict[int, int]] = [{} for _ in range(engines.count)]
     turn = 0
@@ -141,6 +143,46 @@ def prefix_aware(engines: Engines) -> Choose:
     return choose
 
 
+def dynamo(engines: Engines) -> Choose:
+    """The KV router of NVIDIA Dynamo: the same cost, but engines tell of every block, so answers are found again, too.
+
+    cost = overlap_score_weight x blocks of prompts to compute + blocks that decode, with a weight of 1 and no
+    randomness, the defaults of --router-mode kv (docs.nvidia.com/dynamo, components/router/routing-concepts).
+    """
+    return prefix_aware(engines, answers=True)
+
+
+def llm_d(engines: Engines) -> Choose:
+    """The endpoint picker of llm-d: prefixes, queues and caches as scores (`ScorePicker`); ties go round."""
+    picker = ScorePicker(engines.count, engines.cache_tokens, engines.block_size)
+    turn = 0
+
+    def choose(delivery: Delivery, loads: Loads) -> int:
+        nonlocal turn
+        chosen = next_smallest([-score for score in picker.scores(delivery, loads.times)], turn)
+        turn = (chosen + 1) % engines.count
+        picker.pick(chosen, delivery)
+        return chosen
+
+    return choose
+
+
+def session_affinity(engines: Engines) -> Choose:
+    """A session stays where it began, on the engine with the fewest requests then."""
+    of_sessions: dict[int, int] = {}
+    begin = least_loaded(engines)
+
+    def choose(delivery: Delivery, loads: Loads) -> int:
+        session = delivery.request.session
+        if session is None:
+            return begin(delivery, loads)
+        if session not in of_sessions:
+            of_sessions[session] = begin(delivery, loads)
+        return of_sessions[session]
+
+    return choose
+
+
 def next_smallest(values: Sequence[float], start: int) -> int:
     """Where the smallest value is; of several, the first from ``start`` on, around the end."""
     smallest = min(values)
@@ -155,6 +197,9 @@ POLICIES: dict[str, Callable[[Engines], Choose]] = {
     "round_robin": round_robin,
     "least_loaded": least_loaded,
     "prefix_aware": prefix_aware,
+    "dynamo": dynamo,
+    "llm_d": llm_d,
+    "session_affinity": session_affinity,
 }
 
 

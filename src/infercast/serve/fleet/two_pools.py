@@ -98,7 +98,11 @@ def taken_in(shape: StepShape) -> StepShape:
 def receiving(replica: Replica) -> Replica:
     """An engine of the second pool: prompts arrive computed, so no step is bounded by their tokens."""
     return replace(
-        replica, timer=_Received(replica.timer), policy=replica.policy.of_computed_prompts(), prefix_caching=False
+        replica,
+        timer=_Received(replica.timer),
+        policy=replica.policy.of_computed_prompts(),
+        prefix_caching=False,
+        offload=None,  # what a prompt finds anywhere saves the first pool its work
     )
 
 

@@ -36,6 +36,10 @@ class Cohort(Group[Sequence]):
         self._shortest = min(self._windows, default=0)
         self.answering: dict[Sequence, None] = {}
         """Members whose answers others may look for: their steps make blocks that can be found."""
+        # Of these, for the number of a step modulo the block size: those of whom a block is known to be full by it.
+        self._fill: list[dict[Sequence, None]] = [{} for _ in range(self._block_size)]
+        self._overdue: list[Sequence] = []
+        self._named_until = 0
 
     def last_place(self) -> int:
         """Of the member that started last; -1 without members."""
@@ -54,6 +58,10 @@ class Cohort(Group[Sequence]):
             self._recent[0].append(sequence)
         if sequence.shared > sequence.named:
             self.answering[sequence] = None
+            filled = self.steps - self._start(sequence)
+            self._fill[self._start(sequence) % self._block_size][sequence] = None
+            if filled // self._block_size > sequence.named:
+                self._overdue.append(sequence)
 
     def leave(self, sequence: Sequence) -> None:
         """A member gets its own counts back."""
@@ -67,7 +75,9 @@ class Cohort(Group[Sequence]):
             for recent in self._recent:
                 if sequence in recent:
                     recent.remove(sequence)
-        self.answering.pop(sequence, None)
+        if sequence in self.answering:
+            del self.answering[sequence]
+            self._fill[self._start(sequence) % self._block_size].pop(sequence)
         steps = self.steps - sequence.joined
         if steps:
             sequence.num_under_way += self._behind
@@ -145,18 +155,34 @@ class Cohort(Group[Sequence]):
         start = sequence.joined + self._cache.shape.chunked - sequence.num_computed
         return {(start + window + self._behind) % self._block_size for window in self._windows}
 
+    def _start(self, member: Sequence) -> int:
+        """The step in which its first token would have been known, had it been in every one since."""
+        return member.joined - member.num_computed + self._unknown
+
     def name_answers(self, step: int) -> None:
         """Let others find the blocks of answers that are known to be full when a step is planned, in their order."""
+        first, self._named_until = self._named_until + 1, max(self._named_until, step)
         if not self.answering:
             return
-        due: list[tuple[int, int, Sequence, int]] = []
-        for number, member in enumerate(self.answering):
-            start = member.joined - member.num_computed + self._unknown
-            full = min((step - start) // self._block_size, member.shared)
-            blocks = range(member.named + 1, full + 1)
-            due += [(start + block * self._block_size, number, member, block * self._block_size) for block in blocks]
+        if self._overdue:
+            self._name_overdue()
+        size = self._block_size
+        for each in range(first, step + 1):
+            for member in self._fill[each % size]:
+                block = (each - self._start(member)) // size
+                if member.named < block <= member.shared:
+                    self._cache.name(member, block * size)
+
+    def _name_overdue(self) -> None:
+        """Blocks of members that were full when they joined."""
+        size, due = self._block_size, list[tuple[int, int, Sequence, int]]()
+        for number, member in enumerate(self._overdue):
+            start = self._start(member)
+            full = min((self.steps - start) // size, member.shared) if member in self.answering else 0
+            due += [(start + block * size, number, member, block * size) for block in range(member.named + 1, full + 1)]
         for _, _, member, tokens in sorted(due, key=lambda each: each[:2]):
             self._cache.name(member, tokens)
+        self._overdue.clear()
 
     def advance(self, steps: int) -> list[Sequence]:
         """Every member computes so many tokens, for which blocks were taken; returns those that have all of theirs."""

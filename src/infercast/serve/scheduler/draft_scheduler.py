@@ -44,16 +44,19 @@ class DraftScheduler(Scheduler):
         self._in_prompt = self._may_pad = self._has_running = False
         # A step that is never cut: its drafts fit any threshold.
         self._uncut = policy.chunk(1 + speculation.num_drafts, NO_LIMIT, alone=False) == 1 + speculation.num_drafts
+        self._next_drafts = speculation.num_drafts if self._is_async else 0
+        """Places for drafts that are not known when a step is planned."""
         self.counts = DraftCounts(by_accepted=[0] * (1 + speculation.num_drafts))
 
-    def add(self, index: int, request: Request) -> None:
-        """Queue a request."""
-        self.waiting.append(DraftSequence(index, request, self.cache.path(request), self._num_groups))
+    def _sequence(self, index: int, request: Request) -> Sequence:
+        return DraftSequence(index, request, self.cache.path(request), self._num_groups)
 
     def plan(self) -> Plan | None:
         """Plan the next step, as if all drafts in the steps under way were right; None if nothing can be computed."""
         plan = DraftPlan(1 + self._speculation.num_drafts)
         self._step += 1
+        if self._has_states:
+            self.cache.new_step()
         self._budget = self._most_tokens
         self._in_prompt = False
         if self._apart:
@@ -66,7 +69,7 @@ class DraftScheduler(Scheduler):
             return None
         plan.held = self.cache.num_held
         plan.num_next = num_next = self._speculation.drafts_for(len(plan.sequences))
-        if self._is_async:
+        if self._is_async and self._speculation.by_batch:
             for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
                 if drafts >= 0:
                     sequence.num_drafts = num_next
@@ -79,34 +82,47 @@ class DraftScheduler(Scheduler):
     def _plan_apart(self, plan: Plan) -> None:
         """Running sequences, in order."""
         assert isinstance(plan, DraftPlan)
-        running = cast(list[DraftSequence], self._apart)
+        running, sequences = cast(list[DraftSequence], self._apart), plan.sequences
         may_hurry = self._uncut and not (self._is_windowed or self._has_states or self._slots)
-        lookahead, position = self._lookahead, 0
+        lookahead, longest, position = self._lookahead, self._longest, 0
         while position < len(running) and self._budget > 0:
             sequence = running[position]
             position += 1
-            computed, known = sequence.num_computed, sequence.num_tokens
+            computed, known, drafts = sequence.num_computed, sequence.num_tokens, sequence.num_drafts
             if computed >= known and known + 1 >= sequence.num_last:  # it ends even if no draft is right
                 continue
-            drafts = sequence.num_drafts
             new_tokens = 1 + drafts
-            reached = computed + new_tokens
-            # Most have their drafts, room for them and no block that others might look for.
+            slots = computed + new_tokens + lookahead
+            # Most decode with all their drafts, and have blocks for them.
             if (
                 may_hurry
                 and not sequence.in_prompt
-                and reached + lookahead <= sequence.room
                 and new_tokens <= self._budget
-                and known < sequence.full_at
+                and slots < longest
+                and (slots <= sequence.room or self._grow(sequence, slots))
             ):
-                sequence.num_computed = reached
-                plan.sequences.append(sequence)
+                if known >= sequence.full_at:
+                    self._name(sequence, known)
+                sequence.num_computed = computed + new_tokens
+                sequences.append(sequence)
                 plan.new_tokens.append(new_tokens)
                 plan.computed.append(computed)
                 plan.verified.append(drafts)
                 self._budget -= new_tokens
             elif not self._plan_one(plan, sequence):
                 return
+
+    def _grow(self, sequence: DraftSequence, slots: int) -> bool:
+        """Blocks for so many tokens, if there are any."""
+        has_room = self.cache.grow(sequence, slots)
+        sequence.room = sequence.length * self._block_size
+        return has_room
+
+    def _name(self, sequence: DraftSequence, num_tokens: int) -> None:
+        """Let others find what so many tokens fill; nothing more is full before there are tokens for another block."""
+        self.cache.name(sequence, num_tokens)
+        self._is_blocked = False
+        sequence.full_at = (num_tokens // self._block_size + 1) * self._block_size
 
     def _plan_one(self, plan: DraftPlan, sequence: DraftSequence) -> bool:
         """A running sequence that is cut, in its prompt or short of blocks; False if it had to give way itself."""
@@ -181,22 +197,18 @@ class DraftScheduler(Scheduler):
         self._is_blocked = False
         if self._settles:
             sequence.num_under_way += new_tokens
-        self.cache.name(sequence, min(reached, known))
-        size = self._block_size
-        sequence.full_at = (known // size + 1) * size
-        sequence.room = min(sequence.length * size, self._longest - 1 + self._lookahead)
+        self._name(sequence, min(reached, known))
+        sequence.room = sequence.length * self._block_size
         sequence.in_prompt = drafts < 0
+        sequence.num_drafts = self._next_drafts if drafts >= 0 else 0
 
     def complete(self, plan: Plan) -> list[Sequence]:
         """Take in the tokens that a finished step yields; returns the sequences that are done."""
         assert isinstance(plan, DraftPlan)
-        self._under_way.popleft()
-        self._is_blocked = False
-        if self._settles:
-            for each, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
-                each.num_under_way -= new_tokens
+        self._settle(plan)
         done: list[Sequence] = []
-        received, counts, is_async = plan.received, self.counts.by_accepted, self._is_async
+        received, counts, is_async, most = plan.received, self.counts.by_accepted, self._is_async, plan.width - 1
+        may_hurry, num_drafts = not self._varies, 0
         for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
             known, last = sequence.num_tokens, sequence.num_last
             if drafts < 0 or known == last:  # in the second case the step was one too many
@@ -204,26 +216,48 @@ class DraftScheduler(Scheduler):
             received.append(sequence)
             accepted = 0
             if drafts:
-                accepted = sequence.accepted[known - sequence.num_input]
-                accepted = min(accepted, drafts)
-                if sequence.is_padded:
-                    accepted, sequence.is_padded = 0, False
+                if drafts == most and may_hurry and not sequence.is_padded:
+                    accepted = sequence.accepted[known - sequence.num_input]
+                else:
+                    accepted = self._num_accepted(sequence, drafts)
                 counts[accepted] += 1
-                self.counts.num_draft_tokens += drafts
+                num_drafts += drafts
                 if sequence.num_computed:  # or it gave way meanwhile
                     sequence.num_computed -= drafts - accepted
             known += 1 + accepted
             sequence.num_tokens = known = known if known < last else last
             if is_async:
                 if known > sequence.full_at and sequence.length:
-                    self.cache.name(sequence, known - 1)
+                    self._name(sequence, known - 1)
             elif known < last:
                 sequence.num_drafts = sequence.drafted[known - sequence.num_input] if self._varies else plan.num_next
             if known == last:
                 done.append(sequence)
+        self.counts.num_draft_tokens += num_drafts
         if done:
             self._end(done)
         return done
+
+    def _settle(self, plan: DraftPlan) -> None:
+        """A step is not under way any more."""
+        self._under_way.popleft()
+        self._is_blocked = False
+        if self._settles:
+            for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
+                sequence.num_under_way -= new_tokens
+
+    def _num_accepted(self, sequence: DraftSequence, drafts: int) -> int:
+        """How many drafts are right where some were cut, or are dummies, or there may be none in their places."""
+        if sequence.is_padded:
+            sequence.is_padded = False
+            return 0
+        place = sequence.num_tokens - sequence.num_input
+        if self._varies and self._is_async:
+            # Nothing was found for some of the places, which are not counted as drafts.
+            found = min(drafts, sequence.drafted[place])
+            self.counts.num_draft_tokens -= drafts - found
+            drafts = found
+        return min(sequence.accepted[place], drafts)
 
     def _end(self, done: list[Sequence]) -> None:
         """Let go of sequences that have all their tokens."""

@@ -30,7 +30,10 @@ class Scheduler(Running):
 
     def add(self, index: int, request: Request) -> None:
         """Queue a request."""
-        self.waiting.append(Sequence(index, request, self.cache.path(request), self._num_groups))
+        self.waiting.append(self._sequence(index, request))
+
+    def _sequence(self, index: int, request: Request) -> Sequence:
+        return Sequence(index, request, self.cache.path(request), self._num_groups)
 
     def plan(self) -> Plan | None:
         """Plan the next step, assuming that the steps under way end as planned; None if nothing can be computed."""
@@ -78,22 +81,23 @@ class Scheduler(Running):
         while position < len(self._apart) and self._budget > 0:
             sequence = self._apart[position]
             position += 1
-            missing = sequence.num_tokens - sequence.num_computed
-            if missing == 0 or self._step < sequence.not_before:  # its last token is being sampled right now
+            if not (new_tokens := self._next_tokens(sequence)):
                 continue
-            if self._deep and self._is_last_under_way(sequence):
-                continue
-            if missing > 1:
-                missing = self.policy.chunk(missing, self._budget, alone=self._is_alone())
-                if self._is_aligned:
-                    missing = self._aligned(sequence, sequence.num_computed, missing)
-                    if not missing:
-                        continue
-            elif sequence.num_promised:
-                missing = min(self.policy.decode_tokens[0], self._budget)
-            if not self._make_room(sequence, missing, plan):
+            if not self._make_room(sequence, new_tokens, plan):
                 break
-            self._put(plan, sequence, missing)
+            self._put(plan, sequence, new_tokens)
+
+    def _next_tokens(self, sequence: Sequence) -> int:
+        """Tokens that a running sequence computes in the step that is being planned; 0: none."""
+        missing = sequence.num_tokens - sequence.num_computed
+        if missing == 0 or self._step < sequence.not_before:  # its last token is being sampled right now
+            return 0
+        if self._deep and self._is_last_under_way(sequence):
+            return 0
+        if missing > 1:
+            missing = self.policy.chunk(missing, self._budget, alone=self._is_alone())
+            return self._aligned(sequence, sequence.num_computed, missing) if self._is_aligned else missing
+        return min(self.policy.decode_tokens[0], self._budget) if sequence.num_promised else missing
 
     def _plan_cohort(self, plan: Plan) -> bool:
         """A token of each member, for which the last of all give way if they must; False where order matters."""
@@ -173,7 +177,7 @@ class Scheduler(Running):
         position, waiting, most = 0, self.waiting, self.policy.max_num_seqs
         while position < len(waiting) and self._budget > 0 and len(self.running) < most:
             sequence = waiting[position]
-            if self._settles and sequence.num_under_way:  # it gave way and is still in a step; others may pass it
+            if self._is_passed(sequence):
                 position += 1
                 continue
             new_tokens = self._start(sequence)
@@ -188,6 +192,10 @@ class Scheduler(Running):
             self._apart.append(sequence)
             plan.started.append(sequence)
             self._put(plan, sequence, new_tokens)
+
+    def _is_passed(self, sequence: Sequence) -> bool:
+        """Whether others may pass it in the queue: it gave way and is still in a step."""
+        return self._settles and sequence.num_under_way > 0
 
     def _start(self, sequence: Sequence) -> int:
         """Give a sequence its first blocks; returns the tokens it computes, 0 if it has to wait."""

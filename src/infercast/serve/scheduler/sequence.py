@@ -19,8 +19,8 @@ class Sequence(Holding):
     """A request inside the engine, and what it holds of the KV cache."""
 
     __slots__ = (
-        "joined", "last_step", "last_token", "not_before", "num_cached", "num_computed", "num_output",
-        "num_preemptions", "num_produced", "num_promised", "num_tokens", "num_under_way", "place",
+        "adapter", "joined", "last_step", "last_token", "not_before", "num_cached", "num_computed", "num_output",
+        "num_preemptions", "num_produced", "num_promised", "num_tokens", "num_under_way", "place", "rank",
     )  # fmt: skip
 
     def __init__(self, index: int, request: Request, path: Path = (), num_groups: int = 1) -> None:
@@ -48,6 +48,10 @@ class Sequence(Holding):
         Otherwise `APART`, or `ENDING` where its last token is under way."""
         self.last_step = 0
         """In a cohort, the step that yields its last token."""
+        self.adapter: int | None
+        """Where adapters are bounded: the one that it asks for."""
+        self.rank: tuple[int, int]
+        """Where priorities count: its own, and how many requests came before it. The smallest goes first."""
 
 
 class Plan:

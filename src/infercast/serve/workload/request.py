@@ -66,6 +66,30 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True)
+class SloClass:
+    """A kind of traffic: how important it is, and what each of its requests is promised."""
+
+    name: str
+    priority: int | None = None
+    """None: as its requests say."""
+    limits: tuple[tuple[str, float], ...] = ()
+    """Seconds that each request is to stay below, by ``ttft``, ``tpot`` and ``e2e``."""
+    share: float | None = None
+    """Of all requests, where chance chose whose each is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """LoRA adapters that requests ask for."""
+
+    count: int
+    skew: float = 1.0
+    """How much more popular some are: the k-th as much as 1 / k to this power (Zipf); 0: all alike."""
+    share: float = 1.0
+    """Of the requests that ask for one; the others ask for the model itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """Requests in order of arrival, and how many clients send them."""
 
@@ -81,6 +105,10 @@ class Workload:
     """Requests that were cut to the longest a model allows ..."""
     num_skipped: int = 0
     """... and those that were left out for it."""
+    classes: tuple[SloClass, ...] = ()
+    """Of the requests that name one."""
+    adapters: Adapters | None = None
+    """Where chance chose the adapter of each request."""
     in_turns: bool = False
     """Whether a request of a session is sent only after the answer before it (`SessionClients`). With a concurrency
     it is sessions that are counted then: one begins when another one has ended."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 
@@ -42,15 +40,9 @@ def synthetic_workload(
     Arrivals, inputs, outputs and prefixes each have a random stream of their own: changing one leaves the others as
     they were, so two workloads differ only in what was changed.
     """
-    inputs_from = _as_lengths(input_lengths, "input_lengths")
-    outputs_from = _as_lengths(output_lengths, "output_lengths")
-    if concurrency is not None:
-        _check_closed_loop(arrival, rate, concurrency, burstiness)
-        arrival = "burst"
-    check_arrivals(arrival, rate, count, burstiness)
-    _check_prefixes(prefix_length, prefix_groups)
-    if seed < 0:
-        raise InputError(f"seed must be a whole number of at least 0, not {seed!r}")
+    inputs_from = as_lengths(input_lengths, "input_lengths")
+    outputs_from = as_lengths(output_lengths, "output_lengths")
+    arrival = checked_loop(arrival, rate, concurrency, burstiness, count, prefix_length, prefix_groups, seed)
 
     arrival_rng, input_rng, output_rng, prefix_rng = np.random.default_rng(seed).spawn(4)
     arrivals = arrival_times(arrival, rate, count, arrival_rng, burstiness)
@@ -65,8 +57,8 @@ def synthetic_workload(
         description=", ".join(
             (
                 f"{count:,} requests",
-                _describe_arrivals(arrival, rate, concurrency, burstiness),
-                f"input {inputs_from}{_describe_prefixes(prefix_length, prefix_groups)}",
+                describe_arrivals(arrival, rate, concurrency, burstiness),
+                f"input {inputs_from}{describe_prefixes(prefix_length, prefix_groups)}",
                 f"output {outputs_from}",
             )
         ),
@@ -86,6 +78,27 @@ def synthetic_workload(
     return workload if declared_length is None else declaring(workload, declared_length)
 
 
+def checked_loop(
+    arrival: str,
+    rate: float | None,
+    concurrency: int | None,
+    burstiness: float,
+    count: int,
+    prefix_length: int,
+    prefix_groups: int,
+    seed: int,
+) -> str:
+    """Raise unless these go together; returns how requests arrive, which is all at once in a closed loop."""
+    if concurrency is not None:
+        _check_closed_loop(arrival, rate, concurrency, burstiness)
+        arrival = "burst"
+    check_arrivals(arrival, rate, count, burstiness)
+    _check_prefixes(prefix_length, prefix_groups)
+    if seed < 0:
+        raise InputError(f"seed must be a whole number of at least 0, not {seed!r}")
+    return arrival
+
+
 def declaring(workload: Workload, tokens: int) -> Workload:
     """The same requests, each of which declares an answer of so many tokens, or of as many as it produces."""
     if tokens < 1:
@@ -96,25 +109,6 @@ def declaring(workload: Workload, tokens: int) -> Workload:
         description=f"{workload.description}, {tokens:,} declared",
         drawn=None if workload.drawn is None else replace(workload.drawn, declared_length=tokens),
     )
-
-
-def redrawn(workload: Workload, *, seed: int, count: int) -> Workload | None:
-    """The first ``count`` requests that another seed would have drawn; None where chance made none of them."""
-    drawn = workload.drawn
-    if drawn is None or drawn.count != len(workload.requests) or drawn.rate != workload.rate:
-        return None
-    arguments = {field.name: getattr(drawn, field.name) for field in fields(drawn)}
-    return synthetic_workload(**{**arguments, "seed": seed, "count": count})
-
-
-def redrawn_with(workload: Workload, **others: Any) -> Workload | None:
-    """The same draw with other arguments of `synthetic_workload`; None where chance made none of it, or it was cut."""
-    drawn = workload.drawn
-    if drawn is None or drawn.count != len(workload.requests) or drawn.rate != workload.rate:
-        return None
-    if workload.num_truncated or workload.num_skipped:
-        return None
-    return synthetic_workload(**{**{field.name: getattr(drawn, field.name) for field in fields(drawn)}, **others})
 
 
 def workload_from_requests(
@@ -132,49 +126,8 @@ def workload_from_requests(
     return Workload(ordered, concurrency, description=description or f"{len(ordered):,} requests")
 
 
-def scaled(
-    workload: Workload, *, rate_scale: float = 1.0, rate: float | None = None, limit: int | None = None
-) -> Workload:
-    """The same requests, the first ``limit`` of them, arriving ``rate_scale`` times as fast (2 halves every gap).
-
-    With ``rate`` they arrive at that many requests a second on average, whatever it was before.
-    """
-    if limit is not None and limit < 1:
-        raise InputError(f"limit must be at least 1 request, not {limit!r}")
-    if rate is not None:
-        rate_scale = _scale_to(rate, rate_scale, workload, limit)
-    if not (rate_scale > 0 and math.isfinite(rate_scale)):
-        raise InputError(f"rate_scale must be a positive, finite number (2 is twice as fast), not {rate_scale!r}")
-    if rate_scale != 1.0 and workload.concurrency is not None:
-        raise InputError(f"rate_scale {rate_scale!r} was given, but a closed loop has no rate; change its concurrency")
-    requests, description, steady = workload.requests[:limit], workload.description, workload.rate
-    if len(requests) < len(workload.requests):
-        description += f"; the first {len(requests):,} of them"
-    if rate_scale != 1.0:
-        to_rate = "" if rate is None else f", to {rate:g} requests/s"
-        description += f"; {rate_scale:.4g} times the rate{to_rate}"
-        steady = None if steady is None else steady * rate_scale
-        requests = tuple(replace(request, arrival=request.arrival / rate_scale) for request in requests)
-    if not requests[-1].arrival < LATEST:
-        last = f"the last is {requests[-1].arrival:g} s"
-        raise InputError(f"rate_scale {rate_scale!r} gives arrival times too large for a clock: {last}")
-    return replace(workload, requests=requests, rate=steady, description=description.removeprefix("; "))
-
-
-def _scale_to(rate: float, rate_scale: float, workload: Workload, limit: int | None) -> float:
-    """How many times as fast requests must arrive to come at ``rate``."""
-    if rate_scale != 1.0:
-        raise InputError(f"rate {rate!r} and rate_scale {rate_scale!r} both say how fast requests arrive; give one")
-    if not (rate > 0 and math.isfinite(rate)):
-        raise InputError(f"rate must be a positive, finite number of requests a second, not {rate!r}")
-    requests = workload.requests[:limit]
-    span = requests[-1].arrival - requests[0].arrival
-    if span <= 0:
-        raise InputError(f"rate {rate!r} cannot be reached: all requests arrive at once, so they have no rate to scale")
-    return rate * span / (len(requests) - 1)
-
-
-def _as_lengths(lengths: LengthDistribution | str | int, field: str) -> LengthDistribution:
+def as_lengths(lengths: LengthDistribution | str | int, field: str) -> LengthDistribution:
+    """A distribution, or what its short string describes."""
     return lengths if isinstance(lengths, LengthDistribution) else parse_lengths(str(lengths), field)
 
 
@@ -227,7 +180,8 @@ def _check_request(position: int, request: Request) -> None:
         raise InputError(f"{where}: prefix has {covered} tokens, more than num_input {request.num_input}")
 
 
-def _describe_arrivals(arrival: str, rate: float | None, concurrency: int | None, burstiness: float) -> str:
+def describe_arrivals(arrival: str, rate: float | None, concurrency: int | None, burstiness: float) -> str:
+    """How requests arrive, for people."""
     if concurrency is not None:
         return f"closed loop of {concurrency:,} clients"
     if rate is None:
@@ -238,7 +192,8 @@ def _describe_arrivals(arrival: str, rate: float | None, concurrency: int | None
     return f"{'Poisson' if arrival == 'poisson' else arrival} {speed}"
 
 
-def _describe_prefixes(length: int, num_groups: int) -> str:
+def describe_prefixes(length: int, num_groups: int) -> str:
+    """What prompts share at their start, for people."""
     if length == 0:
         return ""
     shared = "a shared prefix" if num_groups == 1 else f"one of {num_groups:,} shared prefixes"

@@ -34,7 +34,7 @@ EQUAL = ("random", "synthetic", "fixed", "exact")
 ANSWERS = 0.8
 """The same of natural answers."""
 LONG_CHATS = (0.55, 0.15)
-"""The same of prompts and answers of chats that were chosen to be long, as the one publisher has them who lists them."""
+"""The same of prompts and answers of chats chosen to be long, as the one publisher has them who lists them."""
 MOST_MEANS = 4.0
 """No natural prompt or answer is longer than so many means: clients ask for no more, and longer ones are left out."""
 MOST_CHATTED = 400.0

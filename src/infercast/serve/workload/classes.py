@@ -1,0 +1,121 @@
+"""Kinds of traffic in one workload, each with a priority and an SLO of its own: ``chat:0.7:priority=0:ttft=0.5``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from infercast.errors import InputError
+from infercast.serve.workload.request import Request, SloClass, Workload
+
+LIMITED = ("ttft", "tpot", "e2e")
+UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0}
+EXAMPLE = "chat:0.7:priority=0:ttft=0.5,tpot=0.05"
+STREAM = 7919
+"""Beside the seed: classes have random numbers of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassShare:
+    """A class, and how much of a workload it is."""
+
+    of: SloClass
+    share: float | None = None
+    """Beside the shares of the others; None where the workload says itself whose each request is."""
+
+
+def parse_class(text: str) -> ClassShare:
+    """Read ``NAME[:SHARE][:priority=N][:ttft=SECONDS,tpot=SECONDS,e2e=SECONDS]``."""
+    name, *parts = text.split(":")
+    if not re.fullmatch(r"[\w.-]{1,40}", name):
+        raise InputError(f"class {text!r} must begin with a name, such as {EXAMPLE}")
+    share, priority, limits = None, None, {}
+    for part in (each.strip() for each in ",".join(parts).split(",") if each.strip()):
+        key, equals, value = part.partition("=")
+        if not equals:
+            share = _number(text, "the share", part)
+            if share <= 0:
+                raise InputError(f"class {text!r}: the share must be above 0, not {part}")
+        elif key == "priority":
+            if not re.fullmatch(r"-?\d{1,9}", value):
+                raise InputError(f"class {text!r}: priority must be a whole number, not {value!r}")
+            priority = int(value)
+        elif key in LIMITED:
+            limits[key] = _seconds(text, key, value)
+        else:
+            raise InputError(f"class {text!r}: unknown {key!r}; known: a share, priority, {', '.join(LIMITED)}")
+    return ClassShare(SloClass(name, priority, tuple(limits.items())), share)
+
+
+def _seconds(text: str, key: str, value: str) -> float:
+    match = re.fullmatch(r"([\d.eE+-]+)\s*(s|ms|min|)", value.strip())
+    if match is None:
+        raise InputError(f"class {text!r}: {key} must be seconds such as 0.5 or 500ms, not {value!r}")
+    seconds = _number(text, key, match[1]) * UNITS[match[2]]
+    if seconds <= 0:
+        raise InputError(f"class {text!r}: {key} must be above 0, not {value!r}")
+    return seconds
+
+
+def _number(text: str, what: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"class {text!r}: {what} must be a number, not {value!r}; write {EXAMPLE}")
+    return number
+
+
+def with_classes(workload: Workload, classes: Sequence[ClassShare], *, seed: int = 0) -> Workload:
+    """The same requests in classes: by chance in these shares, whole sessions together; or as they say themselves."""
+    names = [each.of.name for each in classes]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"class {repeated[0]!r} is given twice; say it once")
+    said = {request.slo_class for request in workload.requests} - {""}
+    if said and any(each.share is not None for each in classes):
+        raise InputError(
+            f"the workload names the classes of its requests ({', '.join(sorted(said)[:9])}); leave out shares"
+        )
+    if missing := sorted({name for name in names if said and name not in said}):
+        raise InputError(f"class {missing[0]!r} is not in the workload; it has {', '.join(sorted(said)[:9])}")
+    if not said and any(each.share is None for each in classes):
+        raise InputError(f"class {names[0]!r} needs a share of the requests, such as {EXAMPLE}")
+    requests = workload.requests if said else _drawn(workload.requests, classes, seed)
+    priorities = {each.of.name: each.of.priority for each in classes if each.of.priority is not None}
+    requests = tuple(
+        replace(each, priority=priorities[each.slo_class]) if each.slo_class in priorities else each
+        for each in requests
+    )
+    others = tuple(SloClass(name) for name in sorted(said - {*names}))
+    description = f"{workload.description}; classes {', '.join(each.name for each in (*_of(classes), *others))}"
+    return replace(workload, requests=requests, classes=(*_of(classes), *others), description=description)
+
+
+def _of(classes: Sequence[ClassShare]) -> tuple[SloClass, ...]:
+    shares = [each.share for each in classes]
+    total = sum(share or 0.0 for share in shares)
+    return tuple(replace(each.of, share=None if each.share is None else each.share / total) for each in classes)
+
+
+def _drawn(requests: Sequence[Request], classes: Sequence[ClassShare], seed: int) -> tuple[Request, ...]:
+    shares = np.array([each.share for each in classes], dtype=float)
+    rng = np.random.default_rng((seed, STREAM))
+    drawn = rng.choice(len(classes), size=len(requests), p=shares / shares.sum()).tolist()
+    of_sessions: dict[int, int] = {}
+    found = []
+    for request, number in zip(requests, drawn, strict=True):
+        chosen = number if request.session is None else of_sessions.setdefault(request.session, number)
+        found.append(replace(request, slo_class=classes[chosen].of.name))
+    return tuple(found)
+
+
+def reclassed(workload: Workload, other: Workload, *, seed: int) -> Workload:
+    """Another draw of a workload, in the same classes."""
+    if not workload.classes or any(each.share is None for each in workload.classes):
+        return other
+    return with_classes(other, [ClassShare(each, each.share) for each in workload.classes], seed=seed)

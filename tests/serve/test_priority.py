@@ -1,0 +1,62 @@
+"""Scheduling by priority: who waits, who gives way, and that stretches may still be jumped over."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from random import Random
+from typing import Any
+
+from infercast.serve.cache.shape import KvShape
+from infercast.serve.scheduler.policy import FirstCome
+from infercast.serve.scheduler.priority import ByPriority
+from infercast.serve.simulation import Replica, simulate
+from infercast.serve.step import StepTimer
+from infercast.serve.workload.request import Request, Workload
+
+
+def replica_of(timer: StepTimer, **changes: Any) -> Replica:
+    arguments: dict[str, Any] = {"policy": ByPriority(64, 1), "num_blocks": 1000, "kv_shape": KvShape(4), **changes}
+    return Replica(timer, **arguments)
+
+
+def test_the_smallest_number_starts_first_and_equals_in_order_of_arrival(timer: StepTimer) -> None:
+    requests = tuple(Request(0.001 * i, 8, 4, priority=priority) for i, priority in enumerate((0, 5, 1, 5, -1)))
+    started = simulate(replica_of(timer), Workload(requests)).started_at
+    assert sorted(range(5), key=lambda index: started[index]) == [0, 4, 2, 1, 3]
+
+
+def test_the_least_important_runner_gives_way(timer: StepTimer) -> None:
+    requests = tuple(Request(0.0, 8, 60, priority=priority) for priority in (9, 0, 0, 0))
+    record = simulate(replica_of(timer, policy=ByPriority(64, 8), num_blocks=40), Workload(requests))
+    assert record.num_preemptions > 0
+    assert record.last_token[0] == record.last_token.max()
+    by_arrival = simulate(replica_of(timer, policy=FirstCome(64, 8), num_blocks=40), Workload(requests))
+    assert by_arrival.last_token[0] < by_arrival.last_token.max()
+
+
+def test_equal_priorities_are_served_in_order_of_arrival(scenario: Any, facts: Any) -> None:
+    def run(seed: int, *, ranked: bool) -> Any:
+        replica, workload = scenario("crowd", seed)
+        rules = asdict(replica.policy)
+        policy = ByPriority(**rules) if ranked else FirstCome(**rules)
+        workload = replace(workload, concurrency=None)
+        return facts(simulate(replace(replica, policy=policy, num_blocks=10 * replica.num_blocks), workload))
+
+    for seed in range(30):
+        assert run(seed, ranked=True) == run(seed, ranked=False), seed
+
+
+def test_stretches_of_decoding_are_jumped_over_with_priorities_too(scenario: Any, facts: Any) -> None:
+    preempting = 0
+    for seed in range(75):
+        served = []
+        for jump in (True, False):
+            replica, workload = scenario(("small", "tree", "crowd", "talk", "states")[seed % 5], seed)
+            rng = Random(f"priority {seed}")
+            ranked = tuple(replace(each, priority=rng.randint(0, 2)) for each in workload.requests)
+            replica = replace(replica, policy=ByPriority(**asdict(replica.policy)))
+            record = simulate(replica, replace(workload, requests=ranked), jump=jump)
+            served.append(facts(record))
+            preempting += record.num_preemptions > 0
+        assert served[0] == served[1], seed
+    assert preempting > 10
