@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from typing import cast
 
+from infercast.serve.cache.content import piece_at
 from infercast.serve.cache.radix import Node
 from infercast.serve.cache.radix_cache import Lease, RadixCache
 from infercast.serve.cache.shape import KvShape
@@ -43,8 +44,8 @@ class TieredCache(RadixCache):
         if found and 0 < self.num_to_load(lease) * self.page < LEAST_LOADED:
             while not cast(TieredNode, lease.node).on_gpu:
                 lease.node = cast(TieredNode, lease.node).before
-            lease.piece = self.tree.piece_after(lease.node) if lease.node.parent is not None else 0
             found = lease.node.end * self.page
+            lease.piece = piece_at(lease.content, 0, found)
         return found
 
     def num_to_load(self, lease: Lease) -> int:
