@@ -41,7 +41,10 @@ class Ours:
         self.scheduler: Any = PrefillScheduler(policy, self.cache, 2 if case.overlap else 1, case.max_model_len)
         if case.host_tokens:
             tiers = TieredCache(
-                case.num_tokens // case.page_size, KvShape(case.page_size), case.host_tokens // case.page_size, case.copied_at
+                case.num_tokens // case.page_size,
+                KvShape(case.page_size),
+                case.host_tokens // case.page_size,
+                case.copied_at,
             )
             self.cache = tiers
             self.scheduler = TieredScheduler(policy, tiers, 2 if case.overlap else 1, case.max_model_len)
