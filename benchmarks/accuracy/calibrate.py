@@ -4,8 +4,9 @@
 
 Each run in turn is calibrated with, and the other runs of the same file are forecast with what it told: at other rates,
 with other requests. Printed are medians and means of absolute errors without the calibration and with it, how many
-runs are further off with it, and how often measured values lie in their 80 % intervals. Runs of a file follow each
-other on one engine, so every run is replayed at the state that it found the engine in.
+runs are further off with it, and how often measured values lie in their 80 % intervals. *By request* is the median over
+requests of measured over forecast, on which the luck of ranks has no part. Runs of a file follow each other on one
+engine, so every run is replayed at the state that it found the engine in.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from infercast.calibrate.learn import learned_of
 from infercast.calibrate.replay import Point, Replay
@@ -28,7 +30,7 @@ from infercast.calibrate.solve import prior_of, solve
 from infercast.engines.deployment import Deployment
 from infercast.forecast.calibration.record import Calibration, Fingerprint
 from infercast.forecast.deploy import calibrated
-from infercast.forecast.intervals.intervals import half_widths
+from infercast.forecast.intervals.intervals import added_in_squares, responses
 from infercast.forecast.intervals.results import chance_in, results_of
 from infercast.forecast.intervals.uncertainty import uncertainty_of
 from infercast.forecast.latency import NAMES, percentiles
@@ -37,16 +39,25 @@ from infercast.serve import Replica, simulate
 from infercast.validate.compare import deployment_of
 from infercast.validate.measured import MeasuredRun, read_measured, shipped_runs
 
-SHOWN = ("ttft_p50", "ttft_p95", "tpot_p50", "tpot_p95")
+SHOWN = ("ttft_p50", "ttft_mean", "ttft by request", "ttft_p95", "tpot_p50", "tpot_mean", "tpot by request")
 
 
 class Run(NamedTuple):
     """A measured run, with the engine as it found it."""
 
-    label: str
-    kind: str
+    measured: MeasuredRun
     replay: Replay
     replica: Replica
+
+
+class Row(NamedTuple):
+    """One quantity of a run that was forecast with what another one told."""
+
+    quantity: str
+    before: float
+    after: float
+    inside_before: float
+    inside: float
 
 
 def seen_in(run: MeasuredRun) -> dict[str, float]:
@@ -72,59 +83,50 @@ def runs_of(path: Path, kinds: list[str]) -> tuple[Deployment, list[Run]]:
         if run.kind in kinds:
             at_start = system._replace(pools=(system.pools[0].of(before),))
             workload = replace(run.workload, rate=1.0) if "/s" in run.label else run.workload  # at some rate
-            result = Result(path.name, "bundled", workload, seen_in(run), each={"ttft": run.ttft, "tpot": run.tpot})
-            found.append(Run(run.label, run.kind, Replay(at_start, result), before))
+            found.append(Run(run, Replay(at_start, Result(path.name, "bundled", workload, seen_in(run))), before))
     return deployment, found
-
-
-class Row(NamedTuple):
-    """One quantity of a run that was forecast with what another one told."""
-
-    quantity: str
-    before: float
-    after: float
-    inside_before: bool
-    inside: bool
 
 
 def rows_of(deployment: Deployment, runs: list[Run]) -> Iterator[tuple[str, str, Row]]:
     """Every run by every other."""
     for run in runs:
+        if len(runs) < 2:
+            return
         solution = solve([run.replay], prior_of([run.replay], over_http=False))
-        known = Calibration(Fingerprint.of(deployment), **learned_of(solution), results=())
-        corrected = calibrated(deployment, known)
+        corrected = calibrated(deployment, Calibration(Fingerprint.of(deployment), **learned_of(solution), results=()))
         for other in runs:
             if other is not run:
-                yield from (
-                    (run.label, other.label, row) for row in _compared(deployment, corrected, other, solution.point)
-                )
+                rows = _compared(deployment, corrected, other, solution.point)
+                yield from ((run.measured.label, other.measured.label, row) for row in rows)
 
 
 def _compared(deployment: Deployment, corrected: Deployment, other: Run, point: Point) -> Iterator[Row]:
-    replay = other.replay
-    after = replay.at(point)
-    plain = _widths(deployment, other.replica, other)
-    ready = corrected.engine.replica(corrected, corrected.settings, corrected.timer(), True)
-    width = _widths(corrected, replace(ready, first_uses=deepcopy(other.replica.first_uses)), other)
-    for place, index in enumerate(replay.chosen):
-        errors = replay.measured[place] - replay.estimated[place], replay.measured[place] - after[place]
-        yield Row(
-            QUANTITIES[index],
-            *(float(abs(np.exp(-each) - 1)) for each in errors),
-            bool(abs(errors[0]) <= plain[index]),
-            bool(abs(errors[1]) <= width[index]),
-        )
+    """A run by what another told: errors as shares of what was measured, and whether it lies within."""
+    plain, known = other.replay.served(Point()), other.replay.served(point)
+    widths = [_widths(each, other) for each in (deployment, corrected)]
+    forecasts = [results_of(each) for each in (plain, known)]
+    seen = other.replay.result.seen
+    for name in SHOWN:
+        latency, _, statistic = name.replace(" ", "_", 1).partition("_")
+        if statistic == "by request":
+            measured = getattr(other.measured, latency)
+            pairs = [np.median(np.log(measured / getattr(each, latency))) for each in (plain, known)]
+            yield Row(name, *(float(abs(np.exp(-each) - 1)) for each in pairs), np.nan, np.nan)
+        elif name in seen:
+            index = QUANTITIES.index(name)
+            off = [float(np.log(seen[name] / values[index])) for values in forecasts]
+            inside = [float(abs(each) <= width[index]) for each, width in zip(off, widths, strict=True)]
+            yield Row(name, *(float(abs(np.exp(-each) - 1)) for each in off), *inside)
 
 
-def _widths(deployment: Deployment, replica: Replica, run: Run) -> np.ndarray:
+def _widths(deployment: Deployment, run: Run) -> npt.NDArray[Any]:
+    """How far each quantity may be off; a factor moves what it moves by as much at either deployment."""
     workload = run.replay.result.workload
-    record = simulate(replace(replica, first_uses=deepcopy(replica.first_uses)), workload)
-    return half_widths(
-        replica,
-        uncertainty_of(deployment, record),
-        lambda engine: results_of(simulate(engine, workload)),
-        chance_in(record),
+    record = simulate(replace(run.replica, first_uses=deepcopy(run.replica.first_uses)), workload)
+    moved = responses(
+        run.replica, uncertainty_of(deployment, record), lambda engine: results_of(simulate(engine, workload))
     )
+    return added_in_squares(moved, chance_in(record))
 
 
 def main() -> None:
@@ -138,30 +140,22 @@ def main() -> None:
     engines = ("vllm", "sglang")
     files = asked.files or [path for engine in engines for path in shipped_runs(engine)]
     found: dict[str, dict[str, list[Row]]] = {engine: defaultdict(list) for engine in engines}
-    pairs = dict.fromkeys(engines, 0)
     for path in files[:: asked.every]:
         deployment, runs = runs_of(path, asked.kinds.split(","))
         for one, other, row in rows_of(deployment, runs):
-            family = deployment.engine.family
-            pairs[family] += row.quantity == SHOWN[0]
-            found[family][row.quantity].append(row)
+            found[deployment.engine.family][row.quantity].append(row)
             if asked.verbose:
                 print(path.name, one, "->", other, row.quantity, f"{row.before:.1%} {row.after:.1%}", file=sys.stderr)
-    print(
-        "| engine | runs by another | quantity | median before | after | mean before | after | worse | inside | after |"
-    )
+    print("| engine | pairs | quantity | median before | after | mean before | after | worse | inside before | after |")
     print("| --- | --: | --- | --: | --: | --: | --: | --: | --: | --: |")
     for engine, quantities in found.items():
-        for name in SHOWN:
-            rows = quantities[name]
-            if rows:
-                table = np.array([row[1:] for row in rows], dtype=float)
-                worse = int((table[:, 1] > table[:, 0]).sum())
-                cells = [
-                    f"{100 * value:.1f} %" for value in (*np.median(table[:, :2], axis=0), *table[:, :2].mean(axis=0))
-                ]
-                inside = [f"{100 * value:.0f} %" for value in table[:, 2:].mean(axis=0)]
-                print(f"| {engine} | {pairs[engine]} | {name} | {' | '.join(cells)} | {worse} | {' | '.join(inside)} |")
+        for name, rows in quantities.items():
+            table = np.array([row[1:] for row in rows], dtype=float)
+            errors, worse = table[:, :2], int((table[:, 1] > table[:, 0]).sum())
+            cells = [f"{100 * value:.1f} %" for value in (*np.median(errors, axis=0), *errors.mean(axis=0))]
+            shares = table[:, 2:].mean(axis=0)
+            inside = ["" if np.isnan(value) else f"{100 * value:.0f} %" for value in shares]
+            print(f"| {engine} | {len(rows)} | {name} | {' | '.join(cells)} | {worse} | {' | '.join(inside)} |")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import numpy as np
-from scheduling_cases import LONGEST, Case, conversations, most_blocks, short_requests
+from scheduling_cases import LONGEST, STATE, Case, conversations, most_blocks, short_requests
 
 from infercast.serve.speculation import ACCEPTED, MATCHED, Draws, Speculation
 
@@ -22,6 +22,7 @@ MODES = {
     "drafts-threshold": "with a long_prefill_token_threshold",
     "drafts-window": "all layers with one window",
     "drafts-hybrid": "full attention and windows",
+    "drafts-states-off": "recurrent layers without prefix caching",
     "drafts-windows": "windows of two lengths, with and without full attention",
 }
 
@@ -74,6 +75,9 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.windows = rng.choice([(0, window), (0, window, window), (window, window, window, 0)])
     elif mode == "drafts-windows":
         case.windows = rng.choice([(window, 3 * window), (0, window, 3 * window), (window, 0, 3 * window, window)])
+    elif mode == "drafts-states-off":
+        case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
+        case.states, case.caching = "none", False
     case.speculation = _speculation(rng, version, mode, method, seqs)
     case.max_num_batched_tokens += case.speculation["slots_taken"] * seqs
     if mode == "drafts-starts":

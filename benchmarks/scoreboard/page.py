@@ -66,7 +66,7 @@ def _in_short(runs: Sequence[Run], known: Sequence[Run]) -> str:
     ]
     head = ["| runs | count | TTFT | TPOT | tokens/s |", "| --- | --: | --: | --: | --: |"]
     lines = [f"| {name} | {count} | {' | '.join(cells)} |" for name, count, cells in rows]
-    more = ["", "| grade A, all runs | mean | median | p90 | in 80 % intervals |", "| --- | --: | --: | --: | --: |"]
+    more = ["", "| grade A, all runs | mean | median | p90 | in 80% intervals |", "| --- | --: | --: | --: | --: |"]
     for name, title in QUANTITIES.items():
         if (each := errors_of(known, name)) is not None:
             more.append(f"| {title} | {each.mean:.1%} | {each.median:.1%} | {each.p90:.1%} | {each.inside:.0%} |")

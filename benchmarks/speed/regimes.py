@@ -22,6 +22,11 @@ EIGHT = 'deploy("llama-3.1-8b", "h200-sxm", data_parallel_size=8)'
 TRACE = "read_trace(sys.argv[1])"
 PLAIN = 'input_lengths="lognormal:700:0.9:16:8000", output_lengths="lognormal:180:0.8:4:1000"'
 
+TALK = (
+    f'session_workload(rate=12, count=20000, turns="uniform:2:10", {PLAIN}, turn_lengths="lognormal:120:0.8:4:4000", '
+    "prefix_length=500, prefix_groups=4)"
+)
+
 
 class Regime(NamedTuple):
     """One row of the table: what is called, in the words of the public API."""
@@ -73,6 +78,16 @@ REGIMES = (
         f"simulate({LLAMA}, "
         + synthetic(12, 20000, "input_lengths=2500, output_lengths=150, prefix_length=2048, prefix_groups=5")
         + ")",
+    ),
+    Regime(
+        "sessions",
+        "20,000 turns of sessions of 2 to 10, 4 system prompts",
+        f"simulate({LLAMA}, {TALK})",
+    ),
+    Regime(
+        "sessions8",
+        "the same at eight times the rate on 8 replicas, llm_d",
+        f'simulate({EIGHT}, {TALK.replace("rate=12", "rate=96")}, "llm_d")',
     ),
     Regime("replicas", "20,000 on 8 replicas", f"simulate({EIGHT}, {synthetic(96, 20000)})"),
     Regime(

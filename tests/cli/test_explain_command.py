@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-COMMAND = "vllm serve qwen3-0.6b --max-num-seqs 16 --enable-lora --prot 80 --host 0.0.0.0"
+COMMAND = "vllm serve qwen3-0.6b --max-num-seqs 16 --enable-dbo --prot 80 --host 0.0.0.0"
 SMALL = ("--gpu", "h200-sxm", "--rate", 20, "-n", 40, "--input-len", 200, "--output-len", 20)
 
 
@@ -17,7 +17,7 @@ def test_tables(infercast: Any) -> None:
     for words in (
         "Flags that are read",
         "--max-num-seqs",
-        "--enable-lora: LoRA adapters",
+        "--enable-dbo: dual batch overlap",
         "--prot: did you mean --port?",
         "--host: no forecast depends on it",
         "KV blocks",

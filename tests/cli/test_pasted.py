@@ -75,7 +75,7 @@ def test_priorities_change_nothing_where_there_are_none(infercast: Any) -> None:
         (("-cc", '{"max_cudagraph_capture_size": "8"}'), "max_cudagraph_capture_size must be a whole number, not '8'"),
         (("--cudagraph-capture-sizes", "0"), "cudagraph_capture_sizes must be one or more numbers of at least 1"),
         (("--cudagraph-capture-sizes", "8", "--max-cudagraph-capture-size", 4), "4 is not the largest of"),
-        (("--speculative-config", "{}"), "--speculative-config is not modelled: speculative decoding"),
+        (("--speculative-config", "{}"), "--speculative-config of method draft_model needs model"),
         (("--dtype", "float32"), "dtype 'float32' is not modelled; known: auto, bfloat16"),
         (("-q", "compressed-tensors"), "this checkpoint is not quantised; give the config.json of one that is"),
     ],
@@ -105,8 +105,8 @@ def test_no_option_of_ours_is_taken_for_one_of_an_engine(name: str) -> None:
 def test_a_flag_at_the_end_and_words_that_are_no_flags() -> None:
     assert translated(["simulate", "x", "--port"]) == (["simulate", "x"], ["--port"])
     assert translated(["--", "a_b", "--a_b=c_d"]) == (["--", "a_b", "--a-b=c_d"], [])
-    with pytest.raises(InputError, match="--enable-lora is not modelled: LoRA adapters"):
-        translated(["--enable_lora"])
+    with pytest.raises(InputError, match="--enable-dbo is not modelled: dual batch overlap"):
+        translated(["--enable_dbo"])
 
 
 def test_names_of_the_serving_benchmark() -> None:

@@ -15,7 +15,7 @@ from infercast.forecast.intervals.luck import luck_of
 from infercast.forecast.intervals.results import chance_in, results_of
 from infercast.forecast.intervals.uncertainty import EIGHTY, Uncertainty, slowed, uncertainty_of
 from infercast.forecast.system import Run, System, busiest
-from infercast.serve.workload.intake import Intake
+from infercast.serve.fleet.served import Served
 
 Array = npt.NDArray[Any]
 
@@ -24,7 +24,6 @@ NAMES = ("host", "prefill", "decode", "path")
 PATH_SCALE = 0.002
 """Seconds that `Point.path` counts in. Around 0 it is proportional to seconds, further out to their logarithm: API
 servers and networks take a few milliseconds mostly, and now and then a hundred."""
-PAIRED = ("ttft", "tpot")
 STEPS = np.array([0.1, 0.05, 0.05, 0.5])
 """How far each is moved to see what results do."""
 
@@ -62,27 +61,20 @@ class Replay:
         self._system = _without_server(system) if result.server_side else system
         self.chosen = chosen_quantities(result)
         self.names = [QUANTITIES[index] for index in self.chosen]
+        self.measured = np.log([result.seen[name] for name in self.names])
         run = self._run(Point())
-        self.paired = [name for name in PAIRED if self._can_pair(name, run)]
-        """Latencies that are compared request by request, too."""
-        self.measured = np.log([*(result.seen[name] for name in self.names), *(1.0 for _ in self.paired)])
-        self.estimated = self._values(run)
+        self.estimated = np.log(results_of(run.clients)[self.chosen])
         """Without any factor."""
-        self.chance = np.append(self._chance(run)[self.chosen] / EIGHTY, np.zeros(len(self.paired)))
+        self.chance = self._chance(run)[self.chosen] / EIGHTY
         """What luck does to each, as a standard deviation."""
 
     def at(self, point: Point) -> Array:
-        """Logarithms of what clients would see, and of how it compares with each request that was measured."""
-        return self._values(self._run(point))
+        """Logarithms of what clients would see."""
+        return np.asarray(np.log(results_of(self.served(point))[self.chosen]))
 
-    def _values(self, run: Run) -> Array:
-        seen = np.log(results_of(run.clients)[self.chosen])
-        ratios = (np.median(np.log(getattr(run.clients, name) / self.result.each[name])) for name in self.paired)
-        return np.append(seen, [*ratios])
-
-    def _can_pair(self, name: str, run: Run) -> bool:
-        values = self.result.each.get(name)
-        return values is not None and values.size == getattr(run.clients, name).size > 0 and bool((values > 0).all())
+    def served(self, point: Point) -> Served:
+        """What clients would see."""
+        return self._run(point).clients
 
     def slopes(self, point: Point, values: Array) -> Array:
         """By how much each quantity (rows) moves with each factor (columns); ``values``: what it is at the point."""
@@ -127,7 +119,7 @@ def _without_server(system: System) -> System:
         replica,
         request_path_seconds=replica.request_path_seconds - host.server_path,
         request_token_seconds=replica.request_token_seconds - host.server_token,
-        intake=Intake(host.request_turn - host.server_turn, host.request_gap - host.server_gap),
+        request_turn_seconds=0.0,
     )
     return system._replace(pools=(pool.of(replica),))
 
@@ -136,14 +128,16 @@ CENTRES, TAILS = ("p50", "mean"), ("p95", "p90", "p99")
 
 
 def chosen_quantities(result: Result) -> list[int]:
-    """Of each latency its middle and one tail, as far as the result says; rates only where clients wait for answers."""
-    names = []
-    groups = (("mean",),) if result.means_only else (CENTRES, TAILS)
+    """What a result is compared by: median, mean and a tail of TTFT, of which each has its own luck, the middle of the
+    time of a token, and the rate where clients wait for answers. Tails of times of tokens hang on which prompts came
+    between.
+    """
     steps = next((each for each in ("tpot", "itl", "e2e") if any(name.startswith(each) for name in result.seen)), "")
-    for latency in ("ttft", steps):
-        for group in groups:
-            known = [f"{latency}_{name}" for name in group if f"{latency}_{name}" in result.seen]
-            names += known[:1]
+    groups = [("ttft", CENTRES[:1]), ("ttft", CENTRES[1:]), ("ttft", TAILS), (steps, CENTRES)]
+    names = []
+    for latency, group in groups:
+        known = [name for name in group if name == "mean" or not result.means_only]
+        names += [name for name in (f"{latency}_{each}" for each in known) if name in result.seen][:1]
     if RATE in result.seen and result.workload.rate is None:
         names.append(RATE)
     if not names:

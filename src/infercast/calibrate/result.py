@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
-import numpy.typing as npt
+from dataclasses import dataclass
 
 from infercast.forecast.latency import NAMES
 from infercast.serve.workload.request import Workload
@@ -27,8 +24,6 @@ class Result:
     workload: Workload
     seen: Mapping[str, float]
     """Seconds by name (``ttft_p50``, ``tpot_mean``, ...), and output tokens a second."""
-    each: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    """Of every request of the workload its TTFT, and of those with several tokens their TPOT, where they are listed."""
     means_only: bool = False
     """Whether only means can be told, since lengths are known by their means alone."""
     model: str | None = None

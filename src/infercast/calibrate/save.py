@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.errors import InputError
-from infercast.forecast.latency import FRACTIONS
+from infercast.forecast.latency import FRACTIONS, percentiles
 from infercast.forecast.result import Forecast
+from infercast.forecast.speculation import drafts_of
 from infercast.serve.fleet.served import Served
 from infercast.units import MILLI
 
@@ -84,6 +85,7 @@ def saved_result(forecast: Forecast, version: str, *, detailed: bool = False) ->
         "max_output_tokens_per_s": _busiest_second(served),
         "max_concurrent_requests": _most_at_once(served),
         "rtfx": 0.0,
+        **_drafts(forecast),
         **_latency("ttft", served.ttft),
         **_latency("tpot", served.tpot),
         **_latency("itl", *served.gaps),
@@ -103,6 +105,22 @@ def _load(forecast: Forecast) -> dict[str, Any]:
     }
 
 
+def _drafts(forecast: Forecast) -> dict[str, Any]:
+    """What became of drafts, where there were any."""
+    found = drafts_of(forecast)
+    if found is None:
+        return {}
+    counts = found.counts
+    return {
+        "spec_decode_acceptance_rate": 100 * counts.acceptance_rate,
+        "spec_decode_acceptance_length": counts.acceptance_length,
+        "spec_decode_num_drafts": counts.num_drafts,
+        "spec_decode_draft_tokens": counts.num_draft_tokens,
+        "spec_decode_accepted_tokens": counts.num_accepted,
+        "spec_decode_per_position_acceptance_rates": counts.rates_by_position,
+    }
+
+
 def _latency(name: str, values: Array, counts: Array | None = None) -> dict[str, float]:
     """Mean, median, standard deviation and percentiles in milliseconds; 0 where there is none."""
     if not values.size:
@@ -110,16 +128,10 @@ def _latency(name: str, values: Array, counts: Array | None = None) -> dict[str,
     counts = np.ones(values.size, dtype=np.int64) if counts is None else counts
     mean = float(np.average(values, weights=counts))
     spread = float(np.sqrt(np.average((values - mean) ** 2, weights=counts)))
-    ranks = _ranked(values, counts)
+    ranks = percentiles(values, counts).values[1:]
     found = {f"mean_{name}_ms": mean, f"median_{name}_ms": ranks[0], f"std_{name}_ms": spread}
     found |= {f"p{round(100 * fraction)}_{name}_ms": rank for fraction, rank in zip(FRACTIONS, ranks, strict=True)}
     return {key: value / MILLI for key, value in found.items()}
-
-
-def _ranked(values: Array, counts: Array) -> tuple[float, ...]:
-    from infercast.forecast.latency import percentiles  # noqa: PLC0415 - keeps the names above in one place
-
-    return percentiles(values, counts).values[1:]
 
 
 def _busiest_second(served: Served) -> float:

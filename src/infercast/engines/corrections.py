@@ -51,6 +51,13 @@ class Corrections:
             host = replace(host, request_path=max(host.request_path + self.path.value, 0.0))
         return host
 
+    def __str__(self) -> str:
+        """For people: what is times what."""
+        named = (("host", self.host), ("steps with prompts", self.prompts), ("decode steps", self.decodes))
+        parts = [f"{name} x {factor.value:.3f}" for name, factor in named if factor is not None]
+        parts += [] if self.path is None else [f"{1e3 * self.path.value:+.1f} ms before the engine"]
+        return f"{self.title}: {', '.join(parts)}"
+
     @property
     def changes_steps(self) -> bool:
         """Whether GPU times are others than estimated."""

@@ -15,18 +15,15 @@ import numpy as np
 
 from infercast.engines.kernel_tables import Table, thinned, together
 from infercast.engines.surface import DecodeSurface, PromptSurface
-from infercast.engines.timer import KernelTimer
-from infercast.models.draft import PREFIX
+from infercast.engines.timer import DRAFT_GAPS, KernelTimer
 from infercast.models.lower import verify_calls
 from infercast.ops import Call
 from infercast.ops.elementwise import rejection
 from infercast.ops.op import Size
-from infercast.serve.step import DraftShape, HostCost, StepEstimate, StepShape
+from infercast.serve.step import Contexts, DraftShape, HostCost, Prompts, StepEstimate, StepShape
 
 if TYPE_CHECKING:
     from infercast.engines.deployment import Deployment
-
-GAPS = (f"{PREFIX}between kernels", "gaps")
 
 
 class DraftingTimer(KernelTimer):
@@ -43,7 +40,7 @@ class DraftingTimer(KernelTimer):
         self._drafting, self._draft = drafting, drafting.draft
         self._draft_layout = replace(layout, tensor=drafting.tensor, data=1) if drafting.tensor == 1 else layout
         self._passes = deployment.engine.draft_passes(deployment)
-        self.rows_a_sequence = drafting.width
+        self.rows_a_sequence, self._most_tokens = drafting.width, settings.max_num_batched_tokens
         self._most_sequences, self._longest = settings.max_num_seqs, settings.max_model_len
         super().__init__(deployment)
         by_sequence = len(self._attention_names)
@@ -83,6 +80,22 @@ class DraftingTimer(KernelTimer):
         of_tokens, host, dense = self._settled(shape.num_tokens, shape.num_sampled, number, shape.is_decode, passes)
         seconds = dense + sum(attention) + drafts
         return StepEstimate([seconds], [[each] for each in attention], host, (of_tokens, shape.num_sampled, row))
+
+    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
+        """A step of sequences that are known by their sum and all have their drafts."""
+        return self(self._group(count, computed, ()))
+
+    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
+        """The same with prompts beside them."""
+        return self(self._group(count, computed, beside))
+
+    def _group(self, count: int, computed: int, beside: Prompts) -> DraftShape:
+        width, drafts = self._drafting.width, self._drafting.num_drafts
+        room = self._most_tokens - sum([each for each, _ in beside])
+        computed, count = computed // max(count, 1), max(0, min(count, room // width))
+        new = [width] * count + [each for each, _ in beside]
+        before = [computed] * count + [each for _, each in beside]
+        return DraftShape(new, before, width * count + len(beside), count, drafts * count, width, len(new), drafts)
 
     def _attention(self, shape: DraftShape) -> list[float]:
         """Seconds of each attention kernel of the target's pass and of the first one that drafts."""
@@ -185,7 +198,7 @@ class DraftingTimer(KernelTimer):
             gaps = np.full(most + 1, passes * graphs.gap_seconds)
             rows.append(np.column_stack([of_heads, (passes - 1) * later, gaps]))
         named = ((call.name, call.op.family) for call in (*heads, *calls))
-        return (*named, GAPS), np.vstack(rows)
+        return (*named, DRAFT_GAPS), np.vstack(rows)
 
     @property
     def _tables(self) -> tuple[Table, ...]:

@@ -164,6 +164,8 @@ class Engine(Generic[Asked, Filled]):
 
     drafts: Callable[[Asked], bool] = lambda _: False
     """Whether settings ask for speculative decoding."""
+    most_tokens: Callable[[Mapping[str, Any]], int] = lambda _: 1
+    """Tokens that a step may yield of a sequence, by settings by name."""
     adapters: Callable[[Any, ModelConfig, ParallelLayout], AdapterSlots | None] = lambda *_: None
     """Room for LoRA adapters that the settings ask for."""
 

@@ -57,6 +57,8 @@ class ProfiledStep(NamedTuple):
     prompts: int
     prompt_tokens: int
     decodes: int
+    decode_tokens: int = 0
+    """Of the sequences that decode, drafts with them; 0: one of each."""
 
 
 @dataclass(frozen=True, slots=True)

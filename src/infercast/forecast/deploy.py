@@ -14,6 +14,7 @@ from infercast.engines.registry import AnyEngine, engine_named, engine_of
 from infercast.engines.settings import Settings, changed
 from infercast.errors import InputError
 from infercast.forecast.calibration.carry import carried
+from infercast.forecast.calibration.drafts import with_acceptance
 from infercast.forecast.calibration.file import read_calibration
 from infercast.forecast.calibration.record import Calibration, Fingerprint
 from infercast.hardware import Gpu, load_gpu, with_network
@@ -194,6 +195,8 @@ def calibrated(deployment: Deployment, calibration: Path | str | Calibration) ->
     """A deployment with what measured results say of it."""
     if not isinstance(calibration, Calibration):
         calibration = read_calibration(Path(calibration))
+    if calibration.acceptance_length is not None:
+        deployment = with_acceptance(deployment, calibration.acceptance_length)
     corrections = carried(calibration, Fingerprint.of(deployment))
     return replace(deployment, host=corrections.corrected(deployment.host), corrections=corrections)
 

@@ -7,8 +7,8 @@ from typing import Any
 from infercast.engines.deployment import Deployment
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
+from infercast.report.drafts import drafting_dict, drafting_facts
 from infercast.report.memory import tokens_each
-from infercast.report.speculation import drafting_dict, drafting_facts
 from infercast.serve.workload.request import Workload
 from infercast.units import format_bytes, format_count
 
@@ -32,6 +32,7 @@ def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
         ("host", _host(deployment)),
         ("clients", "over HTTP to the API server" if deployment.over_http else "in one program with the engine"),
         ("kernel latencies", deployment.predictor.describe(gpu)),
+        *([("calibration", f"{deployment.corrections}")] if deployment.corrections is not None else []),
     ]
     if not _is_plain(deployment.layout):
         rows.insert(3, ("layout", _layout(deployment)))

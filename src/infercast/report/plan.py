@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,8 @@ def _winner(row: Row) -> list[tuple[str, str]]:
 def _options(candidate: Candidate) -> str:
     """As a command line has them."""
     return " ".join(
-        f"--{name}" if value is True else f"--{name} {value}" for name, value in candidate.options().items()
+        f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
+        for name, value in candidate.options().items()
     )
 
 

@@ -24,7 +24,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("moe", r"triton_.*softmax|triton_.*topk|triton_.*sigmoid"),
     (
         "sampling",
-        r"gumbel|argmax|_bias_kernel|_temperature_kernel|top_?k_?top_?p|_min_p|direct_copy_kernel.*lambda..#7",
+        r"gumbel|argmax|_bias_kernel|resample|reject|local_logits_stats|_temperature_kernel|top_?k_?top_?p|_min_p|direct_copy_kernel.*lambda..#7",
     ),
     ("norm", r"triton_(red|per)_fused_\d+$"),
     # A slice is copied out of wider rows: the queries of an engine that fuses nothing.

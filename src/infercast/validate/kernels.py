@@ -13,7 +13,7 @@ import numpy as np
 from infercast.engines.deployment import Deployment
 from infercast.engines.measured import ProfiledStep
 from infercast.forecast.explain.kernels import estimate_shape
-from infercast.serve.step import StepShape
+from infercast.serve.step import DraftShape, StepShape
 from infercast.validate.compare import deployment_of
 from infercast.validate.measured import MeasuredFile, load_document
 from infercast.validate.parts import Comparison
@@ -21,8 +21,9 @@ from infercast.validate.profiles import Profile, read_profiles
 
 LEAST_SHARE = 0.01
 """Families that take less of a profile's time are shown but not scored."""
-_FAMILY_OF_KERNEL = {"embedding": "norm", "expert_sum": "norm"}
-"""The engine's compiler fuses these into the norm that follows."""
+_FAMILY_OF_KERNEL = {"embedding": "norm", "expert_sum": "norm", "draft_embedding": "norm", "draft_lm_head": "gemm"}
+"""The engine's compiler fuses the first ones into the norm that follows; a head that runs more than once a step is a
+product like others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,14 @@ def estimate_families(deployment: Deployment, profile: Profile, step: ProfiledSt
     queries, keys = profile.batch_of(step)
     computed = [key - query for query, key in zip(queries, keys, strict=True)]
     seconds: dict[str, float] = defaultdict(float)
-    for kernel in estimate_shape(deployment, StepShape(queries, computed, len(queries))).kernels:
+    shape, drafting = StepShape(queries, computed, len(queries)), deployment.drafting
+    if drafting is not None:
+        drafts = step.decodes * (drafting.width - 1)
+        rows = len(queries) + drafts
+        shape = DraftShape(
+            queries, computed, rows, step.decodes, drafts, drafting.width, len(queries), drafting.num_drafts
+        )
+    for kernel in estimate_shape(deployment, shape).kernels:
         seconds[_FAMILY_OF_KERNEL.get(kernel.name, kernel.family)] += kernel.seconds
     return seconds
 

@@ -43,7 +43,8 @@ class Profile:
         context, length = CONTEXT.search(self.tag), PROMPT.search(self.tag)
         prompt = int(length.group(1)) if length else max(1, step.prompt_tokens // max(step.prompts, 1))
         decoding = int(context.group(1)) if context else prompt + 1
-        queries, keys = [1] * step.decodes, [decoding] * step.decodes
+        each = max(1, step.decode_tokens // max(step.decodes, 1))
+        queries, keys = [each] * step.decodes, [decoding + each - 1] * step.decodes
         left = step.prompt_tokens
         for number in range(step.prompts):
             first = number == 0 and step.prompts > 1 and step.prompt_tokens % prompt

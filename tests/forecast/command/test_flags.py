@@ -29,7 +29,7 @@ def test_what_is_read() -> None:
 
 def test_what_is_not_read() -> None:
     found = statuses(
-        "--host 0.0.0.0 --seed 1 --port 80 --trust-remote-code --enable-lora --lora-modules a=b --foo bar -O3 "
+        "--host 0.0.0.0 --seed 1 --port 80 --trust-remote-code --enable-dbo --enable-eplb --foo bar -O3 "
         "--max-num-batch-tokens 3 --compilation-config.mode 3 --block-size 32"
     )
     assert found == {
@@ -37,8 +37,8 @@ def test_what_is_not_read() -> None:
         "seed": IGNORED,
         "port": IGNORED,
         "trust-remote-code": IGNORED,
-        "enable-lora": NOT_MODELLED,
-        "lora-modules": NOT_MODELLED,
+        "enable-dbo": NOT_MODELLED,
+        "enable-eplb": NOT_MODELLED,
         "foo": UNKNOWN,
         "optimization-level": NOT_MODELLED,
         "max-num-batch-tokens": UNKNOWN,

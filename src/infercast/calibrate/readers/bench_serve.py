@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.calibrate.readers.load import Asked, Lengths, Load, make_workload, of_each
+from infercast.calibrate.readers.load import Asked, Lengths, Load, make_workload
 from infercast.calibrate.readers.values import LONGEST_SECONDS, MOST_TOKENS, Values, statistics, summed_up, with_rate
 from infercast.calibrate.result import Result
 from infercast.errors import FileFormatError
@@ -62,7 +62,6 @@ def read_bench_serve(path: Path, document: Any, asked: Asked, name: str, kind: s
         workload=made.workload,
         means_only=made.means_only,
         seen=with_rate(seen, values.number("output_throughput")),
-        each={} if detailed is None else of_each(load, made.workload, detailed[2], detailed[3]),
         model=values.word("model_id"),
         acceptance_length=values.number("spec_decode_acceptance_length", least=1, most=1e3),
         assumptions=assumed,

@@ -50,6 +50,7 @@ def read_inference_perf(path: Path, document: Any, asked: Asked) -> Result:
         outputs=_lengths(successes, ("output_tokens", "output_len")),
         rate=None if concurrency is not None else rate or None,
         concurrency=concurrency,
+        prefix_hit_rate=_hits(successes),
     )
     made = make_workload(load, asked)
     return Result(
@@ -58,7 +59,7 @@ def read_inference_perf(path: Path, document: Any, asked: Asked) -> Result:
         workload=made.workload,
         means_only=made.means_only,
         seen=with_rate(seen, None if throughput is None else throughput.number("output_tokens_per_sec")),
-        prefix_hit_rate=_hits(successes),
+        prefix_hit_rate=load.prefix_hit_rate,
         assumptions=made.assumptions,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, sqrt
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from infercast.errors import InputError
 from infercast.serve.workload.arrivals import arrival_times
-from infercast.serve.workload.request import Request, Workload
+from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import synthetic_workload
 
 Array = npt.NDArray[Any]
@@ -172,39 +172,14 @@ def _listed(
         times = arrival_times(load.arrival, rate, count, np.random.default_rng(0), load.burstiness)
         how = f"{load.arrival} {rate:g} requests/s"
         assumed.append("when requests were sent is not listed, so it is drawn anew")
-    order = sent_order(times)
+    order = np.argsort(times, kind="stable")
     pairs = zip(times[order].tolist(), inputs[order].tolist(), outputs[order].tolist(), strict=True)
     requests = tuple(Request(time, max(1, round(tokens)), max(1, round(answer))) for time, tokens, answer in pairs)
     return Workload(requests, concurrency=concurrency, rate=rate, description=f"{what}, {how}")
 
 
-def sent_order(times: Array) -> Array:
-    """Requests in the order in which they were sent."""
-    return np.argsort(times, kind="stable")
-
-
-def of_each(load: Load, workload: Workload, first: Array, later: Array) -> dict[str, Array]:
-    """TTFT and TPOT of the requests of a workload, from seconds to the first token and from it to the last as listed.
-
-    None where the workload is not what is listed.
-    """
-    count = len(workload.requests)
-    if workload.drawn is not None or not isinstance(load.outputs, np.ndarray) or load.outputs.size < count:
-        return {}
-    order = np.arange(count)
-    if load.arrivals is not None and workload.concurrency is None:
-        order = sent_order(load.arrivals[:count])
-    outputs, first, later = (values[:count][order] for values in (load.outputs, first, later))
-    several = outputs > 1
-    return {"ttft": first, "tpot": later[several] / (outputs[several] - 1)}
-
-
 def _with_hits(workload: Workload, share: float, assumed: list[str]) -> Workload:
     """The same where so much of each prompt is in the cache already: it starts as all others do."""
-    from dataclasses import replace  # noqa: PLC0415 - few results have any
-
-    from infercast.serve.workload.request import Segment  # noqa: PLC0415
-
     assumed.append(f"{share:.0%} of each prompt is what others begin with, too, as so much was found in the cache")
     requests = tuple(
         replace(each, prefix=(Segment(0, int(share * each.num_input)),)) if int(share * each.num_input) else each

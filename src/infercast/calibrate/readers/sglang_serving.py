@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from infercast.calibrate.readers.bench_serve import read_lists, read_rate, seen_in_fields, seen_in_lists
-from infercast.calibrate.readers.load import Asked, Lengths, Load, make_workload, of_each
+from infercast.calibrate.readers.load import Asked, Lengths, Load, make_workload
 from infercast.calibrate.readers.values import Values, with_rate
 from infercast.calibrate.result import Result
 from infercast.errors import FileFormatError
@@ -58,7 +58,6 @@ def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> R
         workload=made.workload,
         means_only=made.means_only,
         seen=with_rate(seen, values.number("output_throughput")),
-        each={} if detailed is None else of_each(load, made.workload, detailed[2], detailed[3]),
         model=None if server is None else server.word("model_path"),
         acceptance_length=accepted if accepted and accepted > 1 else None,
         prefix_hit_rate=load.prefix_hit_rate,

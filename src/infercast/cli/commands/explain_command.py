@@ -24,7 +24,7 @@ from infercast.report.command import explained_dict, render_explained
 
 OF_COMMAND = ("network", "pcie_topology", "api_server", "expert_routing", "predictor", "engine", "host", "calibration")
 """What no flag of the engine says."""
-SERVES = ("rate", "concurrency", "trace")
+SERVES = ("rate", "concurrency", "trace", "session_rate")
 USUAL_TRIALS = 24
 """For the bar: about as many settings are tried."""
 

@@ -12,7 +12,7 @@ from infercast.cli import outputs
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
-from infercast.cli.options.engine import is_given, note
+from infercast.cli.options.engine import AcceptanceOption, SpeculativeConfig, is_given, note
 from infercast.cli.options.groups import Served, asked_calibration, takes
 from infercast.cli.options.printed import Json, print_result
 from infercast.cli.options.workers import Working, workers_of
@@ -70,6 +70,8 @@ def command(
         list[str],
         options.of_engine("--vary", metavar="NAME=V,V", help="A setting of the engine to try with these values."),
     ] = [],  # noqa: B006 - read only
+    speculative_config: SpeculativeConfig = None,
+    acceptance: AcceptanceOption = None,
     max_model_len: options.MaxModelLen = None,
     disaggregate: Annotated[
         bool, typer.Option("--disaggregate", metavar="", help="Look at prefill pools with decode pools, too.")
@@ -130,7 +132,7 @@ def command(
         budget=budget,
         quantizations=_formats(model, "--quantization", quantization),
         kv_cache_dtypes=_caches(model, kv_cache_dtype),
-        settings=None if not vary else ((),),
+        settings=_tried(chosen, bool(vary), speculative_config, acceptance),
         max_model_len=max_model_len,
         disaggregate=disaggregate,
         objective=objective,
@@ -188,6 +190,22 @@ def _formats(model: str, option: str, given: list[str]) -> tuple[str | None, ...
     for name in names:
         load_model(model, quantization=name)  # a format that was asked for by name is refused here, not left out
     return names
+
+
+def _tried(
+    engines: tuple[str, ...], varies: bool, speculative_config: str | None, acceptance: str | None
+) -> tuple[tuple[tuple[str, Any], ...], ...] | None:
+    """What is tried of settings, with drafts in all of it where they are asked for; None: as each engine says."""
+    given = {"acceptance": acceptance, "speculative_config": speculative_config}
+    fixed = [(name, value) for name, value in given.items() if value is not None]
+    if not fixed:
+        return None if not varies else ((),)
+    for each in map(engine_named, engines):
+        if not {*given} <= each.flags.options:
+            raise InputError(
+                f"--{fixed[-1][0].replace('_', '-')} is no option of {each.title}; plan without that engine"
+            )
+    return tuple(tuple(sorted([*tried, *fixed])) for tried in (((),) if varies else engine_named(engines[0]).tried))
 
 
 def _axes(vary: list[str]) -> list[Axis]:

@@ -100,11 +100,6 @@ AcceptanceOption = Annotated[
         "curve, or a line of the engine's log.",
     ),
 ]
-EnableLora = Annotated[
-    bool, of_switch("--enable-lora", help="Room for LoRA adapters, and their kernels in every step (physics alone).")
-]
-MaxLoras = Annotated[int, of_count("--max-loras", help="Different adapters in a step, with --enable-lora; default 1.")]
-MaxLoraRank = Annotated[int, of_count("--max-lora-rank", help="The largest rank of an adapter; default 16.")]
 DecodeContextParallel = Annotated[int, of_count("--decode-context-parallel-size", "-dcp", help="Only 1 is modelled.")]
 
 

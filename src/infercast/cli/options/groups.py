@@ -98,9 +98,6 @@ class Started:
     speculative_config: engine_options.SpeculativeConfig = None
     acceptance: engine_options.AcceptanceOption = None
     scheduling_policy: engine_options.SchedulingPolicy = "fcfs"
-    enable_lora: engine_options.EnableLora = False
-    max_loras: engine_options.MaxLoras = 1
-    max_lora_rank: engine_options.MaxLoraRank = 16
     decode_context_parallel_size: engine_options.DecodeContextParallel = 1
     enforce_eager: options.EnforceEager = False
     setting: engine_options.Setting = []  # noqa: RUF012 - read only

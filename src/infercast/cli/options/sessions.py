@@ -66,8 +66,8 @@ Classes = Annotated[
     of_session(
         "--class",
         metavar="CLASS",
-        help="NAME:SHARE[:priority=N][:ttft=S,tpot=S,e2e=S], again for each class of traffic; its requests' SLO. "
-        "Priorities count with --scheduling-policy priority.",
+        help="A kind of traffic by name, share, priority and SLO in seconds: chat:0.7:priority=0:ttft=0.5,tpot=0.05; "
+        "again for each. Priorities count with --scheduling-policy priority.",
     ),
 ]
 NumAdapters = Annotated[

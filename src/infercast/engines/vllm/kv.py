@@ -45,11 +45,11 @@ def kv_layout(
     if len({kind.span for _, kind in members}) == 1:
         # All layers keep the same tokens: one group, in which every layer has blocks of its own width.
         block_bytes = sum(kind.page_bytes for position, kind in members if position in held)
-        return KvLayout(_shape([members[0][1]], block_size, states.mode), block_bytes)
+        return KvLayout(_shape([members[0][1]], block_size, states), block_bytes)
     page_bytes = max(kind.page_bytes for _, kind in members)
     groups = _groups([(position, _equal_pages(kind, page_bytes)) for position, kind in members])
     most = max(sum(position in held for position in positions) for _, positions in groups)
-    return KvLayout(_shape([kind for kind, _ in groups], block_size, states.mode), most * page_bytes)
+    return KvLayout(_shape([kind for kind, _ in groups], block_size, states), most * page_bytes)
 
 
 def hybrid_block_size(
@@ -83,8 +83,9 @@ def _members(config: ModelConfig, layout: ParallelLayout, block_size: int, state
     return [(position, kind) for position, number in enumerate(config.layer_stacks) for kind in kinds[number]]
 
 
-def _shape(kinds: list[Kind], block_size: int, mode: str) -> KvShape:
+def _shape(kinds: list[Kind], block_size: int, kept: StateBlocks) -> KvShape:
     """What a scheduler sees of groups of these kinds."""
+    mode, num_states = kept.mode, sum(not kind.cache.bytes_per_token for kind in kinds)
     shown = [kind for kind in kinds if kind.cache.bytes_per_token or mode != NONE]
     sizes = tuple(kind.block_size for kind in shown)
     states = tuple(number for number, kind in enumerate(shown) if not kind.cache.bytes_per_token)
@@ -93,7 +94,7 @@ def _shape(kinds: list[Kind], block_size: int, mode: str) -> KvShape:
         tuple(STATE_WINDOW if number in states else kind.cache.window for number, kind in enumerate(shown)),
         block_sizes=sizes if len(set(sizes)) > 1 else (),
         chunked=any(kind.cache.chunked for kind in shown),
-        state_blocks=len(kinds) - len(shown),
+        state_blocks=len(kinds) - len(shown) + kept.drafts * num_states,
         states=states,
         aligned=mode == ALIGN and bool(states),
     )

@@ -63,7 +63,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
 def profiled_step(name: str) -> ProfiledStep | None:
     """What a step held, from its name."""
     match = STEP.match(name)
-    return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3)))
+    return None if match is None else ProfiledStep(*(int(match.group(group)) for group in (1, 2, 3, 4)))
 
 
 def _speculative_config(drafts: Fields) -> str:

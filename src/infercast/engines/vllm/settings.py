@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from infercast.engines.speculation import Drafting
-from infercast.engines.vllm.block_size import DATACENTER_BLACKWELL, UNIT, check_block_size
+from infercast.engines.vllm.block_size import DATACENTER_BLACKWELL, UNIT
+from infercast.engines.vllm.checks import DENSE, check_settings
 from infercast.engines.vllm.graphs import MODES, Graphs, capture_sizes
 from infercast.engines.vllm.offload import BACKENDS, TierSettings, tier_settings
 from infercast.engines.vllm.states import NONE, StateBlocks, States
 from infercast.engines.vllm.verify_graphs import VerifyGraphs, rounded_sizes, with_whole_sequences
 from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
-from infercast.errors import InputError, UnknownNameError
+from infercast.errors import InputError
 from infercast.hardware import Gpu
 from infercast.units import GIB
 
@@ -22,16 +23,6 @@ LARGEST_GPU_BYTES = 160 * GIB
 
 LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
-DENSE = "none"
-"""A retention interval that keeps everything findable."""
-POLICIES = ("fcfs", "priority")
-LARGEST_CAPTURE = 1_000_000
-"""No engine records graphs for larger steps."""
-
-COUNTS = (
-    "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_gpu_blocks_override",
-    "max_cudagraph_capture_size", "mamba_block_size", "max_num_active_seqs",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +101,8 @@ class ResolvedSettings(EngineSettings):
     @property
     def state_blocks(self) -> StateBlocks:
         """How states of recurrent layers are cached."""
-        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0)
+        drafts = 0 if self.drafting is None else self.drafting.num_drafts
+        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts)
 
     @property
     def tier(self) -> TierSettings | None:
@@ -192,7 +184,7 @@ def resolve(
     ``block_size`` is the engine's choice where the settings name none, ``states`` what recurrent layers keep,
     ``drafting`` what the settings mean by their speculative config.
     """
-    _check(settings, max_positions)
+    check_settings(settings, max_positions)
     version = engine_version(settings.engine)
     large = gpu.driver_bytes >= LARGE_GPU_BYTES and "a100" not in gpu.name
     max_model_len = settings.max_model_len or max_positions
@@ -236,59 +228,3 @@ def resolve(
             f"{max_num_seqs} sequences; raise it or lower max_num_seqs"
         )
     return ResolvedSettings(**{**asdict(settings), **filled_in})
-
-
-def _check(settings: EngineSettings, max_positions: int) -> None:
-    """One clear sentence for each knob that is out of range."""
-    for name in COUNTS:
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}")
-    if settings.block_size is not None:
-        check_block_size(settings.block_size)
-    largest = settings.max_cudagraph_capture_size
-    if largest is not None and largest > LARGEST_CAPTURE:
-        raise InputError(f"max_cudagraph_capture_size must be at most {LARGEST_CAPTURE:,}, not {largest:,}")
-    sizes = settings.cudagraph_capture_sizes
-    if sizes is not None and not (sizes and all(size >= 1 for size in sizes)):
-        raise InputError(f"cudagraph_capture_sizes must be one or more numbers of at least 1, not {list(sizes)}")
-    if sizes and largest not in (None, max(sizes)):
-        raise InputError(
-            f"max_cudagraph_capture_size {largest} is not the largest of "
-            f"cudagraph_capture_sizes, {max(sizes)}; give one of the two"
-        )
-    if settings.cudagraph_mode not in MODES:
-        raise UnknownNameError("cudagraph_mode", settings.cudagraph_mode, MODES)
-    if settings.scheduling_policy not in POLICIES:
-        raise UnknownNameError("scheduling policy", settings.scheduling_policy, POLICIES)
-    if not 0 < settings.gpu_memory_utilization <= 1:
-        raise InputError(f"gpu_memory_utilization must lie in (0, 1], not {settings.gpu_memory_utilization}")
-    if settings.long_prefill_token_threshold < 0:
-        raise InputError(f"long_prefill_token_threshold must be 0 or more, not {settings.long_prefill_token_threshold}")
-    tier_settings(settings.kv_offloading_size, settings.kv_offloading_backend, settings.kv_transfer_config)
-    _check_new(settings)
-    if settings.max_model_len is not None and settings.max_model_len > max_positions:
-        raise InputError(
-            f"max_model_len {settings.max_model_len} is above the {max_positions} positions the model was made for"
-        )
-
-
-def _check_new(settings: EngineSettings) -> None:
-    """Knobs that older releases do not have."""
-    version, interval = engine_version(settings.engine), settings.prefix_cache_retention_interval
-    if settings.max_num_active_seqs is not None:
-        if not version.limits_active:
-            raise InputError(f"max_num_active_seqs is no setting of {settings.engine}: it came with vllm@0.31")
-        if settings.max_num_seqs is not None and settings.max_num_active_seqs > settings.max_num_seqs:
-            raise InputError(
-                f"max_num_active_seqs {settings.max_num_active_seqs} is above max_num_seqs {settings.max_num_seqs}"
-            )
-    for name in ("max_num_queued_reqs", "max_num_queued_tokens"):
-        if getattr(settings, name) is not None and not version.limits_queues:
-            raise InputError(f"{name} is no setting of {settings.engine}: it came with vllm@0.29")
-    if interval is None:
-        return
-    if not version.sparse_windows:
-        raise InputError(f"prefix_cache_retention_interval is no setting of {settings.engine}: it came with vllm@0.29")
-    if interval != DENSE and not interval.isdigit():
-        raise InputError(f"prefix_cache_retention_interval must be {DENSE} or a number of tokens, not {interval!r}")

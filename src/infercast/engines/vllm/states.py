@@ -31,6 +31,8 @@ class StateBlocks(NamedTuple):
     mode: str = NONE
     multiple: int = 0
     """Tokens whose multiples a block has where a state is written at the end of each; 0: the layer's own chunk."""
+    drafts: int = 0
+    """States of each sequence beside the one that it goes on from: after each draft that may be wrong."""
 
 
 ONE_STATE = StateBlocks()

@@ -113,7 +113,9 @@ def bounds_of(question: Question, unit: Candidate, lengths: Lengths) -> Bounds:
     # Stages follow each other, GPUs of a stage work side by side; the experts are spread over those of all copies.
     cached = layout.gpus * gpu.l2_bytes
     read = work.dense_bytes / layout.tensor + work.expert_bytes / (layout.tensor * layout.data)
-    step = max(0.0, read - cached / layout.tensor) / gpu.dram_bandwidth
+    # Weights are read once for all tokens that a step may yield of a sequence.
+    yielded = engine_named(unit.engine).most_tokens(dict(unit.settings))
+    step = max(0.0, read - cached / layout.tensor) / gpu.dram_bandwidth / yielded
     token = work.flops / (layout.gpus * peak)
     if question.workload.rate is None:
         return Bounds(step, token, inf)

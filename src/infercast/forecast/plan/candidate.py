@@ -12,6 +12,9 @@ Settings = tuple[tuple[str, Any], ...]
 """Names and values, in order of names, so that equal ones are equal."""
 
 ONE_GPU = ParallelLayout()
+ACCEPTANCE = "acceptance"
+DRAFTS = (ACCEPTANCE, "speculative_config")
+"""Settings of speculative decoding; the first is ours alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class Candidate:
         if self.kv_cache_dtype != "auto":
             found["kv-cache-dtype"] = commands.kv_cache_dtypes.get(self.kv_cache_dtype, self.kv_cache_dtype)
         for name, value in self.settings:
+            if name == ACCEPTANCE:
+                continue  # the engine finds out
             flag = name.replace("_", "-")
             if value is not False:
                 found[flag] = value
@@ -92,8 +97,8 @@ class Candidate:
     def __str__(self) -> str:
         if self.prefill is not None:
             return f"prefill {self.prefill} + decode {replace(self, prefill=None)}"
-        unsaid = engine_named(self.engine).bounds[2]  # which all candidates of a question have in common
-        settings = "".join(f", {name} {_word(value)}" for name, value in self.settings if name != unsaid)
+        unsaid = (engine_named(self.engine).bounds[2], *DRAFTS)  # which all candidates of a question have in common
+        settings = "".join(f", {name} {_word(value)}" for name, value in self.settings if name not in unsaid)
         by = "" if self.engine == DEFAULT_ENGINE else f" by {self.engine}"
         return f"{self.replicas} x {self.layout} on {self.gpu}{by} ({self.formats}{settings})"
 

@@ -67,11 +67,13 @@ class Load(NamedTuple):
     """... and the share of the time that this takes."""
     rate: float
     """Requests a second of one engine."""
+    tokens: float = 1.0
+    """Tokens of a sequence and step, more than one where drafts are accepted."""
 
     @property
     def tpot(self) -> float:
         """Mean time between tokens."""
-        return self.step / max(1.0 - self.busy, CLOSE)
+        return self.step / self.tokens / max(1.0 - self.busy, CLOSE)
 
 
 class Steps:
@@ -102,6 +104,7 @@ class Engine:
         self._mix = mix = steps.mix
         settings, layout, host = deployment.settings, deployment.layout, deployment.host
         self._stages, self._copies = layout.pipeline, layout.data
+        self._tokens = 1.0 if deployment.drafting is None else deployment.drafting.acceptance.length
         self._overlap = 1.0 if layout.pipeline == 1 else OVERLAP + (1.0 - OVERLAP) / layout.pipeline
         self._budget = min(settings.max_num_batched_tokens, ROUGH_TOKENS)
         self._path = float(getattr(host, "request_path", 0.0) + getattr(host, "token_path", 0.0))
@@ -143,7 +146,7 @@ class Engine:
                 busy = each * added * self._overlap
             if busy >= 1.0:
                 return None
-            found = Load(batch, step, added, busy, each)
+            found = Load(batch, step, added, busy, each, self._tokens)
             if not decodes:
                 return found
             again = each * max(0.0, mix.outputs - 1.0) * found.tpot
@@ -176,7 +179,7 @@ class Engine:
         stay = max(load.rate * self._mix.outputs * load.tpot, 1e-9)
         busy = min(load.busy * max(0.0, 1.0 + off / sqrt(stay)), 1.0 - CLOSE)
         step = self.step(max(1.0, load.batch + off * sqrt(load.batch) / 2))
-        return step / max(1.0 - busy, CLOSE)
+        return step / self._tokens / max(1.0 - busy, CLOSE)
 
 
 def _seconds(step: StepEstimate) -> float:

@@ -10,17 +10,16 @@ from __future__ import annotations
 from typing import cast
 
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.draft_books import DraftBooks
 from infercast.serve.scheduler.draft_plan import DraftPlan, DraftSequence
 from infercast.serve.scheduler.policy import MixingPolicy
-from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.scheduler.sequence import Plan, Sequence
-from infercast.serve.speculation import DraftCounts, Draws, Speculation
-from infercast.serve.workload.request import Request
+from infercast.serve.speculation import Draws, Speculation
 
 NO_LIMIT = 1 << 40
 
 
-class DraftScheduler(Scheduler):
+class DraftScheduler(DraftBooks):
     """Decides what each step computes, by the rules of a policy and of how drafts are made."""
 
     def __init__(
@@ -32,28 +31,25 @@ class DraftScheduler(Scheduler):
         steps_under_way: int = 2,
         max_model_len: int | None = None,
     ) -> None:
-        super().__init__(policy, cache, steps_under_way, decode_together=False)
-        self._speculation, self._draws = speculation, draws
-        self._is_async = not policy.waits_for_tokens
+        super().__init__(policy, cache, speculation, steps_under_way)
+        self._draws = draws
         self._longest = max_model_len or NO_LIMIT
         self._most_tokens = speculation.budget(policy.max_num_batched_tokens, policy.max_num_seqs)
         self._slots = speculation.slots_taken if speculation.slots_by_step else 0
         self._lookahead = speculation.lookahead
         self._pads = speculation.pads_new and not speculation.by_batch
-        self._varies = speculation.match < 1.0
         self._in_prompt = self._may_pad = self._has_running = False
         # A step that is never cut: its drafts fit any threshold.
         self._uncut = policy.chunk(1 + speculation.num_drafts, NO_LIMIT, alone=False) == 1 + speculation.num_drafts
-        self.counts = DraftCounts(by_accepted=[0] * (1 + speculation.num_drafts))
-
-    def add(self, index: int, request: Request) -> None:
-        """Queue a request."""
-        self.waiting.append(DraftSequence(index, request, self.cache.path(request), self._num_groups))
+        self._next_drafts = speculation.num_drafts if self._is_async else 0
+        """Places for drafts that are not known when a step is planned."""
 
     def plan(self) -> Plan | None:
         """Plan the next step, as if all drafts in the steps under way were right; None if nothing can be computed."""
         plan = DraftPlan(1 + self._speculation.num_drafts)
         self._step += 1
+        if self._has_states:
+            self.cache.new_step()
         self._budget = self._most_tokens
         self._in_prompt = False
         if self._apart:
@@ -66,47 +62,50 @@ class DraftScheduler(Scheduler):
             return None
         plan.held = self.cache.num_held
         plan.num_next = num_next = self._speculation.drafts_for(len(plan.sequences))
-        if self._is_async:
+        if self._is_async and self._speculation.by_batch:
             for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
                 if drafts >= 0:
                     sequence.num_drafts = num_next
         return plan
 
-    def most_steps(self, plan: Plan) -> int:
-        """Nobody knows what the next one will be."""
-        return 1
-
     def _plan_apart(self, plan: Plan) -> None:
         """Running sequences, in order."""
         assert isinstance(plan, DraftPlan)
-        running = cast(list[DraftSequence], self._apart)
+        running, sequences = cast(list[DraftSequence], self._apart), plan.sequences
         may_hurry = self._uncut and not (self._is_windowed or self._has_states or self._slots)
-        lookahead, position = self._lookahead, 0
+        lookahead, longest, position = self._lookahead, self._longest, 0
         while position < len(running) and self._budget > 0:
             sequence = running[position]
             position += 1
-            computed, known = sequence.num_computed, sequence.num_tokens
+            computed, known, drafts = sequence.num_computed, sequence.num_tokens, sequence.num_drafts
             if computed >= known and known + 1 >= sequence.num_last:  # it ends even if no draft is right
                 continue
-            drafts = sequence.num_drafts
             new_tokens = 1 + drafts
-            reached = computed + new_tokens
-            # Most have their drafts, room for them and no block that others might look for.
+            slots = computed + new_tokens + lookahead
+            # Most decode with all their drafts, and have blocks for them.
             if (
                 may_hurry
                 and not sequence.in_prompt
-                and reached + lookahead <= sequence.room
                 and new_tokens <= self._budget
-                and known < sequence.full_at
+                and slots < longest
+                and (slots <= sequence.room or self._grow(sequence, slots))
             ):
-                sequence.num_computed = reached
-                plan.sequences.append(sequence)
+                if known >= sequence.full_at:
+                    self._name(sequence, known)
+                sequence.num_computed = computed + new_tokens
+                sequences.append(sequence)
                 plan.new_tokens.append(new_tokens)
                 plan.computed.append(computed)
                 plan.verified.append(drafts)
                 self._budget -= new_tokens
             elif not self._plan_one(plan, sequence):
                 return
+
+    def _grow(self, sequence: DraftSequence, slots: int) -> bool:
+        """Blocks for so many tokens, if there are any."""
+        has_room = self.cache.grow(sequence, slots)
+        sequence.room = sequence.length * self._block_size
+        return has_room
 
     def _plan_one(self, plan: DraftPlan, sequence: DraftSequence) -> bool:
         """A running sequence that is cut, in its prompt or short of blocks; False if it had to give way itself."""
@@ -181,81 +180,7 @@ class DraftScheduler(Scheduler):
         self._is_blocked = False
         if self._settles:
             sequence.num_under_way += new_tokens
-        self.cache.name(sequence, min(reached, known))
-        size = self._block_size
-        sequence.full_at = (known // size + 1) * size
-        sequence.room = min(sequence.length * size, self._longest - 1 + self._lookahead)
+        self._name(sequence, min(reached, known))
+        sequence.room = sequence.length * self._block_size
         sequence.in_prompt = drafts < 0
-
-    def complete(self, plan: Plan) -> list[Sequence]:
-        """Take in the tokens that a finished step yields; returns the sequences that are done."""
-        assert isinstance(plan, DraftPlan)
-        self._settle(plan)
-        done: list[Sequence] = []
-        received, counts, is_async, most = plan.received, self.counts.by_accepted, self._is_async, plan.width - 1
-        may_hurry, num_drafts = not self._varies, 0
-        for sequence, drafts in zip(plan.sequences, plan.verified, strict=True):
-            known, last = sequence.num_tokens, sequence.num_last
-            if drafts < 0 or known == last:  # in the second case the step was one too many
-                continue
-            received.append(sequence)
-            accepted = 0
-            if drafts:
-                if drafts == most and may_hurry and not sequence.is_padded:
-                    accepted = sequence.accepted[known - sequence.num_input]
-                else:
-                    accepted = self._num_accepted(sequence, drafts)
-                counts[accepted] += 1
-                num_drafts += drafts
-                if sequence.num_computed:  # or it gave way meanwhile
-                    sequence.num_computed -= drafts - accepted
-            known += 1 + accepted
-            sequence.num_tokens = known = known if known < last else last
-            if is_async:
-                if known > sequence.full_at and sequence.length:
-                    self.cache.name(sequence, known - 1)
-            elif known < last:
-                sequence.num_drafts = sequence.drafted[known - sequence.num_input] if self._varies else plan.num_next
-            if known == last:
-                done.append(sequence)
-        self.counts.num_draft_tokens += num_drafts
-        if done:
-            self._end(done)
-        return done
-
-    def _settle(self, plan: DraftPlan) -> None:
-        """A step is not under way any more."""
-        self._under_way.popleft()
-        self._is_blocked = False
-        if self._settles:
-            for sequence, new_tokens in zip(plan.sequences, plan.new_tokens, strict=True):
-                sequence.num_under_way -= new_tokens
-
-    def _num_accepted(self, sequence: DraftSequence, drafts: int) -> int:
-        """How many drafts are right where some were cut, or are dummies, or there may be none in their places."""
-        if sequence.is_padded:
-            sequence.is_padded = False
-            return 0
-        place = sequence.num_tokens - sequence.num_input
-        if self._varies and self._is_async:
-            # Nothing was found for some of the places, which are not counted as drafts.
-            found = min(drafts, sequence.drafted[place])
-            self.counts.num_draft_tokens -= drafts - found
-            drafts = found
-        return min(sequence.accepted[place], drafts)
-
-    def _end(self, done: list[Sequence]) -> None:
-        """Let go of sequences that have all their tokens."""
-        for sequence in done:
-            if sequence in self.running:
-                del self.running[sequence]
-                self._apart.remove(sequence)
-            else:  # it gave way in its last step
-                self.waiting.remove(sequence)
-            self.cache.free(sequence)
-
-    def _preempt(self, plan: Plan) -> Sequence:
-        """Whoever gives way loses its drafts."""
-        victim = super()._preempt(plan)
-        cast(DraftSequence, victim).num_drafts = 0
-        return victim
+        sequence.num_drafts = self._next_drafts if drafts >= 0 else 0

@@ -30,8 +30,9 @@ TURNS = 10
 """Requests of each client, where their number is not stated."""
 OPEN_SECONDS, MOST_OPEN = 200.0, 12000
 """Of an open loop without an end only so much is simulated, of which the first part is left out."""
-STEADY_TURNS = 3
-"""How often every place of a full batch is taken in a simulation of one that stays full ..."""
+STEADY_TURNS, WIDE, WIDE_TURNS = 3, 256, 2
+"""How often every place of a full batch is taken in a simulation of one that stays full, and of one with more places
+than that ..."""
 LEAST_STEADY, MOST_STEADY = 96, 3072
 """... but so many requests at least, and at most."""
 
@@ -109,7 +110,7 @@ def _open(row: RowReader, kind: str, rate: float) -> Workload:
 
 def _full(row: RowReader, cap: int) -> Workload:
     """More requests at once than can run at the same time: as many as show how a full batch goes on."""
-    count = min(max(STEADY_TURNS * cap, LEAST_STEADY), MOST_STEADY)
+    count = min(max((STEADY_TURNS if cap <= WIDE else WIDE_TURNS) * cap, LEAST_STEADY), MOST_STEADY)
     stated = row.whole("num_requests")
     if stated is None or stated > count:
         row.assume(f"a full batch is simulated with {count:,} requests")
