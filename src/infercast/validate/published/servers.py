@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from infercast.engines.registry import AnyEngine, measured_engine
+from infercast.engines.registry import AnyEngine, engine_named, measured_engine
 from infercast.errors import InfercastError
 from infercast.forecast.command.flags import NOT_MODELLED, UNKNOWN, Reading, read_flags
 from infercast.validate.published.load import RowReader
@@ -86,9 +86,10 @@ def read_server(row: RowReader, model: str) -> Server:
     if (data or 1) > 1 and "separate" in row.text("notes") and "instances" in row.text("notes"):
         instances, data = data or 1, 1
     tensor = _tensor(row, options.get("tensor_parallel_size"), pipeline * (data or 1) * instances, spread or 1)
+    version = _version(row, engine)
     return Server(
-        engine=engine,
-        version=_version(row, engine),
+        engine=engine_named(f"{engine.family}@{'.'.join(map(str, version))}") if version else engine,
+        version=version,
         reading=reading,
         tensor=tensor or 1,
         pipeline=pipeline,
