@@ -146,8 +146,8 @@ def kind_of(assumption: str) -> str:
     """What an assumption is about, without its numbers."""
     if assumption.startswith("--"):
         return f"{assumption.split(maxsplit=1)[0]} changes nothing"
-    for begin, kind in KINDS.items():
-        if assumption.startswith(begin):
+    for words, kind in KINDS.items():
+        if words in assumption:
             return kind
     return assumption.partition(":")[0] if ":" in assumption else assumption
 
@@ -155,16 +155,22 @@ def kind_of(assumption: str) -> str:
 KINDS = {
     "every prompt has": "all prompts and answers have the mean length",
     "a full batch is simulated": "a full batch is simulated with a few requests for each place",
-    "the first": "the first requests are simulated, the rest is like the last of them",
-    "prompts have": "mean lengths of prompts of a data set",
+    "the rest is like the last": "the first requests are simulated, the rest is like the last of them",
+    "prompts have ": "mean lengths of prompts of a data set",
     "lengths are uniform": "lengths are uniform up to twice their means",
     "lengths of chats": "lengths of chats, where the row names those of another run",
     "the release of": "the release, by the date of the run or the measured one",
     "experts over": "experts over all GPUs: attention is split over as many",
     "the longest context": "the longest context that has room",
     "precision": "weights as the checkpoint has them",
+    "in the KV cache": "room in the KV cache as the source has it",
+    "of the answers end": "some answers end anywhere before their limit",
+    "has the shape of": "a model has the shape of another one",
+    "their number is not stated": "how many requests there were",
+    "requests end at the longest context": "some requests end at the longest context",
+    "servers of": "layouts that nobody states: servers on as few GPUs as hold the weights",
 }
-"""How assumptions begin."""
+"""Words of assumptions, and what these are about."""
 
 
 def _not_simulated(record: Mapping[str, Any]) -> str:

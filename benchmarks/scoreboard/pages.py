@@ -128,12 +128,12 @@ def as_published(row: dict[str, str]) -> dict[str, str]:
 def _glm(row: dict[str, str]) -> dict[str, str]:
     """A section of the page of GLM-5.2."""
     section, result = (part.strip() for part in row["notes"].removeprefix("sec:").split(";")[:2])
+    if section.startswith(ONE_A_SECOND):
+        row = {**row, "load_kind": "poisson", "concurrency_or_rate": "rate 1.0"}
     if section == "vLLM" or result.startswith("Baseline"):
-        return {**row, "engine": "vllm", "server_cmd": "vllm serve zai-org/GLM-5.2-FP8 --tensor-parallel-size 8"}
+        command = "vllm serve zai-org/GLM-5.2-FP8 --tensor-parallel-size 8"
+        return {**row, "engine": "vllm", "server_cmd": command, "dp": "1", "ep": ""}
     flags = GLM_FLAGS.get(section, LAST)
     command = f"python3 -m sglang.launch_server --model-path zai-org/GLM-5.2-FP8 {flags}"
     groups = "8" if "--dp-size" in flags else "1"
-    read = {**row, "server_cmd": command, "version": GLM_VERSION, "dp": groups, "ep": ""}
-    if section.startswith(ONE_A_SECOND):
-        read |= {"load_kind": "poisson", "concurrency_or_rate": "rate 1.0"}
-    return read
+    return {**row, "server_cmd": command, "version": GLM_VERSION, "dp": groups, "ep": ""}

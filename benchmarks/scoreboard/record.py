@@ -64,7 +64,7 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
     parts = [f"{json.dumps(name)}: {json.dumps(record[name], ensure_ascii=False)}" for name in ("not_simulated",)]
     texts = ",\n".join(json.dumps(text, ensure_ascii=False) for text in record["assumptions"])
     runs = ",\n".join(
-        f"{json.dumps(key, ensure_ascii=False)}: {json.dumps(run, ensure_ascii=False, separators=(',', ':'))}"
+        f"{json.dumps(key, ensure_ascii=False)}: {json.dumps(_packed(run), ensure_ascii=False, separators=(',', ':'))}"
         for key, run in record["runs"].items()
     )
     parts += [f'"assumptions": [\n{texts}\n]', f'"runs": {{\n{runs}\n}}']
@@ -77,4 +77,17 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 def read_record(path: Path) -> dict[str, Any]:
     """A record that was written before."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    for run in found["runs"].values():
+        for name in QUANTITIES:
+            if name in run:
+                predicted, error, inside = run[name]
+                run[name] = {"predicted": predicted, "error": error, "inside": bool(inside)}
     return found
+
+
+def _packed(run: Mapping[str, Any]) -> dict[str, Any]:
+    """A run with forecast, error and whether it is inside in a list."""
+    return {
+        name: [value["predicted"], value["error"], int(value["inside"])] if name in QUANTITIES else value
+        for name, value in run.items()
+    }
