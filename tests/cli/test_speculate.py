@@ -50,6 +50,7 @@ def test_a_plan_keeps_a_promise_by_drafts_that_takes_more_gpus_without(infercast
     words = ("plan", "llama-3.1-8b", "--gpu", "h200-sxm", "--max-gpus", 2, "--rate", 4, "-n", 60, "--input-len", 200,
              "--output-len", 60, "--slo", "tpot_p95<4ms")  # fmt: skip
     gpus = [
-        infercast(*words, *drafts, "--json").json["winner"]["total_gpus"] for drafts in ((), ("--speculative-config", EAGLE))
+        infercast(*words, *drafts, "--json").json["winner"]["total_gpus"]
+        for drafts in ((), ("--speculative-config", EAGLE))
     ]
     assert gpus == [2, 1]
