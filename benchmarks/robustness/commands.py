@@ -26,6 +26,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "plan": ("qwen3-0.6b", "--gpu", "l4", "--max-gpus", "1", "--slo", PROMISE, *SMALL),
     "sweep": ("qwen3-0.6b", "--gpu", "h200-sxm", "--rates", "5,6", "--num-requests", "8"),
     "capacity": ("qwen3-0.6b", "--gpu", "h200-sxm", "--slo", PROMISE, *SMALL),
+    "calibrate": ("RESULT", "--model", "qwen3-0.6b", "--gpu", "h200-sxm", "--out", "OUT.toml"),
     "kernels": ("qwen3-0.6b", "--gpu", "h200-sxm", "--decode", "4"),
     "speculate": (
         "qwen3-8b",
@@ -132,9 +133,10 @@ KNOWN: dict[str, tuple[str, ...]] = {
 FILES_OF = {
     "model": "model", "name": "model", "gpu": "gpu", "prefill_gpu": "gpu", "decode_gpu": "gpu", "trace": "trace",
     "host": "host", "table": "shapes", "files": "runs", "model_config": "folder", "anchors": "folder",
+    "results": "result", "calibration": "calibration",
     "measurements": "folder", "data": "folder", "artifact": "noise", "predictor": "noise",
 }  # fmt: skip
-WRITTEN = ("report", "trace_out", "out")
+WRITTEN = ("report", "trace_out", "save_result", "out")
 
 
 @cache
@@ -188,7 +190,10 @@ def _spoilt(command: str, random: Random, files: dict[str, list[str]], folder: P
 def _place(word: str, random: Random, files: dict[str, list[str]], folder: Path) -> str:
     if word == "RUNS":
         return random.choice(files["runs"] + files["table"])
-    return {"FOLDER": str(folder), "OUT": str(folder / "out"), "OUT.npz": str(folder / "out.npz")}.get(word, word)
+    if word == "RESULT":
+        return random.choice(files["result"])
+    written = {"OUT": "out", "OUT.npz": "out.npz", "OUT.toml": "out.toml"}
+    return str(folder) if word == "FOLDER" else str(folder / written[word]) if word in written else word
 
 
 def _without(words: list[str], options: list[str]) -> list[str]:
@@ -203,7 +208,7 @@ def _value(parameter: Any, random: Random, files: dict[str, list[str]], folder: 
     """Something for a parameter, more often wrong than right."""
     name = parameter.name
     if name in WRITTEN:
-        suffix = {"report": ".html", "trace_out": ".json"}.get(name, ".npz")
+        suffix = {"report": ".html", "trace_out": ".json", "save_result": ".json"}.get(name, ".npz")
         places = (f"out{suffix}", f"missing/x{suffix}", "", "x.txt", ".", f"nul\n{suffix}")
         return random.choice((*(str(folder / place) for place in places), "/dev/full", f"/proc/x{suffix}"))
     if random.random() < 0.1:

@@ -58,7 +58,8 @@ def write_files(folder: Path, random: Random, each: int = 12) -> dict[str, list[
     """Write files of every kind; returns their paths by what they pretend to be."""
     made: dict[str, list[str]] = {"noise": [_write(folder / f"noise-{name}", text) for name, text in NOISE.items()]}
     makers = {
-        "model": _model, "gpu": _gpu, "trace": _trace, "host": _host, "shapes": _shapes, "runs": _runs, "table": _table
+        "model": _model, "gpu": _gpu, "trace": _trace, "host": _host, "shapes": _shapes, "runs": _runs, "table": _table,
+        "result": _result, "calibration": _calibration,
     }  # fmt: skip
     for kind, make in makers.items():
         made[kind] = []
@@ -163,6 +164,45 @@ def _runs(random: Random, wrong: bool) -> tuple[str, str]:
     for _ in range(random.randint(1, 2) if wrong else 0):
         _spoil(document, random)
     return ".json", json.dumps(document)
+
+
+def _result(random: Random, wrong: bool) -> tuple[str, str]:
+    """What a load generator saved, of one of three kinds."""
+    means = {f"{kind}_{name}_ms": 20.0 for kind in ("mean", "median", "p99") for name in ("ttft", "tpot")}
+    plain: dict[str, Any] = {
+        "model_id": "qwen3-0.6b", "request_rate": 4.0, "burstiness": 1.0, "max_concurrency": None, "duration": 2.0,
+        "completed": 4, "failed": 0, "total_input_tokens": 256, "total_output_tokens": 16, "request_throughput": 2.0,
+        "output_throughput": 8.0, **means,
+    }  # fmt: skip
+    lists = {
+        "input_lens": [64] * 4, "output_lens": [4] * 4, "ttfts": [0.02] * 4, "itls": [[0.002] * 3] * 4,
+        "start_times": [0.0, 0.3, 0.6, 0.9],
+    }  # fmt: skip
+    metric = {"unit": "ms", "avg": 20.0, "p50": 20.0, "std": 1.0, "min": 10.0, "max": 90.0}
+    other: dict[str, Any] = {
+        "input_config": {"loadgen": {"concurrency": 2}}, "request_latency": dict(metric),
+        "time_to_first_token": dict(metric), "inter_token_latency": dict(metric), "request_count": {"avg": 8},
+        "input_sequence_length": {**metric, "unit": "tokens"}, "output_sequence_length": {**metric, "unit": "tokens"},
+    }  # fmt: skip
+    document = random.choice((plain, {**plain, **lists}, other))
+    for _ in range(random.randint(1, 2) if wrong else 0):
+        _spoil(document, random)
+    return ".json", json.dumps(document)
+
+
+def _calibration(random: Random, wrong: bool) -> tuple[str, str]:
+    host = "Xeon server, 16 vCPU"
+    lines = [
+        "form = 1", "[deployment]", 'engine = "vllm@0.32"', 'model = "qwen3-0.6b"', 'gpu = "h200-sxm"',
+        'layout = "TP1"',
+        'weights = "bf16"', 'kv_cache = "bf16"', "api_server = true", f'host = "{host}"',
+        *(f"[{name}]\nfactor = 1.1\nspread = 0.05\nspread_before = 0.2" for name in ("host", "prefill", "decode")),
+        "[path]\nextra_ms = 1.0\nspread_ms = 1.0\nspread_before_ms = 3.0",
+    ]  # fmt: skip
+    for _ in range(random.randint(1, 2) if wrong else 0):
+        place = random.randrange(len(lines))
+        lines[place] = random.choice(("", lines[place].replace("1", "-1"), lines[place].replace("=", "= nan #")))
+    return ".toml", "\n".join(lines)
 
 
 PUBLISHED = {

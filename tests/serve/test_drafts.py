@@ -9,7 +9,8 @@ import pytest
 
 from infercast.errors import InputError
 from infercast.serve.fleet.lockstep import in_lockstep
-from infercast.serve.fleet.two_pools import taken_in
+from infercast.serve.fleet.pool import Pool
+from infercast.serve.fleet.two_pools import Link, simulate_disaggregated, taken_in
 from infercast.serve.record import Record
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.prefill_first import PrefillFirst
@@ -178,6 +179,14 @@ def test_a_request_needs_room_for_its_drafts() -> None:
     simulate(engine(None, blocks=5), workload(1))
     with pytest.raises(InputError, match="needs 6 KV blocks"):
         simulate(engine(blocks=5), workload(1))
+
+
+def test_drafts_in_the_pool_that_decodes() -> None:
+    pools = Pool((engine(),)), Pool((engine(),))
+    done = simulate_disaggregated(*pools, Link(1e9, 1e9), lambda tokens: 1e3 * tokens, workload(8))
+    assert (done.decode[0].num_output == 60).all()
+    assert done.decode[0].drafts.num_drafts > 0
+    assert done.prefill[0].drafts.num_drafts == 0
 
 
 def test_engines_in_lockstep_and_prompts_that_arrive_computed() -> None:

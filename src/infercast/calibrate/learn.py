@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import exp
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from infercast.calibrate.readers.detect import read_results
 from infercast.calibrate.readers.load import Asked
@@ -20,6 +22,10 @@ from infercast.forecast.calibration.record import Calibration, Fingerprint, Lear
 from infercast.forecast.system import system_of
 
 Tell = Callable[[str], None]
+Array = npt.NDArray[Any]
+
+MOST_LEFT_OUT = 6
+"""Results that are left out in turn, each of which takes as long as all of them."""
 
 
 def calibrate(
@@ -52,13 +58,7 @@ def calibrate(
     prior = prior_of(replays, over_http=deployment.over_http)
     tell("all results")
     solution = solve(replays, prior)
-    left_out: list[tuple[Pair, ...]] = [()] * len(replays)
-    if len(replays) > 1:
-        for place, replay in enumerate(replays):
-            tell(f"without {replay.result.file}")
-            others = [*replays[:place], *replays[place + 1 :]]
-            left_out[place] = _pairs(replay, solve(others, prior).point)
-    both = zip(replays, left_out, strict=True)
+    both = zip(replays, _left_out(replays, prior, tell), strict=True)
     sources = tuple(
         _source(replay, _pairs(replay, solution.point), pairs, deployment.model.name) for replay, pairs in both
     )
@@ -71,6 +71,18 @@ def calibrate(
         version=version,
         title="these results",
     )
+
+
+def _left_out(replays: Sequence[Replay], prior: Array, tell: Tell) -> list[tuple[Pair, ...]]:
+    """Results forecast by the others; of many some are left out, evenly chosen."""
+    found: list[tuple[Pair, ...]] = [()] * len(replays)
+    if len(replays) > 1:
+        chosen = np.unique(np.linspace(0, len(replays) - 1, min(len(replays), MOST_LEFT_OUT)).round().astype(int))
+        for place in chosen.tolist():
+            tell(f"without {replays[place].result.file}")
+            others = [*replays[:place], *replays[place + 1 :]]
+            found[place] = _pairs(replays[place], solve(others, prior).point)
+    return found
 
 
 def _accepting(deployment: Deployment, length: float) -> Deployment:

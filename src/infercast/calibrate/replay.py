@@ -128,14 +128,16 @@ CENTRES, TAILS = ("p50", "mean"), ("p95", "p90", "p99")
 
 
 def chosen_quantities(result: Result) -> list[int]:
-    """What a result is compared by: the middles of TTFT and of the time of a token, a tail of TTFT, which a queue makes
-    long, and the rate where clients wait for answers. Tails of times of tokens hang on which prompts came between.
+    """What a result is compared by: median, mean and a tail of TTFT, of which each has its own luck, the middle of the
+    time of a token, and the rate where clients wait for answers. Tails of times of tokens hang on which prompts came
+    between.
     """
-    groups = (("mean",),) if result.means_only else (CENTRES, TAILS)
     steps = next((each for each in ("tpot", "itl", "e2e") if any(name.startswith(each) for name in result.seen)), "")
+    groups = [("ttft", CENTRES[:1]), ("ttft", CENTRES[1:]), ("ttft", TAILS), (steps, CENTRES)]
     names = []
-    for latency, group in (*(("ttft", group) for group in groups), (steps, groups[0])):
-        names += [name for name in (f"{latency}_{each}" for each in group) if name in result.seen][:1]
+    for latency, group in groups:
+        known = [name for name in group if name == "mean" or not result.means_only]
+        names += [name for name in (f"{latency}_{each}" for each in known) if name in result.seen][:1]
     if RATE in result.seen and result.workload.rate is None:
         names.append(RATE)
     if not names:

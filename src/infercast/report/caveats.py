@@ -107,8 +107,8 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
         sentences += [*deployment.corrections.notes, CALIBRATED.format(deployment.corrections.title)]
     if deployment.has_default_host:
         sentences.append(
-            f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host` fits them "
-            "to yours."
+            f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host`, or "
+            "`infercast calibrate` with a benchmark, fits them to yours."
         )
     waits = [text for _, text in host_rows(deployment, phases)]
     if borrowed_share(deployment) > 0 and BORROWED_TIMES not in waits:

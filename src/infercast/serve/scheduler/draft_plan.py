@@ -79,7 +79,13 @@ class DraftPlan(Plan):
             ordered = sorted(zip(new_tokens, computed, verified, strict=True), key=lambda row: row[0] > 1 + row[2])
             new_tokens, computed = [row[0] for row in ordered], [row[1] for row in ordered]
         num_drafts = sum(verified) + self.num_unsampled
-        return DraftShape(
+        shape = DraftShape(
             new_tokens, computed, num_drafts + num_sampled, count - num_prompts, num_drafts, self.width, num_sampled,
             self.num_next,
         )  # fmt: skip
+        # What is asked in every step, told at once.
+        shape.num_sequences, shape.total_computed = count, sum(computed)
+        shape.num_tokens = sum(new_tokens) if num_prompts else num_drafts + count
+        if not num_prompts:
+            shape.prompts, shape.is_decode = [], num_drafts == count * (self.width - 1)
+        return shape

@@ -30,7 +30,7 @@ class Clients:
         self._free_at: list[float] | None = None
         if workload.concurrency is not None:
             self._free_at = [0.0] * min(workload.concurrency, len(self._requests))
-        self.wait_for_answers = self._free_at is not None
+        self.wait_for_answers = self.sends_at_once = self._free_at is not None
         self.next_arrival: float | None = None
         """When the next request reaches the engine's queue; None if no client will send one before an answer."""
         self._look_ahead()

@@ -46,7 +46,7 @@ class Turns:
 class SessionClients:
     """Releases the requests of sessions to one engine, as `Clients` does for requests that stand alone."""
 
-    wait_for_answers = True
+    wait_for_answers, sends_at_once = True, False
 
     def __init__(self, workload: Workload, path_seconds: float = 0.0, token_seconds: float = 0.0) -> None:
         self._requests = workload.requests

@@ -45,6 +45,8 @@ LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
 """Adapters and where they lie."""
 BARE_JSON = re.compile(r"([= ])(\{\"[^{}']*\})(?= |$)")
 """A flag's JSON without the quotes that a shell needs."""
+CACHE = re.compile(r"\bKV cache (\d+) tokens\b")
+"""As vLLM writes it when it starts."""
 NOTED = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
 """Prompts and answers on servers of their own."""
@@ -106,6 +108,15 @@ def check_drafts(row: RowReader) -> None:
         raise row.wrong("was served with speculative decoding, which is modelled for vLLM")
     if not re.search(r"--speculative-config[ =]+['\"]?\{", row.text(COMMAND)):
         raise row.wrong("was served with speculative decoding, of which too little is stated")
+
+
+def noted_cache(row: RowReader, server: Server) -> int:
+    """Tokens that vLLM's KV cache has room for, where notes say so; 0 where they do not."""
+    found = CACHE.search(row.text("notes")) if server.engine.family == "vllm" else None
+    if found is None:
+        return 0
+    row.assume(f"room for {int(found[1]):,} tokens in the KV cache, as the source has it")
+    return int(found[1])
 
 
 def noted_settings(row: RowReader, server: Server) -> dict[str, int]:
