@@ -7,11 +7,13 @@ from sglang_cases import Case
 
 from infercast.serve.cache.radix_cache import RadixCache
 from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.tiered_cache import TieredCache
 from infercast.serve.scheduler.decode_batch import DeclaredSequence, DecodeBatch
 from infercast.serve.scheduler.prefill_first import PrefillFirst
 from infercast.serve.scheduler.prefill_ring import PrefillRing
 from infercast.serve.scheduler.prefill_scheduler import PrefillScheduler
 from infercast.serve.scheduler.sequence import Plan
+from infercast.serve.scheduler.tiered_scheduler import TieredScheduler
 from infercast.serve.workload.request import Request, Segment
 
 FIRST_RATIO, LEAST_SHARE, DECAY_STEPS = 0.7, 0.14, 600
@@ -37,6 +39,15 @@ class Ours:
         self.case, self.policy = case, policy
         self.cache = RadixCache(case.num_tokens // case.page_size, KvShape(case.page_size), caching=case.caching)
         self.scheduler: Any = PrefillScheduler(policy, self.cache, 2 if case.overlap else 1, case.max_model_len)
+        if case.host_tokens:
+            tiers = TieredCache(
+                case.num_tokens // case.page_size,
+                KvShape(case.page_size),
+                case.host_tokens // case.page_size,
+                case.copied_at,
+            )
+            self.cache = tiers
+            self.scheduler = TieredScheduler(policy, tiers, 2 if case.overlap else 1, case.max_model_len)
         self.under_way: deque[Plan] = deque()
         self.was_idle = True
 

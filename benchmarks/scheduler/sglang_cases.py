@@ -19,8 +19,12 @@ MODES = {
     "conversation": "prompts that continue earlier answers",
     "declared": "answers that are declared longer than anything is promised, or than the model allows",
     "pipeline": "micro-batches of a pipeline that take turns",
+    "tier": "a tier of the KV cache in the host's memory",
+    "tier-talk": "the same, with prompts that continue earlier answers",
     "any": "all of these at random",
 }
+APART = ("tier", "tier-talk")
+"""Modes that are not mixed with others."""
 MOST_WAITING = 128
 """Requests up to which the queue is sorted by the longest match."""
 
@@ -43,6 +47,9 @@ class Case:
     conservativeness: float = 1.0
     max_model_len: int = 2048
     pipeline: int = 1
+    host_tokens: int = 0
+    """Tokens of the host's tier; 0: there is none."""
+    copied_at: int = 1
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, declared, output, prefix [(content, tokens)], and answer: the content of the output, if named."""
 
@@ -57,12 +64,12 @@ def draw(mode: str, seed: int) -> Case:
     case = Case(mode, rng.choice([16, 64, 256, 1024]), rng.choice([32, 128, 4096]), rng.choice([2, 4, 8, 64]), 0)
     _set(rng, case, mode)
     if mode == "any":
-        for each in rng.sample([*MODES][1:-2], 4):
+        for each in rng.sample([each for each in MODES if each not in APART][1:-2], 4):
             _set(rng, case, each)
     crowd = rng.random() < 0.4  # many answers of which little is promised, so that the cache overflows
     case.conservativeness = rng.choice([0.02, 0.1, 0.3]) if crowd else rng.choice([0.3, 1.0, 1.0, 1.4, 3.0])
     case.max_running_requests = 64 if crowd else case.max_running_requests
-    talks = mode == "conversation" or (mode == "any" and rng.random() < 0.3)
+    talks = mode in ("conversation", "tier-talk") or (mode == "any" and rng.random() < 0.3)
     case.requests = _conversations(rng, case, crowd=crowd) if talks else _requests(rng, case, crowd=crowd)
     page = case.page_size
     longest = [min(each["declared"], case.max_model_len - each["input"]) for each in case.requests]
@@ -70,6 +77,9 @@ def draw(mode: str, seed: int) -> Case:
     most = max(map(add, prompts, longest)) + 2 * page + 2
     spare = rng.randint(0, 3 * most) if crowd else rng.choice([1, rng.randint(0, most), 6 * most, 100_000])
     case.num_tokens = -(-(most + spare) // page) * page
+    if mode in APART:
+        case.host_tokens, case.copied_at = page * rng.choice([60, 600, 20_000]), rng.choice([1, 1, 2])
+        case.num_tokens = -(-(most + rng.randint(0, most)) // page) * page
     return case
 
 

@@ -242,6 +242,10 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
     whole = case.chunked_prefill_size is None
     parameters = CacheInitParams(not case.caching, slots, tokens, case.page_size)
     cache: Any = ChunkCache(parameters) if not case.caching and not whole else RadixCache(parameters)
+    if case.host_tokens:
+        from sglang_tier import TwoTiers  # noqa: PLC0415 - imports what others need not have
+
+        cache = TwoTiers(parameters, case.host_tokens, case.copied_at)
     made = object.__new__(Scheduler)
     nobody = Nobody()
     model = Namespace(vocab_size=1 << 60, is_encoder_decoder=False, is_multimodal=False, think_end_id=None)
@@ -254,8 +258,9 @@ def _scheduler(case: Case, arguments: ServerArgs) -> Scheduler:
         "chunked_prefill_size": case.chunked_prefill_size, "is_mixed_chunk": case.mixed and not whole,
         "chunked_req": None, "_pending_chunked_abort_req": None, "enable_dynamic_chunking": False,
         "enable_overlap": case.overlap, "spec_algorithm": SpeculativeAlgorithm.NONE, "dllm_config": None,
-        "enable_hierarchical_cache": False, "enable_hicache_storage": False, "enable_priority_scheduling": False,
-        "schedule_low_priority_values_first": False, "priority_scheduling_preemption_threshold": 10,
+        "enable_hierarchical_cache": case.host_tokens > 0, "enable_hicache_storage": False,
+        "enable_priority_scheduling": False, "schedule_low_priority_values_first": False,
+        "priority_scheduling_preemption_threshold": 10,
         "enable_lora": False, "lora_drainer": None, "enable_hisparse": False, "is_hybrid_swa": False,
         "enable_fpm": False,
         "disaggregation_mode": DisaggregationMode.NULL, "require_mlp_sync": False, "truncation_align_size": None,

@@ -36,15 +36,16 @@ class TieredLoop(Loop):
 
     def _launch(self, step: Step) -> None:
         """A step that loads something lasts until its last layer is there and computed."""
-        pages, stored = self.planner.num_to_load, self.planner.tiers.stored
+        loaded, stored = self.planner.tiers.loaded, self.planner.tiers.stored
         if stored:
             for count in stored:
                 self.store.copy(self.timeline.clock, count * self.offload.block_bytes)
             stored.clear()
-        if pages and step.plan.sequences:
+        if loaded and step.plan.sequences:
             host, timeline = step.estimate.host, self.timeline
             planned = timeline.clock + host.plan
-            _, end = self.load.copy(planned, pages * self.offload.block_bytes)
+            _, end = self.load.copy(planned, sum(loaded) * self.offload.block_bytes)
+            loaded.clear()
             start = max(planned + host.prepare, timeline.gpu_free)
             seconds = step.estimate.gpu_seconds[0]
             longer = max(seconds, end - start + seconds / self.offload.block_pieces) - seconds

@@ -23,7 +23,7 @@ CONNECTOR = "OffloadingConnector"
 READ = ("cpu_bytes_to_use", "block_size", "offload_prompt_only", "store_threshold", "eviction_policy")
 """What is read of ``kv_connector_extra_config``."""
 SUBMIT = 0.4e-3
-"""Seconds of the thread that hands a copy over, for a list of all its pieces ..."""
+"""Seconds of the thread that hands a copy over, for a list of all its pieces (an estimate) ..."""
 SUBMIT_PIECE = 1.0e-6
 """... and for each of them, in one call of the driver (measured on an H200's host)."""
 SMALL_PIECE = 28 * 1024

@@ -46,6 +46,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         settles=version.settles,
         opens_blocks=not version.needs_whole_blocks,
         last_apart=version.parts_last,
+        passed_apart=version.passed_apart,
     )
     if settings.scheduling_policy == "priority":
         policy = ByPriority(**asdict(policy), steps_over=version.steps_over)

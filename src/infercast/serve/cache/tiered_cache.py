@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from typing import cast
 
+from infercast.serve.cache.content import piece_at
 from infercast.serve.cache.radix import Node
 from infercast.serve.cache.radix_cache import Lease, RadixCache
 from infercast.serve.cache.shape import KvShape
@@ -29,6 +30,9 @@ class TieredCache(RadixCache):
         self.tree = TieredTree(self.page)
         self.host_blocks, self.host_free, self._copied_at = host_blocks, host_blocks, copied_at
         self._host_queue: list[tuple[int, int, TieredNode]] = []
+        self._arriving: list[Node] = []
+        self.loaded: list[int] = []
+        """Pages of each copy to the GPU since somebody looked."""
         self.stored: list[int] = []
         """Pages of each copy to the host since somebody looked."""
         self.num_refused = 0
@@ -43,8 +47,8 @@ class TieredCache(RadixCache):
         if found and 0 < self.num_to_load(lease) * self.page < LEAST_LOADED:
             while not cast(TieredNode, lease.node).on_gpu:
                 lease.node = cast(TieredNode, lease.node).before
-            lease.piece = self.tree.piece_after(lease.node) if lease.node.parent is not None else 0
             found = lease.node.end * self.page
+            lease.piece = piece_at(lease.content, 0, found)
         return found
 
     def num_to_load(self, lease: Lease) -> int:
@@ -65,7 +69,16 @@ class TieredCache(RadixCache):
             while not node.on_gpu:
                 node.on_gpu = True
                 node = node.before
+            self._lock(lease.node, self.tree.root)
+            self._arriving.append(lease.node)
+            self.loaded.append(count)
         return count
+
+    def settle(self) -> None:
+        """What was loaded has arrived: it stays for those alone who hold it."""
+        for node in self._arriving:
+            self._unlock(node)
+        self._arriving.clear()
 
     def keep(self, lease: Lease, num_tokens: int) -> None:
         """Take what a running sequence has computed into the tree; a part of a prompt is not copied yet."""

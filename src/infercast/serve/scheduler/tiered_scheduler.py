@@ -26,14 +26,30 @@ class TieredAdmission(Admission):
         """Pages that come from the host, of each prompt that has some."""
 
     def _of_others(self, sequence: DeclaredSequence, missing: int) -> Answer:
-        to_load = self._tiers.num_to_load(sequence.lease) * self._page if sequence.num_computed else 0
-        self._offset += to_load
-        count = len(self.sequences)
-        answer = super()._of_others(sequence, missing)
-        self._offset -= to_load
-        if to_load and len(self.sequences) > count:
-            self.loaded[sequence] = self._tiers.load(sequence.lease)
-        return answer
+        """As without a tier; what the host has is loaded even if the step turns out to be full."""
+        tiers, page, lease = self._tiers, self._page, sequence.lease
+        to_load = tiers.num_to_load(lease) * page if sequence.num_computed else 0
+        left = min(sequence.num_declared - sequence.num_produced, self._policy.longest_promise)
+        needed, in_pages = missing + to_load + left + page, self._in_pages(missing)
+        if self._lacks(needed):
+            return Answer.NO_ROOM
+        if self._of_chunk is None and self.sequences and in_pages >= self._of_step:
+            return Answer.STOP
+        if sequence.num_computed:
+            tiers.hold(lease)
+            if self._lacks(needed):
+                return Answer.NO_ROOM
+            if to_load:
+                tiers.load(lease)
+        if self._of_chunk is None or in_pages <= self._of_chunk:
+            self._add(sequence, missing, missing)
+        elif (part := self._of_chunk // page * page) > 0:
+            self._add(sequence, part, missing)
+        else:
+            return Answer.STOP
+        if to_load:
+            self.loaded[sequence] = to_load // page
+        return Answer.NEXT
 
 
 class TieredScheduler(PrefillScheduler):
@@ -46,16 +62,15 @@ class TieredScheduler(PrefillScheduler):
         self.tiers = cache
         self.loaded: dict[int, int] = {}
         """Of each request that found some of its tokens in the host's memory when it first started, how many."""
-        self.num_to_load = 0
-        """Pages that are brought back with the step just planned."""
         self.new_loads: list[int] = []
-        """Whose they are."""
+        """Requests of the step just planned some of whose pages are brought back."""
         self.num_queried = self.num_hit = 0
         """Tokens that the GPU did not have, of prompts that started, and those of them that the host had."""
 
     def plan(self) -> Plan | None:
         """Plan the next step; parts of prompts that are taken in first are not copied to the host yet."""
-        self.num_to_load, self.new_loads = 0, []
+        self.new_loads = []
+        self.tiers.settle()
         self.tiers.takes_parts = True
         plan = super().plan()
         self.tiers.takes_parts = False
@@ -67,7 +82,6 @@ class TieredScheduler(PrefillScheduler):
             if sequence.prompt_end:
                 continue
             count = loaded.get(sequence, 0)
-            self.num_to_load += count
             self.num_queried += sequence.num_known - sequence.num_computed + count * page
             self.num_hit += count * page
             if count and not sequence.num_preemptions:
