@@ -3,12 +3,21 @@
 import numpy as np
 import pytest
 
-from infercast.engines.padding import padded_in
+from infercast.engines.padding import Padding, padded_in
 from infercast.forecast.deploy import load_model
 from infercast.hardware import load_gpu
 from infercast.models.layout import ParallelLayout
 from infercast.ops import Attention
-from infercast.predict.adjust.mixed import ADDED_SHARE, PADDED_SHARE, SLOWED_SHARE, join, padded, together
+from infercast.predict.adjust.mixed import (
+    ADDED_SHARE,
+    SLOWED_SHARE,
+    TILE_ROWS,
+    TILE_SHARE,
+    join,
+    padded,
+    padded_seconds,
+    together,
+)
 from infercast.predict.estimate import Estimate
 
 
@@ -45,14 +54,24 @@ def attention(**changes: object) -> Attention:
 
 def test_flash_attention_2_pads_the_heads_of_sequences_that_decode_beside_prompts():
     old, new = load_gpu("a100-sxm"), load_gpu("h200-sxm")
-    assert padded(attention(), old) == pytest.approx(5 * PADDED_SHARE)
-    assert padded(attention(heads=8), old) == 1.0
+    assert padded(attention(), old) == pytest.approx(2 * TILE_ROWS * 40 * 256 / (TILE_SHARE * 312e12), rel=0.01)
+    assert padded(attention(heads=20), old) == pytest.approx(padded(attention(), old) / 2)
     assert padded(attention(), new) == 0.0
     assert padded(attention(kv_dtype="fp8"), old) == 0.0  # another kernel
-    assert together(1e-3, 1e-4, padded=4.0) == pytest.approx(1.4e-3)
+    assert padded_seconds(attention(), old) == pytest.approx(1024 * padded(attention(), old))
+
+
+def test_sequences_take_at_least_what_padded_tiles_do():
+    assert together(1e-3, 1e-4, padded=4e-4) == pytest.approx(1.4e-3)
+    assert together(1e-3, 5e-4, padded=4e-4) == pytest.approx(1.5e-3)
 
 
 def test_attention_with_sinks_runs_a_kernel_that_does_not_pad():
     layout, gpu = ParallelLayout(), load_gpu("a100-sxm")
     assert padded_in(load_model("gpt-oss-20b"), layout, gpu) == {}
-    assert max(padded_in(load_model("qwen3-14b"), layout, gpu).values()) > 1.0
+    assert max(each.per_key for each in padded_in(load_model("qwen3-14b"), layout, gpu).values()) > 0.0
+
+
+def test_windows_bound_what_is_padded():
+    assert Padding(1e-9, 128).seconds(4, 4000) == pytest.approx(4 * 128e-9)
+    assert Padding(1e-9).seconds(4, 4000) == pytest.approx(4000e-9)

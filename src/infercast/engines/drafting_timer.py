@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -106,7 +107,7 @@ class DraftingTimer(KernelTimer):
         if verifying:
             computed = sum(shape.computed[:verifying])
             each = self._time_verifying(verifying, shape.num_drafts, computed, of_single)
-            found = each if found is None else [*map(together, found, each, self._attention_launches, self._padded)]
+            found = each if found is None else [*map(together, found, each, self._attention_launches, repeat(0.0))]
         assert found is not None
         return found
 
@@ -126,7 +127,7 @@ class DraftingTimer(KernelTimer):
             return seconds
         rest = of_single(count - with_drafts, computed - int(share * computed) + count - with_drafts)
         others = (column[0] for column in rest)
-        return [*map(together, seconds, others, self._attention_launches, self._padded)]
+        return [*map(together, seconds, others, self._attention_launches, repeat(0.0))]
 
     def _put_together(
         self, tokens: int, sequences: int, prompts: int, sampled: int, attention: list[float], verifying: int = 0

@@ -40,7 +40,7 @@ def together(prompts: float, decodes: float, launches: int, padded: float) -> fl
     if not prompts or not decodes:  # each form has a kernel of its own
         return prompts + decodes
     if padded:
-        return prompts + padded * decodes
+        return prompts + max(decodes, padded)
     prompts *= slowed_by(prompts, decodes, launches)
     longer, shorter = (prompts, decodes) if prompts > decodes else (decodes, prompts)
     return longer + ADDED_SHARE * max(shorter - SHARED_SECONDS * launches, 0.0)

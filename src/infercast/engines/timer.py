@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from infercast.engines.kernel_tables import Table, products_of, sequence_kernels, thinned, together, weighted
-from infercast.engines.padding import padded_in
+from infercast.engines.padding import NOT_PADDED, padded_in
 from infercast.engines.surface import DecodeSurface, PromptSurface
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, token_calls
 from infercast.ops import Call
@@ -63,7 +63,8 @@ class KernelTimer:
         by_sequence, launches = sequence_kernels(self._by_sequence)
         self._attention_names = {name: column for column, name in enumerate(by_sequence)}
         self._attention_launches = [launches[name] for name in by_sequence]
-        self._padded = [padded_in(config, layout, gpu).get(name, 0.0) for name in by_sequence]
+        found = padded_in(config, layout, gpu)
+        self._padded = [found.get(name, NOT_PADDED) for name in by_sequence]
         self.kernels: tuple[tuple[str, str], ...] = (
             *((call.name, call.op.family) for call in (*by_tokens, *by_rows)),
             GAPS,
@@ -135,7 +136,8 @@ class KernelTimer:
         if num_decodes:
             # Both in one launch, except where each form has a kernel of its own, which the other does not use.
             beside = [column[0] for column in time_decoding(num_decodes, computed + num_decodes)]
-            attention = [*map(together, attention, beside, self._attention_launches, self._padded)]
+            padded = [each.seconds(num_decodes, computed + num_decodes) for each in self._padded]
+            attention = [*map(together, attention, beside, self._attention_launches, padded)]
         return self._put_together(tokens, len(prompts) + num_decodes, len(prompts), sampled, attention)
 
     def _put_together(

@@ -15,7 +15,7 @@ from infercast.hardware import Gpu
 from infercast.hardware.kernels import is_modelled
 from infercast.ops import Op
 from infercast.ops.op import Quantity
-from infercast.predict.adjust.mixed import join, padded, split_batch, together
+from infercast.predict.adjust.mixed import join, padded_seconds, split_batch, together
 from infercast.predict.adjust.ordering import at_most, ordering
 from infercast.predict.adjust.typical import Typical
 from infercast.predict.artifact.artifact import POOLED, Artifact
@@ -98,7 +98,7 @@ class Learned:
         first, *second = [
             self._kernels(half, gpu, size, variants).estimate(half, size) for half, size in self._sized(op)
         ]
-        return join(first, second[0], padded(op, gpu)) if second else first
+        return join(first, second[0], padded_seconds(split_batch(op)[1], gpu)) if second else first
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
         """The same without interval and reason, for those who ask by the thousand."""
@@ -109,7 +109,9 @@ class Learned:
         if not is_modelled(gpu):
             return self._fallback.seconds(op, gpu)
         first, *second = [self._kernels(half, gpu, size).seconds(half, size) for half, size in self._sized(op)]
-        seconds: Quantity = together(first, second[0], padded=padded(op, gpu)) if second else first
+        seconds: Quantity = (
+            together(first, second[0], padded=padded_seconds(split_batch(op)[1], gpu)) if second else first
+        )
         return seconds
 
     def _lesser(self, op: Op, gpu: Gpu) -> tuple[Gpu, float] | None:

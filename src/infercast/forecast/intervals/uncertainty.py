@@ -82,9 +82,9 @@ Chosen on measured runs (benchmarks/accuracy/calibrate.py)."""
 ANNOUNCED = Spread(prompts=0.3, decodes=0.3, host=0.0)
 """The same for a GPU that was announced and that nobody could measure: a guess."""
 UNKNOWN_MACHINE = Spread(prompts=0.3, decodes=0.14, host=0.4)
-"""The same for a run as somebody published it: what its page does not say of machine, load and settings comes on top, and
-what it says wrongly. Set on runs of quality A of six sources; with each source left out of choosing how many times wider
-intervals of TPOT and throughput have to be, the others choose 1.4 to 1.6 (docs/validation.md)."""
+"""The same for a run as somebody published it: what its page does not say of machine, load and settings comes on top,
+and what it says wrongly. Set on runs of quality A of six sources; with each source left out of choosing how many times
+wider intervals of TPOT and throughput have to be, the others choose 1.4 to 1.6 (docs/validation.md)."""
 NEW_KERNEL_SPREAD = 0.25
 """Of a kernel that another one stands in for. Two engines' kernels for the same experts on Hopper, shape by shape: 19 %
 apart in the median in bf16, 23 and 2 % in fp8, 11 % in int4."""

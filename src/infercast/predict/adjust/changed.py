@@ -11,7 +11,7 @@ from infercast.hardware import Gpu
 from infercast.hardware.kernels import is_modelled
 from infercast.ops import Op
 from infercast.ops.op import Quantity
-from infercast.predict.adjust.mixed import padded, split_batch, together
+from infercast.predict.adjust.mixed import padded_seconds, split_batch, together
 from infercast.predict.choice import SIBLING_WIDENING, is_same_die, trust_in
 from infercast.predict.estimate import SOURCES, Estimate
 from infercast.predict.families import family_of
@@ -56,7 +56,9 @@ class Changed:
             return self._predictor.seconds(op, gpu)
         prompts, decodes = split_batch(op)
         if decodes is not None:
-            return np.asarray(together(self.seconds(prompts, gpu), self.seconds(decodes, gpu), padded=padded(op, gpu)))
+            return np.asarray(
+                together(self.seconds(prompts, gpu), self.seconds(decodes, gpu), padded=padded_seconds(decodes, gpu))
+            )
         family = family_of(op)
         here, there = (family.physics(op, chip, engine=True).seconds for chip in (gpu, self._real))
         ratio = np.clip((here / there) ** self._trust(op, gpu), *_bounds(gpu, self._real))

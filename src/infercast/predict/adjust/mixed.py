@@ -25,20 +25,26 @@ UNPACKED = "flash-2"
 """How the names of attention kernels begin that put the query heads of one KV head into one tile only where nothing but
 decoding is in the launch: FlashAttention 2. Beside prompts each head of a decoding sequence has a tile of its own, most
 of whose rows are empty."""
-PADDED_SHARE = 0.75
-"""How many times longer a decoding sequence then takes for each query head of a KV head. PyTorch's FlashAttention 2,
-with tiles of 128 rows, takes as many times longer as there are on an H200 (81 mixed batches: 0.8 to 1.1 from 64
-sequences of 1,024 keys on), whatever the prompts beside it. That of engines, over pages, has tiles of 64 rows, so that
-a half to one is to be expected; published runs of four sources choose 0.75, each left out (docs/validation.md)."""
+TILE_ROWS = 64
+"""Rows of that tile in the kernel that engines run, over pages. PyTorch's, with 128 rows, shows it on an H200: whatever
+the prompts, sequences beside them take as long as if they had 128 queries each (81 mixed batches, 330 TFLOP/s)."""
+TILE_SHARE = 0.4
+"""Share of the tensor cores' peak that these tiles reach; on published runs (docs/validation.md)."""
 
 
 def padded(op: Op, gpu: Gpu) -> float:
-    """How many times longer decoding sequences take in one launch with prompts than alone; 0: as on Hopper."""
+    """Seconds for each key of a sequence that decodes in one launch with prompts, at least; 0: as on Hopper."""
     if not (isinstance(op, Attention) and is_modelled(gpu) and facts_of(gpu).attention.startswith(UNPACKED)):
         return 0.0
     if op.latent_kv or op.kernel or op.kv_dtype != op.dtype:  # of these FlashAttention 2 has no kernel
         return 0.0
-    return max(1.0, PADDED_SHARE * op.heads / op.kv_heads)
+    operations = 2.0 * TILE_ROWS * op.heads * (op.head_dim + op.value_dim)
+    return operations / (TILE_SHARE * gpu.dense_flops(op.dtype))
+
+
+def padded_seconds(op: Op | None, gpu: Gpu) -> Any:
+    """The same for all sequences of a batch that decodes."""
+    return padded(op, gpu) * op.num_pairs if isinstance(op, Attention) else 0.0
 
 
 def split_batch(op: Op) -> tuple[Op, Op | None]:
@@ -46,10 +52,10 @@ def split_batch(op: Op) -> tuple[Op, Op | None]:
     return families_of(op)[0].split(op)
 
 
-def together(prompts: Any, decodes: Any, launches: Any = 1, padded: float = 0.0) -> Any:
-    """Seconds of both halves in ``launches`` launches; ``padded`` as the function of this name has it."""
-    if padded:
-        return prompts + padded * decodes
+def together(prompts: Any, decodes: Any, launches: Any = 1, padded: Any = 0.0) -> Any:
+    """Seconds of both halves in ``launches`` launches; ``padded``: the least that the second takes beside the first."""
+    if np.any(padded):
+        return prompts + np.maximum(decodes, padded)
     prompts = prompts * slowed_by(prompts, decodes, launches)
     longer, shorter = np.maximum(prompts, decodes), np.minimum(prompts, decodes)
     return longer + ADDED_SHARE * np.maximum(shorter - SHARED_SECONDS * launches, 0.0)
@@ -61,7 +67,7 @@ def slowed_by(prompts: Any, decodes: Any, launches: Any) -> Any:
     return 1.0 + SLOWED_SHARE * long * (decodes / (decodes + BESIDE_SECONDS * launches))
 
 
-def join(prompts: Estimate, decodes: Estimate, padded: float = 0.0) -> Estimate:
+def join(prompts: Estimate, decodes: Estimate, padded: Any = 0.0) -> Estimate:
     """The estimate of both halves in one launch."""
     longer = prompts if float(prompts.seconds) > float(decodes.seconds) else decodes
     return Estimate(
