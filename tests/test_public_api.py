@@ -63,6 +63,7 @@ PUBLIC = [
     "price_of",
     "read_calibration",
     "read_trace",
+    "session_workload",
     "simulate",
     "sweep",
     "synthetic_workload",

@@ -9,10 +9,12 @@ from scheduling_cases import Case
 
 from infercast.engines.vllm.versions import engine_version
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.scheduler.adapters import adapter_scheduler
 from infercast.serve.scheduler.draft_scheduler import DraftScheduler
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.priority import ByPriority, PriorityScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
+from infercast.serve.workload.adapters import asking_for
 from infercast.serve.workload.request import Request, Segment
 
 MOST_TURNS = 20_000
@@ -61,12 +63,17 @@ class Ours:
             settles=version.settles,
             opens_blocks=not version.needs_whole_blocks,
             last_apart=version.parts_last,
+            passed_apart=version.passed_apart,
             **rules,
         )
         self.scheduler: Any
         if case.speculation is not None:
             drafts, draws = drafts_of(case)
             self.scheduler = DraftScheduler(limits, self.cache, drafts, draws, case.steps_under_way, case.max_model_len)
+        elif case.max_adapters is not None:
+            self.scheduler = adapter_scheduler(
+                limits, self.cache, case.steps_under_way, case.max_adapters, decode_together=True
+            )
         else:
             scheduler = PriorityScheduler if case.by_priority else Scheduler
             self.scheduler = scheduler(limits, self.cache, case.steps_under_way, decode_together=case.pipeline == 1)
@@ -77,7 +84,8 @@ class Ours:
         prefix = tuple(Segment(content, count) for content, count in request["prefix"])
         lengths = request["input"], request["output"]
         priority = request.get("priority", 0)
-        self.scheduler.add(index, Request(0.0, *lengths, prefix, request["answer"], priority=priority))
+        sent = Request(0.0, *lengths, prefix, request["answer"], priority=priority)
+        self.scheduler.add(index, asking_for(sent, request.get("adapter")))
 
     def schedule(self) -> tuple[list[Any], Any]:
         """What the next step does, and what `complete` needs to end it."""

@@ -30,6 +30,7 @@ MODES = {
     "priority": "requests with priorities, full attention or windows, prompts of conversations among them",
     "sync-priority": "the same, one step after the other",
     "pipeline-priority": "the same in a pipeline under the V2 model runner",
+    "lora": "requests for adapters, of which a step may have so many, in either order of scheduling",
     "offload": "a tier of the KV cache in the host's memory",
     "sync-offload": "the same, one step after the other",
     "offload-talk": "the same, with prompts that continue earlier answers",
@@ -71,6 +72,7 @@ class Case:
     retention: int | None = 0
     """The retention interval of versions that have one."""
     by_priority: bool = False
+    max_adapters: int | None = None
     max_model_len: int = LONGEST
     speculation: dict[str, Any] | None = None
     """The fields of `Speculation`, and ``method`` as vLLM calls it; None: no drafts."""
@@ -83,7 +85,7 @@ class Case:
     """Steps that the slowest copies take."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name;
-    and priority, if it has one."""
+    and priority and adapter, if it has one."""
 
     @property
     def steps_under_way(self) -> int:
@@ -148,9 +150,7 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.by_priority and rng.random() < 0.3
     )
     case.requests = conversations(rng, size) if talks else short_requests(rng, size)
-    if case.by_priority:
-        classes = rng.choice([2, 3, 10])
-        case.requests = [{**request, "priority": rng.randrange(classes) - 1} for request in case.requests]
+    _label(case, rng)
     most = max(most_blocks(case, request["input"] + request["output"]) for request in case.requests)
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
     if "offload" in mode:
@@ -162,7 +162,20 @@ def draw(version: str, mode: str, seed: int) -> Case:
     return case
 
 
+def _label(case: Case, rng: random.Random) -> None:
+    """Priorities and adapters of requests."""
+    if case.by_priority:
+        classes = rng.choice([2, 3, 10])
+        case.requests = [{**request, "priority": rng.randrange(classes) - 1} for request in case.requests]
+    if case.max_adapters is not None:
+        kinds = [None, *range(1, rng.choice([2, 4, 9]) + 1)]
+        case.requests = [{**request, "adapter": rng.choice(kinds)} for request in case.requests]
+
+
 def _schedule_by_priority(case: Case, rng: random.Random, window: int) -> None:
+    if case.mode == "lora":
+        case.max_adapters, case.by_priority, case.is_async = rng.randint(1, 3), rng.random() < 0.3, rng.random() < 0.7
+        return
     if "priority" not in case.mode:
         return
     case.by_priority, case.is_async = True, case.mode != "sync-priority"

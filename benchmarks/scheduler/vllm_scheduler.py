@@ -61,6 +61,7 @@ class Real:
                 pooling_params=None,
                 arrival_time=float(self.num_added),
                 priority=request.get("priority", 0),
+                lora_request=_adapter(request.get("adapter")),
                 block_hasher=self.hasher,
             )
         )
@@ -125,6 +126,10 @@ class Real:
         if self.speculation.match < 1.0 and not request.is_prefill_chunk:
             count = self.draws.drafted(int(key), request.max_tokens)[request.num_output_tokens]
         return [7] * count
+
+
+def _adapter(number: int | None) -> Namespace | None:
+    return None if number is None else Namespace(lora_int_id=number, lora_name=f"adapter {number}", lora_path="")
 
 
 def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Scheduler:
@@ -196,10 +201,11 @@ def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig, setti
         per_request_spec_decode_metrics=None, enable_logging_iteration_details=False,
     )  # fmt: skip
     drafts, num_drafts = _drafting(case), case.speculation["num_drafts"] if case.speculation else 0
+    adapters = None if case.max_adapters is None else Namespace(max_loras=case.max_adapters)
     needed: dict[str, Any] = {}
     needed.update(
         scheduler_config=scheduling, cache_config=caching, model_config=model, parallel_config=parallel,
-        observability_config=observability, lora_config=None, kv_events_config=None, kv_transfer_config=None,
+        observability_config=observability, lora_config=adapters, kv_events_config=None, kv_transfer_config=None,
         ec_transfer_config=None, speculative_config=drafts, num_speculative_tokens=num_drafts, additional_config={},
         use_v2_model_runner=case.v2_runner, max_concurrent_batches=case.steps_under_way, is_mm_encoder_only=False,
         is_encoder_only=False,

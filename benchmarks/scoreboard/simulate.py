@@ -53,10 +53,9 @@ class Board:
 
     def _simulated(self, run: PublishedRun) -> PublishedComparison:
         run, deployment = started(run)
-        engine = "|".join(
-            repr(each)
-            for each in (deployment.model, deployment.gpu.name, deployment.settings, deployment.layout, run.instances)
-        )  # fmt: skip
+        gpu = deployment.gpu.name, deployment.gpu.kernels
+        parts = (deployment.model, gpu, deployment.settings, deployment.layout, run.instances)
+        engine = "|".join(map(repr, parts))
         summed_up = run.median, run.gaps, run.steady, run.copies
         key = f"{engine}|{run.version}|{run.workload.concurrency}|{run.workload.requests}|{summed_up}"
         if key not in self._compared:

@@ -82,12 +82,11 @@ REGIMES = (
     Regime(
         "sessions",
         "20,000 turns of sessions of 2 to 10, 4 system prompts",
-        f"from infercast.serve.workload.conversations import session_workload; simulate({LLAMA}, {TALK})",
+        f"simulate({LLAMA}, {TALK})",
     ),
     Regime(
         "sessions8",
         "the same at eight times the rate on 8 replicas, llm_d",
-        "from infercast.serve.workload.conversations import session_workload; "
         f'simulate({EIGHT}, {TALK.replace("rate=12", "rate=96")}, "llm_d")',
     ),
     Regime("replicas", "20,000 on 8 replicas", f"simulate({EIGHT}, {synthetic(96, 20000)})"),

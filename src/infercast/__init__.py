@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from infercast.models.spec import ModelConfig
     from infercast.predict.estimate import Estimate
     from infercast.serve.step import StepShape
+    from infercast.serve.workload.conversations import session_workload
     from infercast.serve.workload.request import Request, Segment, Workload
     from infercast.serve.workload.synthetic import synthetic_workload, workload_from_requests
     from infercast.serve.workload.traces import read_trace
@@ -112,6 +113,7 @@ _HOMES = {
     "price_of": "forecast.money",
     "read_calibration": "forecast.calibration.file",
     "read_trace": "serve.workload.traces",
+    "session_workload": "serve.workload.conversations",
     "simulate": "forecast.simulate",
     "sweep": "forecast.sweep.sweep",
     "synthetic_workload": "serve.workload.synthetic",
@@ -181,6 +183,7 @@ __all__ = [
     "price_of",
     "read_calibration",
     "read_trace",
+    "session_workload",
     "simulate",
     "sweep",
     "synthetic_workload",

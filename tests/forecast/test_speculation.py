@@ -11,7 +11,8 @@ from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.break_even import BreakEven, LoadPoint, break_even
 from infercast.forecast.speculation import drafts_of
-from infercast.report.speculation import break_even_dict, draft_rows
+from infercast.report.drafts import draft_rows
+from infercast.report.speculation import break_even_dict
 
 CONFIG = json.dumps({"method": "eagle3", "model": "somebody/eagle3", "num_speculative_tokens": 3})
 

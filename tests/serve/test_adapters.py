@@ -44,7 +44,8 @@ def test_no_step_has_more_and_stretches_are_jumped_over(timer: StepTimer, facts:
         seen: list[int] = []
 
         def observe(scheduler: Any, plan: Any, seen: list[int] = seen) -> None:
-            seen.append(len({each.adapter for each in scheduler.running if each.adapter is not None}))
+            together = scheduler.cohort.members if plan.decodes else ()
+            seen.append(len({each.adapter for each in (*together, *plan.sequences)} - {None}))
 
         plain = facts(simulate(replica_of(timer, 2), workload, jump=False, observe=observe))
         assert max(seen) <= 2

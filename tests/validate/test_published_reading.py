@@ -113,6 +113,14 @@ def test_answers_that_end_early() -> None:
     assert sum(lengths) / len(lengths) == pytest.approx(400, rel=0.03)
 
 
+def test_lengths_that_a_benchmark_drew_are_found_by_their_means() -> None:
+    stated = "random in=None out=None (sglang bench: lengths uniform 1..L, range_ratio default 0)"
+    run = read(len_dist=stated, mean_in="610.1", mean_out="422.0", num_requests="10")
+    assert sum(each.num_input for each in run.workload.requests) == 6101
+    assert sum(each.num_output for each in run.workload.requests) == 4220
+    assert any(text.startswith("lengths are uniform up to 1,000 and 1,000") for text in run.assumptions)
+
+
 def test_lengths_of_another_run_of_the_page_are_not_taken() -> None:
     run = read(len_dist="random in=4000 out=200", mean_in="217", mean_out="200", num_requests="500")
     assert any(text.startswith("lengths of chats") for text in run.assumptions)
@@ -161,6 +169,12 @@ def test_a_layout_without_room_is_widened() -> None:
     run, deployment = set_up(read(model="meta-llama/Llama-3.1-70B", num_gpus="8"), "roofline")
     assert deployment.layout.tensor == 8
     assert any("no room for the weights" in text for text in run.assumptions)
+
+
+def test_room_in_the_cache_is_what_the_source_says() -> None:
+    run, deployment = set_up(read(notes="workload api; KV cache 51456 tokens; power"), "roofline")
+    assert deployment.memory.num_blocks == 51456 // 16
+    assert "room for 51,456 tokens in the KV cache, as the source has it" in run.assumptions
 
 
 def test_open_loads_without_a_layout_have_as_many_servers_as_fit() -> None:

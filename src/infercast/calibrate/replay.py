@@ -16,7 +16,6 @@ from infercast.forecast.intervals.results import chance_in, results_of
 from infercast.forecast.intervals.uncertainty import EIGHTY, Uncertainty, slowed, uncertainty_of
 from infercast.forecast.system import Run, System, busiest
 from infercast.serve.fleet.served import Served
-from infercast.serve.workload.intake import Intake
 
 Array = npt.NDArray[Any]
 
@@ -120,7 +119,7 @@ def _without_server(system: System) -> System:
         replica,
         request_path_seconds=replica.request_path_seconds - host.server_path,
         request_token_seconds=replica.request_token_seconds - host.server_token,
-        intake=Intake(host.request_turn - host.server_turn, host.request_gap - host.server_gap),
+        request_turn_seconds=0.0,
     )
     return system._replace(pools=(pool.of(replica),))
 

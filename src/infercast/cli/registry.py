@@ -26,7 +26,7 @@ COMMANDS = {
         "Sweep a rate, a number of clients or a setting: TTFT, TPOT, throughput, goodput, cost, knee and saturation."
     ),
     "speculate": (
-        "Find the load at which speculative decoding stops to pay: tokens/s and TPOT with and without it, by clients."
+        "Find the load at which speculative decoding stops paying: tokens/s and TPOT with and without it, by clients."
     ),
     "capacity": "Plan a day of traffic: replicas over time by three policies, what they cost, and minutes out of SLO.",
     "estimate": "Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.",

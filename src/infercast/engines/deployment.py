@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from infercast.engines.corrections import CorrectedTimer, Corrections
-from infercast.engines.drafting_timer import DraftingTimer
 from infercast.engines.engine import Graphs, HostModel
 from infercast.engines.host import HostCosts
 from infercast.engines.memory import Memory, require_fit
@@ -92,9 +91,14 @@ class Deployment:
             return plain.plus(passes.cost(launch, shape.num_next, shape.num_sequences, has_prompts=prompts))
         return self.host_model.cost(launch, len(shape.new_tokens), shape.num_tokens, len(shape.prompts))
 
+    def _drafting_timer(self) -> KernelTimer:
+        from infercast.engines.drafting_timer import DraftingTimer  # noqa: PLC0415 - most engines do not draft
+
+        return DraftingTimer(self)
+
     def timer(self) -> KernelTimer:
         """A step timer with every step size estimated; it may be called for any batch within the settings."""
-        timer = KernelTimer(self) if self.drafting is None else DraftingTimer(self)
+        timer = KernelTimer(self) if self.drafting is None else self._drafting_timer()
         if self.corrections is not None and self.corrections.changes_steps:
             return CorrectedTimer(timer, self.corrections)
         return timer

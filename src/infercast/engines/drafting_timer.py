@@ -15,8 +15,7 @@ import numpy as np
 
 from infercast.engines.kernel_tables import Table, thinned, together
 from infercast.engines.surface import DecodeSurface, PromptSurface
-from infercast.engines.timer import KernelTimer
-from infercast.models.draft import PREFIX
+from infercast.engines.timer import DRAFT_GAPS, KernelTimer
 from infercast.models.lower import verify_calls
 from infercast.ops import Call
 from infercast.ops.elementwise import rejection
@@ -25,8 +24,6 @@ from infercast.serve.step import Contexts, DraftShape, HostCost, Prompts, StepEs
 
 if TYPE_CHECKING:
     from infercast.engines.deployment import Deployment
-
-GAPS = (f"{PREFIX}between kernels", "gaps")
 
 
 class DraftingTimer(KernelTimer):
@@ -201,7 +198,7 @@ class DraftingTimer(KernelTimer):
             gaps = np.full(most + 1, passes * graphs.gap_seconds)
             rows.append(np.column_stack([of_heads, (passes - 1) * later, gaps]))
         named = ((call.name, call.op.family) for call in (*heads, *calls))
-        return (*named, GAPS), np.vstack(rows)
+        return (*named, DRAFT_GAPS), np.vstack(rows)
 
     @property
     def _tables(self) -> tuple[Table, ...]:

@@ -15,7 +15,6 @@ from typing import Any, Self, TypeVar
 from infercast.bundled import DATA
 from infercast.errors import FileFormatError
 from infercast.hardware.hosts import MEASURED, host_cpu
-from infercast.serve.workload.intake import Intake
 from infercast.units import MICRO, MILLI
 
 LONGEST, FASTEST = 1e6, 1e3
@@ -40,9 +39,6 @@ class HostCosts:
     server_path: float = 0.0
     server_token: float = 0.0
     server_turn: float = 0.0
-    server_gap: float = 0.0
-    request_turn: float = 0.0
-    request_gap: float = 0.0
 
     def behind_server(self) -> Self:
         """The same host where requests come as text over HTTP, and not as tokens from the same program."""
@@ -50,14 +46,7 @@ class HostCosts:
             self,
             request_path=self.request_path + self.server_path,
             request_token=self.request_token + self.server_token,
-            request_turn=self.request_turn + self.server_turn,
-            request_gap=self.request_gap + self.server_gap,
         )
-
-    @property
-    def intake(self) -> Intake:
-        """What one thread before the engine spends on each request."""
-        return Intake(self.request_turn, self.request_gap)
 
     def sped_up(self, speed: float, title: str, source: str | None = None) -> Self:
         """A host whose thread is so many times as fast."""

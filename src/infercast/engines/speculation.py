@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 
-from infercast.engines.acceptance import Acceptance
-from infercast.models.draft import Draft
+if TYPE_CHECKING:
+    from infercast.engines.acceptance import Acceptance
+    from infercast.models.draft import Draft
 
 NGRAM, NGRAM_GPU = "ngram", "ngram_gpu"
 EAGLE, EAGLE_3, MTP, DRAFT_MODEL = "eagle", "eagle3", "mtp", "draft_model"

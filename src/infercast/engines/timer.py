@@ -11,7 +11,7 @@ import numpy as np
 from infercast.engines.kernel_tables import Table, products_of, sequence_kernels, thinned, together, weighted
 from infercast.engines.padding import padded_in
 from infercast.engines.surface import DecodeSurface, PromptSurface
-from infercast.models.lower import attention_calls, head_calls, token_calls
+from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, token_calls
 from infercast.ops import Call
 from infercast.ops.op import Size
 from infercast.predict.adjust.beside import felt_seconds
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from infercast.engines.deployment import Deployment
 
 GAPS = ("between kernels", "gaps")
-"""What the GPU idles between the kernels of a step goes with them."""
+"""What the GPU idles between the kernels of a step goes with them ..."""
+DRAFT_GAPS = (f"{DRAFT_PREFIX}{GAPS[0]}", GAPS[1])
+"""... and between those that draft."""
 MOST_BATCHES = 32
 """Batches that are timed at once where every sequence has its say."""
 

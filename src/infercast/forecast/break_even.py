@@ -1,4 +1,4 @@
-"""At which load speculative decoding stops to pay: the same clients with and without it, more and more of them.
+"""At which load speculative decoding stops paying: the same clients with and without it, more and more of them.
 
 Verifying drafts costs next to nothing while a step waits for weights to be read. The more sequences decode together,
 the more of a step is arithmetic, which drafts that are rejected waste.
@@ -46,7 +46,7 @@ class LoadPoint(NamedTuple):
 
 
 class BreakEven(NamedTuple):
-    """Loads with and without speculative decoding, and where it stops to pay."""
+    """Loads with and without speculative decoding, and where it stops paying."""
 
     drafting: Drafting
     title: str
@@ -109,8 +109,9 @@ def break_even(
             tell(f"{number:,} clients")
         load = workload(number)
         points.append(LoadPoint(number, simulate(plain, load), simulate(drafted, load)))
-    title = points[0].drafted.title
-    return BreakEven(drafted.drafting, title, points[0].drafted.workload.description, tuple(points))
+    first = points[0].drafted
+    words = first.workload.description
+    return BreakEven(drafted.drafting, first.title, words.partition(" clients, ")[2] or words, tuple(points))
 
 
 def _clients(count: int) -> str:

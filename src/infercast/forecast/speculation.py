@@ -7,7 +7,7 @@ from typing import NamedTuple
 from infercast.engines.speculation import Drafting
 from infercast.forecast.explain.phases import Phase
 from infercast.forecast.result import Forecast
-from infercast.models.draft import PREFIX
+from infercast.models.lower import DRAFT_PREFIX
 from infercast.serve.speculation import DraftCounts
 
 VERIFYING = ("lm_head", "logits_gather", "sampling", "rejection")
@@ -57,7 +57,7 @@ def _parts(phases: tuple[Phase, ...]) -> dict[str, float]:
             continue
         for family in phase.families:
             for kernel, seconds in family.kernels:
-                part = DRAFT if kernel.startswith(PREFIX) else VERIFY if kernel in VERIFYING else TARGET
+                part = DRAFT if kernel.startswith(DRAFT_PREFIX) else VERIFY if kernel in VERIFYING else TARGET
                 found[part] += seconds
     whole = sum(found.values())
     return {name: seconds / whole for name, seconds in found.items()} if whole else {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from infercast.models.feed_forward import UNPADDED, Multiples
 from infercast.models.layout import ParallelLayout
-from infercast.models.lower import attention_calls, head_calls, token_calls, verify_calls
+from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, token_calls, verify_calls
 from infercast.models.rank import layer_bytes
 from infercast.models.spec import ModelConfig
 from infercast.ops import Call, Gemm
@@ -20,8 +20,6 @@ from infercast.ops.dtypes import bytes_of
 from infercast.ops.elementwise import copy, likeliest, norm
 from infercast.ops.op import Op, Size
 
-PREFIX = "draft_"
-"""Before the names of kernels that draft."""
 CHOICE_SAVED = 18e-6
 """Seconds that the choice of a draft takes less than sampling of so many bytes: one kernel, and not several. Seen are
 16 to 28 us for 32 rows of a whole vocabulary (EAGLE-3, prediction heads and a draft model on an H200)."""
@@ -84,7 +82,7 @@ class Draft:
             return []
         row = self.combined * bytes_of(base)
         product = Gemm(tokens, hidden, self.combined, dtype=base, weight_dtype=base)
-        return [Call(f"{PREFIX}gather", copy(tokens, row)), Call(f"{PREFIX}combine", product)]
+        return [Call(f"{DRAFT_PREFIX}gather", copy(tokens, row)), Call(f"{DRAFT_PREFIX}combine", product)]
 
     def pass_calls(self, layout: ParallelLayout, tokens: Size) -> list[Call]:
         """Kernels of one pass that depend on its tokens alone."""
@@ -139,7 +137,7 @@ class Draft:
 
 
 def _named(calls: list[Call]) -> list[Call]:
-    return [replace(call, name=f"{PREFIX}{call.name}") for call in calls]
+    return [replace(call, name=f"{DRAFT_PREFIX}{call.name}") for call in calls]
 
 
 def _twice_as_deep(op: Op) -> Op:

@@ -26,6 +26,9 @@ from infercast.ops.dtypes import bytes_of
 from infercast.ops.elementwise import embedding, norm, sampling, sorted_sampling
 from infercast.ops.op import Size
 
+DRAFT_PREFIX = "draft_"
+"""Before the names of kernels that draft for speculative decoding (`infercast.models.draft`)."""
+
 
 def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> list[Call]:
     """Kernels whose shapes follow from the number of tokens in the step."""

@@ -7,8 +7,8 @@ from typing import Any
 from infercast.engines.deployment import Deployment
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
+from infercast.report.drafts import drafting_dict, drafting_facts
 from infercast.report.memory import tokens_each
-from infercast.report.speculation import drafting_dict, drafting_facts
 from infercast.serve.workload.request import Workload
 from infercast.units import format_bytes, format_count
 

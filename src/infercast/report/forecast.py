@@ -24,10 +24,10 @@ from infercast.report.by_part import (
 from infercast.report.caveats import caveats
 from infercast.report.decision import decision_fields, render_decision
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
+from infercast.report.drafts import draft_rows, draft_run_dict
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
 from infercast.report.quantities import LATENCIES, LINK_PARTS, LOADS, OF_ENGINES, RESULTS, latencies_of, milliseconds
-from infercast.report.speculation import draft_rows, draft_run_dict
 from infercast.report.state import TAKING_IN, TITLES, host_fields, host_rows, state_fields, state_rows
 from infercast.report.tiers import tier_dict, tier_rows
 from infercast.units import format_percent, format_seconds

@@ -46,10 +46,9 @@ def format_interval(low: float, high: float) -> str:
 
 
 def format_rates(ends: tuple[float, float]) -> str:
-    """Two rates: ``2,207 to 2,233``."""
-    low, high = ends
-    digits = 0 if low >= 100 else 2
-    return f"{low:,.{digits}f} to {high:,.{digits}f}"
+    """Two rates to three digits or more: ``2,207 to 2,233``, ``76.3 to 180``, ``1.64 to 2.05``."""
+    low, high = (f"{end:,.{2 if end < 10 else 1 if end < 100 else 0}f}" for end in ends)
+    return f"{low} to {high}"
 
 
 def _cells(band: Band | None) -> list[str]:

@@ -146,7 +146,7 @@ class Loop:
             return 1
         before = under_way[0] if under_way else None
         # Where a request ends with the step before, another one may start.
-        if before and before.plan.ending and (self.scheduler.waiting or self.clients.wait_for_answers):
+        if before and before.plan.ending and (self.scheduler.waiting or self.clients.sends_at_once):
             return 1
         steps = self.scheduler.most_steps(plan)
         if not self.looks.is_always:

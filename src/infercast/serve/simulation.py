@@ -28,7 +28,6 @@ from infercast.serve.step import StepTimer
 from infercast.serve.tiered_loop import TieredLoop
 from infercast.serve.timeline import Timeline
 from infercast.serve.watching import Observer, Progress, Watcher
-from infercast.serve.workload.intake import NOTHING, Intake
 from infercast.serve.workload.request import Workload
 from infercast.serve.workload.sessions import source_of
 from infercast.serve.workload.source import Source
@@ -52,8 +51,8 @@ class Replica:
     """From the client's call to the engine's queue."""
     request_token_seconds: float = 0.0
     """What each token of the prompt adds to that."""
-    intake: Intake = NOTHING
-    """What one thread before the engine spends on each request."""
+    request_turn_seconds: float = 0.0
+    """What one thread before the engine spends on each request (`serve.workload.intake`)."""
     token_path_seconds: float = 0.0
     """From a result that the engine has taken in to the client ..."""
     token_turn_seconds: float = 0.0
@@ -97,7 +96,9 @@ def simulate(
     the steps as they come, in stretches where the clock jumps.
     """
     check_workload(replica, workload)
-    clients = source_of(workload, replica.request_path_seconds, replica.request_token_seconds, replica.intake)
+    clients = source_of(
+        workload, replica.request_path_seconds, replica.request_token_seconds, replica.request_turn_seconds
+    )
     record = new_record(replica, len(workload.requests))
     with no_garbage():
         loop = loop_of(replica, clients, record, jump=jump, observe=observe, progress=progress, watch=watch)

@@ -1,4 +1,4 @@
-"""``infercast speculate``: at which load speculative decoding stops to pay."""
+"""``infercast speculate``: at which load speculative decoding stops paying."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def command(
     as_json: Json = False,
     **given: Any,
 ) -> None:
-    """Find the load at which speculative decoding stops to pay: tokens/s and TPOT with and without it, by clients.
+    """Find the load at which speculative decoding stops paying: tokens/s and TPOT with and without it, by clients.
 
     For example:
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from infercast.bundled import read_data
 from infercast.engines.capability import check_capability
-from infercast.engines.engine import Engine
+from infercast.engines.engine import DraftPasses, Engine
 from infercast.engines.sharing import shared_seconds
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.block_size import default_block_size
-from infercast.engines.vllm.draft_passes import VllmPasses
 from infercast.engines.vllm.expert_defaults import EXPERT_LAUNCHES
 from infercast.engines.vllm.expert_padding import expert_multiples
 from infercast.engines.vllm.flags import flags_of, settings_of
@@ -26,7 +27,6 @@ from infercast.engines.vllm.older import before
 from infercast.engines.vllm.replica import vllm_replica
 from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings, resolve
 from infercast.engines.vllm.sparse import choose_sparse_kernels
-from infercast.engines.vllm.speculation import drafting_of, most_tokens
 from infercast.engines.vllm.states import ALIGN, States, check_aligned, runs_v2
 from infercast.engines.vllm.versions import ENGINES, MEASURED, engine_version
 from infercast.engines.words import Commands, Names
@@ -36,6 +36,9 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import LatentAttention
 from infercast.models.spec import ModelConfig
 from infercast.units import GIB
+
+if TYPE_CHECKING:
+    from infercast.engines.deployment import Deployment
 
 OLDEST = (7, 0)
 """Compute capability below which vLLM 0.25 does not start: its compiler's kernels (Triton) need Volta."""
@@ -86,6 +89,8 @@ def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayo
         if settings.acceptance is not None:
             raise InputError("acceptance has no meaning without --speculative-config")
         return None
+    from infercast.engines.vllm.speculation import drafting_of  # noqa: PLC0415 - most engines do not draft
+
     version = engine_version(settings.engine)
     return drafting_of(
         settings.speculative_config,
@@ -97,6 +102,20 @@ def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayo
         v2_target=runs_v2(model, version),
         dummy_weights=settings.dummy_weights,
     )
+
+
+def _most_tokens(given: Mapping[str, Any]) -> int:
+    if given.get("speculative_config") is None:
+        return 1
+    from infercast.engines.vllm.speculative_config import most_tokens  # noqa: PLC0415 - most engines do not draft
+
+    return most_tokens(given["speculative_config"])
+
+
+def _draft_passes(deployment: Deployment) -> DraftPasses:
+    from infercast.engines.vllm.draft_passes import VllmPasses  # noqa: PLC0415 - most engines do not draft
+
+    return VllmPasses(deployment)
 
 
 def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
@@ -126,10 +145,10 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         expert_launches=EXPERT_LAUNCHES,
         graphs=lambda settings: settings.graphs,
         drafts=lambda settings: settings.speculative_config is not None,
-        most_tokens=lambda given: most_tokens(given.get("speculative_config")),
+        most_tokens=_most_tokens,
         adapters=adapter_slots,
         drafting=lambda settings: settings.drafting,
-        draft_passes=VllmPasses,
+        draft_passes=_draft_passes,
         plan_memory=plan_memory,
         check_memory=check_state_blocks,
         tokens_under_way=lambda settings, layout: settings.most_under_way(layout.pipeline),

@@ -61,7 +61,7 @@ class VllmHost(HostCosts):
     draft_pass: float = 0.25e-3
     draft_by_hand: float = 0.85e-3
     draft_v1_pass: float = 1.4e-3
-    draft_v1_layer: float = 0.18e-3
+    draft_v1_layer: float = 0.21e-3
     verify_by_hand: float = 1.0e-3
     lookup_sequence: float = 0.01e-3
 

@@ -46,6 +46,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         settles=version.settles,
         opens_blocks=not version.needs_whole_blocks,
         last_apart=version.parts_last,
+        passed_apart=version.passed_apart,
     )
     if settings.scheduling_policy == "priority":
         policy = ByPriority(**asdict(policy), steps_over=version.steps_over)
@@ -60,7 +61,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         steps_under_way=settings.steps_under_way(stages, v2_runner=is_v2),
         request_path_seconds=host.request_path,
         request_token_seconds=host.request_token,
-        intake=host.intake,
+        request_turn_seconds=host.server_turn if deployment.over_http else 0.0,
         token_path_seconds=host.token_path,
         token_turn_seconds=host.token_turn,
         wake_up_seconds=host.wake_up,

@@ -59,6 +59,8 @@ class EngineVersion(NamedTuple):
     """FlashInfer's all-reduce runs where a table has sizes for it."""
     steps_over: bool = True
     """By priority: one that gives way and had nothing to compute costs the one after it its turn."""
+    passed_apart: bool = True
+    """Requests that wait for an adapter's slot have a queue of their own, before those who gave way."""
     prefers_humming: bool = False
     """Humming's kernels stand before Marlin's on Hopper."""
 

@@ -13,7 +13,7 @@ from infercast.forecast.command.point import Point
 from infercast.forecast.explain.kernels import decode_shape, estimate_shape
 from infercast.forecast.memory import Fit
 from infercast.models.layout import ParallelLayout
-from infercast.serve.step import StepShape
+from infercast.serve.step import StepShape, constant_timer
 from infercast.units import format_bytes, format_percent, format_seconds
 
 PROMPT = 1024
@@ -169,6 +169,19 @@ def _drafts(_: Flag, around: Around) -> str:
     return f"{drafting.title}, {drafting.num_drafts} drafts: {length}; {weights} of weights and {token} a token more"
 
 
+def _tier(_: Flag, around: Around) -> str:
+    """How much the host's memory holds beside the GPU's, and how fast it comes back."""
+    if around.deployment is None or (tier := around.deployment.replica(constant_timer(0.0)).offload) is None:
+        return ""
+    memory = around.fit.memory
+    blocks = tier.num_blocks * tier.factor
+    token = memory.kv.first_token_bytes / tier.load.rate
+    return (
+        f"{blocks / memory.request_blocks:,.3g} times the GPU's KV cache in host memory; a token comes back in "
+        f"{format_seconds(token)}"
+    )
+
+
 SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "tensor_parallel_size": lambda _, around: _layout(around.fit.layout, around),
     "pipeline_parallel_size": lambda flag, _: f"{flag.value} stages of layers, one after the other",
@@ -192,6 +205,11 @@ SENTENCES: dict[str, Callable[[Flag, Around], str]] = {
     "long_prefill_token_threshold": lambda flag, _: f"a step computes at most {flag.value:,} tokens of one prompt",
     "enforce_eager": _eager,
     "speculative_config": _drafts,
+    "kv_offloading_size": _tier,
+    "kv_transfer_config": _tier,
+    "enable_hierarchical_cache": _tier,
+    "hicache_ratio": _tier,
+    "hicache_size": _tier,
     "compilation_config": _graphs,
     "cudagraph_capture_sizes": _graphs,
     "max_cudagraph_capture_size": _graphs,

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.drafting_timer import GAPS as DRAFT_GAPS
 from infercast.engines.speculation import Drafting
-from infercast.engines.timer import GAPS, KernelTimer
+from infercast.engines.timer import DRAFT_GAPS, GAPS, KernelTimer
 from infercast.forecast.explain.kernels import estimate_shape
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record

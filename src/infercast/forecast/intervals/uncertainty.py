@@ -40,12 +40,11 @@ from infercast.hardware.kernels import is_modelled
 from infercast.serve import Record, Replica
 from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
 from infercast.serve.totals import PhaseTotals
-from infercast.serve.workload.intake import Intake
 
 EIGHTY = 1.2816
 """Standard deviations on either side that hold 80 % of a normal distribution."""
 COMMON = {
-    "measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "published": 0.6,
+    "measured": 0.1, "few-shot": 0.1, "physics": 0.1, "sibling": 0.3, "unseen": 0.6, "published": 0.4,
     "typical": 1.0, "roofline": 1.0,
 }  # fmt: skip
 """The share of the variance of a kernel's estimate that all kernels of a step have in common, by what it rests on. On a
@@ -74,14 +73,18 @@ two releases of vLLM (0.6.5 and 0.9.0 on MI300X and MI325X) differ by 5, 7 and 7
 mean TPOT; nobody published what a host takes in two releases, so that is what hosts of machines differ by."""
 OTHER_VENDOR = Spread(prompts=0.2, decodes=0.0, host=0.3)
 """The same for GPUs that run other programs than CUDA's: what launching costs a host there was not measured. Published
-TTFT under SGLang on AMD's GPUs are off by 16 % from one publisher and 30 % from another in the median, TPOT by 10 and
-17 %."""
+TTFT under SGLang on AMD's GPUs are off by 13 % from one publisher and 30 % from another in the median, TPOT by 9 and
+18 %."""
 RUN_TO_RUN = Spread(prompts=0.03, decodes=0.02, host=0.08)
 RUN_TO_RUN_PATH = 0.0005
 """How far two runs of one deployment are apart beside their loads: standard deviations of logarithms, and of seconds.
 Chosen on measured runs (benchmarks/accuracy/calibrate.py)."""
 ANNOUNCED = Spread(prompts=0.3, decodes=0.3, host=0.0)
 """The same for a GPU that was announced and that nobody could measure: a guess."""
+UNKNOWN_MACHINE = Spread(prompts=0.3, decodes=0.14, host=0.4)
+"""The same for a run as somebody published it: what its page does not say of machine, load and settings comes on top, and
+what it says wrongly. Set on runs of quality A of six sources; with each source left out of choosing how many times wider
+intervals of TPOT and throughput have to be, the others choose 1.4 to 1.6 (docs/validation.md)."""
 NEW_KERNEL_SPREAD = 0.25
 """Of a kernel that another one stands in for. Two engines' kernels for the same experts on Hopper, shape by shape: 19 %
 apart in the median in bf16, 23 and 2 % in fp8, 11 % in int4."""
@@ -111,6 +114,11 @@ def spread_of(deployment: Deployment) -> Spread:
     if deployment.gpu.announced:
         spread = _together(spread, ANNOUNCED)
     return spread if deployment.engine.is_measured else _together(spread, OTHER_RELEASE)
+
+
+def as_published(deployment: Deployment) -> Spread:
+    """The same for a run of which only a page is known."""
+    return _together(spread_of(deployment), UNKNOWN_MACHINE)
 
 
 def _together(*spreads: Spread) -> Spread:
@@ -245,7 +253,7 @@ def slowed(
         timer=SlowedTimer(replica.timer, prompts, decodes, host),
         request_path_seconds=max(host * replica.request_path_seconds + path, 0.0),
         request_token_seconds=host * replica.request_token_seconds,
-        intake=Intake(*(host * seconds for seconds in replica.intake)),
+        request_turn_seconds=host * replica.request_turn_seconds,
         token_path_seconds=host * replica.token_path_seconds,
         token_turn_seconds=host * replica.token_turn_seconds,
         wake_up_seconds=host * replica.wake_up_seconds,

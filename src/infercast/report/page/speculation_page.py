@@ -6,10 +6,11 @@ from html import escape
 from typing import Any
 
 from infercast.forecast.break_even import BreakEven
+from infercast.report.drafts import drafting_words
 from infercast.report.page.elements import table
 from infercast.report.page.plot import Plot
 from infercast.report.page.svg import MUTED, SERIES, Tips
-from infercast.report.speculation import COLUMNS, drafting_words
+from infercast.report.speculation import COLUMNS
 from infercast.units import MILLI
 
 CLIENTS = "clients at the same time"
@@ -45,7 +46,7 @@ def break_even_plot(found: BreakEven, version: str) -> Plot:
             axes.set_xlabel(CLIENTS)
 
     lead = f"{found.workload}; {drafting_words(found.drafting)}"
-    return Plot("speculation", f"{found.title}: where drafts stop to pay", lead, 3.4, paint, below, version)
+    return Plot("speculation", f"{found.title}: where drafts stop paying", lead, 3.4, paint, below, version)
 
 
 def _line(axes: Any, tips: Tips, clients: list[int], values: list[float], name: str, place: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,10 @@ def render_published(compared: Sequence[PublishedComparison]) -> list[Renderable
     refused = [f"{each.run.run_id}: {each.problem}" for each in compared if each.problem]
     if refused:
         parts.append(section("Not simulated", styled("\n".join(refused))))
+    assumed = Counter(text for each in compared if not each.problem for text in each.run.assumptions)
+    if assumed:
+        lines = "\n".join(f"{text} ({count:,})" for text, count in assumed.most_common())
+        parts.append(section("Assumed, and in how many runs", styled(lines)))
     parts += [section(f"Absolute error by {name}", _group_grid(name, compared)) for name in GROUPS]
     return [*parts, render_reliability([reliability_of_published(compared)])]
 
@@ -130,6 +135,7 @@ def _run_dict(each: PublishedComparison) -> dict[str, Any]:
         "tpot_ms": _pair_dict(each.tpot, MILLI),
         "end_to_end_ms": _pair_dict(each.end_to_end, MILLI),
         "output_tokens_per_s": _pair_dict(each.output_tokens_per_second, 1.0),
+        "assumptions": list(run.assumptions),
         "problem": each.problem or None,
     }
 

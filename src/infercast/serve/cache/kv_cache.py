@@ -43,6 +43,7 @@ class KvCache(BlockPool):
         self._groups = tuple(map(shape.group, range(self.num_groups)))
         self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
         self._is_aligned = shape.aligned and bool(shape.states)
+        self._is_plain = self.num_groups == 1 and not self._windowed and not shape.states
         self.renews = self._is_aligned and sparse_windows
         self._new_states: set[tuple[int, int]] = set()
         """Edges and positions of states that become findable by the step that is being planned."""
@@ -190,7 +191,7 @@ class KvCache(BlockPool):
             return
         holding.named = full
         # Nobody else looks for what is not shared: that has a name only once it is left behind.
-        if before >= holding.shared:
+        if before >= holding.shared or (self._is_plain and self._lengthen(holding, before, full)):
             return
         for edge, first, end in holding.path:
             start, stop = max(before, first), min(full, end)
@@ -199,6 +200,18 @@ class KvCache(BlockPool):
                     self._add(holding, self._lookup.line(edge, group), *part)
                     if group in self.shape.states:
                         self._new_states |= {(edge, position) for position in range(*part)}
+
+    def _lengthen(self, holding: Holding, before: int, full: int) -> bool:
+        """The same where a sequence goes on filling its last span, as nearly all do; False where it does not."""
+        spans = holding.spans
+        if spans is None or not spans[0]:
+            return False
+        last, (edge, _, end) = spans[0][-1], holding.path[-1]
+        line = last.line
+        if last.end != before or line.edge != edge or full > end or line.spans[-1] is not last or len(last.holders) > 1:
+            return False
+        last.end = full
+        return True
 
     def slide(self, holding: Holding, computed: int) -> None:
         """Release the blocks that no token after ``computed`` ones looks at; the last of them is forgotten first."""

@@ -31,6 +31,21 @@ class _Node:
         """... and goes on there then."""
 
 
+class _Walk:
+    """How far a prompt was followed, for the next turn that goes on from there.
+
+    What was walked along stays as it is: an edge is taken over only where all that is known of it ends.
+    """
+
+    __slots__ = ("edge", "end", "first", "length", "node", "path", "segments", "start")
+
+    def __init__(self, node: _Node) -> None:
+        self.node = node
+        self.segments: tuple[Segment, ...] = ()
+        self.path: list[tuple[int, int, int]] = []
+        self.length = self.end = self.start = self.edge = self.first = 0
+
+
 class PrefixPaths:
     """The tree of all prompts that were seen."""
 
@@ -39,15 +54,34 @@ class PrefixPaths:
         self._root = _Node(0)
         self._root.taken_over_at = 0
         self._num_edges = 0
+        self._walks: dict[int, _Walk] = {}
+        """Along the last turns of sessions, by the names of their answers."""
 
     def path(self, request: Request) -> Path:
         """The blocks that lie wholly in the request's shared beginning, in its answer too if that has a name."""
-        segments = request.prefix
-        if request.answer is not None and sum([segment.num_tokens for segment in segments]) == request.num_input:
-            segments = (*segments, Segment(request.answer, request.num_output))
-        size, node, path = self._block_size, self._root, []
-        length = end = start = edge = first = 0
-        for segment in segments:
+        segments, answer = request.prefix, request.answer
+        if answer is not None and sum([segment.num_tokens for segment in segments]) == request.num_input:
+            segments = (*segments, Segment(answer, request.num_output))
+        walk = self._before(segments) or _Walk(self._root)
+        self._go_on(walk, segments)
+        if request.session is not None and answer is not None:
+            self._walks[answer] = walk
+        last = ((walk.edge, walk.first, walk.start),) if walk.first < walk.start else ()
+        return (*walk.path, *last)
+
+    def _before(self, segments: tuple[Segment, ...]) -> _Walk | None:
+        """The walk along the turn before this one of a session, whose answer stands before what is new."""
+        for segment in segments[-3:-1]:
+            walk = self._walks.get(segment.content)
+            if walk is not None and segments[: len(walk.segments)] == walk.segments:
+                return self._walks.pop(segment.content)
+        return None
+
+    def _go_on(self, walk: _Walk, segments: tuple[Segment, ...]) -> None:
+        """Along the segments that the walk has not been along."""
+        size, node, path = self._block_size, walk.node, walk.path
+        length, end, start, edge, first = walk.length, walk.end, walk.start, walk.edge, walk.first
+        for segment in segments[len(walk.segments) :]:
             # What follows a segment depends on how long it is, the blocks inside it do not.
             key = (length, segment.content)
             child = node.children.get(key)
@@ -70,9 +104,8 @@ class PrefixPaths:
                 node = node.longer
             node.end = max(node.end, last)
             start = last
-        if first < start:
-            path.append((edge, first, start))
-        return tuple(path)
+        walk.node, walk.segments = node, segments
+        walk.length, walk.end, walk.start, walk.edge, walk.first = length, end, start, edge, first
 
     def _edge_after(self, before: _Node, start: int) -> int:
         """The first to follow a segment where it ends goes on along its edge."""

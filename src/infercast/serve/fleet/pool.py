@@ -138,7 +138,9 @@ class RunningPool:
         """A request leaves for this pool; without a ``path`` it is there at once."""
         first, arrival = self._first, sent
         if path:
-            arrival = sent + (first.request_path_seconds + first.request_token_seconds * request.num_input)
+            # Requests that come together are taken to be spread over the servers before the engines.
+            way = first.request_path_seconds + first.request_turn_seconds
+            arrival = sent + (way + first.request_token_seconds * request.num_input)
         heapq.heappush(self._deliveries, Delivery(sent, index, arrival, request))
 
     def route(self) -> None:

@@ -6,8 +6,10 @@ in the step, fill all slots and its own is not among them.
 
 from __future__ import annotations
 
+from typing import Any
+
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.scheduler.policy import MixingPolicy
+from infercast.serve.scheduler.policy import FirstCome, MixingPolicy
 from infercast.serve.scheduler.priority import ByPriority, PriorityScheduler
 from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.scheduler.sequence import Plan, Sequence
@@ -18,7 +20,12 @@ class _Bounded(Scheduler):
     """Any scheduler whose steps have at most so many adapters."""
 
     max_adapters = 1
-    _in_step: set[int]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._in_step: set[int | None] = set()
+        self._passed: dict[Sequence, None] = {}
+        """Who was passed for want of a slot, at the front of the queue."""
 
     def _sequence(self, index: int, request: Request) -> Sequence:
         sequence = super()._sequence(index, request)
@@ -26,27 +33,47 @@ class _Bounded(Scheduler):
         self._is_blocked = False  # it may pass those who wait for a slot
         return sequence
 
+    def plan(self) -> Plan | None:
+        """A slot may be free as soon as somebody's last token is under way."""
+        if self._passed:
+            self._is_blocked = False
+        return super().plan()
+
     def _plan_waiting(self, plan: Plan) -> None:
-        self._in_step = {each.adapter for each in self.running if each.adapter is not None}
+        planned = [*(self.cohort.members if plan.decodes else ()), *plan.sequences]
+        self._in_step = {each.adapter for each in planned} - {None}
         super()._plan_waiting(plan)
-        if not plan.started and self.waiting:
-            self._is_blocked = not self._has_states
+
+    def most_steps(self, plan: Plan) -> int:
+        """As long as somebody waits for a slot, who ends matters."""
+        return 1 if self._passed else super().most_steps(plan)
 
     def _is_passed(self, sequence: Sequence) -> bool:
         adapter = sequence.adapter
         if adapter is not None and adapter not in self._in_step and len(self._in_step) >= self.max_adapters:
+            self._passed[sequence] = None
             return True
         return super()._is_passed(sequence)
 
     def _start(self, sequence: Sequence) -> int:
         new_tokens = super()._start(sequence)
-        if new_tokens and sequence.adapter is not None:
-            self._in_step.add(sequence.adapter)
+        if new_tokens:
+            self._passed.pop(sequence, None)
+            if sequence.adapter is not None:
+                self._in_step.add(sequence.adapter)
         return new_tokens
 
 
 class AdapterScheduler(_Bounded):
     """In order of arrival."""
+
+    def _preempt(self, plan: Plan) -> Sequence:
+        """Who gives way may come back after those who were passed before."""
+        victim = super()._preempt(plan)
+        if self._passed and isinstance(self.policy, FirstCome) and self.policy.passed_apart:
+            self.waiting.popleft()
+            self.waiting.insert(len(self._passed), victim)
+        return victim
 
 
 class PriorityAdapterScheduler(_Bounded, PriorityScheduler):

@@ -166,12 +166,12 @@ class Cohort(Group[Sequence]):
             return
         if self._overdue:
             self._name_overdue()
-        size = self._block_size
+        size, unknown, name = self._block_size, self._unknown, self._cache.name
         for each in range(first, step + 1):
             for member in self._fill[each % size]:
-                block = (each - self._start(member)) // size
-                if member.named < block <= member.shared:
-                    self._cache.name(member, block * size)
+                tokens = each - (member.joined - member.num_computed + unknown)
+                if tokens <= member.shared * size:
+                    name(member, tokens)
 
     def _name_overdue(self) -> None:
         """Blocks of members that were full when they joined."""

@@ -105,6 +105,8 @@ class FirstCome:
     decode_tokens: tuple[int, int] = (1, 1)
     opens_blocks: bool = False
     """Where steps of prompts end with blocks: one that no step has room for is computed in several."""
+    passed_apart: bool = False
+    """Who was passed in the queue stands before those who give way, in a queue of its own."""
     last_apart: bool = True
     """The same: the last token of a prompt that ends with a block is in a step of its own."""
 

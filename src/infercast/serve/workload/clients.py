@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 
-from infercast.serve.workload.intake import Handed, Intake
+from infercast.serve.workload.intake import Round
 from infercast.serve.workload.request import Request, Workload
 
 
@@ -14,23 +14,23 @@ class Clients:
 
     ``path_seconds`` is what a request spends on its way into the engine's queue, once a client has sent it, and
     ``token_seconds`` what each token of its prompt adds. Requests stay in the order in which they were sent.
-    ``intake`` is what one thread before the engine spends on each.
+    ``turn_seconds`` is what one thread before the engine spends on each (`intake`).
     """
 
     def __init__(
-        self, workload: Workload, path_seconds: float = 0.0, token_seconds: float = 0.0, intake: Intake | None = None
+        self, workload: Workload, path_seconds: float = 0.0, token_seconds: float = 0.0, turn_seconds: float = 0.0
     ) -> None:
         self._requests = workload.requests
         self._path_seconds = path_seconds
         self._token_seconds = token_seconds
-        self._intake = intake if intake is not None and any(intake) else None
-        self._handed = self._next_handed = Handed()
+        self._turn_seconds = turn_seconds
+        self._round = self._next_round = Round()
         self._next = 0
         # Closed loop: the moments at which a client is free to send, a heap.
         self._free_at: list[float] | None = None
         if workload.concurrency is not None:
             self._free_at = [0.0] * min(workload.concurrency, len(self._requests))
-        self.wait_for_answers = self._free_at is not None
+        self.wait_for_answers = self.sends_at_once = self._free_at is not None
         self.next_arrival: float | None = None
         """When the next request reaches the engine's queue; None if no client will send one before an answer."""
         self._look_ahead()
@@ -42,7 +42,7 @@ class Clients:
             heapq.heappop(self._free_at)
         index = self._next
         self._next += 1
-        self._handed = self._next_handed
+        self._round = self._next_round
         self._look_ahead()
         return index, self._requests[index], sent
 
@@ -60,10 +60,9 @@ class Clients:
                 sent = self._free_at[0]
             self._sent_at = sent
             self.next_arrival = sent + (self._path_seconds + self._token_seconds * self._requests[self._next].num_input)
-            if self._intake is not None:
-                path = self.next_arrival - sent
-                self._next_handed = self._handed.then(sent, path, self._intake, self._sent_by)
-                self.next_arrival = self._next_handed.at
+            if self._turn_seconds:
+                self._next_round = self._round.then(sent, self._turn_seconds, self._sent_by)
+                self.next_arrival += self._next_round.ends - sent
 
     def _sent_by(self, time: float) -> int:
         """Requests that have not been handed on and will have been sent at a moment, as far as that is known."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 
 from infercast.serve.workload.clients import Clients
-from infercast.serve.workload.intake import NOTHING, Intake
 from infercast.serve.workload.request import Request, Workload
 from infercast.serve.workload.source import Source
 
@@ -47,7 +46,7 @@ class Turns:
 class SessionClients:
     """Releases the requests of sessions to one engine, as `Clients` does for requests that stand alone."""
 
-    wait_for_answers = True
+    wait_for_answers, sends_at_once = True, False
 
     def __init__(self, workload: Workload, path_seconds: float = 0.0, token_seconds: float = 0.0) -> None:
         self._requests = workload.requests
@@ -96,9 +95,9 @@ class SessionClients:
 
 
 def source_of(
-    workload: Workload, path_seconds: float = 0.0, token_seconds: float = 0.0, intake: Intake = NOTHING
+    workload: Workload, path_seconds: float = 0.0, token_seconds: float = 0.0, turn_seconds: float = 0.0
 ) -> Source:
-    """Who sends the requests of a workload to one engine; sessions hardly ever send together, so no ``intake``."""
+    """Who sends the requests of a workload to one engine; sessions hardly ever send together: no turns."""
     if workload.in_turns:
         return SessionClients(workload, path_seconds, token_seconds)
-    return Clients(workload, path_seconds, token_seconds, intake)
+    return Clients(workload, path_seconds, token_seconds, turn_seconds)

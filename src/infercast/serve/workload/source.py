@@ -12,7 +12,9 @@ class Source(Protocol):
     """Clients of one engine, or a router before several."""
 
     wait_for_answers: bool
-    """Whether an answer may lead to the next request."""
+    """Whether an answer may lead to the next request ..."""
+    sends_at_once: bool
+    """... and mostly does so without a pause, so that it is not worth to look further ahead."""
 
     @property
     def next_arrival(self) -> float | None:
@@ -40,7 +42,7 @@ class Inbox:
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
         self.has_answered = False
-        self.wait_for_answers = True  # whoever drives the engine looks at each of them
+        self.wait_for_answers = self.sends_at_once = True  # whoever drives the engine looks at each of them
 
     @property
     def next_arrival(self) -> float | None:

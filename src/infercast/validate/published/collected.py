@@ -18,7 +18,7 @@ from infercast.validate.published.load import RowReader
 from infercast.validate.published.loads import OPEN, read_load
 from infercast.validate.published.names import gpu_of, model_of
 from infercast.validate.published.run import PublishedRun
-from infercast.validate.published.servers import check_drafts, noted_settings, read_server
+from infercast.validate.published.servers import check_drafts, noted_cache, noted_settings, read_server
 from infercast.validate.published.traps import read_measured
 
 NOBODY = Workload((Request(0.0, 1, 1),))
@@ -69,6 +69,7 @@ def _read(row: RowReader) -> PublishedRun:
         instances=server.instances,
         expert_parallel=server.expert_parallel,
         gpus=server.gpus,
+        cache_tokens=noted_cache(row, server),
         layout_stated=server.layout_stated,
         version=server.version,
         workload=load.workload,

@@ -10,6 +10,7 @@ from infercast.engines.deployment import Deployment
 from infercast.engines.host import HostCosts
 from infercast.engines.registry import AnyEngine, engine_named
 from infercast.engines.vllm.host import VllmHost
+from infercast.engines.vllm.kv import kv_layout
 from infercast.engines.vllm.older import chat_turn, sorts_logits
 from infercast.errors import DoesNotFitError
 from infercast.forecast.deploy import deploy, load_device, load_model
@@ -45,12 +46,23 @@ def started(
     for each in _ways(run, engine, model):
         try:
             deployment = _start(each, engine, model, predictor, host)
+            if each.cache_tokens:
+                each = _with_cache(each, deployment)  # noqa: PLW2901 - the same run with what its source says
+                deployment = _start(each, engine, model, predictor, host)
         except DoesNotFitError as refused:
             problem = problem or refused
         else:
             return _within(each, deployment), deployment
     assert problem is not None
     raise problem
+
+
+def _with_cache(run: PublishedRun, deployment: Deployment) -> PublishedRun:
+    """The run with as many blocks as hold the stated tokens; each group of layers has blocks of its own."""
+    size: int = getattr(deployment.settings, "block_size", 16)
+    groups = len(kv_layout(deployment.model, deployment.layout, size, 0).shape.sizes)
+    blocks = -(-run.cache_tokens // size) * groups
+    return replace(run, settings={**run.settings, "num_gpu_blocks_override": blocks})
 
 
 def _ways(run: PublishedRun, engine: AnyEngine, model: ModelConfig) -> Iterator[PublishedRun]:

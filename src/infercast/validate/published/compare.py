@@ -12,7 +12,7 @@ from infercast.engines.deployment import Deployment
 from infercast.errors import InfercastError, InputError
 from infercast.forecast.intervals.intervals import system_half_widths
 from infercast.forecast.intervals.odds import slower_by
-from infercast.forecast.intervals.uncertainty import uncertainty_of
+from infercast.forecast.intervals.uncertainty import as_published, uncertainty_of
 from infercast.forecast.system import System, busiest, system_of
 from infercast.validate.parts import Comparison
 from infercast.validate.published.deployments import set_up
@@ -99,7 +99,8 @@ def compare_run(run: PublishedRun, system: System) -> PublishedComparison:
     """What a simulated run shows beside what was published."""
     deployment = system.pools[0].deployment
     served = system.serve(run.workload)
-    uncertainty = uncertainty_of(deployment, busiest(served.records[0]))
+    spread = as_published(deployment) if run.reading is not None else None
+    uncertainty = uncertainty_of(deployment, busiest(served.records[0]), spread)
     summed_up = results_of(run)
     predicted = summed_up(served.clients)
     widths = system_half_widths(system, run.workload, [uncertainty], summed_up, np.zeros(predicted.size))

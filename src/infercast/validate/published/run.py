@@ -53,6 +53,8 @@ class PublishedRun:
     """Whether TTFT and TPOT are medians over the requests, not means."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the row says of the server beyond its command, by the engine's names."""
+    cache_tokens: int = 0
+    """Tokens that the source says its KV cache has room for; 0: it does not say."""
     gaps: bool = False
     """Whether TPOT is the median of all times between tokens, because nothing else was published."""
     steady: bool = False

@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from infercast.engines.registry import AnyEngine, measured_engine
+from infercast.engines.registry import AnyEngine, engine_named, measured_engine
 from infercast.errors import InfercastError
 from infercast.forecast.command.flags import NOT_MODELLED, UNKNOWN, Reading, read_flags
 from infercast.validate.published.load import RowReader
@@ -45,6 +45,8 @@ LORA_MODULES = re.compile(r"""['"]lora_modules['"]: \[.*?\],?""", re.DOTALL)
 """Adapters and where they lie."""
 BARE_JSON = re.compile(r"([= ])(\{\"[^{}']*\})(?= |$)")
 """A flag's JSON without the quotes that a shell needs."""
+CACHE = re.compile(r"\bKV cache (\d+) tokens\b")
+"""As vLLM writes it when it starts."""
 NOTED = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 POOLS = re.compile(r"disagg|prefill workers|\bPD\b", re.IGNORECASE)
 """Prompts and answers on servers of their own."""
@@ -84,9 +86,10 @@ def read_server(row: RowReader, model: str) -> Server:
     if (data or 1) > 1 and "separate" in row.text("notes") and "instances" in row.text("notes"):
         instances, data = data or 1, 1
     tensor = _tensor(row, options.get("tensor_parallel_size"), pipeline * (data or 1) * instances, spread or 1)
+    version = _version(row, engine)
     return Server(
-        engine=engine,
-        version=_version(row, engine),
+        engine=engine_named(f"{engine.family}@{'.'.join(map(str, version))}") if version else engine,
+        version=version,
         reading=reading,
         tensor=tensor or 1,
         pipeline=pipeline,
@@ -105,6 +108,15 @@ def check_drafts(row: RowReader) -> None:
         raise row.wrong("was served with speculative decoding, which is modelled for vLLM")
     if not re.search(r"--speculative-config[ =]+['\"]?\{", row.text(COMMAND)):
         raise row.wrong("was served with speculative decoding, of which too little is stated")
+
+
+def noted_cache(row: RowReader, server: Server) -> int:
+    """Tokens that vLLM's KV cache has room for, where notes say so; 0 where they do not."""
+    found = CACHE.search(row.text("notes")) if server.engine.family == "vllm" else None
+    if found is None:
+        return 0
+    row.assume(f"room for {int(found[1]):,} tokens in the KV cache, as the source has it")
+    return int(found[1])
 
 
 def noted_settings(row: RowReader, server: Server) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from itertools import product
 from statistics import NormalDist
 
 import numpy as np
@@ -15,6 +16,9 @@ UNIFORM = re.compile(r"random in=(\d+) out=(\d+) \(sglang bench")
 """Lengths that SGLang's benchmark draws between 1 and the stated one."""
 BENCH_SEED = 1
 """Its seed: the lengths that it draws are known one by one."""
+USUAL = (100, 128, 200, 256, 500, 512, 1000, 1024, 2000, 2048, 4000, 4096, 8000, 8192, 16000, 16384)
+"""Longest prompts and answers that people ask it for."""
+SAME_MEAN, MOST_DRAWN = 0.0005, 5000
 STATED = re.compile(r"(\d+)/(\d+)$")
 """Stated lengths of prompts and answers, behind how they vary."""
 RANGED = re.compile(r"random (\d+)/(\d+) range ([\d.]+)")
@@ -53,11 +57,9 @@ def read_lengths(row: RowReader, count: int) -> Lengths:
     if any(word in f"{stated} {row.text('bench_cmd')}".lower() for word in NOT_SERVED):
         raise row.wrong(f"len_dist {stated!r} is not modelled: prompts are text")
     means = _means(row)
-    drawn = UNIFORM.match(stated)
-    if drawn is not None and not _contradicts([int(most) / 2 for most in drawn.groups()], means):
-        generator = np.random.RandomState(BENCH_SEED)
-        inputs, outputs = (generator.randint(1, int(most) + 1, size=count).tolist() for most in drawn.groups())
-        return inputs, outputs
+    drawn = _drawn_again(row, means, count)
+    if drawn is not None:
+        return drawn
     shuffle = np.random.default_rng(0)
     lower = stated.lower()
     shares, lengths = SHARES.match(lower), STATED.search(stated)
@@ -77,6 +79,35 @@ def read_lengths(row: RowReader, count: int) -> Lengths:
     if not any(word in lower for word in EQUAL):
         row.assume(f"every prompt has {means[0]:,.0f} tokens and every answer {means[1]:,.0f}, their means")
     return [max(1, round(means[0]))] * count, _answers(row, means, count, shuffle)
+
+
+def _drawn_again(row: RowReader, means: tuple[float, float], count: int) -> Lengths | None:
+    """Lengths that SGLang's benchmark draws between 1 and the longest, one by one; None where it was another one.
+
+    Where the longest are not stated, usual ones are tried: right are those with which drawn lengths have the means.
+    """
+    stated = UNIFORM.match(row.text("len_dist"))
+    if stated is not None and not _contradicts([int(most) / 2 for most in stated.groups()], means):
+        return _draw(int(stated[1]), int(stated[2]), count)
+    text = f"{row.text('len_dist')} {row.text('server_cmd')} {row.text('bench_cmd')}"
+    if "sglang" not in text or count > MOST_DRAWN:
+        return None
+    for longest in product(USUAL, repeat=2):
+        if _contradicts([each / 2 for each in longest], means):
+            continue
+        drawn = _draw(longest[0], longest[1], count)
+        if all(abs(sum(each) / count / mean - 1) < SAME_MEAN for each, mean in zip(drawn, means, strict=True)):
+            row.assume(
+                f"lengths are uniform up to {longest[0]:,} and {longest[1]:,}: those that are drawn have the means"
+            )
+            return drawn
+    return None
+
+
+def _draw(longest_input: int, longest_output: int, count: int) -> Lengths:
+    generator = np.random.RandomState(BENCH_SEED)
+    inputs, outputs = (generator.randint(1, most + 1, size=count).tolist() for most in (longest_input, longest_output))
+    return inputs, outputs
 
 
 def _answers(row: RowReader, means: tuple[float, float], count: int, shuffle: np.random.Generator) -> list[int]:
