@@ -75,7 +75,7 @@ OTHER_VENDOR = Spread(prompts=0.2, decodes=0.0, host=0.3)
 """The same for GPUs that run other programs than CUDA's: what launching costs a host there was not measured. Published
 TTFT under SGLang on AMD's GPUs are off by 13 % from one publisher and 30 % from another in the median, TPOT by 9 and
 18 %."""
-RUN_TO_RUN = Spread(prompts=0.025, decodes=0.012, host=0.06)
+RUN_TO_RUN = Spread(prompts=0.03, decodes=0.02, host=0.08)
 RUN_TO_RUN_PATH = 0.0005
 """How far two runs of one deployment are apart beside their loads: standard deviations of logarithms, and of seconds.
 Chosen on measured runs (benchmarks/accuracy/calibrate.py)."""
