@@ -201,18 +201,6 @@ class KvCache(BlockPool):
                     if group in self.shape.states:
                         self._new_states |= {(edge, position) for position in range(*part)}
 
-    def _lengthen(self, holding: Holding, before: int, full: int) -> bool:
-        """The same where a sequence goes on filling its last span, as nearly all do; False where it does not."""
-        spans = holding.spans
-        if spans is None or not spans[0]:
-            return False
-        last, (edge, _, end) = spans[0][-1], holding.path[-1]
-        line = last.line
-        if last.end != before or line.edge != edge or full > end or line.spans[-1] is not last or len(last.holders) > 1:
-            return False
-        last.end = full
-        return True
-
     def slide(self, holding: Holding, computed: int) -> None:
         """Release the blocks that no token after ``computed`` ones looks at; the last of them is forgotten first."""
         window = end = -1

@@ -81,6 +81,18 @@ class BlockPool:
         line.spans.append(span)
         own.append(span)
 
+    def _lengthen(self, holding: Holding, before: int, full: int) -> bool:
+        """The same for one group, where a sequence goes on filling its last span; False where it does not."""
+        spans = holding.spans
+        if spans is None or not spans[0]:
+            return False
+        last, (edge, _, end) = spans[0][-1], holding.path[-1]
+        line = last.line
+        if last.end != before or line.edge != edge or full > end or line.spans[-1] is not last or len(last.holders) > 1:
+            return False
+        last.end = full
+        return True
+
     def _release(self, holding: Holding, group: int, pieces: Pieces, *, named: bool) -> None:
         """A sequence lets go of blocks of a group, from the last to the first; ``named``: it may look for its own."""
         spans = [] if holding.spans is None else holding.spans[group]
