@@ -19,7 +19,7 @@ REASONS = {
     "ep_size": "experts over some of the GPUs",
     "does not cut fp8 weights": "a layout that the engine refuses",
     "that talk to each other": "a layout beyond one node",
-    "decode-context-parallel-size": "contexts split over GPUs",
+    "--decode-context-parallel-size": "contexts split over GPUs",
     "in this release": "a backend that the modelled release refuses on that GPU",
     "applies to experts": "a format that is not modelled for the model",
     "'mean_in'": "no lengths",
