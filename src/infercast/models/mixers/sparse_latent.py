@@ -13,6 +13,7 @@ from infercast.models.mixers.batches import split_forms
 from infercast.models.mixers.cache import Cache
 from infercast.models.mixers.indexer import Indexer
 from infercast.models.mixers.latent import LatentAttention
+from infercast.models.mixers.mixer import Mixer
 from infercast.models.shard import Shard
 from infercast.ops import Call, Gemm
 from infercast.ops.attention import Lengths
@@ -104,6 +105,12 @@ class SparseLatentAttention(LatentAttention):
                 widen = copy(form.num_entries(), self.entry_bytes(shard), 2.0 * self.latent_dim)
                 calls.append(Call("latent_gather", widen, layers))
         return calls
+
+    def verify_calls(
+        self, shard: Shard, layers: int, width: int, keys: Lengths, sequences: Lengths | int = 1
+    ) -> list[Call]:
+        """Every draft chooses its own tokens, so nothing is read once for all of them."""
+        return Mixer.verify_calls(self, shard, layers, width, keys, sequences)
 
     def _attend(
         self,
