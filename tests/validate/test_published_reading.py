@@ -99,6 +99,12 @@ def test_loads_of_all_kinds() -> None:
     assert len(capped.workload.requests) >= 6 * 16
 
 
+def test_clients_of_some_load_generators_are_not_in_step() -> None:
+    run = read(prefix_note="aiperf synthetic")
+    assert [each.num_output for each in run.workload.requests[:6]] == [100, 200, 300, 400, 400, 400]
+    assert "clients are spread over one answer" in run.assumptions
+
+
 def test_answers_that_end_early() -> None:
     lengths = [
         each.num_output for each in read(len_dist="synthetic mean 600/500", num_requests="4000").workload.requests

@@ -21,6 +21,9 @@ RATE = re.compile(r"(?:rate|poisson|constant) (\d+(?:\.\d+)?|inf)")
 """Requests a second that come whatever is answered."""
 CLIENTS = re.compile(r"concurrency (\d+)")
 CAP = re.compile(r"max_num_seqs (\d+)")
+OUT_OF_STEP = re.compile(r"\b(aiperf|genai-perf|guidellm)\b", re.IGNORECASE)
+"""Load generators whose clients do not stay in step where all requests are of one length: published medians of TTFT
+are those of prompts that come alone, and only the 99th percentile is that of the first ones, which come together."""
 AT_ONCE_FROM = 1000.0
 """So many requests a second are a burst."""
 TURNS = 10
@@ -55,6 +58,8 @@ def read_load(row: RowReader) -> Load:
         raise row.wrong("was a load of conversations, whose turns are not in the table")
     if kind == CLOSED and clients:
         requests = _requests(row, _count(row, TURNS * int(clients[1])))
+        if OUT_OF_STEP.search(f"{row.text('prefix_note')} {row.text('bench_cmd')} {row.text('notes')}"):
+            requests = _spread(row, requests, int(clients[1]))
         return Load(kind, workload_from_requests(requests, concurrency=int(clients[1])))
     if kind in (POISSON, CONSTANT) and rate and rate[1] != "inf" and float(rate[1]) < AT_ONCE_FROM:
         return Load(kind, _open(row, kind, float(rate[1])), steady=row.whole("num_requests") is None)
@@ -80,6 +85,17 @@ def _count(row: RowReader, otherwise: int) -> int:
 def _requests(row: RowReader, count: int) -> list[Request]:
     """So many requests, all of which come at once."""
     return [Request(0.0, *pair) for pair in zip(*read_lengths(row, count), strict=True)]
+
+
+def _spread(row: RowReader, requests: list[Request], clients: int) -> list[Request]:
+    """Clients that begin spread over one answer: the first of each is cut, where most have one length."""
+    longest = max(each.num_output for each in requests)
+    if clients < 2 or sum(each.num_output == longest for each in requests) < len(requests) / 2:
+        return requests
+    row.assume("clients are spread over one answer")
+    cut = (max(1, round(each.num_output * (place + 1) / clients)) for place, each in enumerate(requests[:clients]))
+    first = [replace(each, num_output=tokens) for each, tokens in zip(requests, cut, strict=False)]
+    return first + requests[clients:]
 
 
 def _open(row: RowReader, kind: str, rate: float) -> Workload:
