@@ -81,6 +81,10 @@ RUN_TO_RUN_PATH = 0.0005
 Chosen on measured runs (benchmarks/accuracy/calibrate.py)."""
 ANNOUNCED = Spread(prompts=0.3, decodes=0.3, host=0.0)
 """The same for a GPU that was announced and that nobody could measure: a guess."""
+DRAFTING = Spread(prompts=0.05, decodes=0.07, host=0.15)
+"""The same where tokens are drafted, whose host times are known from one engine of each model runner; a single request
+has 5 to 10 % more or less of its drafts accepted than all of them on average (measured engines, docs/speculation.md).
+"""
 UNKNOWN_MACHINE = Spread(prompts=0.3, decodes=0.14, host=0.4)
 """The same for a run as somebody published it: what its page does not say of machine, load and settings comes on top,
 and what it says wrongly. Set on runs of quality A of six sources; with each source left out of choosing how many times
@@ -113,6 +117,8 @@ def spread_of(deployment: Deployment) -> Spread:
         spread = _together(spread, OTHER_VENDOR)
     if deployment.gpu.announced:
         spread = _together(spread, ANNOUNCED)
+    if deployment.drafting is not None:
+        spread = _together(spread, DRAFTING)
     return spread if deployment.engine.is_measured else _together(spread, OTHER_RELEASE)
 
 
