@@ -1,5 +1,6 @@
 """``infercast diagnose``, ``simulate --breakdown`` and ``--what-if``: words, tables that align, strict JSON."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,10 +82,17 @@ def test_replicas_and_stages_are_explained_and_compared(infercast: Any, layout: 
         (("simulate", *SMALL, *RUN, "--what-if", "ssm=160"), "sms"),
         (("simulate", *SMALL, *RUN, "--what-if", "dram_bandwidth=1.5"), "say 1.5x"),
         (("diagnose", *SMALL, "--rate", 100_000), "overloaded"),
-        (("diagnose", *SMALL, "--trace", "none.csv", "--concurrency", 1), "its own arrivals"),
     ],
 )
 def test_what_makes_no_sense_is_refused(infercast: Any, words: tuple[object, ...], said: str) -> None:
     result = infercast(*words)
     assert result.code == 2
     assert said in result.err
+
+
+def test_clients_have_no_meaning_with_a_trace(infercast: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n")
+    result = infercast("diagnose", *SMALL, "--trace", trace, "--concurrency", 1)
+    assert result.code == 2
+    assert "its own arrivals" in result.err

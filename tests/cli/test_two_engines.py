@@ -43,7 +43,10 @@ def test_a_page_is_written(infercast: Any, tmp_path: Path) -> None:
     [
         (("--engine", "vllm,sglang,vllm@0.25"), "--engine takes two engines to compare, not 3"),
         (("--engine", "vllm,tgi"), "TGI is not modelled"),
-        (("--engine", "vllm,sglang", "--trace-out", "t.json"), "ask for --trace-out or --requests-out of one"),
+        (
+            ("--engine", "vllm,sglang", "--trace-out", "t.json"),
+            "ask for --trace-out, --requests-out or --save-result of one",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused(infercast: Any, words: tuple[object, ...], sentence: str) -> None:
