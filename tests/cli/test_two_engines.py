@@ -45,7 +45,7 @@ def test_a_page_is_written(infercast: Any, tmp_path: Path) -> None:
         (("--engine", "vllm,tgi"), "TGI is not modelled"),
         (
             ("--engine", "vllm,sglang", "--trace-out", "t.json"),
-            "ask for --trace-out, --requests-out or --save-result of one",
+            "two engines show two runs side by side",
         ),
     ],
 )

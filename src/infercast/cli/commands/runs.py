@@ -52,7 +52,7 @@ class Question(NamedTuple):
         )
         if given["what_if"] is not None and any((files.trace, files.requests, files.result)):
             named = "--trace-out, --requests-out or --save-result"
-            raise InputError(f"--what-if shows two runs side by side; ask for {named} of one")
+            raise InputError(f"--what-if and two engines show two runs side by side; ask for {named} of one")
         names = ("what_if", "breakdown", "steady", "allow_overload", "as_json")
         asked = {name: given[name] for name in names}
         return Question(workload, files, **asked, slo=slo_of(given), tariff=tariff_of(given))
