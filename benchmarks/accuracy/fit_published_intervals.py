@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from infercast.forecast.intervals.intervals import LEVEL, MOST_REQUESTS
-from infercast.forecast.intervals.uncertainty import ELSEWHERE, MEASURED, Spread, slowed, uncertainty_of, widened
+from infercast.forecast.intervals.slowed import slowed
+from infercast.forecast.intervals.uncertainty import ELSEWHERE, MEASURED, Spread, uncertainty_of, widened
 from infercast.forecast.system import System, busiest, system_of
 from infercast.validate.published.deployments import deployment_of
 from infercast.validate.published.results import means_of

@@ -15,11 +15,11 @@ from infercast.forecast.intervals import intervals as module
 from infercast.forecast.intervals import uncertainty as sources
 from infercast.forecast.intervals.intervals import Intervals, forecast_intervals, half_widths, responses
 from infercast.forecast.intervals.results import chance_of
+from infercast.forecast.intervals.slowed import slowed
 from infercast.forecast.intervals.uncertainty import (
     EIGHTY,
     HOST_SPREAD,
     Uncertainty,
-    slowed,
     step_uncertainty,
     uncertainty_of,
 )

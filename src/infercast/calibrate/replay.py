@@ -13,7 +13,8 @@ from infercast.calibrate.result import QUANTITIES, RATE, Result
 from infercast.errors import InputError
 from infercast.forecast.intervals.luck import luck_of
 from infercast.forecast.intervals.results import chance_in, results_of
-from infercast.forecast.intervals.uncertainty import EIGHTY, Uncertainty, slowed, uncertainty_of
+from infercast.forecast.intervals.slowed import slowed
+from infercast.forecast.intervals.uncertainty import EIGHTY, Uncertainty, uncertainty_of
 from infercast.forecast.system import Run, System, busiest
 from infercast.serve.fleet.served import Served
 

@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from infercast.forecast.intervals.luck import LENGTHS, LENGTHS_STEP_BY_STEP, luck_of
 from infercast.forecast.intervals.results import chance_in, results_of
+from infercast.forecast.intervals.slowed import slowed
 from infercast.forecast.intervals.uncertainty import (
     EIGHTY,
     ELSEWHERE,
     LINK_SPREAD,
     Uncertainty,
     gain_of,
-    slowed,
     uncertainty_of,
 )
 from infercast.forecast.latency import NAMES, Percentiles

@@ -1,4 +1,4 @@
-"""How far kernels and host may be off, and the same engine if they were.
+"""How far kernels and host may be off.
 
 Three things are taken to be uncertain, and independent of each other:
 
@@ -25,8 +25,6 @@ same work were (``NEW_KERNEL_SPREAD``).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import deepcopy
-from dataclasses import replace
 from math import hypot, inf, log
 from typing import NamedTuple
 
@@ -37,8 +35,7 @@ from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.kernels import StepCost, estimate_shape
 from infercast.forecast.explain.phases import average_shape
 from infercast.hardware.kernels import is_modelled
-from infercast.serve import Record, Replica
-from infercast.serve.step import Contexts, HostCost, Prompts, StepEstimate, StepShape, StepTimer, groups_of
+from infercast.serve import Record
 from infercast.serve.totals import PhaseTotals
 
 EIGHTY = 1.2816
@@ -214,54 +211,3 @@ def step_uncertainty(step: StepCost, *, across_nodes: bool = False) -> float:
         new = sum(kernel.seconds for kernel in step.kernels if kernel.is_new) / seconds.sum()
         own += (EIGHTY * NEW_KERNEL_SPREAD * new) ** 2
     return float(np.sqrt(own + shared))
-
-
-class SlowedTimer:
-    """A step timer whose answers are so many times longer; only what a clock needs is scaled."""
-
-    def __init__(self, timer: StepTimer, prompts: float, decodes: float, host: float) -> None:
-        self._timer, self._prompts, self._decodes, self._host = timer, prompts, decodes, host
-        self._groups = groups_of(timer)
-
-    def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
-        """What steps in a row cost."""
-        return self._slow(self._timer(shape, steps), self._prompts if shape.prompts else self._decodes)
-
-    def decode(self, count: int, computed: int, contexts: Contexts, steps: int) -> StepEstimate:
-        """Steps in a row of a decoding batch."""
-        return self._slow(self._groups.decode(count, computed, contexts, steps), self._decodes)
-
-    def compute(self, beside: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
-        """A step of such a batch with others beside it."""
-        estimate = self._groups.compute(beside, num_first, count, computed, contexts)
-        return self._slow(estimate, self._prompts if any(new > 1 for new, _ in beside) else self._decodes)
-
-    def _slow(self, estimate: StepEstimate, factor: float) -> StepEstimate:
-        if factor != 1.0:
-            estimate = estimate._replace(
-                gpu_seconds=[factor * seconds for seconds in estimate.gpu_seconds],
-                throttled=factor * estimate.throttled,
-            )
-        if self._host != 1.0:
-            estimate = estimate._replace(host=HostCost(*[self._host * seconds for seconds in estimate.host]))
-        return estimate
-
-
-def slowed(
-    replica: Replica, *, prompts: float = 1.0, decodes: float = 1.0, host: float = 1.0, path: float = 0.0
-) -> Replica:
-    """The same engine with times that are so many times longer, at the same state of its first uses.
-
-    Requests take ``path`` seconds longer to it.
-    """
-    return replace(
-        replica,
-        timer=SlowedTimer(replica.timer, prompts, decodes, host),
-        request_path_seconds=max(host * replica.request_path_seconds + path, 0.0),
-        request_token_seconds=host * replica.request_token_seconds,
-        request_turn_seconds=host * replica.request_turn_seconds,
-        token_path_seconds=host * replica.token_path_seconds,
-        token_turn_seconds=host * replica.token_turn_seconds,
-        wake_up_seconds=host * replica.wake_up_seconds,
-        first_uses=deepcopy(replica.first_uses),
-    )
