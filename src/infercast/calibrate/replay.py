@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import asinh, cosh, exp, sinh
+from math import cosh, exp, sinh
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,11 +46,6 @@ class Point(NamedTuple):
     def seconds_a_unit(self) -> float:
         """How many more seconds one unit more of ``path`` is."""
         return PATH_SCALE * cosh(self.path)
-
-    @staticmethod
-    def path_of(seconds: float) -> float:
-        """The other way round."""
-        return asinh(seconds / PATH_SCALE)
 
 
 class Replay:

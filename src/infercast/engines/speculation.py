@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -71,7 +70,3 @@ class Drafting:
     def capped(self, max_num_seqs: int) -> int:
         """Sequences that verify in the largest step."""
         return max_num_seqs * self.width
-
-    def blocks_ahead(self, block_size: int) -> int:
-        """Blocks that a sequence may hold beyond those of its tokens."""
-        return ceil((self.num_drafts + self.lookahead) / block_size)

@@ -25,11 +25,6 @@ class DraftRun(NamedTuple):
     parts: dict[str, float]
     """Shares of the GPU's time in steps without prompts: the target's layers, its head and sampling, and drafting."""
 
-    @property
-    def tokens_a_step(self) -> float:
-        """Tokens that a sequence with drafts gets in a step."""
-        return self.counts.acceptance_length
-
 
 def drafts_of(forecast: Forecast) -> DraftRun | None:
     """What became of drafts; None without speculative decoding."""

@@ -111,26 +111,20 @@ class OffloadingScheduler(Scheduler):
         super()._end(done)
 
     def _preempt(self, plan: Plan) -> Sequence:
-        """Somebody gives way; blocks that a step under way uses are free when that has ended."""
-        victim = self.policy.victim(reversed(self.running))
-        del self.running[victim]
-        if victim.joined >= 0:
-            self._leave_cohort(victim)
-        elif victim in self._apart:
-            self._apart.remove(victim)
+        """Somebody gives way, and comes back behind those who were passed."""
+        victim = super()._preempt(plan)
+        self.waiting.popleft()
+        self.waiting.insert(self._num_passed, victim)
+        return victim
+
+    def _give_up(self, victim: Sequence) -> None:
+        """Blocks that a step under way uses are free when that has ended."""
         if any(victim in group for step in self._under_way for group in (step.sequences, step.left, step.ending)):
             self._leaving[victim] = self._under_way[-1]
         else:
-            self.policy.give_up(self.cache, victim)
+            super()._give_up(victim)
         self.moves.flush(victim)
         self._unstored.pop(victim, None)
-        victim.num_computed = 0
-        victim.num_preemptions += 1
-        self.num_preemptions += 1
-        plan.num_preempted += 1
-        self._is_blocked = False
-        self.waiting.insert(self._num_passed, victim)
-        return victim
 
     def _plan_waiting(self, plan: Plan) -> None:
         """Those who wait, in order, until one does not fit; who waits for a copy is passed."""

@@ -127,6 +127,10 @@ class Running:
                 self._under_way[-1].left.append(member)
         self.cohort.leave(member)
 
+    def _give_up(self, victim: Sequence) -> None:
+        """The blocks of one who gives way can be handed out."""
+        self.policy.give_up(self.cache, victim)
+
     def _disband(self) -> None:
         """Every member is planned by itself, for once."""
         self.cohort.name_answers(self.cohort.steps)

@@ -163,7 +163,7 @@ class Scheduler(Running):
             self._leave_cohort(victim)
         elif victim in self._apart:
             self._apart.remove(victim)
-        self.policy.give_up(self.cache, victim)
+        self._give_up(victim)
         victim.num_computed = 0
         victim.num_preemptions += 1
         self.num_preemptions += 1
