@@ -12,6 +12,8 @@ from itertools import pairwise
 from math import exp, log
 from typing import NamedTuple
 
+import numpy as np
+
 from infercast.engines.deployment import Deployment
 from infercast.engines.settings import changed
 from infercast.engines.speculation import Drafting
@@ -73,8 +75,8 @@ class BreakEven(NamedTuple):
         best = max(self.points, key=lambda point: point.speed_up)
         most = f"at most {best.speed_up:.2f} times as many tokens/s, with {_clients(best.clients)}"
         if self.clients is not None:
-            nearest = min(self.points, key=lambda point: abs(log(point.clients / (self.clients or 1.0))))
-            rate = nearest.plain.output_tokens_per_second
+            rates = [point.plain.output_tokens_per_second for point in self.points]
+            rate = np.interp(log(self.clients), [log(point.clients) for point in self.points], rates)
             return (
                 f"{what} pays up to about {self.clients:,.0f} clients at the same time, near {rate:,.0f} output "
                 f"tokens/s: {most}, and {last.speed_up:.2f} times with {last.clients:,}."
