@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "": set(),
     "bundled": set(),
     "errors": set(),
+    "glossary": BASE,
     "units": set(),
     "hardware": BASE,
     "ops": BASE,
@@ -31,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "calibrate": UNDER_FORECAST | {"forecast"},
     "fit": BASE | {"hardware", "ops", "models", "predict"},
     "measure": BASE | {"hardware", "ops.lengths"},
-    "report": BASE | {"hardware", "models", "engines", "serve", "forecast", "validate"},
+    "report": BASE | {"glossary", "hardware", "models", "engines", "serve", "forecast", "validate"},
     "cli": BASE
     | {"", "hardware", "models.library", "engines.registry", "engines.settings", "engines.words", "serve"}
     | {"forecast", "validate", "calibrate"}
