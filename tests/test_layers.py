@@ -57,6 +57,7 @@ LIBRARIES = {
     "typer": {"cli"},
     "starlette": {"web"},
     "uvicorn": {"web"},
+    "h11": {"web"},
 }
 
 
