@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "": set(),
     "bundled": set(),
     "errors": set(),
+    "glossary": BASE,
     "units": set(),
     "hardware": BASE,
     "ops": BASE,
@@ -31,8 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "calibrate": UNDER_FORECAST | {"forecast"},
     "fit": BASE | {"hardware", "ops", "models", "predict"},
     "measure": BASE | {"hardware", "ops.lengths"},
-    "report": BASE | {"hardware", "models", "engines", "serve", "forecast", "validate"},
-    "web": UNDER_FORECAST | {"", "forecast", "report"},
+    "report": BASE | {"glossary", "hardware", "models", "engines", "serve", "forecast", "validate"},
+    "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
     "cli": BASE
     | {"", "hardware", "models.library", "engines.registry", "engines.settings", "engines.words", "serve"}
     | {"forecast", "validate", "calibrate"}
