@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -40,8 +41,8 @@ class PatientForAWhile(H11Protocol):
         self.loop.call_later(HEAD_SECONDS, self._look, (self.cycle,))
 
 
-def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), tell: Any = print) -> None:
-    """Serve until it is interrupted; ``allowed``: further names that the server goes by."""
+def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), tell: Callable[[str], None]) -> None:
+    """Serve until it is interrupted; ``allowed``: further names that it goes by; ``tell`` hears its address."""
     hosts = () if host in ANY_ADDRESS and not allowed else (*LOCAL_HOSTS, host, *allowed)
     config = uvicorn.Config(
         make_app(workers, jobs=workers, hosts=hosts),
@@ -65,7 +66,7 @@ def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), 
             await asyncio.sleep(0.02)
         if server.started:
             address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-            tell(f"{address}/ is the page, {address}/api/v1 the API; Ctrl+C ends it")
+            tell(address)
         await serving
 
     with contextlib.suppress(KeyboardInterrupt):
@@ -77,6 +78,5 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=512)
     except OSError as problem:
-        raise InputError(
-            f"{host} port {port} cannot be used: {os.strerror(problem.errno or 0)}; choose --host and --port"
-        ) from None
+        why = os.strerror(problem.errno) if problem.errno and problem.errno > 0 else str(problem)
+        raise InputError(f"{host} port {port} cannot be used: {why}; choose --host and --port") from None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from infercast.cli.options.engine import note
+from infercast.cli.options.printed import Json, print_json
 from infercast.errors import InputError
 
 NEEDED = ("starlette", "uvicorn")
@@ -28,6 +30,7 @@ def command(
         list[str],
         typer.Option("--allow-host", metavar="NAME", help="A further name that the server goes by; again for each."),
     ] = [],  # noqa: B006 - read only
+    as_json: Json = False,
 ) -> None:
     """Serve a page to play with forecasts, and an HTTP API; only to this machine by default.
 
@@ -47,4 +50,11 @@ def command(
         raise InputError(f"--workers must be from 1 to {MOST_WORKERS}, not {number}")
     from infercast.web.server import serve  # noqa: PLC0415 - the packages of infercast[web] may be missing
 
-    serve(host, port, workers=number, allowed=tuple(allow_host), tell=note)
+    def tell(address: str) -> None:
+        if as_json:
+            print_json({"page": f"{address}/", "api": f"{address}/api/v1"})
+            sys.stdout.flush()
+        else:
+            note(f"{address}/ is the page, {address}/api/v1 the API; Ctrl+C ends it")
+
+    serve(host, port, workers=number, allowed=tuple(allow_host), tell=tell)
