@@ -58,6 +58,7 @@ LIBRARIES = {
     "typer": {"cli"},
     "starlette": {"web"},
     "uvicorn": {"web"},
+    "h11": {"web"},
 }
 
 

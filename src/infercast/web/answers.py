@@ -16,13 +16,16 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.explain.watched import Watched, watch_run
 from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
 from infercast.report.forecast import forecast_dict
+from infercast.web.api_page import api_page
 from infercast.web.arguments import Asked, read_asked, system_asked, workload_of
 from infercast.web.catalogue import catalogue
 from infercast.web.charts import charts_of
 from infercast.web.curve import curve_of
+from infercast.web.exports import check_kind, export_of
 from infercast.web.fields import CAPACITY, CURVE, FIELDS, MEMORY, PLAN, SIMULATE
 from infercast.web.heavy import capacity_of, plan_of
 from infercast.web.memory import memory_of
+from infercast.web.openapi import document as openapi_document
 from infercast.web.state import to_command, to_query
 
 Tell = Callable[[str], None]
@@ -48,11 +51,9 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
     run = run_of(asked)
     intervals = intervals_of(asked, run) if final else None
     run = decided(asked, run, intervals)
-    found = about(asked, SIMULATE)
-    if run.forecast.saturation is not None:
-        found["command"] += " --allow-overload"
     return {
-        **found,
+        **about(asked, SIMULATE),
+        "command": command_of(asked, run),
         "final": final,
         "forecast": forecast_dict(run.forecast, intervals),
         "memory": memory_of(asked),
@@ -84,6 +85,24 @@ def capacity(document: Mapping[str, Any], tell: Tell) -> Answer:
     return {**about(asked, CAPACITY), "capacity": capacity_of(asked, tell)}
 
 
+def export(document: Mapping[str, Any], _: Tell) -> Answer:
+    """A run as a file of a ``kind``: its name and what it holds."""
+    kind, asked = check_kind(document.get("kind")), read_asked(document)
+    run = run_of(asked)
+    intervals = intervals_of(asked, run)
+    return export_of(kind, decided(asked, run, intervals), intervals, command_of(asked, run))
+
+
+def openapi(_: Mapping[str, Any], __: Tell) -> Answer:
+    """The API as an OpenAPI document."""
+    return openapi_document()
+
+
+def api_html(_: Mapping[str, Any], __: Tell) -> Answer:
+    """The API as a page."""
+    return {"html": api_page(openapi_document())}
+
+
 def catalog(_: Mapping[str, Any], __: Tell) -> Answer:
     """All that can be chosen from."""
     return catalogue()
@@ -96,6 +115,9 @@ QUESTIONS: dict[str, Callable[[Mapping[str, Any], Tell], Answer]] = {
     CURVE: curve,
     PLAN: plan,
     CAPACITY: capacity,
+    "export": export,
+    "openapi": openapi,
+    "api_page": api_html,
 }
 
 
@@ -115,6 +137,12 @@ def about(asked: Asked, question: str) -> Answer:
         "query": to_query(asked.state),
         "command": to_command(asked.state, question, config=asked.config is not None),
     }
+
+
+def command_of(asked: Asked, run: Watched) -> str:
+    """The command line of a run, which says so where the run is overloaded: it is refused otherwise."""
+    command = to_command(asked.state, SIMULATE, config=asked.config is not None)
+    return command if run.forecast.saturation is None else f"{command} --allow-overload"
 
 
 def run_of(asked: Asked) -> Watched:

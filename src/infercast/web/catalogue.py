@@ -13,6 +13,7 @@ from infercast.forecast.kernel_basis import kernel_basis
 from infercast.forecast.money import price_of
 from infercast.forecast.plan.objectives import OBJECTIVES
 from infercast.forecast.price_list import bundled_lists
+from infercast.glossary import glossary
 from infercast.hardware import Gpu, gpu_names, load_gpu
 from infercast.hardware.hosts import host_cpus
 from infercast.hardware.network import networks
@@ -45,6 +46,7 @@ def catalogue() -> dict[str, Any]:
         "arrivals": list(ARRIVAL_KINDS),
         "objectives": list(OBJECTIVES),
         "providers": list(bundled_lists()),
+        "glossary": [term._asdict() for term in glossary()],
         "presets": [_preset(key, dict(values)) for key, values in read_data(PRESETS).items()],
     }
 
