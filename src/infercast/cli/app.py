@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from infercast import __version__
+from infercast.cli.options.printed import with_formats
 from infercast.cli.registry import COMMANDS, TOGETHER
 from infercast.errors import InputError
 
@@ -50,8 +51,8 @@ def make_app(asked: str | None) -> typer.Typer:
         name="infercast",
         cls=OneSentence,
         help="Forecast LLM inference on GPUs before anyone rents them.",
-        epilog="Every command takes --json. A model is a bundled name, a Hugging Face config.json or a folder with "
-        "one; a GPU is a bundled name or your own TOML file.",
+        epilog="Every command takes --json, and --format csv or md. A model is a bundled name, a Hugging Face "
+        "config.json or a folder with one; a GPU is a bundled name or your own TOML file.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -70,7 +71,7 @@ def load_command(name: str) -> Callable[..., Any]:
     """The function behind a command."""
     module = importlib.import_module(f"infercast.cli.commands.{TOGETHER.get(name, name).replace('-', '_')}")
     command: Callable[..., Any] = getattr(module, name if name in TOGETHER else "command")
-    return command
+    return with_formats(command)
 
 
 def _only_listed() -> None:

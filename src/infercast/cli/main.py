@@ -7,6 +7,8 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NoReturn
 
 from infercast import __version__
@@ -22,7 +24,7 @@ def run() -> None:
     if arguments == ["--version"]:
         print(__version__)
         return
-    as_json = "--json" in arguments
+    as_json = asks_for_json(arguments)
     try:
         try:
             _answer(arguments)
@@ -41,6 +43,12 @@ def run() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         what = "the answer cannot be written" if problem.filename is None else f"{problem.filename} cannot be used"
         _fail("OSError", f"{what}: {problem.strerror or problem}", as_json)
+
+
+def asks_for_json(arguments: Sequence[str]) -> bool:
+    """Whether errors are to be JSON, too: asked of the bare words, since they may be what is wrong."""
+    pairs = pairwise(arguments)
+    return "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairs
 
 
 def _answer(arguments: list[str]) -> None:

@@ -14,7 +14,7 @@ from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
 from infercast.cli.options.engine import AcceptanceOption, SpeculativeConfig, is_given, note
 from infercast.cli.options.groups import Served, asked_calibration, takes
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.cli.options.workers import Working, workers_of
 from infercast.cli.progress import stages_bar, with_counts
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
@@ -91,7 +91,7 @@ def command(
     force: Annotated[
         bool, outputs.of_file("--force", metavar="", help="Write into a folder that is not empty.")
     ] = False,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
     **given: Any,
 ) -> None:
     """Find the deployment that keeps an SLO at the least cost: GPUs, layout, replicas, formats and settings.
@@ -152,9 +152,9 @@ def command(
     if out is not None:
         again = outputs.command_line("--out").replace(" --force", "")
         written = write_plan(found, out, again, force=force)
-        if not as_json:
+        if not form.is_data:
             note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
-    print_result(as_json, plan_dict, render_plan, found)
+    print_result(form, plan_dict, render_plan, found, rows="simulated" if found.winner is not None else "nearest")
 
 
 def _long_enough(context: typer.Context, workload: Workload, slo: Slo) -> Workload:
