@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from infercast import __version__
+from infercast.cli.options import printed
+from infercast.report.layout import show
 
 ANSI = re.compile(r"\x1b\[([0-9;]*)m")
 COMMANDS = [
@@ -90,13 +92,24 @@ LONGER = [
 
 
 @pytest.mark.parametrize("words", [*COMMANDS, *LONGER], ids=lambda words: " ".join(words[:4]))
-def test_no_number_is_cut_at_80_or_60_columns(on_terminal: Callable[..., str], words: tuple[str, ...]) -> None:
-    wide = set(NUMBER.findall(ANSI.sub("", on_terminal(*words, columns=160))))
-    for columns in (80, 60):
-        text = ANSI.sub("", on_terminal(*words, columns=columns))
-        assert max(map(len, text.splitlines())) <= columns
-        assert "…" not in text
-        assert set(NUMBER.findall(text)) <= wide
+def test_no_number_is_cut_at_80_or_60_columns(
+    infercast: Any,
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parts: list[Any] = []
+    monkeypatch.setattr(printed, "show", lambda *shown: parts.extend(shown))
+    assert infercast(*words).code == 0
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    texts = {}
+    for columns in (160, 80, 60):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        show(*parts)
+        texts[columns] = ANSI.sub("", capsys.readouterr().out)
+        assert max(map(len, texts[columns].splitlines())) <= columns
+        assert "…" not in texts[columns]
+        assert set(NUMBER.findall(texts[columns])) <= set(NUMBER.findall(texts[160])), "a number is broken"
 
 
 def test_no_color_is_obeyed(on_terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

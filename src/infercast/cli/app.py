@@ -45,8 +45,11 @@ def usage_sentence(problem: Any) -> str:
     return f"{said[:1].lower()}{said[1:]}{'' if said.endswith('?') else ';'} see infercast{asked} --help"
 
 
-def make_app(asked: str | None) -> typer.Typer:
-    """The command line with the command that is asked for, or with the names of all where none is."""
+def make_app(asked: str | None, *, completing: bool = False) -> typer.Typer:
+    """The command line with the command that is asked for, or with the names of all where none is.
+
+    What completes words in a shell takes a while to load, so it is there where it is asked for.
+    """
     app = typer.Typer(
         name="infercast",
         cls=OneSentence,
@@ -54,7 +57,7 @@ def make_app(asked: str | None) -> typer.Typer:
         epilog="Every command takes --json, and --format csv or md. A model is a bundled name, a Hugging Face "
         "config.json or a folder with one; a GPU is a bundled name or your own TOML file.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=completing or asked is None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )

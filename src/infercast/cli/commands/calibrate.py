@@ -11,7 +11,7 @@ import typer
 from infercast import Deployment, __version__
 from infercast.calibrate.learn import calibrate
 from infercast.calibrate.readers.load import Asked
-from infercast.cli import outputs
+from infercast.cli import completion, outputs
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.groups import Deployed, asked_deployment, takes
@@ -40,7 +40,13 @@ def command(
     ],
     gpu: options.GpuName,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="What was served, as `simulate` takes it.")
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            autocompletion=completion.models,
+            help="What was served, as `simulate` takes it.",
+        ),
     ] = None,
     deployment: Annotated[
         str | None,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from infercast.cli import completion
 from infercast.cli.options.printed import Form, print_result
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.hosts import HostCpu, host_cpus
@@ -15,7 +16,10 @@ from infercast.report import catalog
 
 def gpus(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One GPU in full, or your own TOML file.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", autocompletion=completion.gpus, help="One GPU in full, or your own TOML file."
+        ),
     ] = None,
     form: Form = Form.TABLE,
 ) -> None:
@@ -35,7 +39,12 @@ def gpus(
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One model in full: a bundled name or a config.json.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            autocompletion=completion.models,
+            help="One model in full: a bundled name or a config.json.",
+        ),
     ] = None,
     form: Form = Form.TABLE,
 ) -> None:

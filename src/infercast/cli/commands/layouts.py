@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from infercast.cli import completion
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload
@@ -41,6 +42,7 @@ def command(
         typer.Option(
             "--gpu",
             metavar="GPU",
+            autocompletion=completion.gpus,
             help="Bundled names or your own TOML files, with commas between them or one an option.",
         ),
     ],

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from infercast.cli import outputs
+from infercast.cli import completion, outputs
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
@@ -46,7 +46,13 @@ def command(
     context: typer.Context,
     model: options.Model,
     gpu: Annotated[
-        list[str], typer.Option("--gpu", metavar="GPU,GPU", help="What to choose from: names or your own TOML files.")
+        list[str],
+        typer.Option(
+            "--gpu",
+            metavar="GPU,GPU",
+            autocompletion=completion.gpus,
+            help="What to choose from: names or your own TOML files.",
+        ),
     ] = list(USUAL_GPUS),  # noqa: B006 - read only
     max_gpus: Annotated[int, typer.Option("--max-gpus", metavar="N", help="Most GPUs in all.")] = 8,
     budget: Annotated[float | None, of_decision("--budget", metavar="X", help="Most dollars an hour.")] = None,
@@ -64,7 +70,13 @@ def command(
         list[str], options.of_engine("--kv-cache-dtype", metavar="T,T", help="auto, bf16, fp8, or any.")
     ] = ["auto"],  # noqa: B006 - read only
     engine: Annotated[
-        list[str], options.of_engine("--engine", metavar="NAME,NAME", help="Engines with their versions.")
+        list[str],
+        options.of_engine(
+            "--engine",
+            metavar="NAME,NAME",
+            autocompletion=completion.engines,
+            help="Engines with their versions.",
+        ),
     ] = [DEFAULT_ENGINE],  # noqa: B006 - read only
     vary: Annotated[
         list[str],
