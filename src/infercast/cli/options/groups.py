@@ -16,7 +16,7 @@ from infercast.cli.options import engine as engine_options
 from infercast.cli.options import sessions as talked
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
-from infercast.cli.options.printed import Json
+from infercast.cli.options.printed import Form
 from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.forecast.calibration.file import read_calibration
 from infercast.forecast.calibration.record import Calibration
@@ -135,7 +135,7 @@ class Shown:
     requests_out: outputs.RequestsOut = None
     save_result: outputs.SaveResult = None
     save_detailed: outputs.SaveDetailed = False
-    as_json: Json = False
+    form: Form = Form.TABLE
 
 
 def takes(*groups: type, only: Collection[str] = ()) -> Callable[[Command], Command]:
