@@ -33,8 +33,8 @@ class Row(NamedTuple):
 SXM_IDLE, PCIE_IDLE = 75.0, 50.0
 """Watts of a board without a program at low clocks: between 65 and 85, and 40 and 60."""
 ROWS = (
-    # inference_results_v4.0, closed/NVIDIA/results/DGX-H100_H100-SXM-80GBx8_TRT_MaxQ, performance/run_1/spl.txt; limits:
-    # power_limit of the MaxQ classes in closed/NVIDIA/configs.
+    # inference_results_v4.0, closed/NVIDIA/results/DGX-H100_H100-SXM-80GBx8_TRT_MaxQ, performance/run_1/spl.txt;
+    # limits: power_limit of the MaxQ classes in closed/NVIDIA/configs.
     Row("baseboard", "DGX H100", "gptj offline", 350, 4794.4),
     Row("baseboard", "DGX H100", "gptj server", 350, 4834.8),
     Row("baseboard", "DGX H100", "bert-99 offline", 400, 5061),

@@ -34,7 +34,7 @@ def test_names_of_gpus_are_known_ones() -> None:
 
 def test_another_kind_can_be_named() -> None:
     assert server_of(load_gpu("rtx-4090"), "cards").kind == "cards"
-    with pytest.raises(UnknownNameError, match="server 'blade'.*baseboard"):
+    with pytest.raises(UnknownNameError, match="blade"):
         server_of(load_gpu("rtx-4090"), "blade")
 
 
