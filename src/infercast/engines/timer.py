@@ -13,7 +13,7 @@ from infercast.engines.padding import NOT_PADDED, padded_in
 from infercast.engines.surface import DecodeSurface, PromptSurface
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, token_calls
 from infercast.ops import Call
-from infercast.ops.op import Size
+from infercast.ops.op import Quantity, Size
 from infercast.predict.adjust.beside import felt_seconds
 from infercast.predict.adjust.power import (
     THROTTLED,
@@ -179,6 +179,22 @@ class KernelTimer:
         """By tokens, and by sampled rows."""
         return self._token_table, self._row_table
 
+    def row_seconds(self, table: int, rows: Table) -> Table:
+        """Seconds of each kernel (columns) in steps of some rows of a table."""
+        return np.asarray(self._tables[table][rows])
+
+    def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
+        """The kernels of these rows, one a column, and how often a step launches each; gaps at the end are none."""
+        calls = (
+            self._by_rows(np.maximum(rows, 1)) if table else self._by_tokens(np.maximum(self.computed_tokens(rows), 1))
+        )
+        return [(call, call.count) for call in calls]
+
+    def slowed_seconds(self, rows: Table, slowed: Table) -> Table:
+        """Seconds of the kernels of the first table together, with products slowed by these shares."""
+        each = self.row_seconds(0, rows)
+        return np.asarray((each + each * np.outer(slowed, self._throttled[: each.shape[1]])).sum(axis=1))
+
     def _by_tokens(self, tokens: Size) -> list[Call]:
         """Kernels that depend on the tokens of a step alone."""
         return token_calls(self._config, self._layout, tokens)
@@ -190,6 +206,11 @@ class KernelTimer:
     def _by_sequence(self, queries: Table, keys: Table, sequences: Table | int = 1) -> list[Call]:
         """Those that depend on its sequences."""
         return attention_calls(self._config, self._layout, queries, keys, sequences)
+
+    def sequence_calls(self, queries: Table, keys: Table) -> list[tuple[int, Call, Quantity]]:
+        """Attention of one batch: the column of each kernel after the tables, the kernel, and seconds of one launch."""
+        calls = self._by_sequence(queries, keys)
+        return [(self._attention_names[call.name], call, self._predictor.seconds(call.op, self._gpu)) for call in calls]
 
     def computed_tokens(self, rows: Table) -> Table:
         """Tokens that steps computed, padding with them, by their rows of the first table."""

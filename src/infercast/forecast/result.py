@@ -13,6 +13,7 @@ from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
 from infercast.forecast.by_part import ClassRun, SessionsRun, classes_of, sessions_of
 from infercast.forecast.cost import Cost, cost_of
+from infercast.forecast.energy import Energy, energy_of
 from infercast.forecast.explain.phases import Phase, weakest_source
 from infercast.forecast.money import Tariff
 from infercast.forecast.outcome import Outcome
@@ -56,6 +57,8 @@ class Forecast(Outcome):
     """How it does by a promise, where one was made (`promised`)."""
     tariff: Tariff = field(default_factory=Tariff)
     """Whose prices its cost is worked out by."""
+    kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What was worked out of it and is not worked out again."""
 
     @property
     def deployment(self) -> Deployment:
@@ -137,6 +140,14 @@ class Forecast(Outcome):
     def cost(self) -> Cost | None:
         """Dollars an hour, a request and a million tokens; None where a price is not known."""
         return cost_of(self)
+
+    @property
+    def energy(self) -> Energy | None:
+        """Joules of all GPUs, in all and a token; None where their power is not known."""
+        if "energy" not in self.kept:
+            self.kept["energy"] = energy_of(self)
+        found: Energy | None = self.kept["energy"]
+        return found
 
     @property
     def saturation(self) -> Saturation | None:
