@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from math import exp, hypot, log
 from typing import TYPE_CHECKING
 
-from infercast.errors import InputError
-from infercast.hardware.servers import Server, server_of
+from infercast.errors import InputError, UnknownNameError
+from infercast.hardware.servers import Server, server_of, servers
 
 if TYPE_CHECKING:
     from infercast.forecast.energy import Energy
@@ -28,8 +28,8 @@ TENTH = 1.2815515655446004
 class Facility:
     """What stands around the GPUs; every factor may be given, and none is hidden."""
 
-    pue: float = 1.0
-    """Watts of the building for each watt of its servers."""
+    pue: float | None = None
+    """Watts of the building for each watt of its servers; None: as the price list of owned hardware says, or 1."""
     server_watts: float | None = None
     """What a server draws beside its GPUs, at rest; None: as its kind does."""
     server_factor: float | None = None
@@ -42,11 +42,21 @@ class Facility:
     """Dollars for each kWh; None: as the price list of owned hardware has it, if it does."""
 
     def __post_init__(self) -> None:
+        if self.server is not None and self.server not in servers():
+            raise UnknownNameError("server", self.server, servers())
         _check("pue", self.pue, 1.0, 10.0)
         _check("server_watts", self.server_watts, 0.0, 1e6)
         _check("server_factor", self.server_factor, 1.0, 10.0)
         _check("grid_carbon", self.grid_carbon, 0.0, 1e5)
         _check("electricity_price", self.electricity_price, 0.0, 1e3)
+
+    def or_else(self, pue: float | None, electricity_price: float | None) -> Facility:
+        """The same with these where none were given."""
+        return replace(
+            self,
+            pue=self.pue if self.pue is not None else pue,
+            electricity_price=self.electricity_price if self.electricity_price is not None else electricity_price,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +120,11 @@ def wall_watts(boards: list[tuple[int, Server, float]], pue: float) -> float:
 
 def at_the_wall(energy: Energy, system: System, facility: Facility) -> Wall:
     """What a run draws at the wall, by the energy of its GPU boards."""
-    placed = servers_of(system, facility)
+    placed, pue = servers_of(system, facility), facility.pue or 1.0
     server = wall_watts([(count, kind, energy.mean_watts) for count, kind in placed], 1.0)
-    peak = wall_watts([(count, kind, energy.peak_watts) for count, kind in placed], facility.pue)
+    peak = wall_watts([(count, kind, energy.peak_watts) for count, kind in placed], pue)
     boards = energy.mean_watts * system.gpus
-    watts = facility.pue * server
+    watts = pue * server
     times = watts / boards
     off = TENTH * max(kind.spread for _, kind in placed)
     low, high = (exp(hypot(log(energy.joules / end), off)) for end in (energy.low, energy.high))
@@ -136,7 +146,7 @@ def at_the_wall(energy: Energy, system: System, facility: Facility) -> Wall:
         grams_co2_per_million_output_tokens=None if carbon is None else per_million / KILO * carbon,
         usd_per_hour=None if price is None else hours * price,
         usd_per_million_output_tokens=None if price is None else per_million / KILO * price,
-        pue=facility.pue,
+        pue=pue,
         servers=tuple(kind for _, kind in placed),
     )
 
