@@ -50,3 +50,31 @@ def test_a_comparison_has_energy_on_both_sides(infercast: Any) -> None:
 def test_a_factor_that_cannot_be(infercast: Any) -> None:
     assert infercast(*ONE, "--pue", 0.5).sentence == "pue must be a number from 1 to 10, not 0.5"
     assert "blade" in infercast(*ONE, "--server", "blade").sentence
+
+
+def test_layouts_have_the_same_keys(infercast: Any) -> None:
+    words = ("layouts", "qwen2.5-0.5b", "--gpu", "l4", "--gpus", "1,2", *LOAD)
+    rows = infercast(*words, "--pue", 1.2, "--json").json
+    assert all(0 < row["watts_per_gpu"] < 100 for row in rows)
+    assert all(row["wall_joules_per_output_token"] > row["joules_per_output_token"] > 0 for row in rows)
+    plain = infercast(*words, "--json").json
+    assert [row["wall_watts"] for row in rows] == pytest.approx([1.2 * row["wall_watts"] for row in plain])
+
+
+def test_a_sweep_has_energy_at_each_point(infercast: Any) -> None:
+    words = ("sweep", "qwen2.5-0.5b", "--gpu", "l4", *LOAD[2:], "--rates", "1,4")
+    points = infercast(*words, "--json").json["points"]
+    slow, fast = (point["joules_per_output_token"] for point in points)
+    assert slow > fast, "idle power is shared by fewer tokens"
+    setting = ("sweep", *ONE[1:], "--setting", "max_num_seqs=8,64")
+    assert "least energy" in infercast(*setting).out
+
+
+def test_a_day_has_its_kilowatt_hours(infercast: Any) -> None:
+    words = ("capacity", "qwen2.5-0.5b", "--gpu", "l4", "--rate", 1, "--slo", "ttft_p99<2s", "--no-check")
+    given = ("--predictor", "roofline", "--input-len", 200, "--output-len", 10)
+    found = infercast(*words, *given, "--electricity-price", 0.1, "--pue", 1.5, "--json").json["policies"]["fixed"]
+    assert found["wall_kwh_per_day"] > 1.5 * found["gpu_kwh_per_day"] > 0
+    assert found["usd_electricity_per_day"] == pytest.approx(0.1 * found["wall_kwh_per_day"])
+    # An L4 draws between a few watts and its limit of 72 W.
+    assert 24 * 5 < 1000 * found["gpu_kwh_per_day"] < 24 * 72

@@ -12,6 +12,7 @@ from math import exp, hypot, log
 from typing import TYPE_CHECKING
 
 from infercast.errors import InputError, UnknownNameError
+from infercast.hardware import Gpu
 from infercast.hardware.servers import Server, server_of, servers
 
 if TYPE_CHECKING:
@@ -100,14 +101,13 @@ class Wall:
 
 
 def servers_of(system: System, facility: Facility) -> list[tuple[int, Server]]:
-    """GPUs of each pool and the server that they are in, with the factors that were given."""
-    return [
-        (pool.gpus, given_server(server_of(pool.deployment.gpu, facility.server), facility)) for pool in system.pools
-    ]
+    """GPUs of each pool and the server that they are in."""
+    return [(pool.gpus, server_around(pool.deployment.gpu, facility)) for pool in system.pools]
 
 
-def given_server(server: Server, facility: Facility) -> Server:
-    """A kind of server with what was given instead of its own factors."""
+def server_around(gpu: Gpu, facility: Facility) -> Server:
+    """The server that a GPU is in, with what was given instead of its own factors."""
+    server = server_of(gpu, facility.server)
     if facility.server_watts is not None:
         server = replace(server, base_watts=facility.server_watts)
     return server if facility.server_factor is None else replace(server, factor=facility.server_factor)
