@@ -19,6 +19,7 @@ from infercast.predict.adjust.power import (
     THROTTLED,
     felt,
     heaviness,
+    limits_of,
     longest_limited,
     most_lost,
     throttle_decoding,
@@ -92,7 +93,7 @@ class KernelTimer:
         self._decoding = cache(self._look_at_decoding)
         self._prompting = cache(partial(self._graphs.launch, is_decode=False))
         self._products, self._limited_below = products.tolist(), longest_limited(gpu, products).tolist()
-        self._limit = gpu.dense_flops("bf16"), most_lost(gpu)
+        self._limit = gpu.dense_flops("bf16"), most_lost(gpu), limits_of(gpu).free
         self._throttled_seconds = (tabled * self._throttled[: len(by_tokens)]).sum(axis=1).tolist()
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
@@ -150,8 +151,8 @@ class KernelTimer:
         target = share = 0.0
         throttled = self._throttled_seconds[padded] + sum(attention)
         if seconds < self._limited_below[padded]:
-            peak, most = self._limit
-            target = most * heaviness(peak, self._products[padded], seconds)
+            peak, most, free = self._limit
+            target = most * heaviness(peak, self._products[padded], seconds, free)
             share = target * felt(seconds)
             attention = [(1.0 + share) * each for each in attention]
             seconds += share * throttled

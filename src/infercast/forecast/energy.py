@@ -7,22 +7,26 @@ server draws beside its GPUs is another question.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, hypot
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from infercast.engines.deployment import Deployment
 from infercast.engines.energy import Batch, StepsEnergy, steps_energy
+from infercast.engines.timer import KernelTimer
 from infercast.forecast.intervals.uncertainty import EIGHTY, uncertainty_of
-from infercast.predict.energy.model import BoardPower, board_power
+from infercast.forecast.system import busiest
+from infercast.predict.adjust.power import board_of
+from infercast.predict.energy.model import BoardPower
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record, Workload
+from infercast.serve.fleet.served import Served
 from infercast.serve.totals import PhaseTotals
 
 if TYPE_CHECKING:
-    from infercast.forecast.pools import PoolRun
     from infercast.forecast.result import Forecast
 
 STATIC, IDLE = "static", "idle"
@@ -30,6 +34,8 @@ STATIC, IDLE = "static", "idle"
 MOST_SEQUENCES = 256
 """Sequences of a batch that stands for others: more of them draw no more power while they run."""
 WATT_HOUR = 3600.0
+Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]
+"""A deployment, the timer of its steps, and what each replica did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,7 @@ class _PoolEnergy:
     """What the GPUs of one pool drew."""
 
     board: BoardPower
+    gpus: int
     by_part: dict[str, float]
     phases: dict[str, list[tuple[PhaseTotals, StepsEnergy]]]
     """Of each replica."""
@@ -113,33 +120,41 @@ class _PoolEnergy:
 
 def energy_of(forecast: Forecast) -> Energy | None:
     """What a run drew; None where the power of a GPU is not known."""
-    pools = [_pool_energy(pool, forecast.workload, forecast.duration) for pool in forecast.pools]
-    joules = sum(pool.joules for pool in pools)
+    pools = [(pool.deployment, pool.pool.timer, pool.records) for pool in forecast.pools]
+    return energy_of_pools(pools, forecast.workload, forecast.clients, forecast.duration)
+
+
+def energy_of_pools(
+    pools: Iterable[Drawing], workload: Workload, clients: Record | Served, duration: float
+) -> Energy | None:
+    """The same of pools by what their replicas did in so many seconds."""
+    drawn = [_pool_energy(*pool, workload, duration) for pool in pools]
+    joules = sum(pool.joules for pool in drawn)
     if joules <= 0:
         return None
     # Pools of one kind of GPU are off alike, so what they are off by is added up.
-    width = sum(pool.joules * pool.half_width for pool in pools) / joules
-    requests = forecast.workload.requests
-    outputs, inputs = int(forecast.clients.num_output.sum()), sum(request.num_input for request in requests)
+    width = sum(pool.joules * pool.half_width for pool in drawn) / joules
+    gpus = sum(pool.gpus for pool in drawn)
+    outputs, inputs = int(clients.num_output.sum()), sum(request.num_input for request in workload.requests)
     parts: dict[str, float] = {}
-    for pool in pools:
+    for pool in drawn:
         for name, value in pool.by_part.items():
             parts[name] = parts.get(name, 0.0) + value
     return Energy(
         joules=joules,
         low=joules * exp(-width),
         high=joules * exp(width),
-        mean_watts=joules / forecast.duration / forecast.gpus,
-        peak_watts=max(pool.peak_watts for pool in pools),
-        idle_watts=max(pool.board.idle_watts for pool in pools),
-        limit_watts=max(pool.board.limit_watts for pool in pools),
-        gpus=forecast.gpus,
+        mean_watts=joules / duration / gpus,
+        peak_watts=max(pool.peak_watts for pool in drawn),
+        idle_watts=max(pool.board.idle_watts for pool in drawn),
+        limit_watts=max(pool.board.limit_watts for pool in drawn),
+        gpus=gpus,
         by_part=dict(sorted(parts.items(), key=lambda part: -part[1])),
-        phases=tuple(_phases(pools)),
+        phases=tuple(_phases(drawn)),
         joules_per_output_token=joules / max(outputs, 1),
         joules_per_token=joules / max(outputs + inputs, 1),
-        joules_per_request=joules / len(requests),
-        source=max((pool.board.source for pool in pools), key=SOURCES.index),
+        joules_per_request=joules / len(workload.requests),
+        source=max((pool.board.source for pool in drawn), key=SOURCES.index),
     )
 
 
@@ -156,14 +171,15 @@ def _phases(pools: Iterable[_PoolEnergy]) -> Iterable[PhaseEnergy]:
         yield PhaseEnergy(name, steps, tokens, joules, joules / max(seconds, 1e-12))
 
 
-def _pool_energy(run: PoolRun, workload: Workload, duration: float) -> _PoolEnergy:
+def _pool_energy(
+    deployment: Deployment, timer: KernelTimer, records: Sequence[Record], workload: Workload, duration: float
+) -> _PoolEnergy:
     """What the replicas of one pool drew."""
-    deployment, timer = run.deployment, run.pool.timer
-    board, layout = board_power(deployment.gpu), deployment.layout
+    board, layout = board_of(deployment.gpu), deployment.layout
     phases: dict[str, list[tuple[PhaseTotals, StepsEnergy]]] = {}
     parts = {STATIC: 0.0, IDLE: 0.0}
     busy = 0.0
-    for record in run.records:
+    for record in records:
         for name, totals in record.phases.items():
             if not totals.steps:
                 continue
@@ -174,18 +190,27 @@ def _pool_energy(run: PoolRun, workload: Workload, duration: float) -> _PoolEner
                 parts[family] = parts.get(family, 0.0) + layout.tensor * value
             parts[STATIC] += layout.tensor * energy.static
             busy += layout.tensor * energy.kernel_seconds
-    waiting = max(len(run.records) * layout.replica_gpus * duration - busy, 0.0)
+    waiting = max(len(records) * layout.replica_gpus * duration - busy, 0.0)
     parts[IDLE] = board.idle_watts * waiting
     joules = sum(parts.values())
     peaks = [energy.peak_watts for several in phases.values() for _, energy in several]
-    half = hypot(EIGHTY * board.spread, _by_times(run, (board.static_watts - board.idle_watts) * busy / joules))
-    return _PoolEnergy(board, parts, phases, layout.tensor, max(peaks, default=board.idle_watts), half)
+    half = hypot(
+        EIGHTY * board.spread, _by_times(deployment, records, (board.static_watts - board.idle_watts) * busy / joules)
+    )
+    return _PoolEnergy(
+        board,
+        len(records) * layout.replica_gpus,
+        parts,
+        phases,
+        layout.tensor,
+        max(peaks, default=board.idle_watts),
+        half,
+    )
 
 
-def _by_times(run: PoolRun, share: float) -> float:
+def _by_times(deployment: Deployment, records: Sequence[Record], share: float) -> float:
     """How far joules are off because kernels take longer or shorter than thought: only static power knows of it."""
-    record = max(run.records, key=lambda each: each.decoding.steps + each.prefilling.steps)
-    about = uncertainty_of(run.deployment, record)
+    about = uncertainty_of(deployment, busiest(records))
     return share * max(about.prompts, about.decodes)
 
 
