@@ -89,3 +89,10 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
     settings = (ROOT / "mkdocs.yml").read_text("utf-8")
     assert "font: false" in settings
     assert "http" not in settings
+
+
+def test_pages_count_bundled_models_and_gpus_right() -> None:
+    models, gpus = len(infercast.model_names()), len(infercast.gpu_names())
+    assert f"{models} bundled names" in (ROOT / "README.md").read_text("utf-8")
+    assert f"{gpus} bundled" in (ROOT / "README.md").read_text("utf-8")
+    assert f"{models} models and\n{gpus} GPUs" in (ROOT / "docs" / "index.md").read_text("utf-8")
