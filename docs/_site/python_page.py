@@ -66,7 +66,7 @@ def call(name: str, function: Any) -> str:
     """A signature over as many lines as it needs."""
     signature = inspect.signature(function)
     shown = [each for each in signature.parameters.values() if each.name != "self"]
-    words = [shortened(str(each)) for each in shown]
+    words = [parameter(each) for each in shown]
     if any(each.kind is each.KEYWORD_ONLY for each in shown) and not any(
         each.kind is each.VAR_POSITIONAL for each in shown
     ):
@@ -78,6 +78,14 @@ def call(name: str, function: Any) -> str:
     return f"{name}(\n" + "".join(f"    {each},\n" for each in words) + f"){result}"
 
 
+def parameter(each: inspect.Parameter) -> str:
+    """A parameter with its type and its default."""
+    stars = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
+    kind = "" if each.annotation is each.empty else f": {annotation(each.annotation)}"
+    default = "" if each.default is each.empty else f"{' = ' if kind else '='}{shortened(repr(each.default))}"
+    return f"{stars}{each.name}{kind}{default}"
+
+
 def annotation(value: Any) -> str:
     """A type in the words of the source."""
     return shortened(value if isinstance(value, str) else inspect.formatannotation(value)).strip("'")
@@ -86,7 +94,7 @@ def annotation(value: Any) -> str:
 def shortened(words: str) -> str:
     """Types without the modules that they live in, and defaults without addresses."""
     words = re.sub(r"<factory>|<(?:object|function) [\w.<>]+ at 0x[0-9a-f]+>", "...", words)
-    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_])", "", words.replace("'", "") if ":" in words else words)
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_])", "", words)
 
 
 def field_rows(kind: type) -> list[str]:
