@@ -2,7 +2,7 @@
 
 import { bottomAxis, canvas, label, leftAxis, line, round } from "../lib/chart.js";
 import { shape, table } from "../lib/dom.js";
-import { dollars, joined, plain, scaled, time } from "../lib/format.js";
+import { brief, briefTime, dollars, joined, plain, scaled, time } from "../lib/format.js";
 import { extent, linear, logarithmic } from "../lib/scale.js";
 import { hint } from "../lib/tip.js";
 
@@ -24,8 +24,8 @@ export function loadCurve(width, runs, choose) {
   const lower = linear([0, Math.max(...all.map((point) => point.output_tokens_per_s)) * 1.1], [second + low, second]);
   const drawing = canvas(width, second + low + AXIS);
   drawing.append(
-    leftAxis(upper, { left: LEFT, right: width - RIGHT, ticks: upper.ticks(5), format: time, title: "TTFT", top: 11 }),
-    leftAxis(lower, { left: LEFT, right: width - RIGHT, ticks: lower.ticks(3), format: (value) => joined(scaled(value)), title: "output tokens/s", top: second - 9 }),
+    leftAxis(upper, { left: LEFT, right: width - RIGHT, ticks: upper.ticks(5), format: briefTime, title: "TTFT", top: 11 }),
+    leftAxis(lower, { left: LEFT, right: width - RIGHT, ticks: lower.ticks(3), format: brief, title: "output tokens/s", top: second - 9 }),
     bottomAxis(x, { top: TOP, bottom: second + low, ticks: x.ticks(width < 420 ? 5 : 9), format: plain, title: "requests/s", right: width - RIGHT }),
   );
   for (const run of known) drawing.append(lines(run, x, upper, lower));

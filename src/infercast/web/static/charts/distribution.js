@@ -2,7 +2,7 @@
 
 import { bottomAxis, canvas, label, line, round } from "../lib/chart.js";
 import { shape, table } from "../lib/dom.js";
-import { time } from "../lib/format.js";
+import { briefTime, time } from "../lib/format.js";
 import { extent, logarithmic } from "../lib/scale.js";
 import { hint } from "../lib/tip.js";
 
@@ -20,7 +20,7 @@ export function distribution(width, runs, title) {
   const bottom = 6 + block * known.length;
   const x = logarithmic(range(known), [SIDE, width - RIGHT]);
   const drawing = canvas(width, bottom + AXIS);
-  drawing.append(bottomAxis(x, { top: 4, bottom, ticks: x.ticks(width < 420 ? 5 : 8), format: time }));
+  drawing.append(bottomAxis(x, { top: 4, bottom, ticks: x.ticks(width < 420 ? 5 : 8), format: briefTime }));
   drawing.append(...limits(known, x, bottom, width));
   known.forEach((run, index) => drawing.append(one(run, x, { top: 6 + index * block, hill, rows, width, alone })));
   return { drawing, label: `${title}. ${known.map(said).join(" ")}`, table: () => asTable(title, known) };
@@ -43,9 +43,9 @@ function one(run, x, { top, hill, rows, width, alone }) {
   if (run.before?.quantiles) group.append(shape("path", { d: outline(run.before.quantiles, x, base, hill - 4), class: "hill before" }));
   if (run.quantiles) {
     const path = outline(run.quantiles, x, base, hill - 4);
-    group.append(shape("path", { d: `${path}Z`, class: "hill" }), shape("path", { d: path, class: "hill-edge" }));
+    group.append(shape("path", { d: `${path}V${base}H${SIDE}Z`, class: "hill" }), shape("path", { d: path, class: "hill-edge" }));
   }
-  group.append(shape("line", { x1: x.domain ? SIDE : 0, x2: width - RIGHT, y1: base, y2: base, class: "base" }));
+  group.append(shape("line", { x1: SIDE, x2: width - RIGHT, y1: base, y2: base, class: "base" }));
   if (!alone) group.append(badge(14, base - 14, run));
   rows.forEach((name, index) => group.append(whisker(run, name, x, base + 13 + index * ROW, width)));
   return group;
@@ -76,7 +76,7 @@ function limits(runs, x, bottom, width) {
     return [
       shape("rect", { x: round(at), y: 4, width: Math.max(0, round(width - RIGHT - at)), height: bottom - 4, class: "beyond" }),
       shape("line", { x1: round(at), x2: round(at), y1: 4, y2: bottom, class: "limit" }),
-      label(at + (side === "end" ? -5 : 5), 14, `SLO ${limit.name} < ${time(limit.limit)}`, { "text-anchor": side, class: "limit-name" }),
+      label(at + (side === "end" ? -5 : 5), 14, `SLO ${limit.name} < ${briefTime(limit.limit)}`, { "text-anchor": side, class: "limit-name" }),
     ];
   });
 }

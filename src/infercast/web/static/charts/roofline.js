@@ -2,7 +2,7 @@
 
 import { bottomAxis, canvas, label, leftAxis, line, round } from "../lib/chart.js";
 import { shape, table } from "../lib/dom.js";
-import { digits, joined, percent, scaled } from "../lib/format.js";
+import { brief, digits, joined, percent, scaled } from "../lib/format.js";
 import { extent, logarithmic } from "../lib/scale.js";
 import { hint } from "../lib/tip.js";
 
@@ -16,22 +16,24 @@ export function roofline(width, phases) {
   if (!points.length) return null;
   const height = Math.round(Math.min(380, Math.max(270, width * 0.56)));
   const { bandwidth } = phases[0];
-  const peaks = Object.entries(Object.assign({}, ...phases.map((phase) => phase.peaks)));
+  const used = new Set(points.filter((each) => each.share > 0.02).map((each) => each.dtype));
+  const peaks = Object.entries(Object.assign({}, ...phases.map((phase) => phase.peaks))).filter(([dtype]) => used.has(dtype));
   const top = Math.max(...peaks.map(([, value]) => value));
   const [low, high] = extent(points.map((each) => each.intensity));
   const x = logarithmic([Math.min(low / 2, 0.5), Math.max(high * 2.5, (top / bandwidth) * 4)], [LEFT, width - RIGHT]);
   const y = logarithmic([Math.min(extent(points.map((each) => each.reached))[0] / 1.8, top / 3e3), top * 1.9], [height - BOTTOM, TOP]);
   const drawing = canvas(width, height);
   drawing.append(
-    bottomAxis(x, { top: TOP, bottom: height - BOTTOM, ticks: x.ticks(7), format: (value) => joined(scaled(value, 1e4)), title: "FLOP per byte", right: width - RIGHT }),
-    leftAxis(y, { left: LEFT, right: width - RIGHT, ticks: y.ticks(6), format: (value) => scaled(value, 1e3).join(" "), title: "FLOP/s", top: 11 }),
+    bottomAxis(x, { top: TOP, bottom: height - BOTTOM, ticks: x.ticks(7), format: brief, title: "FLOP per byte", right: width - RIGHT }),
+    leftAxis(y, { left: LEFT, right: width - RIGHT, ticks: y.ticks(6), format: brief, title: "FLOP/s", top: 11 }),
     ...roofs(x, y, bandwidth, peaks),
   );
   const area = Math.min(26, width / 24);
   const size = (each) => Math.max(3, area * Math.sqrt(each.share));
   points.sort((one, other) => other.share - one.share);
   for (const each of points) drawing.append(bubble(each, x, y, size(each)));
-  drawing.append(...names(points, x, y, size, width, height));
+  const written = peaks.map(([, value]) => box(width - RIGHT - 60, y(value) - 10, 126, 14));
+  drawing.append(...names(points, x, y, size, width, height, written));
   return { drawing, label: said(points), table: () => asTable(points) };
 }
 
@@ -63,8 +65,8 @@ function bubble(each, x, y, size) {
 }
 
 /** Names of the largest kernels, each where no other name or circle is; those without room have none. */
-function names(points, x, y, size, width, height) {
-  const taken = points.filter((each) => each.share > 0.02).map((each) => box(x(each.intensity), y(each.reached), size(each) * 2, size(each) * 2));
+function names(points, x, y, size, width, height, written) {
+  const taken = points.filter((each) => each.share > 0.02).map((each) => box(x(each.intensity), y(each.reached), size(each) * 2, size(each) * 2)).concat(written);
   const found = [];
   for (const each of points.filter((point) => point.share > 0.012).slice(0, 12)) {
     const cx = x(each.intensity), cy = y(each.reached), r = size(each), wide = each.name.length * 6.1 + 4;

@@ -23,6 +23,7 @@ export function buildRail(form, store, catalog) {
   const help = (name) => store.fields.named.get(name).help;
   fill(
     form,
+    presets(store, catalog),
     group("Model", put("model", model), dropZone(store), put("quantization", select({ label: "Weights", choices: [[null, "as published"], ...catalog.quantizations.filter((each) => each !== "none").map((each) => [each, each])], change: set("quantization"), help: help("quantization") }))),
     group(
       "GPU and layout", put("gpu", gpu),
@@ -32,7 +33,7 @@ export function buildRail(form, store, catalog) {
       element("div", { class: "switches" }, put("enable_expert_parallel", toggle({ label: "Expert parallel", change: set("enable_expert_parallel"), help: help("enable_expert_parallel") }))),
     ),
     group(
-      "Traffic", presets(store, catalog), load,
+      "Traffic", load,
       put("input_len", lengths({ label: "Prompt", basis: store.fields.named.get("input_len").default, high: 65536, change: set("input_len"), help: help("input_len") })),
       put("output_len", lengths({ label: "Answer", basis: store.fields.named.get("output_len").default, high: 16384, change: set("output_len"), help: help("output_len") })),
       put("prefix_len", slider({ label: "Shared prefix", unit: "tokens", low: 0, high: 16384, linear: true, whole: true, change: set("prefix_len"), help: help("prefix_len") })),
@@ -99,12 +100,15 @@ function loadControls(store, put, set) {
   return element("div", {}, kind.node, Object.entries(parts).map(([name, part]) => put(name, part)));
 }
 
+/** Whole states to begin with. */
 function presets(store, catalog) {
-  const buttons = catalog.presets.map((preset) => [preset, element("button", { type: "button", title: preset.says, onclick: () => store.set(store.fields.whole(preset.state)) }, preset.title)]);
-  store.listen(() => {
-    for (const [preset, button] of buttons) button.setAttribute("aria-pressed", String(!store.fields.differing(store.state, store.fields.whole(preset.state)).length));
-  });
-  return element("div", { class: "presets", role: "group", "aria-label": "Examples" }, buttons.map(([, button]) => button));
+  const made = select({ label: "Start from", choices: [[null, "an example …"], ...catalog.presets.map((preset) => [preset.key, preset.title])], help: "Sets everything to a common case", change: (key) => {
+    const preset = catalog.presets.find((each) => each.key === key);
+    if (preset) store.set(store.fields.whole(preset.state));
+  } });
+  const same = (preset) => !store.fields.differing(store.state, store.fields.whole(preset.state)).length;
+  store.listen(() => made.show(catalog.presets.find(same)?.key ?? null));
+  return element("div", { class: "group start" }, made.node);
 }
 
 /** The fields of a group that have no control of their own yet, as their kind and their choices ask for. */

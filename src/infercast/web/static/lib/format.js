@@ -15,16 +15,23 @@ export function digits(value, count = 3) {
 /** As few digits as say it: 12, 0.5, 1,024. */
 export const plain = (value) => (Number.isFinite(value) ? Number(value.toPrecision(4)).toLocaleString("en-US", { maximumFractionDigits: 6 }) : "–");
 
-const TIMES = [[1e-3, "µs", 1e3], [1e3, "ms", 1], [6e4, "s", 1e-3], [7.2e6, "min", 1 / 6e4], [Infinity, "h", 1 / 3.6e6]];
+const TIMES = [[1, "µs", 1e3], [1e3, "ms", 1], [6e4, "s", 1e-3], [7.2e6, "min", 1 / 6e4], [Infinity, "h", 1 / 3.6e6]];
 
 /** Milliseconds as [number, unit]. */
 export function latency(milliseconds) {
   if (!Number.isFinite(milliseconds)) return ["–", ""];
-  const [, unit, factor] = TIMES.find(([limit]) => milliseconds < (limit === 1e-3 ? 1 : limit));
+  const [, unit, factor] = TIMES.find(([limit]) => milliseconds < limit);
   return [digits(milliseconds * factor), unit];
 }
 
 const SIZES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [0, ""]];
+
+/** A large number as short as it can be said, for axes: 2 k, 100 T. */
+export function brief(value) {
+  if (value === 0) return "0";
+  const [factor, prefix] = SIZES.find(([limit]) => Math.abs(value) >= Math.max(limit, 1)) ?? [1, ""];
+  return `${plain(value / (factor || 1))}${prefix ? NARROW : ""}${prefix}`;
+}
 
 /** A large number as [number, prefix]: 2,218 stays, 67 M. */
 export function scaled(value, from = 1e5) {
@@ -47,6 +54,13 @@ export function dollars(value) {
 /** [number, unit] as one text. */
 export const joined = ([number, unit]) => (unit ? `${number}${NARROW}${unit}` : number);
 export const time = (milliseconds) => joined(latency(milliseconds));
+
+/** A time as short as it can be said, for limits and axes: 1 s, 40 ms. */
+export function briefTime(milliseconds) {
+  if (!Number.isFinite(milliseconds)) return "–";
+  const [, unit, factor] = TIMES.find(([limit]) => milliseconds < limit);
+  return `${plain(Number((milliseconds * factor).toPrecision(3)))}${NARROW}${unit}`;
+}
 
 /** How a value compares with one before: {text, sign}; nothing where they are alike. */
 export function change(before, after) {

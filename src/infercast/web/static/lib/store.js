@@ -97,7 +97,7 @@ export class Store {
     if (query !== window.location.search.slice(1)) window.history.pushState(null, "", query ? `?${query}` : window.location.pathname);
   }
 
-  /** Asks for the answer of a run: memory and the quick answer first, then the one with intervals. */
+  /** Asks for the answer of a run: the quick answer first, then the one with intervals. */
   async ask(run, wait = 0) {
     run.asking?.abort();
     const asking = new AbortController();
@@ -106,20 +106,27 @@ export class Store {
     const state = run.state;
     try {
       if (wait) await pause(wait, asking.signal);
-      const fit = this.transport.ask("memory", this.question(run), asking.signal).catch(() => null);
       for (const intervals of [false, true]) {
         const answer = await this.transport.ask("simulate", this.question(run, { intervals }), asking.signal);
-        const memory = await fit;
         if (run.asking !== asking) return;
-        Object.assign(run, { answer, memory, answered: state, error: null, waiting: false, final: intervals });
+        Object.assign(run, { answer, answered: state, error: null, waiting: false, final: intervals });
         this.tell("answer");
       }
     } catch (error) {
       if (run.asking !== asking || error.name === "AbortError") return;
-      const memory = await this.transport.ask("memory", this.question(run)).catch(() => null);
+      const memory = await this.fit(run, asking.signal);
       if (run.asking !== asking) return;
       Object.assign(run, { error, memory, waiting: false, final: true });
       this.tell("answer");
+    }
+  }
+
+  /** How the memory of a GPU is divided, also where the model does not fit; nothing where that cannot be said. */
+  async fit(run, signal) {
+    try {
+      return (await this.transport.ask("memory", this.question(run), signal)).memory;
+    } catch {
+      return null;
     }
   }
 

@@ -7,28 +7,28 @@ const PARTS = { weights: "Weights", activations: "Activations", cuda_graphs: "CU
 /** A run as charts want it; null before its first answer. */
 export function viewOf(run, index) {
   if (!run.answer) return { letter: letter(index), colour: index, run, memory: memoryOf(run), error: run.error, limits: [] };
-  const { forecast, charts } = run.answer;
+  const { forecast, timeline, rooflines } = run.answer;
   return {
     letter: letter(index), colour: index, run, forecast, error: run.error, state: run.answered,
-    before: run.before && !run.error ? { forecast: run.before.answer.forecast, charts: run.before.answer.charts, state: run.before.state } : null,
+    before: run.before && !run.error ? { forecast: run.before.answer.forecast, state: run.before.state } : null,
     ...(run.error ? {} : { ttft: latencyOf(run, "ttft"), tpot: latencyOf(run, "tpot"), endToEnd: latencyOf(run, "end_to_end") }),
     memory: memoryOf(run),
-    timeline: charts.timeline,
+    timeline,
     phases: forecast.phases.map(phaseOf),
-    rooflines: charts.rooflines.flatMap((pool) => pool.phases.map(rooflineOf)),
+    rooflines: rooflines.flatMap((pool) => pool.phases.map(rooflineOf)),
     curve: run.curve?.result ?? null,
     rate: run.answered.rate,
   };
 }
 
 function latencyOf(run, name) {
-  const { forecast, charts } = run.answer;
+  const { forecast, distributions } = run.answer;
   const before = run.before?.answer;
   return {
     percentiles: forecast[`${name}_ms`],
     intervals: forecast[`${name}_ms_interval`] ?? null,
-    quantiles: charts.distributions[`${name}_ms`],
-    before: before ? { percentiles: before.forecast[`${name}_ms`], quantiles: before.charts.distributions[`${name}_ms`] } : null,
+    quantiles: distributions[`${name}_ms`],
+    before: before ? { percentiles: before.forecast[`${name}_ms`], quantiles: before.distributions[`${name}_ms`] } : null,
     limits: limitsOf(run.answered.slo, name),
   };
 }
@@ -42,7 +42,7 @@ export function limitsOf(slo, quantity) {
 }
 
 function memoryOf(run) {
-  const memory = run.memory ?? run.error?.memory;
+  const memory = run.error ? run.memory : run.answer?.memory;
   if (!memory) return null;
   const use = run.error ? null : run.answer?.forecast.kv_usage;
   return {
