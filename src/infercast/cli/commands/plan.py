@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from infercast.cli import outputs
+from infercast.cli import completion, outputs
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
 from infercast.cli.options.engine import AcceptanceOption, SpeculativeConfig, is_given, note
 from infercast.cli.options.groups import Served, asked_calibration, takes
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.cli.options.workers import Working, workers_of
 from infercast.cli.progress import stages_bar, with_counts
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
@@ -35,7 +35,13 @@ def command(
     context: typer.Context,
     model: options.Model,
     gpu: Annotated[
-        list[str], typer.Option("--gpu", metavar="GPU,GPU", help="What to choose from: names or your own TOML files.")
+        list[str],
+        typer.Option(
+            "--gpu",
+            metavar="GPU,GPU",
+            autocompletion=completion.gpus,
+            help="What to choose from: names or your own TOML files.",
+        ),
     ] = list(USUAL_GPUS),  # noqa: B006 - read only
     max_gpus: Annotated[int, typer.Option("--max-gpus", metavar="N", help="Most GPUs in all.")] = 8,
     budget: Annotated[float | None, of_decision("--budget", metavar="X", help="Most dollars an hour.")] = None,
@@ -53,7 +59,13 @@ def command(
         list[str], options.of_engine("--kv-cache-dtype", metavar="T,T", help="auto, bf16, fp8, or any.")
     ] = ["auto"],  # noqa: B006 - read only
     engine: Annotated[
-        list[str], options.of_engine("--engine", metavar="NAME,NAME", help="Engines with their versions.")
+        list[str],
+        options.of_engine(
+            "--engine",
+            metavar="NAME,NAME",
+            autocompletion=completion.engines,
+            help="Engines with their versions.",
+        ),
     ] = [DEFAULT_ENGINE],  # noqa: B006 - read only
     vary: Annotated[
         list[str],
@@ -80,7 +92,7 @@ def command(
     force: Annotated[
         bool, outputs.of_file("--force", metavar="", help="Write into a folder that is not empty.")
     ] = False,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
     **given: Any,
 ) -> None:
     """Find the deployment that keeps an SLO at the least cost: GPUs, layout, replicas, formats and settings.
@@ -143,9 +155,9 @@ def command(
     if out is not None:
         again = outputs.command_line("--out").replace(" --force", "")
         written = write_plan(found, out, again, force=force)
-        if not as_json:
+        if not form.is_data:
             note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
-    print_result(as_json, plan_dict, render_plan, found)
+    print_result(form, plan_dict, render_plan, found, rows="simulated" if found.winner is not None else "nearest")
 
 
 def _names(option: str, given: list[str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from infercast.cli.options import engine as engine_options
 from infercast.cli.options import sessions as talked
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
-from infercast.cli.options.printed import Json
+from infercast.cli.options.printed import Form
 from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.forecast.calibration.file import read_calibration
 from infercast.forecast.calibration.record import Calibration
@@ -29,7 +29,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 OF_DEPLOY = (
     "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "all2all_backend", "moe_backend",
     "language_model_only", "hf_overrides", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend",
-    "expert_routing", "sampling", "network", "pcie_topology", "api_server",
+    "expert_routing", "sampling", "network", "pcie_topology", "power_limit_w", "gpu_clock_mhz", "api_server",
 )  # fmt: skip
 """Options that `deploy` takes as they are."""
 
@@ -111,6 +111,8 @@ class Deployed(Started):
     expert_routing: options.ExpertRouting = ROUTINGS[0]
     sampling: options.Sampling = SAMPLINGS[0]
     pcie_topology: options.PcieTopology = None
+    power_limit_w: options.PowerLimit = None
+    gpu_clock_mhz: options.GpuClock = None
     api_server: options.ApiServer = True
     predictor: options.PredictorName = "learned"
     anchors: options.Anchors = None
@@ -135,7 +137,7 @@ class Shown:
     requests_out: outputs.RequestsOut = None
     save_result: outputs.SaveResult = None
     save_detailed: outputs.SaveDetailed = False
-    as_json: Json = False
+    form: Form = Form.TABLE
 
 
 def takes(*groups: type, only: Collection[str] = ()) -> Callable[[Command], Command]:

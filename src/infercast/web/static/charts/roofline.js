@@ -16,7 +16,7 @@ export function roofline(width, phases) {
   if (!points.length) return null;
   const height = Math.round(Math.min(430, Math.max(300, width * 0.7)));
   const { bandwidth } = phases[0];
-  const used = new Set(points.filter((each) => each.share > 0.02).map((each) => each.dtype));
+  const used = new Set(points.filter((each) => each.share > 0.05).map((each) => each.dtype));
   const peaks = Object.entries(Object.assign({}, ...phases.map((phase) => phase.peaks))).filter(([dtype]) => used.has(dtype));
   const top = Math.max(...peaks.map(([, value]) => value));
   const [low, high] = extent(points.map((each) => each.intensity));
