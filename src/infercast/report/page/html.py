@@ -11,10 +11,12 @@ from infercast.forecast.explain.rooflines import StepRoofline
 from infercast.forecast.intervals.intervals import Band
 from infercast.forecast.latency import NAMES
 from infercast.forecast.pools import PoolRun
+from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import OVERLOADED
 from infercast.report.breakdown import largest_parts
 from infercast.report.caveats import caveats
 from infercast.report.decision import LIMIT_COLUMNS, cost_rows, limit_cells, price_words, promise_rows, slo_title
+from infercast.report.energy import energy_interval, energy_rows
 from infercast.report.forecast import (
     PHASE_COLUMNS,
     engine_cells,
@@ -29,13 +31,15 @@ from infercast.report.intervals import format_interval, format_rates
 from infercast.report.page import charts
 from infercast.report.page.elements import facts_list, part_sections, section, table
 from infercast.report.page.roofline_chart import PHASE_TITLES, roofline_chart
-from infercast.report.quantities import COSTS, PROMISES, RESULTS, latencies_of
+from infercast.report.quantities import COSTS, ENERGIES, PROMISES, RESULTS, latencies_of
 from infercast.units import format_percent, format_rate, format_seconds
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Nothing is loaded from anywhere, and a browser sees to it."""
 DECISIVE = ("slo_attainment", "slo_odds", "usd_per_hour", "usd_per_million_output_tokens")
-"""Of an SLO and of money, what stands at the top."""
+"""Of an SLO and of money, what stands at the top ..."""
+DRAWN = ("watts_per_gpu", "joules_per_output_token", "wall_watts", "grams_co2_per_million_output_tokens")
+"""... and of energy."""
 
 
 def report_page(overview: Overview, version: str, command: str = "") -> str:
@@ -99,6 +103,11 @@ def _cards(overview: Overview) -> str:
         for quantity in (*PROMISES, *COSTS)
         if quantity.key in DECISIVE and quantity.matters(forecast)
     ]
+    cards += [
+        (quantity.label, quantity.write(quantity.of(forecast)), _drawn(quantity.key, forecast))
+        for quantity in ENERGIES
+        if quantity.key in DRAWN and quantity.matters(forecast)
+    ]
     parts = [
         f'<div class="card"><div class="name">{escape(name)}</div><div class="value">{escape(value)}</div>'
         f'<div class="interval">{escape(interval)}</div></div>'
@@ -106,6 +115,12 @@ def _cards(overview: Overview) -> str:
     ]
     note = "Below a number its 80 % interval, or whose price it is."
     return f'<div class="cards">{"".join(parts)}</div><p class="note">{note}</p>'
+
+
+def _drawn(key: str, forecast: Forecast) -> str:
+    """What stands below a number of energy."""
+    energy = forecast.energy
+    return energy_interval(energy) if energy is not None and key == "joules_per_output_token" else ""
 
 
 def _ends(band: Band, name: str) -> str:
@@ -123,13 +138,15 @@ def _latency(overview: Overview) -> str:
 
 
 def _decision(overview: Overview) -> list[str]:
-    """The promise, if there is one, and the cost."""
+    """The promise, if there is one, the cost, and the energy."""
     forecast, sections = overview.forecast, []
     if forecast.verdict is not None:
         rows = [[escape(cell) for cell in row] for row in limit_cells(forecast.verdict)]
         limits = table(LIMIT_COLUMNS, rows) + facts_list(promise_rows(forecast))
         sections.append(section("slo", slo_title(forecast.verdict), limits))
-    return [*sections, section("cost", "Cost", facts_list(cost_rows(forecast)))]
+    sections.append(section("cost", "Cost", facts_list(cost_rows(forecast))))
+    drawn = energy_rows(forecast)
+    return [*sections, section("energy", "Energy", facts_list(drawn))] if drawn else sections
 
 
 def _load(overview: Overview) -> str:
