@@ -39,12 +39,27 @@ CALIBRATED = (
 )
 
 
+LENGTHS = (
+    "Every request is taken to produce as many tokens as the workload says; stop strings and failed requests are "
+    "not modelled."
+)
+OVERLOAD = "The deployment is overloaded: latencies only tell how long the run was."
+
+
+def caveats_of_many(forecasts: Sequence[Forecast]) -> list[str]:
+    """What holds for any of several runs of which no intervals are shown; overload is told of each where it stands."""
+    said = [sentence for forecast in forecasts for sentence in caveats(forecast)]
+    return [sentence for sentence in dict.fromkeys(said) if sentence not in (NARROW, WIDE, OVERLOAD)]
+
+
+def deployment_caveats(deployment: Deployment) -> list[str]:
+    """What is known before anything is served."""
+    return [_simulated(deployment), *_of_deployment(deployment, ()), LENGTHS]
+
+
 def caveats(forecast: Forecast) -> list[str]:
     """Sentences, the weightiest first."""
-    sentences = [
-        f"This is a forecast: a simulation of {forecast.deployment.engine.title}'s scheduler with estimated kernel "
-        "latencies, not measured ones."
-    ]
+    sentences = [_simulated(forecast.deployment)]
     pools = {pool.role: _of_deployment(pool.deployment, pool.phases) for pool in forecast.pools}
     for role, said in pools.items():
         # What is not true of both of two pools says of which one it is.
@@ -58,13 +73,17 @@ def caveats(forecast: Forecast) -> list[str]:
     sentences.append(NARROW if measured else WIDE)
     if forecast.link is not None:
         sentences.append("No transfer between two pools was measured: the link is taken from its data sheet.")
-    sentences.append(
-        "Every request is taken to produce as many tokens as the workload says; stop strings and failed requests are "
-        "not modelled."
-    )
+    sentences.append(LENGTHS)
     if forecast.state.word == OVERLOADED:
-        sentences.append("The deployment is overloaded: latencies only tell how long the run was.")
+        sentences.append(OVERLOAD)
     return list(dict.fromkeys(sentences))
+
+
+def _simulated(deployment: Deployment) -> str:
+    return (
+        f"This is a forecast: a simulation of {deployment.engine.title}'s scheduler with estimated kernel "
+        "latencies, not measured ones."
+    )
 
 
 def _of_drafts(deployment: Deployment) -> list[str]:
