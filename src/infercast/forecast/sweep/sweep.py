@@ -67,22 +67,26 @@ def sweep(
     asked = partial(deploy, model, gpu, settings, **options)
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
     if axis.is_load:
-        return _along_load(asked(), axis, workload, promised, tariff, router, tell or _silent)
+        return _along_load(system_of(asked(), router), axis, workload, promised, tariff, tell or _silent)
     return _along_setting(asked, axis, workload, promised, tariff, router, tell or _silent)
 
 
-def _along_load(
-    deployment: Deployment,
-    axis: Axis,
+def sweep_rates(
+    system: System,
     workload: Workload,
-    slo: Slo | None,
-    tariff: Tariff,
-    router: str | None,
-    tell: Tell,
+    rates: Iterable[float],
+    *,
+    slo: Slo | None = None,
+    price: Tariff | None = None,
+    tell: Tell | None = None,
 ) -> Sweep:
+    """The same of a system that is made already, at several rates."""
+    return _along_load(system, axis_of(rates), workload, slo, price or Tariff(), tell or _silent)
+
+
+def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None, tariff: Tariff, tell: Tell) -> Sweep:
     """One system under more and more load."""
-    system = system_of(deployment, router)
-    price = tariff.price(deployment.gpu.name)
+    price = tariff.price(system.pools[0].deployment.gpu.name)
 
     def run(value: float) -> Forecast:
         return simulate_system(system, at_load(workload, axis.name, value))
