@@ -25,6 +25,9 @@ COMMANDS = {
     "sweep": (
         "Sweep a rate, a number of clients or a setting: TTFT, TPOT, throughput, goodput, cost, knee and saturation."
     ),
+    "energy": (
+        "Find the power limit or the clock that saves most energy while an SLO holds: joules per token and latencies."
+    ),
     "speculate": (
         "Find the load at which speculative decoding stops paying: tokens/s and TPOT with and without it, by clients."
     ),
@@ -54,6 +57,7 @@ WITH_ENGINE = (
     "disaggregate",
     "tune",
     "sweep",
+    "energy",
     "speculate",
     "capacity",
     "calibrate",

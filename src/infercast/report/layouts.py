@@ -13,9 +13,18 @@ from infercast.forecast.money import Tariff
 from infercast.report.fitting import Column, FittingTable
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.layout import paragraph, section, styled
-from infercast.report.quantities import COSTS, PROMISES, milliseconds
+from infercast.report.quantities import COSTS, ENERGIES, PROMISES, milliseconds
 from infercast.serve import Workload
-from infercast.units import MILLI, format_bytes, format_dollars, format_odds, format_percent, format_seconds
+from infercast.units import (
+    MILLI,
+    format_bytes,
+    format_dollars,
+    format_joules,
+    format_odds,
+    format_percent,
+    format_seconds,
+    format_watts,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,6 +40,14 @@ def _are_priced(costs: Sequence[LayoutCost]) -> bool:
 
 def _of_verdict(cost: LayoutCost, name: str, write: Callable[[float], str]) -> str:
     return "-" if cost.verdict is None else write(getattr(cost.verdict, name))
+
+
+def _are_metered(costs: Sequence[LayoutCost]) -> bool:
+    return any(cost.energy is not None for cost in costs)
+
+
+def _drawn(cost: LayoutCost, name: str, write: Callable[[float], str]) -> str:
+    return "-" if cost.energy is None else write(getattr(cost.energy, name))
 
 
 def _dollars(cost: LayoutCost, name: str) -> str:
@@ -59,6 +76,8 @@ COLUMNS = (
     Column("odds", lambda cost: _of_verdict(cost, "odds", format_odds), matters=_are_judged),
     Column("$/h", lambda cost: _dollars(cost, "per_hour"), 3, _are_priced),
     Column("$/M output", lambda cost: _dollars(cost, "per_million_output_tokens"), 2, _are_priced),
+    Column("W/GPU", lambda cost: _drawn(cost, "mean_watts", format_watts), 4, _are_metered),
+    Column("J/output", lambda cost: _drawn(cost, "joules_per_output_token", format_joules), 2, _are_metered),
     Column("basis", lambda cost: BASIS[cost.source], 1),
 )
 ROUGH = {
@@ -156,11 +175,11 @@ def layouts_list(costs: Iterable[LayoutCost]) -> list[dict[str, Any]]:
 
 
 def _decision(cost: LayoutCost) -> dict[str, Any]:
-    """What a forecast says of an SLO and of money, under the same keys."""
+    """What a forecast says of an SLO, of money and of energy, under the same keys."""
     price = cost.price
     return {
         "slo_holds": None if cost.verdict is None else cost.verdict.holds,
-        **{each.key: each.data(cost) for each in (*PROMISES, *COSTS)},
+        **{each.key: each.data(cost) for each in (*PROMISES, *COSTS, *ENERGIES)},
         "usd_per_gpu_hour": None if price is None else price.per_hour,
         "price_by": None if price is None else price.whose,
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from infercast.forecast.sweep.points import Edge, Point, Sweep
 from infercast.report.files import csv_lines
-from infercast.report.quantities import milliseconds
+from infercast.report.quantities import ENERGIES, milliseconds
 from infercast.units import MILLI
 
 LATENCIES = ("ttft", "tpot", "inter_token", "end_to_end")
@@ -49,6 +49,7 @@ def _point_dict(point: Point) -> dict[str, Any]:
         "slo_headroom": point.headroom,
         "usd_per_hour": point.per_hour,
         "usd_per_million_output_tokens": point.per_million_output_tokens,
+        **{each.key: None if run is None else each.data(run) for each in ENERGIES},
     }
 
 

@@ -13,6 +13,7 @@ from infercast.cli.options import plots
 from infercast.cli.options import shared as options
 from infercast.cli.options.day import OneDay, Scaled
 from infercast.cli.options.decision import Decided, slo_of, tariff_of
+from infercast.cli.options.facility import facility_of
 from infercast.cli.options.groups import Deployed, asked_deployment, takes
 from infercast.cli.options.printed import Form, print_result
 from infercast.cli.outputs import of_file
@@ -85,6 +86,7 @@ def command(
             autoscaler=rules,
             start=day_options.start_of(deployment, given),
             price=tariff,
+            facility=facility_of(given),
             check=check,
             tell=tell,
         )

@@ -12,6 +12,7 @@ from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload
 from infercast.cli.options.decision import Decided, slo_of, tariff_of
+from infercast.cli.options.facility import facility_of
 from infercast.cli.options.groups import Deployed, Served, asked_calibration, takes
 from infercast.cli.options.printed import Form, print_result
 from infercast.cli.progress import runs_bar
@@ -88,6 +89,7 @@ def command(
             router=router,
             slo=slo,
             tariff=tariff,
+            facility=facility_of(given),
             tell=tell,
             calibration=asked_calibration(given),
             **{name: given[name] for name in OF_LAYOUTS},

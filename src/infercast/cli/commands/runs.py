@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from infercast import Deployment, Workload
 from infercast.cli import outputs
 from infercast.cli.options.decision import slo_of, tariff_of
+from infercast.cli.options.facility import facility_of
 from infercast.cli.options.printed import Form, print_result
 from infercast.cli.progress import simulation_bar
 from infercast.errors import InputError, SaturatedError
@@ -19,6 +20,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import System
+from infercast.forecast.wall import Facility
 from infercast.report.forecast import forecast_dict, render_forecast
 
 Build = Callable[[Sequence[Deployment], str | None], System]
@@ -37,6 +39,7 @@ class Question(NamedTuple):
     form: Form
     slo: Slo | None = None
     tariff: Tariff = Tariff()
+    facility: Facility = Facility()
 
     @staticmethod
     def of(given: dict[str, Any], workload: Workload) -> Question:
@@ -54,7 +57,9 @@ class Question(NamedTuple):
             raise InputError(f"--what-if and two engines show two runs side by side; ask for {named} of one")
         names = ("what_if", "breakdown", "steady", "allow_overload", "form")
         asked = {name: given[name] for name in names}
-        return Question(workload, files, **asked, slo=slo_of(given), tariff=tariff_of(given))
+        return Question(
+            workload, files, **asked, slo=slo_of(given), tariff=tariff_of(given), facility=facility_of(given)
+        )
 
     def refuse_overload(self, forecast: Forecast) -> None:
         """A saturated run has no steady latencies to print."""
@@ -64,7 +69,7 @@ class Question(NamedTuple):
 
     def decide(self, forecast: Forecast, intervals: Intervals | None = None) -> Forecast:
         """The forecast held against what is promised, with the prices that were asked for."""
-        forecast = replace(forecast, tariff=self.tariff)
+        forecast = replace(forecast, tariff=self.tariff, facility=self.facility)
         return forecast if self.slo is None else forecast.promised(self.slo, intervals)
 
 

@@ -13,6 +13,7 @@ from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, slo_of, tariff_of
 from infercast.cli.options.engine import is_given
+from infercast.cli.options.facility import facility_of
 from infercast.cli.options.groups import Deployed, Served, asked_deployment, takes
 from infercast.cli.options.printed import Form, print_result
 from infercast.cli.progress import runs_bar
@@ -98,6 +99,7 @@ def command(
             settings=settings,
             slo=slo_of(given),
             price=tariff_of(given),
+            facility=facility_of(given),
             router=router,
             tell=tell,
             **asked.keywords,

@@ -29,7 +29,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 OF_DEPLOY = (
     "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "all2all_backend", "moe_backend",
     "language_model_only", "hf_overrides", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend",
-    "expert_routing", "sampling", "network", "pcie_topology", "api_server",
+    "expert_routing", "sampling", "network", "pcie_topology", "power_limit_w", "gpu_clock_mhz", "api_server",
 )  # fmt: skip
 """Options that `deploy` takes as they are."""
 
@@ -111,6 +111,8 @@ class Deployed(Started):
     expert_routing: options.ExpertRouting = ROUTINGS[0]
     sampling: options.Sampling = SAMPLINGS[0]
     pcie_topology: options.PcieTopology = None
+    power_limit_w: options.PowerLimit = None
+    gpu_clock_mhz: options.GpuClock = None
     api_server: options.ApiServer = True
     predictor: options.PredictorName = "learned"
     anchors: options.Anchors = None

@@ -126,6 +126,14 @@ PcieTopology = Annotated[
         help="Between GPUs of a node without NVLink: switch, sockets or host; left open by default.",
     ),
 ]
+PowerLimit = Annotated[
+    float | None,
+    typer.Option("--power-limit", metavar="WATTS", help="What each GPU's board may draw; its own limit by default."),
+]
+GpuClock = Annotated[
+    float | None,
+    typer.Option("--gpu-clock", metavar="MHZ", help="Lock the clock of each GPU; as high as it goes by default."),
+]
 RouterName = Annotated[
     str | None,
     typer.Option(

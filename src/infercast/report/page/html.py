@@ -10,10 +10,12 @@ from infercast.forecast.explain.rooflines import StepRoofline
 from infercast.forecast.intervals.intervals import Band
 from infercast.forecast.latency import NAMES
 from infercast.forecast.pools import PoolRun
+from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import OVERLOADED
 from infercast.report.breakdown import largest_parts
 from infercast.report.caveats import caveats
 from infercast.report.decision import LIMIT_COLUMNS, cost_rows, limit_cells, price_words, promise_rows, slo_title
+from infercast.report.energy import energy_interval, energy_rows
 from infercast.report.forecast import (
     PHASE_COLUMNS,
     engine_cells,
@@ -30,11 +32,13 @@ from infercast.report.page.elements import Card, Section, cards, facts_list, par
 from infercast.report.page.latency_chart import latency_chart
 from infercast.report.page.roofline_chart import PHASE_TITLES, roofline_chart
 from infercast.report.page.shell import Content, Made, whole_page
-from infercast.report.quantities import COSTS, PROMISES, RESULTS, latencies_of
+from infercast.report.quantities import COSTS, ENERGIES, PROMISES, RESULTS, latencies_of
 from infercast.units import format_percent, format_rate, format_seconds
 
 DECISIVE = ("slo_attainment", "slo_odds", "usd_per_hour", "usd_per_million_output_tokens")
-"""Of an SLO and of money, what stands at the top."""
+"""Of an SLO and of money, what stands at the top ..."""
+DRAWN = ("watts_per_gpu", "joules_per_output_token", "wall_watts", "grams_co2_per_million_output_tokens")
+"""... and of energy."""
 
 
 def report_page(overview: Overview, version: str, command: str = "", date: str = "") -> str:
@@ -85,7 +89,18 @@ def _cards(overview: Overview) -> str:
         for quantity in (*PROMISES, *COSTS)
         if quantity.key in DECISIVE and quantity.matters(forecast)
     ]
+    shown += [
+        Card(quantity.label, quantity.write(quantity.of(forecast)), _drawn(quantity.key, forecast))
+        for quantity in ENERGIES
+        if quantity.key in DRAWN and quantity.matters(forecast)
+    ]
     return cards(shown, "Below a number its 80 % interval, or whose price it is.")
+
+
+def _drawn(key: str, forecast: Forecast) -> str:
+    """What stands below a number of energy."""
+    energy = forecast.energy
+    return energy_interval(energy) if energy is not None and key == "joules_per_output_token" else ""
 
 
 def _ends(band: Band, name: str) -> str:
@@ -103,12 +118,14 @@ def _latency(overview: Overview) -> str:
 
 
 def _decision(overview: Overview) -> list[Section]:
-    """The promise, if there is one, and the cost."""
+    """The promise, if there is one, the cost, and the energy."""
     forecast, sections = overview.forecast, []
     if forecast.verdict is not None:
         limits = plain_table(LIMIT_COLUMNS, limit_cells(forecast.verdict)) + facts_list(promise_rows(forecast))
         sections.append(Section("slo", slo_title(forecast.verdict), limits, "SLO"))
-    return [*sections, Section("cost", "Cost", facts_list(cost_rows(forecast)))]
+    sections.append(Section("cost", "Cost", facts_list(cost_rows(forecast))))
+    drawn = energy_rows(forecast)
+    return [*sections, Section("energy", "Energy", facts_list(drawn))] if drawn else sections
 
 
 def _load(overview: Overview) -> str:
