@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.phases import Phase
@@ -10,7 +11,11 @@ from infercast.forecast.intervals.uncertainty import MEASURED, borrowed_share, s
 from infercast.forecast.notes import estimate_notes
 from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import OVERLOADED
+from infercast.report.layout import section, styled
 from infercast.report.state import BORROWED_TIMES, host_rows
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 WEAK = {
     "sibling": "borrowed from a GPU of the same generation",
@@ -22,6 +27,7 @@ WEAK = {
 }
 
 
+FORECASTS = "These are forecasts: simulations with estimated kernel latencies, not measurements."
 NARROW = (
     "Intervals hold what errors of kernel latencies and host times, and the luck of a finite run, do to results. Of "
     "the values of 53 measured runs on an H200 about four in five lie in theirs, of published runs on other "
@@ -39,27 +45,12 @@ CALIBRATED = (
 )
 
 
-LENGTHS = (
-    "Every request is taken to produce as many tokens as the workload says; stop strings and failed requests are "
-    "not modelled."
-)
-OVERLOAD = "The deployment is overloaded: latencies only tell how long the run was."
-
-
-def caveats_of_many(forecasts: Sequence[Forecast]) -> list[str]:
-    """What holds for any of several runs of which no intervals are shown; overload is told of each where it stands."""
-    said = [sentence for forecast in forecasts for sentence in caveats(forecast)]
-    return [sentence for sentence in dict.fromkeys(said) if sentence not in (NARROW, WIDE, OVERLOAD)]
-
-
-def deployment_caveats(deployment: Deployment) -> list[str]:
-    """What is known before anything is served."""
-    return [_simulated(deployment), *_of_deployment(deployment, ()), LENGTHS]
-
-
 def caveats(forecast: Forecast) -> list[str]:
     """Sentences, the weightiest first."""
-    sentences = [_simulated(forecast.deployment)]
+    sentences = [
+        f"This is a forecast: a simulation of {forecast.deployment.engine.title}'s scheduler with estimated kernel "
+        "latencies, not measured ones."
+    ]
     pools = {pool.role: _of_deployment(pool.deployment, pool.phases) for pool in forecast.pools}
     for role, said in pools.items():
         # What is not true of both of two pools says of which one it is.
@@ -73,17 +64,23 @@ def caveats(forecast: Forecast) -> list[str]:
     sentences.append(NARROW if measured else WIDE)
     if forecast.link is not None:
         sentences.append("No transfer between two pools was measured: the link is taken from its data sheet.")
-    sentences.append(LENGTHS)
+    sentences.append(
+        "Every request is taken to produce as many tokens as the workload says; stop strings and failed requests are "
+        "not modelled."
+    )
     if forecast.state.word == OVERLOADED:
-        sentences.append(OVERLOAD)
+        sentences.append("The deployment is overloaded: latencies only tell how long the run was.")
     return list(dict.fromkeys(sentences))
 
 
-def _simulated(deployment: Deployment) -> str:
-    return (
-        f"This is a forecast: a simulation of {deployment.engine.title}'s scheduler with estimated kernel "
-        "latencies, not measured ones."
-    )
+def caveats_of(forecasts: Iterable[Forecast]) -> list[str]:
+    """What holds for any of several forecasts, such as those of a sweep."""
+    return list(dict.fromkeys(each for forecast in forecasts for each in caveats(forecast)))
+
+
+def caveat_section(sentences: Iterable[str]) -> RenderableType:
+    """The sentences, for a terminal."""
+    return section("Caveats", styled("\n".join(sentences)))
 
 
 def _of_drafts(deployment: Deployment) -> list[str]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from infercast.forecast.day.check import clock
 from infercast.forecast.day.day import DayPlan
-from infercast.report.caveats import deployment_caveats
 from infercast.report.day import COLUMNS, answer_of, basis_rows, replica_rows, title_of
+from infercast.report.day_data import day_caveats
 from infercast.report.page.canvas import is_narrow, room
 from infercast.report.page.elements import Section, facts_list, plain_table
 from infercast.report.page.plot import Plot
@@ -40,7 +40,7 @@ def day_plot(plan: DayPlan, version: str) -> Plot:
             Section("replica", "One replica", facts_list(replica_rows(plan))),
             Section("basis", "Method", facts_list(basis_rows(plan))),
         ),
-        caveats=tuple(deployment_caveats(plan.deployment)),
+        caveats=tuple(day_caveats(plan)),
         version=version,
         top=f'<p class="answer">{escape(answer_of(plan))}</p>',
     )

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from infercast.forecast.break_even import BreakEven
-from infercast.report.caveats import caveats_of_many
+from infercast.report.caveats import caveats_of
 from infercast.report.drafts import drafting_words
 from infercast.report.page.canvas import room, stacked
 from infercast.report.page.elements import Section, table
@@ -61,7 +61,7 @@ def break_even_plot(found: BreakEven, version: str) -> Plot:
             Section("curves", "With and without drafts", "", "Curves"),
             Section("loads", "Each number of clients", loads, "Loads"),
         ),
-        caveats=tuple(caveats_of_many([point.drafted for point in found.points])),
+        caveats=tuple(caveats_of([point.drafted for point in found.points])),
         version=version,
         top=answer,
     )

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from infercast.forecast.sweep.points import Sweep
-from infercast.report.caveats import caveats_of_many
+from infercast.report.caveats import caveats_of
 from infercast.report.page.canvas import is_narrow, room, stacked
 from infercast.report.page.elements import Section, facts_list, table
 from infercast.report.page.plot import Plot
@@ -50,7 +50,7 @@ def sweep_plot(sweep: Sweep, version: str) -> Plot:
             Section("curves", "Where it bends" if sweep.axis.is_load else "Best values", summary, "Curves"),
             Section("values", f"Each value of {name}", values + below, "Values"),
         ),
-        caveats=tuple(caveats_of_many([each.forecast for each in sweep.simulated if each.forecast is not None])),
+        caveats=tuple(caveats_of([each.forecast for each in sweep.simulated if each.forecast is not None])),
         version=version,
     )
 
