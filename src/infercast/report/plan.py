@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.result import Figures, Plan, Row, Stage
 from infercast.report.intervals import format_interval, interval_fields
-from infercast.report.layout import facts, grid, section, styled
+from infercast.report.layout import facts, grid, paragraph, section, styled
 from infercast.report.quantities import milliseconds
 from infercast.units import format_dollars, format_joules, format_percent, format_seconds, format_watts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-NARROW = 100
+WIDEST = 100
+"""Characters in a line of a sentence."""
 SHOWN = 8
 """Candidates that did not win, in the table."""
 
@@ -28,22 +28,20 @@ def render_plan(plan: Plan) -> list[RenderableType]:
     title = f"{question.model}: {question.workload.description}; {question.slo}"
     parts: list[RenderableType] = [styled(title)]
     if plan.winner is None:
-        parts.append(section("no answer", styled(fill(plan.why, NARROW))))
-        parts += [section("nearest", styled(fill(each.sentence, NARROW))) for each in plan.nearest]
+        parts.append(section("no answer", paragraph(plan.why, WIDEST)))
+        parts += [section("nearest", paragraph(each.sentence, WIDEST)) for each in plan.nearest]
     else:
         parts.append(section(f"winner: {question.goal.says}", facts(_winner(plan.winner))))
         spent = "energy" if question.goal.rough else "cost"
         if len(plan.front) > 1:
             parts.append(section(f"nothing beats these in {spent}, TTFT and TPOT together", _table(plan.front)))
         sentences = [plan.why, *plan.changes]
-        parts.append(
-            section("why, and what would change it", styled("\n".join(fill(each, NARROW) for each in sentences)))
-        )
+        parts.append(section("why, and what would change it", paragraph("\n".join(sentences), WIDEST)))
     others = [row for row in plan.rows if row.stage is Stage.SIMULATED and row not in plan.front][:SHOWN]
     if others:
         parts.append(section("others that were simulated", _others(others)))
     parts.append(styled(_effort(plan), style="dim"))
-    parts += [styled(fill(note, NARROW), style="dim") for note in plan.notes]
+    parts += [paragraph(note, WIDEST, style="dim") for note in plan.notes]
     return parts
 
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import nan
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.sweep.axis import CONCURRENCY, RATE
 from infercast.forecast.sweep.points import Edge, Point, Sweep
 from infercast.report.fitting import Column, FittingTable
-from infercast.report.layout import facts, section, styled
+from infercast.report.layout import facts, paragraph, section, styled
 from infercast.report.text_chart import Chart, Series, TextCharts
 from infercast.units import format_dollars, format_joules, format_percent, format_seconds, format_watts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-NARROW = 78
 UNITS = {RATE: "requests/s", CONCURRENCY: "clients"}
 SHORT = {RATE: "rate", CONCURRENCY: "clients"}
 SHOWN = (("TTFT", "ttft"), ("TPOT", "tpot"))
@@ -31,7 +29,7 @@ def render_sweep(sweep: Sweep) -> list[RenderableType]:
     parts: list[RenderableType] = [styled(f"{sweep.title}: {sweep.workload}")]
     parts.append(section(f"Along {name}", FittingTable(columns_of(sweep), sweep.simulated)))
     refused = [f"{point.label}: {point.problem}" for point in sweep.points if point.problem]
-    parts += [styled(fill(sentence, NARROW), style="dim") for sentence in refused + overload_notes(sweep)]
+    parts += [paragraph(sentence, style="dim") for sentence in refused + overload_notes(sweep)]
     if len(sweep.simulated) > 1:
         parts.append(TextCharts(charts_of(sweep)))
     if rows := summary_rows(sweep):

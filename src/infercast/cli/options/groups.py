@@ -16,11 +16,12 @@ from infercast.cli.options import engine as engine_options
 from infercast.cli.options import sessions as talked
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
-from infercast.cli.options.printed import Json
+from infercast.cli.options.printed import Form
 from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.forecast.calibration.file import read_calibration
 from infercast.forecast.calibration.record import Calibration
 from infercast.forecast.deploy import ROUTINGS, SAMPLINGS, deploy
+from infercast.serve.workload.asked import INPUT_LEN, OUTPUT_LEN, THINK, TOOL_TIME, TURN_LEN
 from infercast.serve.workload.too_long import TOO_LONG
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -41,8 +42,8 @@ class Served:
     burstiness: served.Burstiness = 1.0
     concurrency: served.Concurrency = None
     num_requests: served.NumRequests = None
-    input_len: served.InputLen = served.INPUT_LEN
-    output_len: served.OutputLen = served.OUTPUT_LEN
+    input_len: served.InputLen = INPUT_LEN
+    output_len: served.OutputLen = OUTPUT_LEN
     declared_output_len: served.DeclaredOutputLen = None
     prefix_len: served.PrefixLen = 0
     prefix_groups: served.PrefixGroups = 1
@@ -52,10 +53,10 @@ class Served:
     seed: served.Seed = 0
     turns: talked.Turns = None
     session_rate: talked.SessionRate = None
-    turn_len: talked.TurnLen = talked.TURN_LEN
-    think: talked.Think = talked.THINK
+    turn_len: talked.TurnLen = TURN_LEN
+    think: talked.Think = THINK
     tool_share: talked.ToolShare = 0.0
-    tool_time: talked.ToolTime = talked.TOOL_TIME
+    tool_time: talked.ToolTime = TOOL_TIME
     tool_len: talked.ToolLen = None
     follow_sessions: talked.FollowSessions = False
     class_: talked.Classes = []  # noqa: RUF012 - read only
@@ -136,7 +137,7 @@ class Shown:
     requests_out: outputs.RequestsOut = None
     save_result: outputs.SaveResult = None
     save_detailed: outputs.SaveDetailed = False
-    as_json: Json = False
+    form: Form = Form.TABLE
 
 
 def takes(*groups: type, only: Collection[str] = ()) -> Callable[[Command], Command]:

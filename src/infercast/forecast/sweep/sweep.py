@@ -72,21 +72,26 @@ def sweep(
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
     decide = partial(replace, tariff=tariff, facility=facility or Facility())
     if axis.is_load:
-        return _along_load(asked(), axis, workload, promised, decide, router, tell or _silent)
+        return _along_load(system_of(asked(), router), axis, workload, promised, decide, tell or _silent)
     return _along_setting(asked, axis, workload, promised, decide, router, tell or _silent)
 
 
-def _along_load(
-    deployment: Deployment,
-    axis: Axis,
+def sweep_rates(
+    system: System,
     workload: Workload,
-    slo: Slo | None,
-    decide: Decide,
-    router: str | None,
-    tell: Tell,
+    rates: Iterable[float],
+    *,
+    slo: Slo | None = None,
+    price: Tariff | None = None,
+    tell: Tell | None = None,
 ) -> Sweep:
+    """The same of a system that is made already, at several rates."""
+    decide = partial(replace, tariff=price or Tariff(), facility=Facility())
+    return _along_load(system, axis_of(rates), workload, slo, decide, tell or _silent)
+
+
+def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None, decide: Decide, tell: Tell) -> Sweep:
     """One system under more and more load."""
-    system = system_of(deployment, router)
 
     def run(value: float) -> Forecast:
         return decide(simulate_system(system, at_load(workload, axis.name, value)))
