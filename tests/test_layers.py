@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "": set(),
     "bundled": set(),
     "errors": set(),
+    "glossary": BASE,
     "units": set(),
     "hardware": BASE,
     "ops": BASE,
@@ -31,18 +32,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "calibrate": UNDER_FORECAST | {"forecast"},
     "fit": BASE | {"hardware", "ops", "models", "predict"},
     "measure": BASE | {"hardware", "ops.lengths"},
-    "report": BASE | {"hardware", "models", "engines", "serve", "forecast", "validate"},
+    "report": BASE | {"glossary", "hardware", "models", "engines", "serve", "forecast", "validate"},
+    "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
     "cli": BASE
     | {"", "hardware", "models.library", "engines.registry", "engines.settings", "engines.words", "serve"}
     | {"forecast", "validate", "calibrate"}
-    | {"report", "fit", "measure"}
+    | {"report", "web", "fit", "measure"}
     | {"predict.artifact", "predict.default", "predict.learned", "predict.profile", "predict.roofline"},
     "__main__": {"cli.main"},
 }
 """The public package itself is written as the empty name."""
 
 LIBRARIES = {
-    "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "validate", "calibrate", "fit", "measure"},
+    "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "validate", "calibrate", "fit", "measure"}
+    | {"web"},
     "pandas": {"fit", "measure", "forecast"},
     "pyarrow": {"measure"},
     "matplotlib": {"report"},
@@ -53,6 +56,9 @@ LIBRARIES = {
     "catboost": {"fit"},
     "rich": {"report", "cli"},
     "typer": {"cli"},
+    "starlette": {"web"},
+    "uvicorn": {"web"},
+    "h11": {"web"},
 }
 
 
