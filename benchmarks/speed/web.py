@@ -1,4 +1,4 @@
-"""How fast `infercast web` is on one core: until it listens, until a page is painted, until a changed slider is answered.
+"""How fast `infercast web` is on one core: until it listens, until it is painted, until a slider is answered.
 
 The server and its one worker are bound to one processor, where the system can. Times are seconds of a clock, so other
 work on the machine counts; each is the median of several, and stands beside its goal of one second and beside what
@@ -16,8 +16,11 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 GOAL = 1.0
@@ -59,7 +62,10 @@ def load_page(address: str) -> None:
     while wanted:
         place = wanted.pop()
         seen.add(place)
-        text = get(place).decode("utf-8", "replace")
+        try:
+            text = get(place).decode("utf-8", "replace")
+        except urllib.error.HTTPError:
+            continue  # a word that looks like the name of a file
         found = re.findall(r'(?:href|src)="\./?([\w./-]+)"|from "(\.[\w./-]+)"|import "(\.[\w./-]+)"', text)
         for name in (next(filter(None, each)) for each in found):
             full = os.path.normpath(f"{place.removeprefix(address).rpartition('/')[0]}/{name}")
@@ -105,15 +111,26 @@ def measured(address: str) -> dict[str, float]:
     return found
 
 
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """What is started within is bound to one processor; this process and its browser are, too, until the end."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def main() -> None:
-    numpy = statistics.median(timed(lambda: subprocess.run([sys.executable, "-c", "import numpy"])) for _ in range(5))
-    if hasattr(os, "sched_setaffinity"):
-        bound = {min(os.sched_getaffinity(0))}
+    import_numpy = partial(subprocess.run, [sys.executable, "-c", "import numpy"], check=True)
+    numpy = statistics.median(timed(import_numpy) for _ in range(5))
     words = [sys.executable, "-m", "infercast", "web", "--port", "0", "--workers", "1", "--json"]
     start = time.perf_counter()
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(server.pid, bound)
+    with on_one_core(), subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         text = ""
         while not text.rstrip().endswith("}"):
