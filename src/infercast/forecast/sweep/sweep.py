@@ -83,16 +83,16 @@ def sweep_rates(
     *,
     slo: Slo | None = None,
     price: Tariff | None = None,
+    facility: Facility | None = None,
     tell: Tell | None = None,
 ) -> Sweep:
     """The same of a system that is made already, at several rates."""
-    decide = partial(replace, tariff=price or Tariff(), facility=Facility())
+    decide = partial(replace, tariff=price or Tariff(), facility=facility or Facility())
     return _along_load(system, axis_of(rates), workload, slo, decide, tell or _silent)
 
 
 def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None, decide: Decide, tell: Tell) -> Sweep:
     """One system under more and more load."""
-
     # What a system serves when it is kept full depends on what is sent, not on how fast: once is enough.
     capacity = cache(lambda: most_requests_per_second(system, workload))
 
