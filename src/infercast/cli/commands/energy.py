@@ -12,7 +12,7 @@ from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, slo_of, tariff_of
 from infercast.cli.options.facility import facility_of
 from infercast.cli.options.groups import Deployed, Served, asked_deployment, takes
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.cli.progress import runs_bar
 from infercast.errors import InputError
 from infercast.forecast.sweep.axis import parse_numbers
@@ -39,7 +39,7 @@ def command(
     data_parallel_size: options.DataParallel = 1,
     router: options.RouterName = None,
     csv: plots.Csv = None,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
     **given: Any,
 ) -> None:
     """Find the power limit or the clock that saves most energy while an SLO holds: joules per token and latencies.
@@ -93,4 +93,4 @@ def command(
         )
     if csv is not None:
         write_whole(csv, savings_rows(found))
-    print_result(as_json, savings_dict, render_savings, found)
+    print_result(form, savings_dict, render_savings, found, rows="points")

@@ -10,6 +10,7 @@ from infercast.forecast.intervals.intervals import Intervals
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.question import Question
+from infercast.shown import Answer, Shown
 
 
 class Stage(Enum):
@@ -69,8 +70,8 @@ class Figures:
         return self.state != "overloaded" and self.headroom > 1.0 and (self.odds or 0.0) >= self.asked_odds
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+@dataclass(frozen=True, slots=True, repr=False)
+class Row(Shown):
     """One candidate and what became of it."""
 
     candidate: Candidate
@@ -85,6 +86,9 @@ class Row:
     """Why it is not the winner; empty for the winner."""
     rate: float | None = None
     """Requests a second that it serves within the SLO, where throughput was the objective."""
+
+    def _words(self) -> str:
+        return f"{self.candidate}: {self.stage.value}"
 
     @property
     def gpus(self) -> int:
@@ -106,8 +110,8 @@ class Nearest(NamedTuple):
     """What would have to be asked instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan(Answer):
     """The answer; rows are sorted, best first, and `winner` is the first of them if there is one."""
 
     question: Question
@@ -126,6 +130,10 @@ class Plan:
     notes: tuple[str, ...] = ()
     num_candidates: int = 0
     """All that the question allows, also those that were never looked at one by one."""
+
+    def _words(self) -> str:
+        what = f"{self.question.model}, {self.question.slo}"
+        return f"{what}: {self.why if self.winner is None else self.winner.candidate}"
 
     def count(self, stage: Stage) -> int:
         """Candidates that came so far and no further."""
