@@ -23,8 +23,6 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
-from pages import as_published
-
 from infercast.forecast.csv_rows import read_rows
 from infercast.forecast.explain.kernels import decode_shape, prefill_shape
 from infercast.forecast.explain.step_calls import step_calls
@@ -35,6 +33,7 @@ from infercast.predict.roofline import MOVING, launch_floor
 from infercast.validate.published.collected import read_collected
 from infercast.validate.published.deployments import deployment_of
 from infercast.validate.published.load import RowReader
+from pages import as_published
 
 LOOSE, EACH = 0.2, 250
 """The error from which on a row counts less, and rows of each size of product that are looked at."""

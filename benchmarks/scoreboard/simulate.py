@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pages import as_published
 from reasons import reason_of
 
 from infercast.errors import InfercastError, InputError
@@ -21,6 +20,7 @@ from infercast.validate.published.compare import PublishedComparison, compare_ru
 from infercast.validate.published.load import RowReader
 from infercast.validate.published.run import PublishedRun
 from infercast.validate.published.shortened import shortened
+from pages import as_published
 
 QUANTITIES = {"ttft": "ttft", "tpot": "tpot", "output_tokens_per_second": "throughput"}
 SAME = ("infercast_gpu", "concurrency_or_rate", "ttft_p50", "ttft_mean_ms", "tpot_mean_ms", "itl_p50", "output_tok_s")

@@ -1,0 +1,98 @@
+"""The documentation site: pages that are generated hold all that they should, and every page has its place."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import infercast
+from infercast.cli.registry import COMMANDS
+from infercast.glossary import glossary
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "docs" / "_site"
+NAMES = ("command_line_page", "glossary_page", "json_page", "links", "pages", "python_page")
+
+
+@pytest.fixture(scope="module")
+def pages() -> Iterator[ModuleType]:
+    """The scripts, imported as the hook of the site imports them."""
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        import pages  # noqa: PLC0415 - found only now
+
+        yield pages
+    finally:
+        sys.path.remove(str(SCRIPTS))
+        for name in NAMES:
+            sys.modules.pop(name, None)
+
+
+def test_the_reference_has_every_command_and_option(pages: ModuleType) -> None:
+    text = pages.GENERATED["reference-command-line.md"]()
+    for name in COMMANDS:
+        assert f"\n## {name}\n" in text
+    for option in ("`--gpu`", "`--slo`", "`--max-num-batched-tokens`", "`--speculative-config`", "`--goal-minutes`"):
+        assert option in text
+    assert " at 0x" not in text
+
+
+def test_the_reference_has_every_public_name(pages: ModuleType) -> None:
+    text = pages.GENERATED["reference-python.md"]()
+    for name in infercast.__all__:
+        assert f"\n### {name}\n" in text
+    assert " at 0x" not in text
+
+
+def test_the_glossary_has_every_term(pages: ModuleType) -> None:
+    text = pages.GENERATED["glossary.md"]()
+    for term in glossary():
+        assert f'<span id="{term.key}"></span>**{term.term}**' in text
+        assert term.meaning in text
+
+
+def test_keys_of_a_forecast_say_what_they_mean(pages: ModuleType) -> None:
+    text = pages.GENERATED["reference-json.md"]()
+    section = text.split("\n## simulate\n")[1].split("\n## ")[0]
+    rows = [row.split(" | ") for row in section.splitlines() if row.startswith("| `")]
+    assert len(rows) > 100
+    silent = [row[0] for row in rows if not row[-1].strip(" |")]
+    assert len(silent) < 0.1 * len(rows), silent
+
+
+def test_links_lead_to_pages_and_other_files_are_words(pages: ModuleType) -> None:
+    from links import for_site  # noqa: PLC0415 - found by the fixture
+
+    text = "[a](plan.md#b), [c](../CONTRIBUTING.md), [d](../src/x.py), [e](https://x.org/a.md), ![f](images/f.svg)"
+    assert for_site(text, {"plan.md", "contributing.md"}) == (
+        "[a](plan.md#b), [c](contributing.md), d, [e](https://x.org/a.md), ![f](images/f.svg)"
+    )
+    assert for_site("```python serve/loop.py\nx\n```", ()) == '```python title="serve/loop.py"\nx\n```'
+
+
+def test_every_page_has_its_place_in_the_navigation(pages: ModuleType) -> None:
+    settings = (ROOT / "mkdocs.yml").read_text("utf-8")
+    listed = set(re.findall(r"[\w-]+\.md", settings))
+    there = (
+        {path.name for path in (ROOT / "docs").glob("*.md")}
+        | set(pages.GENERATED)
+        | {"contributing.md", "changelog.md"}
+    )
+    assert there <= listed
+    assert listed - there <= {"energy.md", "web.md"}
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    settings = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert "font: false" in settings
+    assert "http" not in settings
+
+
+def test_pages_count_bundled_models_and_gpus_right() -> None:
+    models, gpus = len(infercast.model_names()), len(infercast.gpu_names())
+    assert f"{models} bundled names" in (ROOT / "README.md").read_text("utf-8")
+    assert f"{gpus} bundled" in (ROOT / "README.md").read_text("utf-8")
+    assert f"{models} models and\n{gpus} GPUs" in (ROOT / "docs" / "index.md").read_text("utf-8")
