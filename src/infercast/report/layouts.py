@@ -10,6 +10,7 @@ from infercast.forecast.latency import Percentiles
 from infercast.forecast.layout_cost import LayoutCost
 from infercast.forecast.layouts import comparison_notes, ranked
 from infercast.forecast.money import Tariff
+from infercast.report.caveats import FORECASTS
 from infercast.report.fitting import Column, FittingTable
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.layout import paragraph, section, styled
@@ -112,7 +113,7 @@ def render_layouts(
         refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
         if refused:
             parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
-    parts += [paragraph(note, style="dim") for note in notes(costs)]
+    parts += [paragraph(note, style="dim") for note in (*notes(costs), FORECASTS)]
     return parts
 
 

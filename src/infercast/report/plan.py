@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.result import Figures, Plan, Row, Stage
+from infercast.report.caveats import FORECASTS
 from infercast.report.intervals import format_interval, interval_fields
 from infercast.report.layout import facts, grid, paragraph, section, styled
 from infercast.report.quantities import milliseconds
@@ -41,7 +42,7 @@ def render_plan(plan: Plan) -> list[RenderableType]:
     if others:
         parts.append(section("others that were simulated", _others(others)))
     parts.append(styled(_effort(plan), style="dim"))
-    parts += [paragraph(note, WIDEST, style="dim") for note in plan.notes]
+    parts += [paragraph(note, WIDEST, style="dim") for note in (*plan.notes, FORECASTS)]
     return parts
 
 

@@ -17,7 +17,7 @@ from infercast.forecast.explain.watched import Watched, watch_run
 from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
 from infercast.report.forecast import forecast_dict
 from infercast.web.api_page import api_page
-from infercast.web.arguments import Asked, read_asked, system_asked, workload_of
+from infercast.web.arguments import Asked, capacity_known, read_asked, system_asked, workload_of
 from infercast.web.catalogue import catalogue
 from infercast.web.charts import charts_of
 from infercast.web.curve import curve_of
@@ -150,7 +150,8 @@ def run_of(asked: Asked) -> Watched:
     key = run_key(asked)
     if key in _runs:
         return _runs[key]
-    run = watch_run(system_asked(asked), workload_of(asked), steady=asked.state["steady"])
+    system, workload = system_asked(asked), workload_of(asked)
+    run = watch_run(system, workload, steady=asked.state["steady"], capacity=capacity_known(asked, system, workload))
     if key is not None:
         _runs[key] = run
         while len(_runs) > KEPT_RUNS:

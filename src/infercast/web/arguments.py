@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from infercast.engines.settings import Settings, read_setting
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.deploy import deploy, load_model
 from infercast.forecast.money import Tariff
+from infercast.forecast.simulate import most_requests_per_second
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import System, system_of
 from infercast.hardware import gpu_names, load_gpu
@@ -28,10 +29,15 @@ from infercast.web.state import State, from_query, own_name, read_state
 LARGEST_CONFIG = 256 * 1024
 """Characters of a dropped config.json."""
 LAYOUT = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel")
-KEPT_SYSTEMS = 8
-"""Deployments with their step times that are kept for the next question about them."""
+OF_SYSTEMS = ("model", "hardware", "layout", "engine")
+"""Groups of fields that say what serves requests."""
+KEPT_SYSTEMS, KEPT_CAPACITIES = 8, 256
+"""Deployments with their step times that are kept for the next question about them, and what they serve at most."""
 PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """The id of a model that somebody published."""
+
+
+_capacities: dict[str, float] = {}
 
 
 class Asked(NamedTuple):
@@ -142,7 +148,7 @@ def system_asked(asked: Asked) -> System:
     state = asked.state
     if asked.config is not None:
         return _system(asked)
-    names = [field.name for field in FIELDS if field.group in ("model", "hardware", "layout", "engine")]
+    names = [field.name for field in FIELDS if field.group in OF_SYSTEMS]
     return _kept_system(json.dumps({name: state[name] for name in names}, sort_keys=True))
 
 
@@ -154,6 +160,27 @@ def _kept_system(key: str) -> System:
 def _system(asked: Asked) -> System:
     router = asked.state["router"] if asked.state["data_parallel_size"] > 1 else None
     return system_of(deployment_of(asked)(), router)
+
+
+def capacity_known(asked: Asked, system: System, workload: Workload) -> Callable[[], float]:
+    """What a system serves of such requests when it is kept full; another rate of them does not change it."""
+
+    def work_out() -> float:
+        return most_requests_per_second(system, workload)
+
+    if asked.config is not None:
+        return work_out
+    fields = [field.name for field in FIELDS if field.group in (*OF_SYSTEMS, "traffic") and field.name != "rate"]
+    key = json.dumps([asked.state[name] for name in fields])
+
+    def known() -> float:
+        if key not in _capacities:
+            _capacities[key] = work_out()
+            while len(_capacities) > KEPT_CAPACITIES:
+                _capacities.pop(next(iter(_capacities)))
+        return _capacities[key]
+
+    return known
 
 
 def longest_of(asked: Asked) -> int:

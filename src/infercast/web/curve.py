@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from infercast.errors import InputError
-from infercast.forecast.simulate import most_requests_per_second
 from infercast.forecast.sweep.axis import MOST_VALUES, parse_numbers
 from infercast.forecast.sweep.sweep import sweep_rates
 from infercast.report.sweep_data import sweep_dict
-from infercast.web.arguments import Asked, system_asked, workload_of
+from infercast.web.arguments import Asked, capacity_known, system_asked, workload_of
 
 SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1)
 """Of the rate at which a deployment is saturated, where nobody says which rates."""
@@ -26,7 +25,7 @@ def curve_of(asked: Asked, tell: Callable[[str], None]) -> tuple[Asked, dict[str
     fixed = {"concurrency": None, "session_rate": None, "num_requests": state["curve_requests"]}
     system, workload = system_asked(asked), workload_of(asked, **fixed, rate=state["rate"] or 1.0)
     if state["rates"] is None:
-        most = most_requests_per_second(system, workload)
+        most = capacity_known(asked, system, workload)()
         rates = tuple(dict.fromkeys(float(f"{share * most:.3g}") for share in SHARES))
         asked = asked._replace(state={**state, "rates": ",".join(f"{rate:g}" for rate in rates)})
     else:

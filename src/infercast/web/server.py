@@ -18,7 +18,7 @@ from infercast.web.app import make_app
 from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS
 
 MOST_CONNECTIONS = 1024
-HEAD_SECONDS = 10.0
+HEAD_SECONDS = 5.0
 """In which the head of a request must have come; who is silent for as long is disconnected."""
 LARGEST_HEAD = 32 * 1024
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -93,16 +93,19 @@ def sweep_rates(
 def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None, decide: Decide, tell: Tell) -> Sweep:
     """One system under more and more load."""
 
+    # What a system serves when it is kept full depends on what is sent, not on how fast: once is enough.
+    capacity = cache(lambda: most_requests_per_second(system, workload))
+
     def run(value: float) -> Forecast:
-        return decide(simulate_system(system, at_load(workload, axis.name, value)))
+        return decide(simulate_system(system, at_load(workload, axis.name, value), capacity=capacity))
 
     points: list[Point] = []
     for value, label in zip(axis.values, axis.labels, strict=True):
         tell(f"{axis.name} {label}")
         points.append(point_of(label, value, run(value), slo))
     known = [point.forecast.state.capacity for point in points if point.forecast and point.forecast.state.capacity]
-    capacity = known[0] if known else most_requests_per_second(system, workload)
-    light, whole = _light_ttft(system, workload, capacity), axis.name == CONCURRENCY
+    most = known[0] if known else capacity()
+    light, whole = _light_ttft(system, workload, most), axis.name == CONCURRENCY
     knee = _edge(points, run, lambda each: not each.saturation and each.ttft.p50 <= TIMES_LIGHT * light, whole)
     promise = None if slo is None else _edge(points, run, partial(_keeps, slo), whole)
     return Sweep(
@@ -115,7 +118,7 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
         light_ttft=light,
         knee=knee,
         promise=promise,
-        capacity=capacity,
+        capacity=most,
     )
 
 

@@ -25,7 +25,7 @@ async function start() {
   const showCards = { call: () => {} };
   store.listen(() => {
     const views = store.runs.map(viewOf), chosen = views[store.selected];
-    showVerdict(byId("verdict"), chosen, catalog);
+    showVerdict(byId("verdict"), chosen, catalog, store);
     showTiles(byId("tiles"), views);
     showChanges(byId("changes"), store, chosen);
     showCards.call(views, chosen);
@@ -36,8 +36,9 @@ async function start() {
   buildRail(byId("controls"), store, catalog);
   buildRuns(byId("runs"), store);
   buildShare(byId("command"), store, transport);
-  showCards.call = buildCards(byId("cards"), store, transport, catalog);
-  followCurves(store, transport);
+  const cards = buildCards(byId("cards"), store, transport, catalog);
+  showCards.call = cards.show;
+  followCurves(store, transport, cards.curve);
   store.tell("runs");
   window.addEventListener("popstate", () => store.open(fields.fromQuery(window.location.search)));
   sheet();
@@ -50,6 +51,7 @@ function sheet() {
   const rail = byId("rail"), button = byId("open-rail");
   const set = (open) => {
     rail.classList.toggle("open", open);
+    document.body.classList.toggle("sheet-open", open);
     button.setAttribute("aria-expanded", String(open));
     button.textContent = open ? "Done" : "Change model, GPU, traffic";
     if (open) rail.querySelector("button, input")?.focus({ preventScroll: true });

@@ -3,15 +3,33 @@
 import { Problem } from "./lib/problem.js";
 
 const ROOT = "api/v1/";
+const POLL = 350;
 
 export class HttpTransport {
   async catalog() { return (await this.send("GET", "catalog")).json(); }
 
   async ask(name, question, signal) { return (await this.send("POST", name, question, signal)).json(); }
 
+  /** A load curve: as a job, because one that nobody wants any more must not keep others waiting. */
+  async curve(question, signal) {
+    const { id } = await this.start("curve", question);
+    try {
+      for (;;) {
+        const said = await this.job(id, signal);
+        if (said.state === "done") return said.result;
+        if (said.state === "failed") throw new Problem(said.error?.message ?? "The load curve failed.");
+        if (said.state === "cancelled" || signal.aborted) throw new DOMException("asked again", "AbortError");
+        await new Promise((resolve) => setTimeout(resolve, POLL));
+      }
+    } catch (error) {
+      this.cancel(id).catch(() => null);
+      throw error;
+    }
+  }
+
   async start(kind, question) { return (await this.send("POST", "jobs", { question: kind, ...question })).json(); }
 
-  async job(id) { return (await this.send("GET", `jobs/${encodeURIComponent(id)}`)).json(); }
+  async job(id, signal) { return (await this.send("GET", `jobs/${encodeURIComponent(id)}`, undefined, signal)).json(); }
 
   async cancel(id) { await this.send("DELETE", `jobs/${encodeURIComponent(id)}`); }
 

@@ -17,6 +17,8 @@ export class WorkerTransport {
 
   ask(name, question, signal) { return this.line.call("ask", name, question, signal); }
 
+  curve(question, signal) { return this.line.call("ask", "curve", question, signal); }
+
   async start(kind, question) {
     const id = `job-${this.jobs.size + 1}`;
     const line = new Line();

@@ -1,7 +1,8 @@
-// Where answers come from: a server over HTTP, or Python in a worker of the browser. Both have the same four functions.
+// Where answers come from: a server over HTTP, or Python in a worker of the browser. Both have the same functions.
 //
 //   catalog()                      what can be chosen
-//   ask(name, question, signal)    an answer at once: simulate, memory, curve
+//   ask(name, question, signal)    an answer at once: simulate, memory
+//   curve(question, signal)        a load curve, which takes some seconds
 //   start(kind, question)          a job; job(id) says how far it is, cancel(id) ends it
 //   file(kind, question)           an export as a Blob with a name
 //

@@ -10,25 +10,26 @@ const LEFT = 52, RIGHT = 16, TOP = 20, GAP = 30, AXIS = 38;
 
 /**
  * The drawing for runs: [{letter, colour, rate, curve: {points, knee, slo_holds_up_to, saturation_requests_per_s}}].
- * `choose(rate)` is called when a rate is clicked.
+ * `choose(rate)` is called when a rate is clicked; `quantity` is ttft or tpot.
  */
-export function loadCurve(width, runs, choose) {
-  const known = runs.filter((run) => run.curve?.points.some((point) => point.ttft_ms));
+export function loadCurve(width, runs, choose, quantity = "ttft") {
+  const of = (point) => point[`${quantity}_ms`];
+  const known = runs.filter((run) => run.curve?.points.some(of));
   if (!known.length) return null;
   const high = Math.round(Math.min(190, Math.max(140, width * 0.3))), low = 92;
   const all = known.flatMap((run) => served(run));
   const x = linear([0, Math.max(...all.map((point) => point.value), ...known.map((run) => Math.min(run.rate ?? 0, 1.4 * lastRate(run)))) * 1.03], [LEFT, width - RIGHT]);
-  const [least, most] = extent(all.flatMap((point) => [point.ttft_ms.p50, point.ttft_ms.p99]));
+  const [least, most] = extent(all.flatMap((point) => [of(point).p50, of(point).p99]));
   const upper = logarithmic([least / 1.3, most * 1.3], [TOP + high, TOP]);
   const second = TOP + high + GAP;
   const lower = linear([0, Math.max(...all.map((point) => point.output_tokens_per_s)) * 1.1], [second + low, second]);
   const drawing = canvas(width, second + low + AXIS);
   drawing.append(
-    leftAxis(upper, { left: LEFT, right: width - RIGHT, ticks: upper.ticks(5), format: briefTime, title: "TTFT", top: 11 }),
+    leftAxis(upper, { left: LEFT, right: width - RIGHT, ticks: upper.ticks(5), format: briefTime, title: quantity.toUpperCase(), top: 11 }),
     leftAxis(lower, { left: LEFT, right: width - RIGHT, ticks: lower.ticks(3), format: brief, title: "output tokens/s", top: second - 9 }),
     bottomAxis(x, { top: TOP, bottom: second + low, ticks: x.ticks(width < 420 ? 5 : 9), format: plain, title: "requests/s", right: width - RIGHT }),
   );
-  for (const run of known) drawing.append(lines(run, x, upper, lower));
+  for (const run of known) drawing.append(lines(run, of, x, upper, lower));
   if (known.length === 1) drawing.append(...marks(known[0], x, second + low, width));
   drawing.append(...now(known, x, second + low));
   drawing.append(clickArea(x, width, second + low, choose));
@@ -38,20 +39,20 @@ export function loadCurve(width, runs, choose) {
 const served = (run) => run.curve.points.filter((point) => point.ttft_ms && Number.isFinite(point.value));
 const lastRate = (run) => Math.max(...served(run).map((point) => point.value));
 
-function lines(run, x, upper, lower) {
+function lines(run, of, x, upper, lower) {
   const points = served(run);
   const path = (pick, y) => line(points.map((point) => [x(point.value), y(pick(point))]));
-  const band = `${path((point) => point.ttft_ms.p50, upper)}${line([...points].reverse().map((point) => [x(point.value), upper(point.ttft_ms.p99)])).replace("M", "L")}Z`;
+  const band = `${path((point) => of(point).p50, upper)}${line([...points].reverse().map((point) => [x(point.value), upper(of(point).p99)])).replace("M", "L")}Z`;
   return shape(
     "g", { class: `curve run-${run.colour}` },
     shape("path", { d: band, class: "band" }),
-    shape("path", { d: path((point) => point.ttft_ms.p50, upper), class: "thin" }),
-    shape("path", { d: path((point) => point.ttft_ms.p99, upper), class: "thick" }),
+    shape("path", { d: path((point) => of(point).p50, upper), class: "thin" }),
+    shape("path", { d: path((point) => of(point).p99, upper), class: "thick" }),
     shape("path", { d: path((point) => point.output_tokens_per_s, lower), class: "thick" }),
-    points.map((point) => hint(shape("circle", { cx: round(x(point.value)), cy: round(upper(point.ttft_ms.p99)), r: 3.4, class: point.slo_holds === false ? "dot missed" : "dot" }), `${plain(point.value)} requests/s`, facts(point))),
+    points.map((point) => hint(shape("circle", { cx: round(x(point.value)), cy: round(upper(of(point).p99)), r: 3.4, class: point.slo_holds === false ? "dot missed" : "dot" }), `${plain(point.value)} requests/s`, facts(point))),
     points.map((point) => hint(shape("circle", { cx: round(x(point.value)), cy: round(lower(point.output_tokens_per_s)), r: 3, class: "dot" }), `${plain(point.value)} requests/s`, facts(point))),
-    label(x(points[0].value), upper(points[0].ttft_ms.p99) - 8, "p99", { class: "row-name", "text-anchor": "middle" }),
-    label(x(points[0].value), upper(points[0].ttft_ms.p50) + 16, "p50", { class: "row-name", "text-anchor": "middle" }),
+    label(x(points[0].value), upper(of(points[0]).p99) - 8, "p99", { class: "row-name", "text-anchor": "middle" }),
+    label(x(points[0].value), upper(of(points[0]).p50) + 16, "p50", { class: "row-name", "text-anchor": "middle" }),
   );
 }
 

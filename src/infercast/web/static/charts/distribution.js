@@ -30,11 +30,11 @@ function range(runs) {
   const values = runs.flatMap((run) => [
     ...(run.quantiles ?? []).slice(1, -1), ...SHOWN.map((name) => run.percentiles[name]),
     ...SHOWN.flatMap((name) => run.intervals?.[name] ?? []),
-    ...(run.before ? [run.before.percentiles.p50, run.before.percentiles.p99] : []),
+    ...(run.before ? [run.before.percentiles.p50, run.before.percentiles.p99, ...(run.before.quantiles ?? []).slice(1, -1)] : []),
     ...run.limits.map((limit) => limit.limit),
   ]);
   const [low, high] = extent(values.filter((value) => value > 0));
-  return high / low < 2 ? [low / 1.4, high * 1.4] : [low / 1.06, high * 1.06];
+  return high / low < 2 ? [low / 1.4, high * 1.4] : [low / 1.16, high * 1.06];
 }
 
 function one(run, x, { top, hill, rows, width, alone }) {

@@ -51,7 +51,8 @@ function tower(run, left, width, most, room) {
   const roof = TOP + HEIGHT - tall(memory.total);
   group.append(shape("rect", { x: left, y: round(roof), width, height: round(tall(memory.total)), class: "case", rx: 5 }));
   if (used(memory) > memory.total * 1.0001) group.append(shape("rect", { x: left, y: round(from), width, height: round(roof - from), class: "too-much" }));
-  group.append(label(left + width / 2, Math.min(roof, from) - 8, `${digits(memory.total / 2 ** 30)} GiB`, { "text-anchor": "middle", class: "row-value" }));
+  const size = digits(memory.total / 2 ** 30), over = used(memory) > memory.total * 1.0001;
+  group.append(label(over ? left : left + width / 2, Math.min(roof, from) - 8, over ? `needs ${digits(used(memory) / 2 ** 30)} of ${size} GiB` : `${size} GiB`, { "text-anchor": over ? "start" : "middle", class: "row-value" }));
   if (room) group.append(...legend(names, memory, left + width, room));
   else group.append(badge(left + 12, TOP + HEIGHT + 13, run), label(left + 26, TOP + HEIGHT + 17, `KV ${percent(memory.peak)}`, { class: "row-name" }));
   return group;

@@ -14,9 +14,9 @@ const rateParts = (value) => { const [number, prefix] = scaled(value, 1e3); retu
 export function roofline(width, phases) {
   const points = phases.flatMap((phase) => phase.kernels.filter((each) => each.share > 0.001 && each.reached > 0).map((each) => ({ ...each, phase: phase.phase })));
   if (!points.length) return null;
-  const height = Math.round(Math.min(380, Math.max(270, width * 0.56)));
+  const height = Math.round(Math.min(430, Math.max(300, width * 0.7)));
   const { bandwidth } = phases[0];
-  const used = new Set(points.filter((each) => each.share > 0.02).map((each) => each.dtype));
+  const used = new Set(points.filter((each) => each.share > 0.05).map((each) => each.dtype));
   const peaks = Object.entries(Object.assign({}, ...phases.map((phase) => phase.peaks))).filter(([dtype]) => used.has(dtype));
   const top = Math.max(...peaks.map(([, value]) => value));
   const [low, high] = extent(points.map((each) => each.intensity));
@@ -42,7 +42,7 @@ function roofs(x, y, bandwidth, peaks) {
   const most = Math.max(...peaks.map(([, value]) => value));
   const slope = [[Math.max(from, y.domain[0] / bandwidth), 0], [most / bandwidth, 0]].map(([at]) => [x(at), y(at * bandwidth)]);
   const angle = (Math.atan2(slope[1][1] - slope[0][1], slope[1][0] - slope[0][0]) * 180) / Math.PI;
-  const middle = [(slope[0][0] + slope[1][0]) / 2, (slope[0][1] + slope[1][1]) / 2];
+  const middle = slope[0].map((from, index) => from + (slope[1][index] - from) * 0.27);
   const under = `${line([...slope, [x(to), y(most)]])}L${round(x(to))} ${round(y.range?.[0] ?? y(y.domain[0]))}L${round(slope[0][0])} ${round(y(y.domain[0]))}Z`;
   return [
     shape("path", { d: under, class: "under-roof" }),

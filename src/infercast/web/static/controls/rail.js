@@ -84,7 +84,7 @@ function gpuPicker(store, catalog) {
   });
 }
 
-export const short = (title) => title.replace(/^NVIDIA |^AMD (Instinct )?|^GeForce /, "");
+export const short = (title) => title.replace(/^(NVIDIA|AMD|Intel) (Instinct |GeForce )?/, "").replace(/ (Blackwell )?(Workstation|Server) Edition/, "");
 
 /** How much is sent: at a rate, by clients that wait, or as sessions. */
 function loadControls(store, put, set) {

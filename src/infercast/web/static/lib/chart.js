@@ -34,7 +34,7 @@ export function chartCard({ title, note = "", draw, tools = [], kind = "" }) {
     width = Math.floor(body.clientWidth);
     if (!width) return;
     const made = draw(width, data);
-    if (!made) return;
+    if (!made) { fill(body); asTable.hidden = true; return; }
     asTable.hidden = !made.table;
     if (made.note !== undefined) fill(remark, made.note);
     if (showsTable && made.table) fill(body, made.table());

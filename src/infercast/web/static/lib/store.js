@@ -114,9 +114,9 @@ export class Store {
       }
     } catch (error) {
       if (run.asking !== asking || error.name === "AbortError") return;
-      const memory = await this.fit(run, asking.signal);
+      const fit = await this.fit(run, asking.signal);
       if (run.asking !== asking) return;
-      Object.assign(run, { error, memory, waiting: false, final: true });
+      Object.assign(run, { error, fit, waiting: false, final: true });
       this.tell("answer");
     }
   }
@@ -124,7 +124,7 @@ export class Store {
   /** How the memory of a GPU is divided, also where the model does not fit; nothing where that cannot be said. */
   async fit(run, signal) {
     try {
-      return (await this.transport.ask("memory", this.question(run), signal)).memory;
+      return await this.transport.ask("memory", this.question(run), signal);
     } catch {
       return null;
     }
@@ -139,7 +139,7 @@ export class Store {
 }
 
 const freshRun = (state) => ({
-  state, answered: null, answer: null, memory: null, before: null, error: null, waiting: true, final: false, sliding: false, asking: null, config: null, curve: null,
+  state, answered: null, answer: null, fit: null, before: null, error: null, waiting: true, final: false, sliding: false, asking: null, config: null, curve: null,
 });
 
 function pause(milliseconds, signal) {

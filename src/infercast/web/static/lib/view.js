@@ -42,7 +42,7 @@ export function limitsOf(slo, quantity) {
 }
 
 function memoryOf(run) {
-  const memory = run.error ? run.memory : run.answer?.memory;
+  const memory = run.error ? run.fit?.memory : run.answer?.memory;
   if (!memory) return null;
   const use = run.error ? null : run.answer?.forecast.kv_usage;
   return {

@@ -6,10 +6,11 @@ const QUIET = 700;
 const FREE = ["rate", "concurrency", "num_requests", "steady"];
 const MOST_KEPT = 40;
 
-/** Asks for the curve of each run that has none for its state. */
-export function followCurves(store, transport) {
+/** Asks for the curve of each run that has none for its state, once its card is about to be seen. */
+export function followCurves(store, transport, card) {
   const kept = new Map();
-  let asking = null;
+  let asking = null, seen = false;
+  new IntersectionObserver((entries) => { seen = entries.at(-1).isIntersecting; if (seen) next(); }, { rootMargin: "160px" }).observe(card);
 
   const keyOf = (run) => {
     const state = { ...store.fields.others(run.answered) };
@@ -19,15 +20,15 @@ export function followCurves(store, transport) {
 
   const next = debounced(async () => {
     const run = store.runs.find((each) => each.answer && each.final && !each.error && !each.curve);
-    if (!run || asking) return;
+    if (!run || asking || !seen) return;
     asking = new AbortController();
     const key = keyOf(run);
     const question = store.question(run);
     question.state = { ...question.state };
     for (const name of FREE) delete question.state[name];
     try {
-      const answer = await transport.ask("curve", question, asking.signal);
-      kept.set(key, { result: answer.curve ?? answer.result ?? answer });
+      const answer = await transport.curve(question, asking.signal);
+      kept.set(key, { result: answer.curve });
       if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
     } catch (error) {
       if (error.name !== "AbortError") kept.set(key, { error: error.message });

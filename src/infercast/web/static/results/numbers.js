@@ -11,17 +11,17 @@ export const NUMBERS = [
   {
     key: "throughput", term: "throughput", title: "Throughput", sub: "", unit: "tokens/s", less: false,
     value: (forecast) => forecast.output_tokens_per_s, interval: (forecast) => forecast.output_tokens_per_s_interval,
-    parts: (value) => { const [number, prefix] = scaled(value); return [number, `${prefix} tokens/s`.trim()]; },
+    parts: (value) => { const [number, prefix] = scaled(value); return [number, `${prefix} tokens/s`.trim()]; }, brief: (value) => joined(scaled(value)), told: "tokens/s",
   },
   {
     key: "cost", term: "usd-per-million-tokens", title: "Cost", sub: "", less: true,
     value: (forecast) => forecast.usd_per_million_output_tokens, interval: () => null,
-    parts: (value) => (Number.isFinite(value) ? [dollars(value), "per M tokens"] : ["–", "no price known"]),
+    parts: (value) => (Number.isFinite(value) ? [dollars(value), "per M tokens"] : ["–", "no price known"]), brief: dollars, told: "per M tokens",
   },
   {
     key: "energy", term: "energy", title: "Energy", sub: "", less: true, optional: true,
     value: (forecast) => energyOf(forecast)?.perToken, interval: (forecast) => energyOf(forecast)?.interval,
-    parts: (value) => [digits(value), "J per token"],
+    parts: (value) => [digits(value), "J per token"], brief: digits, told: "J per token",
   },
 ];
 
@@ -34,4 +34,5 @@ function latencyNumber(quantity, title, percentile) {
   };
 }
 
-export const text = (number, value) => joined(number.parts(value));
+/** A value where its unit stands in the heading or is known from a number beside it. */
+export const text = (number, value) => (number.brief ? number.brief(value) : joined(number.parts(value)));

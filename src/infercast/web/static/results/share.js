@@ -27,7 +27,7 @@ export function buildShare(node, store, transport) {
     }
   }
 
-  store.listen(() => { code.textContent = store.run.answer?.command ?? "infercast simulate …"; });
+  store.listen(() => { code.textContent = (store.run.error ? store.run.fit?.command : store.run.answer?.command) ?? "infercast simulate …"; });
 }
 
 async function copy(text, said) {

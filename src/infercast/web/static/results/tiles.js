@@ -13,8 +13,8 @@ export function showTiles(node, views) {
   fill(node, known.length ? numbers.map((number) => (views.length > 1 ? compared(number, views) : single(number, known[0]))) : null);
 }
 
-function heading(number) {
-  return element("h3", {}, term(number.term, number.title), number.sub ? element("span", { class: "sub" }, ` ${number.sub}`) : null);
+function heading(number, sub = number.sub) {
+  return element("h3", {}, term(number.term, number.title), sub ? element("span", { class: "sub" }, ` ${sub}`) : null);
 }
 
 function single(number, view) {
@@ -36,7 +36,7 @@ function compared(number, views) {
   const best = number.less ? Math.min(...known) : Math.max(...known);
   return element(
     "div", { class: "tile" },
-    heading(number),
+    heading(number, number.sub || number.told),
     views.map((view, index) => element(
       "div", { class: `tile-row run-${view.colour} ${values[index] === best && known.length > 1 ? "best" : ""} ${view.run.waiting ? "waiting" : ""}` },
       element("span", { class: "letter" }, view.letter),
@@ -55,7 +55,7 @@ function rangeBar(number, all, view) {
   const value = number.value(view.forecast), interval = number.interval(view.forecast);
   const before = view.before ? number.value(view.before.forecast) : NaN;
   if (!Number.isFinite(value)) return null;
-  if (!interval && all.length === 1 && number.key === "cost") return element("div", { class: "bar none", "aria-hidden": "true" });
+  if (!interval && all.length === 1 && number.key === "cost") return null;
   const width = interval ? `${(((interval[1] - interval[0]) / most) * 100).toFixed(2)}%` : "0%";
   return element(
     "div", { class: `bar run-${view.colour}`, "aria-hidden": "true" },
@@ -74,7 +74,7 @@ function rangeText(number, view) {
 
 function delta(number, before, value) {
   const found = change(before, value);
-  if (!found) return null;
+  if (!found) return element("p", { class: "delta" });
   if (!found.sign) return element("p", { class: "delta" }, "unchanged");
   const better = number.less ? found.sign < 0 : found.sign > 0;
   return element("p", { class: `delta ${better ? "better" : "worse"}` }, found.text, element("span", { class: "unseen" }, better ? ", better" : ", worse"), element("span", { class: "was" }, ` was ${text(number, before)}`));

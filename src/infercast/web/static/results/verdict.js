@@ -6,24 +6,30 @@ import { element, fill } from "../lib/dom.js";
 import { briefTime, digits, percent, plain, time } from "../lib/format.js";
 
 /** Shows the sentence for one run. */
-export function showVerdict(node, view, catalog) {
+export function showVerdict(node, view, catalog, store) {
   const { run } = view;
   node.classList.toggle("waiting", run.waiting);
-  if (run.error) return fill(node, problem(run));
+  if (run.error) return fill(node, problem(run, store));
   if (!view.forecast) return fill(node, element("p", { class: "loading" }, "Simulating …"));
   return fill(node, element("h1", { class: "sentence" }, sentence(view, catalog)), element("div", { class: "pills" }, pills(view)));
 }
 
-function problem(run) {
-  const gap = run.memory && !run.memory.fits;
+function problem(run, store) {
+  const gap = run.fit && !run.fit.memory.fits;
   return [
     element("h1", { class: "sentence" }, gap ? "This does not fit." : "No forecast for this."),
-    element("p", { class: "reason" }, sentenceOf(run.error.message)),
-    element("div", { class: "pills" }, element("span", { class: "pill bad" }, gap ? "out of memory" : "not possible")),
+    element("p", { class: "reason" }, `${run.error.message}.`),
+    element("div", { class: "pills" }, element("span", { class: "pill bad" }, gap ? "out of memory" : "not possible"), remedies(run.error.message, store)),
   ];
 }
 
-const sentenceOf = (text) => (text ? text[0].toUpperCase() + text.slice(1) : "");
+/** Buttons for what a message says would work: tensor_parallel_size=8. */
+function remedies(message, store) {
+  return [...message.matchAll(/\b([a-z_]+)=([\w.]+)/g)]
+    .map(([, name, text]) => [store.fields.named.get(name), store.fields.fromText(name, text)])
+    .filter(([field, value]) => field && value !== undefined)
+    .map(([field, value]) => element("button", { type: "button", class: "strong small", onclick: () => store.set({ [field.name]: value }) }, `Use ${field.label.toLowerCase()} ${store.fields.asText(field.name, value)}`));
+}
 
 function sentence(view, catalog) {
   const { forecast, state } = view;
@@ -32,7 +38,7 @@ function sentence(view, catalog) {
   const load = state.concurrency ? `${plain(state.concurrency)} clients` : `${digits(forecast.requests_per_s)} requests/s`;
   const name = view.run.config ? view.run.config.name : state.model;
   return [
-    strong(name), " on ", strong(`${forecast.gpus} × ${gpu ? short(gpu.title) : state.gpu}`), " serves ", load,
+    strong(name), " on ", strong(`${forecast.gpus} × ${gpu ? short(gpu.title) : state.gpu}`), " serves ", forecast.saturated && state.rate ? `${load.replace(" requests/s", "")} of ${plain(state.rate)} requests/s` : load,
     ": half of all users see the first token within ", strong(time(forecast.ttft_ms.p50)),
     " and then ", strong(`${digits(1000 / forecast.tpot_ms.p50)} tokens/s`), ".",
   ];
@@ -41,7 +47,7 @@ function sentence(view, catalog) {
 function pills(view) {
   const { forecast, run } = view;
   const found = [];
-  if (forecast.saturated) found.push(["bad", `Saturated: served are ${digits(forecast.requests_per_s)} requests/s${forecast.capacity_requests_per_s ? `, capacity is ${digits(forecast.capacity_requests_per_s)}` : ""}`]);
+  if (forecast.saturated) found.push(["bad", `Saturated${forecast.capacity_requests_per_s ? `: capacity is ${digits(forecast.capacity_requests_per_s)} requests/s` : ""}`]);
   if (forecast.slo) {
     const odds = Number.isFinite(forecast.slo_odds) ? `, odds ${percent(forecast.slo_odds)}` : "";
     found.push(forecast.slo.holds ? ["good", `SLO holds${odds}`] : ["bad", `SLO missed${odds}`]);
