@@ -33,17 +33,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fit": BASE | {"hardware", "ops", "models", "predict"},
     "measure": BASE | {"hardware", "ops.lengths"},
     "report": BASE | {"glossary", "hardware", "models", "engines", "serve", "forecast", "validate"},
+    "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
     "cli": BASE
     | {"", "hardware", "models.library", "engines.registry", "engines.settings", "engines.words", "serve"}
     | {"forecast", "validate", "calibrate"}
-    | {"report", "fit", "measure"}
+    | {"report", "web", "fit", "measure"}
     | {"predict.artifact", "predict.default", "predict.learned", "predict.profile", "predict.roofline"},
     "__main__": {"cli.main"},
 }
 """The public package itself is written as the empty name."""
 
 LIBRARIES = {
-    "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "validate", "calibrate", "fit", "measure"},
+    "numpy": {"predict", "ops", "models", "engines", "serve", "forecast", "validate", "calibrate", "fit", "measure"}
+    | {"web"},
     "pandas": {"fit", "measure", "forecast"},
     "pyarrow": {"measure"},
     "matplotlib": {"report"},
@@ -54,6 +56,9 @@ LIBRARIES = {
     "catboost": {"fit"},
     "rich": {"report", "cli"},
     "typer": {"cli"},
+    "starlette": {"web"},
+    "uvicorn": {"web"},
+    "h11": {"web"},
 }
 
 

@@ -4,7 +4,16 @@ import math
 
 import pytest
 
-from infercast.units import format_bytes, format_count, format_percent, format_rate, format_seconds
+from infercast.units import (
+    format_bytes,
+    format_count,
+    format_grams,
+    format_joules,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_watts,
+)
 
 
 @pytest.mark.parametrize(
@@ -84,3 +93,12 @@ def test_what_is_not_finite_is_a_dash(value):
 
 def test_percent():
     assert [format_percent(value) for value in (0, 0.1234, 1, -0.05)] == ["0.0 %", "12.3 %", "100.0 %", "-5.0 %"]
+
+
+def test_energy() -> None:
+    assert [format_joules(value) for value in (0.0123, 4.5, 4560, 2.5e6, 3e9)] == [
+        "12.3 mJ", "4.50 J", "4.56 kJ", "2.50 MJ", "3.00 GJ",
+    ]  # fmt: skip
+    assert format_joules(2e-6) == "2.00 uJ"
+    assert [format_watts(value) for value in (412.4, 9_999, 41_200)] == ["412 W", "9,999 W", "41.2 kW"]
+    assert [format_grams(value) for value in (12.34, 1200)] == ["12.3 g", "1.20 kg"]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from infercast.forecast.command.explain import Explained, explain_command
     from infercast.forecast.day.day import DayPlan, plan_day
     from infercast.forecast.deploy import deploy, load_model
+    from infercast.forecast.energy import Energy
     from infercast.forecast.estimate import estimate
     from infercast.forecast.explain.breakdown import explain_run
     from infercast.forecast.explain.diagnose import diagnose
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from infercast.forecast.sweep.sweep import sweep
     from infercast.forecast.variants import Variants, estimate_variants
     from infercast.forecast.verdict import Verdict, judge
+    from infercast.forecast.wall import Facility, Wall
     from infercast.hardware import Gpu, gpu_names, load_gpu
     from infercast.models.library import model_names
     from infercast.models.spec import ModelConfig
@@ -64,10 +66,12 @@ _HOMES = {
     "DayPlan": "forecast.day.day",
     "Deployment": "engines.deployment",
     "DoesNotFitError": "errors",
+    "Energy": "forecast.energy",
     "EngineSettings": "engines.vllm.settings",
     "SglangSettings": "engines.sglang.settings",
     "Estimate": "predict.estimate",
     "Explained": "forecast.command.explain",
+    "Facility": "forecast.wall",
     "FileFormatError": "errors",
     "Fit": "forecast.memory",
     "Forecast": "forecast.result",
@@ -89,6 +93,7 @@ _HOMES = {
     "UnsupportedModelError": "errors",
     "Variants": "forecast.variants",
     "Verdict": "forecast.verdict",
+    "Wall": "forecast.wall",
     "Workload": "serve.workload.request",
     "compare_layouts": "forecast.layouts",
     "decode_shape": "forecast.explain.kernels",
@@ -134,9 +139,11 @@ __all__ = [
     "DayPlan",
     "Deployment",
     "DoesNotFitError",
+    "Energy",
     "EngineSettings",
     "Estimate",
     "Explained",
+    "Facility",
     "FileFormatError",
     "Fit",
     "Forecast",
@@ -159,6 +166,7 @@ __all__ = [
     "UnsupportedModelError",
     "Variants",
     "Verdict",
+    "Wall",
     "Workload",
     "compare_layouts",
     "decode_shape",

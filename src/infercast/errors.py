@@ -14,11 +14,14 @@ A Python exception outside this tree is a bug.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class InfercastError(Exception):
     """Everything this library raises on purpose."""
+
+    details: Mapping[str, object] = {}
+    """What the sentence names, for programs: the keys are those of errors that the command line prints as JSON."""
 
 
 class InputError(InfercastError, ValueError):
@@ -45,6 +48,7 @@ class UnknownNameError(InputError):
         suggestion = f"did you mean {' or '.join(near)}? " if near else ""
         listing = f"known: {', '.join(names)}" if listed else ""
         super().__init__(f"unknown {kind} {name!r}; {suggestion}{listing}{hint}")
+        self.details = {"kind": kind, "name": name, "did_you_mean": list(near)}
 
 
 class FileFormatError(InputError):
@@ -53,6 +57,7 @@ class FileFormatError(InputError):
     def __init__(self, path: object, problem: str, line: int | None = None) -> None:
         place = f"{path}" if line is None else f"{path}, line {line}"
         super().__init__(f"{place}: {problem}")
+        self.details = {"file": f"{path}", "line": line}
 
 
 class UnsupportedModelError(InputError):

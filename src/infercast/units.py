@@ -69,6 +69,26 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def format_joules(joules: float) -> str:
+    """Three significant digits with the unit that fits: ``12.3 mJ``, ``4.56 kJ``."""
+    if not math.isfinite(joules):
+        return "-"
+    for unit, scale in (("GJ", GIGA), ("MJ", 1e6), ("kJ", 1e3), ("J", 1.0), ("mJ", MILLI)):
+        if _reaches(joules, scale):
+            return f"{_three_digits(joules / scale)} {unit}"
+    return f"{_three_digits(joules / MICRO)} uJ"
+
+
+def format_watts(watts: float) -> str:
+    """Whole watts, and kilowatts in three digits from 10,000 W: ``412 W``, ``41.2 kW``."""
+    return f"{_three_digits(watts / 1e3)} kW" if abs(watts) >= 1e4 else f"{watts:,.0f} W"
+
+
+def format_grams(grams: float) -> str:
+    """Three significant digits: ``12.3 g``, ``1.20 kg``."""
+    return f"{_three_digits(grams / 1e3)} kg" if _reaches(grams, 1e3) else f"{_three_digits(grams)} g"
+
+
 def format_dollars(amount: float) -> str:
     """Dollars and cents, and below one dollar three significant digits: ``$12.40``, ``$0.0123``."""
     return f"${amount:,.2f}" if amount >= 1 else f"${_three_digits(amount)}"

@@ -55,7 +55,15 @@ ADDED = {
     "": "gpus host_bound link output_tokens_per_s_a_gpu router slo slo_attainment goodput_requests_per_s slo_odds "
     "slo_headroom "
     "usd_per_hour usd_per_request usd_per_million_output_tokens usd_per_million_input_tokens usd_per_million_tokens "
-    "speculation tier_hit_rate",
+    "speculation tier_hit_rate watts_per_gpu peak_watts_per_gpu joules_per_output_token joules_per_token "
+    "joules_per_request watt_hours_per_million_output_tokens wall_watts wall_joules_per_output_token "
+    "wall_watt_hours_per_million_output_tokens usd_electricity_per_hour usd_electricity_per_million_output_tokens "
+    "grams_co2_per_million_output_tokens",
+    "energy.": "joules joules_interval joules_per_output_token_interval idle_watts_per_gpu limit_watts_per_gpu source",
+    "energy.parts[].": "part joules share",
+    "energy.phases[].": "phase joules watts_per_gpu joules_per_token",
+    "wall.": "gpu_watts server_watts watts peak_watts joules joules_interval kwh_per_day grams_co2_per_hour pue",
+    "wall.servers[].": "kind gpus base_watts factor fitted",
     "prices[].": "gpu gpus usd_per_gpu_hour provider kind date source",
     "deployment.": "data_parallel_size enable_expert_parallel pipeline_parallel_size engine engine_note speculation",
     "engines[].": f"{ENGINE} pool",

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from infercast import __version__
+from infercast.cli.options import printed
+from infercast.report.layout import show
 
 ANSI = re.compile(r"\x1b\[([0-9;]*)m")
 COMMANDS = [
@@ -71,28 +73,43 @@ def test_terminals_get_colour_within_their_width(on_terminal: Callable[..., str]
     assert "…" not in text
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_narrow_terminals_lose_no_digit(on_terminal: Callable[..., str], words: tuple[str, ...]) -> None:
-    assert ANSI.sub("", on_terminal(*words, columns=60)) == ANSI.sub("", on_terminal(*words, columns=80))
+NUMBER = re.compile(r"\d(?:[\d,.]*\d)?")
+LONGER = [
+    ("simulate", "deepseek-v2-lite", "--gpu", "h200-sxm", "--rate", "4", "-n", "30"),
+    ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", "-n", "30", "-dp", "20"),
+    ("disaggregate", "qwen3-0.6b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--rate", "2", "-n", "30"),
+    ("layouts", "qwen3-0.6b", "--gpu", "l4", "--gpus", "1,2", "--concurrency", "2", "--output-len", "8"),
+    ("sweep", "qwen3-0.6b", "--gpu", "l4", "--rates", "1,40", "-n", "30", "--slo", "ttft_p99<1s,tpot_p95<20ms"),
+    ("capacity", "qwen3-0.6b", "--gpu", "l4", "--rate", "1", "--no-check", "--slo", "ttft_p99<1s,tpot_p95<20ms"),
+    ("plan", "qwen3-0.6b", "--gpu", "l4,l40s", "--rate", "4", "-n", "60", "--max-gpus", "2", "--slo", "ttft_p99<1s"),
+    ("kernels", "qwen3-0.6b", "--gpu", "l4", "--prefill", "1024", "--explain"),
+    ("kernels", "qwen3-0.6b", "--gpu", "l4", "--prefill", "1024", "--what-if", "gpu=l40s"),
+    ("estimate", "gemm", "--m", "4096", "--n", "14336", "--k", "4096", "--gpu", "h200-sxm"),
+    ("tune", "qwen3-30b-a3b", "--gpu", "h200-sxm", "--tokens", "16,64"),
+    ("explain-command", "vllm serve Qwen/Qwen3-0.6B --max-num-seqs 64", "--gpu", "l4", "--rate", "2", "-n", "30"),
+    ("hosts",),
+]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("simulate", "deepseek-v2-lite", "--gpu", "h200-sxm", "--rate", "4", "-n", "30"),
-        ("simulate", "qwen3-0.6b", "--gpu", "h200-sxm", "--rate", "20", "-n", "30", "-dp", "2"),
-        ("disaggregate", "qwen3-0.6b", "--prefill-gpu", "l4", "--decode-gpu", "l4", "--rate", "2", "-n", "30"),
-        ("layouts", "qwen3-0.6b", "--gpu", "l4", "--gpus", "1,2", "--concurrency", "2", "--output-len", "8"),
-        ("sweep", "qwen3-0.6b", "--gpu", "l4", "--rates", "1,40", "-n", "30", "--slo", "ttft_p99<1s,tpot_p95<20ms"),
-        ("capacity", "qwen3-0.6b", "--gpu", "l4", "--rate", "1", "--no-check", "--slo", "ttft_p99<1s,tpot_p95<20ms"),
-        ("hosts",),
-    ],
-    ids=lambda words: words[0],
-)
-def test_forecasts_fit_80_columns(on_terminal: Callable[..., str], words: tuple[str, ...]) -> None:
-    text = ANSI.sub("", on_terminal(*words, columns=80))
-    assert max(map(len, text.splitlines())) <= 80
-    assert "…" not in text
+@pytest.mark.parametrize("words", [*COMMANDS, *LONGER], ids=lambda words: " ".join(words[:4]))
+def test_no_number_is_cut_at_80_or_60_columns(
+    infercast: Any,
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parts: list[Any] = []
+    monkeypatch.setattr(printed, "show", lambda *shown: parts.extend(shown))
+    assert infercast(*words).code == 0
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    texts = {}
+    for columns in (160, 80, 60):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        show(*parts)
+        texts[columns] = ANSI.sub("", capsys.readouterr().out)
+        assert max(map(len, texts[columns].splitlines())) <= columns
+        assert "…" not in texts[columns]
+        assert set(NUMBER.findall(texts[columns])) <= set(NUMBER.findall(texts[160])), "a number is broken"
 
 
 def test_no_color_is_obeyed(on_terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

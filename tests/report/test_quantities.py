@@ -12,29 +12,29 @@ from infercast.report import comparison, forecast
 from infercast.report.page import html
 from infercast.report.quantities import OF_ENGINES, RESULTS, Quantity
 
-JOULES = Quantity("joules_per_token", "joules per token", lambda run: 1.25 * run.gpus, "{:.2f}".format, " J", "energy")
+LITRES = Quantity("litres_per_token", "litres per token", lambda run: 1.25 * run.gpus, "{:.2f}".format, " l", "water")
 WATTS = Quantity("watts", "watts", lambda load: 700 * load.busy, "{:.0f}".format)
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     for module in (forecast, comparison, html):
-        monkeypatch.setattr(module, "RESULTS", (*RESULTS, JOULES))
+        monkeypatch.setattr(module, "RESULTS", (*RESULTS, LITRES))
     monkeypatch.setattr(forecast, "OF_ENGINES", (*OF_ENGINES, WATTS))
     workload = synthetic_workload(rate=20, count=12, input_lengths=200, output_lengths=10)
     return watch_run(system_of(deploy("qwen3-0.6b", "h200-sxm", data_parallel_size=2)), workload)
 
 
-def test_one_row_is_in_json_tables_page_and_comparison(run: Any, text_of: Any) -> None:
+def test_one_row_is_in_json_tables_page_and_comparison(run: Any, text_of: Any, without_tips: Any) -> None:
     pytest.importorskip("matplotlib")
     data = forecast.forecast_dict(run.forecast)
-    assert data["joules_per_token"] == 2.5
+    assert data["litres_per_token"] == 2.5
     assert all(0 < engine["watts"] <= 700 for engine in data["engines"])
     text = text_of(forecast.render_forecast(run.forecast))
-    assert "energy" in text
-    assert "2.50 J" in text
+    assert "water" in text
+    assert "2.50 l" in text
     assert "watts" in text
-    page = html.report_page(look_over(run), "1")
-    assert "joules per token" in page
-    assert '<th class="number">watts</th>' in page
-    assert "joules per token" in text_of(comparison.render_runs((run, run), "nothing=1"))
+    page = without_tips(html.report_page(look_over(run), "1"))
+    assert "litres per token" in page
+    assert 'class="number">watts</th>' in page
+    assert "litres per token" in text_of(comparison.render_runs((run, run), "nothing=1"))

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from infercast import __version__
+from infercast.cli.options.printed import with_formats
 from infercast.cli.registry import COMMANDS, TOGETHER
 from infercast.errors import InputError
 
@@ -44,16 +45,19 @@ def usage_sentence(problem: Any) -> str:
     return f"{said[:1].lower()}{said[1:]}{'' if said.endswith('?') else ';'} see infercast{asked} --help"
 
 
-def make_app(asked: str | None) -> typer.Typer:
-    """The command line with the command that is asked for, or with the names of all where none is."""
+def make_app(asked: str | None, *, completing: bool = False) -> typer.Typer:
+    """The command line with the command that is asked for, or with the names of all where none is.
+
+    What completes words in a shell takes a while to load, so it is there where it is asked for.
+    """
     app = typer.Typer(
         name="infercast",
         cls=OneSentence,
         help="Forecast LLM inference on GPUs before anyone rents them.",
-        epilog="Every command takes --json. A model is a bundled name, a Hugging Face config.json or a folder with "
-        "one; a GPU is a bundled name or your own TOML file.",
+        epilog="Every command takes --json, and --format csv or md. A model is a bundled name, a Hugging Face "
+        "config.json or a folder with one; a GPU is a bundled name or your own TOML file.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=completing or asked is None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -70,7 +74,7 @@ def load_command(name: str) -> Callable[..., Any]:
     """The function behind a command."""
     module = importlib.import_module(f"infercast.cli.commands.{TOGETHER.get(name, name).replace('-', '_')}")
     command: Callable[..., Any] = getattr(module, name if name in TOGETHER else "command")
-    return command
+    return with_formats(command)
 
 
 def _only_listed() -> None:

@@ -7,9 +7,13 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from types import MappingProxyType
 from typing import NoReturn
 
 from infercast import __version__
+from infercast.cli.completion import command_to_complete, is_completing
 from infercast.cli.registry import COMMANDS, OLD_NAMES, WITH_ENGINE
 from infercast.errors import InfercastError
 
@@ -22,14 +26,14 @@ def run() -> None:
     if arguments == ["--version"]:
         print(__version__)
         return
-    as_json = "--json" in arguments
+    as_json = asks_for_json(arguments)
     try:
         try:
             _answer(arguments)
         finally:
             sys.stdout.flush()  # here, and not when Python ends: a full disk is an error like others
     except InfercastError as problem:
-        _fail(type(problem).__name__, str(problem), as_json)
+        _fail(type(problem).__name__, str(problem), as_json, problem.details)
     except MemoryError as problem:
         _fail("MemoryError", f"not enough memory for this: {problem or 'ask for less'}", as_json)
     except BrokenPipeError:
@@ -41,6 +45,12 @@ def run() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         what = "the answer cannot be written" if problem.filename is None else f"{problem.filename} cannot be used"
         _fail("OSError", f"{what}: {problem.strerror or problem}", as_json)
+
+
+def asks_for_json(arguments: Sequence[str]) -> bool:
+    """Whether errors are to be JSON, too: asked of the bare words, since they may be what is wrong."""
+    pairs = pairwise(arguments)
+    return "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairs
 
 
 def _answer(arguments: list[str]) -> None:
@@ -60,18 +70,21 @@ def _answer(arguments: list[str]) -> None:
         arguments, left_out = translated(arguments)
         if left_out:
             print(f"infercast: no forecast depends on {', '.join(left_out)}; left out", file=sys.stderr)
-    app = make_app(first if first in COMMANDS else None)
+    completing = is_completing()
+    if completing:
+        first = command_to_complete()
+    app = make_app(first if first in COMMANDS else None, completing=completing)
     gc.freeze()
     gc.set_threshold(50_000)  # a simulation makes much and hardly any cycles
     gc.enable()
     app(arguments)
 
 
-def _fail(kind: str, sentence: str, as_json: bool) -> NoReturn:
+def _fail(kind: str, sentence: str, as_json: bool, details: Mapping[str, object] = MappingProxyType({})) -> NoReturn:
     """Say what is wrong on standard error, in the form that was asked for, and end with code 2."""
     sentence = one_line(sentence)
-    line = json.dumps({"error": {"type": kind, "message": sentence}}) if as_json else f"infercast: {sentence}"
-    print(line, file=sys.stderr)
+    error = {"type": kind, "message": sentence, **details}
+    print(json.dumps({"error": error}) if as_json else f"infercast: {sentence}", file=sys.stderr)
     sys.exit(2)
 
 

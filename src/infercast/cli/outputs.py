@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import sys
+from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,7 +85,7 @@ class Outputs(NamedTuple):
         if self.report is not None:
             from infercast.report.page.comparison_page import comparison_plot  # noqa: PLC0415 - most runs write nothing
 
-            write_whole(self.report, [comparison_plot(runs, names, __version__).page(command_line(*FILES))])
+            write_whole(self.report, [comparison_plot(runs, names, __version__).page(command_line(*FILES), today())])
 
     def write(self, run: Watched, intervals: Intervals) -> None:
         """Write all that was asked for, and say on standard error where a trace could not hold all of it."""
@@ -97,7 +99,8 @@ class Outputs(NamedTuple):
             from infercast.forecast.explain.overview import look_over  # noqa: PLC0415 - most runs write nothing
             from infercast.report.page.html import report_page  # noqa: PLC0415
 
-            write_whole(self.report, [report_page(look_over(run, intervals), __version__, command_line(*FILES))])
+            page = report_page(look_over(run, intervals), __version__, command_line(*FILES), today())
+            write_whole(self.report, [page])
         if self.trace is not None:
             from infercast.forecast.explain.lanes import lanes_of  # noqa: PLC0415
             from infercast.report.trace import trace_pieces  # noqa: PLC0415
@@ -125,6 +128,16 @@ def command_line(*files: str) -> str:
     return shlex.join(kept)
 
 
+def today() -> str:
+    """The day that pages say they were made on, in UTC; SOURCE_DATE_EPOCH sets it, so that pages can be made again."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        moment = datetime.now(UTC) if given is None else datetime.fromtimestamp(int(given), UTC)
+    except (ValueError, OverflowError, OSError):
+        raise InputError(f"SOURCE_DATE_EPOCH must be seconds since 1970, not {given!r}") from None
+    return moment.date().isoformat()
+
+
 def outputs_of(
     report: Path | None,
     trace: Path | None,
@@ -137,6 +150,7 @@ def outputs_of(
     """Check what was asked for, before a run that may take long."""
     if report is not None:
         check_writable(report, "--report", (".html", ".htm"))
+        today()  # a date that is none is refused now, too
         if find_spec("matplotlib") is None:
             raise InputError("--report needs matplotlib: pip install 'infercast[report]'")
     if requests is not None:

@@ -25,10 +25,14 @@ COMMANDS = {
     "sweep": (
         "Sweep a rate, a number of clients or a setting: TTFT, TPOT, throughput, goodput, cost, knee and saturation."
     ),
+    "energy": (
+        "Find the power limit or the clock that saves most energy while an SLO holds: joules per token and latencies."
+    ),
     "speculate": (
         "Find the load at which speculative decoding stops paying: tokens/s and TPOT with and without it, by clients."
     ),
     "capacity": "Plan a day of traffic: replicas over time by three policies, what they cost, and minutes out of SLO.",
+    "web": "Serve a page to play with forecasts, and an HTTP API; only to this machine by default.",
     "estimate": "Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.",
     "gpus": "List the GPUs that are known, or show one with the source of its numbers.",
     "models": "List the models that are bundled, or show how one config.json is understood.",
@@ -53,6 +57,7 @@ WITH_ENGINE = (
     "disaggregate",
     "tune",
     "sweep",
+    "energy",
     "speculate",
     "capacity",
     "calibrate",

@@ -14,6 +14,8 @@ import numpy as np
 from infercast.engines.host import Costs
 from infercast.engines.kernel_tables import Table
 from infercast.engines.timer import KernelTimer
+from infercast.ops import Call
+from infercast.ops.op import Quantity, Size
 from infercast.serve.step import Contexts, Prompts, StepEstimate, StepShape
 
 
@@ -104,6 +106,26 @@ class CorrectedTimer(KernelTimer):
         """Seconds of each kernel (columns) in each of many steps (rows)."""
         factors = np.where(rows[0] >= self._decoding_row, self._factors[1], self._factors[0])[:, None]
         return np.asarray(factors * self._own.step_kernels(rows, varying / factors, slowed))
+
+    def row_seconds(self, table: int, rows: Table) -> Table:
+        """Seconds of each kernel (columns) in steps of some rows of a table."""
+        each = self._own.row_seconds(table, rows)
+        return (
+            each if table else each * np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])[:, None]
+        )
+
+    def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
+        """The kernels of these rows."""
+        return self._own.row_calls(table, rows)
+
+    def slowed_seconds(self, rows: Table, slowed: Table) -> Table:
+        """Seconds of the kernels of the first table together."""
+        factors = np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])
+        return np.asarray(factors * self._own.slowed_seconds(rows, slowed))
+
+    def sequence_calls(self, queries: Table, keys: Table) -> list[tuple[int, Call, Quantity]]:
+        """Attention of one batch."""
+        return self._own.sequence_calls(queries, keys)
 
     def _longer(self, estimate: StepEstimate) -> StepEstimate:
         factor = self._factors[estimate.rows[0] >= self._decoding_row]

@@ -201,6 +201,19 @@ class DraftingTimer(KernelTimer):
         named = ((call.name, call.op.family) for call in (*heads, *calls))
         return (*named, DRAFT_GAPS), np.vstack(rows)
 
+    def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
+        """The kernels of these rows; those of the third table are run once for each pass, or each later one."""
+        if table < 2:
+            return super().row_calls(table, rows)
+        if self._draft is None:
+            return []
+        passes, count = np.divmod(rows, self._most_sequences + 1)
+        sizes = np.maximum(count, 1)
+        heads = self._draft.head_calls(self._draft_layout, sizes)
+        calls = self._draft.pass_calls(self._draft_layout, sizes)
+        later = np.maximum(passes - 1, 0)
+        return [*((call, call.count * passes) for call in heads), *((call, call.count * later) for call in calls)]
+
     @property
     def _tables(self) -> tuple[Table, ...]:
         return *super()._tables, self._draft_table

@@ -13,12 +13,13 @@ from infercast.engines.padding import NOT_PADDED, padded_in
 from infercast.engines.surface import DecodeSurface, PromptSurface
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, token_calls
 from infercast.ops import Call
-from infercast.ops.op import Size
+from infercast.ops.op import Quantity, Size
 from infercast.predict.adjust.beside import felt_seconds
 from infercast.predict.adjust.power import (
     THROTTLED,
     felt,
     heaviness,
+    limits_of,
     longest_limited,
     most_lost,
     throttle_decoding,
@@ -92,7 +93,7 @@ class KernelTimer:
         self._decoding = cache(self._look_at_decoding)
         self._prompting = cache(partial(self._graphs.launch, is_decode=False))
         self._products, self._limited_below = products.tolist(), longest_limited(gpu, products).tolist()
-        self._limit = gpu.dense_flops("bf16"), most_lost(gpu)
+        self._limit = gpu.dense_flops("bf16"), most_lost(gpu), limits_of(gpu).free
         self._throttled_seconds = (tabled * self._throttled[: len(by_tokens)]).sum(axis=1).tolist()
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
@@ -150,8 +151,8 @@ class KernelTimer:
         target = share = 0.0
         throttled = self._throttled_seconds[padded] + sum(attention)
         if seconds < self._limited_below[padded]:
-            peak, most = self._limit
-            target = most * heaviness(peak, self._products[padded], seconds)
+            peak, most, free = self._limit
+            target = most * heaviness(peak, self._products[padded], seconds, free)
             share = target * felt(seconds)
             attention = [(1.0 + share) * each for each in attention]
             seconds += share * throttled
@@ -179,6 +180,22 @@ class KernelTimer:
         """By tokens, and by sampled rows."""
         return self._token_table, self._row_table
 
+    def row_seconds(self, table: int, rows: Table) -> Table:
+        """Seconds of each kernel (columns) in steps of some rows of a table."""
+        return np.asarray(self._tables[table][rows])
+
+    def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
+        """The kernels of these rows, one a column, and how often a step launches each; gaps at the end are none."""
+        calls = (
+            self._by_rows(np.maximum(rows, 1)) if table else self._by_tokens(np.maximum(self.computed_tokens(rows), 1))
+        )
+        return [(call, call.count) for call in calls]
+
+    def slowed_seconds(self, rows: Table, slowed: Table) -> Table:
+        """Seconds of the kernels of the first table together, with products slowed by these shares."""
+        each = self.row_seconds(0, rows)
+        return np.asarray((each + each * np.outer(slowed, self._throttled[: each.shape[1]])).sum(axis=1))
+
     def _by_tokens(self, tokens: Size) -> list[Call]:
         """Kernels that depend on the tokens of a step alone."""
         return token_calls(self._config, self._layout, tokens)
@@ -190,6 +207,11 @@ class KernelTimer:
     def _by_sequence(self, queries: Table, keys: Table, sequences: Table | int = 1) -> list[Call]:
         """Those that depend on its sequences."""
         return attention_calls(self._config, self._layout, queries, keys, sequences)
+
+    def sequence_calls(self, queries: Table, keys: Table) -> list[tuple[int, Call, Quantity]]:
+        """Attention of one batch: the column of each kernel after the tables, the kernel, and seconds of one launch."""
+        calls = self._by_sequence(queries, keys)
+        return [(self._attention_names[call.name], call, self._predictor.seconds(call.op, self._gpu)) for call in calls]
 
     def computed_tokens(self, rows: Table) -> Table:
         """Tokens that steps computed, padding with them, by their rows of the first table."""

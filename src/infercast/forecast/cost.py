@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from infercast.forecast.money import GpuPrice, Tariff
+from infercast.forecast.wall import Facility
 
 if TYPE_CHECKING:
     from infercast.forecast.result import Forecast
@@ -53,12 +54,29 @@ def prices_of(forecast: Forecast, tariff: Tariff) -> list[tuple[int, str, GpuPri
     return [(count, gpu, tariff.price(gpu)) for count, gpu in pools]
 
 
+def metered_electricity(forecast: Forecast, prices: Sequence[tuple[int, str, GpuPrice | None]]) -> float:
+    """Dollars an hour that owned GPUs cost on top, by what they draw at the wall; rents have it in their price."""
+    metered = sum(count for count, _, price in prices if price is not None and price.metered)
+    wall = forecast.wall if metered else None
+    return 0.0 if wall is None or wall.usd_per_hour is None else wall.usd_per_hour * metered / forecast.gpus
+
+
+def facility_of(forecast: Forecast) -> Facility:
+    """What stands around the GPUs: as it was given, and else as the list of owned hardware has it."""
+    facility = forecast.facility
+    for _, _, price in prices_of(forecast, forecast.tariff):
+        if price is not None:
+            facility = facility.or_else(price.pue, price.electricity_price)
+    return facility
+
+
 def cost_of(forecast: Forecast, tariff: Tariff | None = None) -> Cost | None:
     """What a run costs at the rates that it reached; None where a price is not known."""
-    tariff = forecast.tariff if tariff is None else tariff
-    per_hour = hourly([(count, price) for count, _, price in prices_of(forecast, tariff)])
+    prices = prices_of(forecast, forecast.tariff if tariff is None else tariff)
+    per_hour = hourly([(count, price) for count, _, price in prices])
     if per_hour is None:
         return None
+    per_hour += metered_electricity(forecast, prices)
     rate = forecast.requests_per_second
     inputs = float(np.mean([request.num_input for request in forecast.workload.requests]))
     return cost_at(per_hour, rate, rate * inputs, forecast.output_tokens_per_second)

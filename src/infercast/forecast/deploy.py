@@ -18,6 +18,7 @@ from infercast.forecast.calibration.drafts import with_acceptance
 from infercast.forecast.calibration.file import read_calibration
 from infercast.forecast.calibration.record import Calibration, Fingerprint
 from infercast.hardware import Gpu, load_gpu, with_network
+from infercast.hardware.limited import limited_gpu
 from infercast.hardware.pcie import with_topology
 from infercast.models.formats import with_base
 from infercast.models.layout import ParallelLayout
@@ -25,6 +26,7 @@ from infercast.models.overrides import read_overrides
 from infercast.models.read import read_model
 from infercast.models.spec import GREEDY, SORTED, ModelConfig
 from infercast.models.state_formats import with_states
+from infercast.predict.adjust.limited import held_back
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 
@@ -138,6 +140,8 @@ def deploy(
     all2all_backend: str | None = None,
     network: str | None = None,
     pcie_topology: str | None = None,
+    power_limit_w: float | None = None,
+    gpu_clock_mhz: float | None = None,
     api_server: bool = True,
     predictor: str | Predictor = "learned",
     host: Path | HostCosts | str | None = None,
@@ -153,12 +157,13 @@ def deploy(
 
     ``network`` joins nodes where a layout needs more GPUs than one holds, ``pcie_topology`` says how GPUs of a node are
     joined that have no direct links. ``fuse_allreduce_rms`` and ``all2all_backend`` of None are the engine's choice.
+    ``power_limit_w`` and ``gpu_clock_mhz`` hold every GPU back, as ``nvidia-smi -pl`` and ``-lgc`` do.
     With ``api_server`` requests come as text over HTTP; without it as tokens from the same program.
 
     Raises `DoesNotFitError` if the weights or one sequence of the longest allowed length do not fit, and
     `InputError` for anything that an engine would refuse.
     """
-    device = with_topology(load_device(gpu, network), pcie_topology)
+    device = limited_gpu(with_topology(load_device(gpu, network), pcie_topology), power_limit_w, gpu_clock_mhz)
     wanted, chosen = asked_settings(settings, engine)
     backends = chosen.names.all2all_backends
     exchange = all2all_backend or backends[0]
@@ -184,7 +189,7 @@ def deploy(
         device,
         wanted,
         chosen.spread(wanted, config, layout, device),
-        make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor,
+        held_back(make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor, device),
         host_of(chosen, host),
         over_http=api_server,
     )

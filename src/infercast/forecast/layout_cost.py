@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from math import exp, inf
 
 from infercast.forecast.cost import Cost
+from infercast.forecast.energy import Energy
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.money import GpuPrice
 from infercast.forecast.saturation import Saturation
 from infercast.forecast.verdict import Verdict
+from infercast.forecast.wall import Wall
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.predict.estimate import kind_of
@@ -47,6 +49,10 @@ class LayoutCost:
     price: GpuPrice | None = None
     cost: Cost | None = None
     """None where no price is known."""
+    energy: Energy | None = None
+    """What its GPUs draw; None where that is not known or nothing was simulated ..."""
+    wall: Wall | None = None
+    """... and the same with servers and building."""
 
     @property
     def kind(self) -> str:

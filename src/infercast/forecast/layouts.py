@@ -32,6 +32,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import busiest
+from infercast.forecast.wall import Facility
 from infercast.hardware import Gpu
 from infercast.hardware.pcie import with_topology
 from infercast.models.layout import ParallelLayout
@@ -75,16 +76,19 @@ def compare_layouts(
     calibration: Path | str | Calibration | None = None,
     slo: Slo | str | None = None,
     tariff: Tariff | None = None,
+    facility: Facility | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> tuple[LayoutCost, ...]:
     """Simulate every layout that the model allows on every kind and number of GPUs; some do not fit, and say so.
 
     ``router`` is the load balancer of layouts with several replicas. ``tell`` is told of each layout as it
     begins. With ``api_server`` requests come as text over HTTP, as in `deploy`. With an ``slo`` every layout that keeps
-    up is held against it, which takes the full intervals of each. ``tariff`` says whose prices count. ``calibration``
-    is that of `deploy`: its GPU factors hold for layouts of the GPU that was measured.
+    up is held against it, which takes the full intervals of each. ``tariff`` says whose prices count, ``facility``
+    what stands around the GPUs. ``calibration`` is that of `deploy`: its GPU factors hold for layouts of the GPU that
+    was measured.
     """
     promise = parse_slo(slo) if isinstance(slo, str) else slo
+    decide = partial(replace, tariff=tariff or Tariff(), facility=facility or Facility())
     (wanted, engine), load = asked_settings(settings), workload or usual_workload()
     config = load_model(model, quantization=quantization, kv_cache_dtype=kv_cache_dtype, engine=engine)
     devices = [with_topology(load_device(each, network), pcie_topology) for each in gpus]
@@ -97,7 +101,7 @@ def compare_layouts(
         begin = partial(start, settings=changed(wanted, **further), **sizes)
         if tell is not None:
             tell(f"{layout} on {device.name}")
-        costs.append(_simulate(begin, device, layout, load, router, promise, tariff or Tariff()))
+        costs.append(_simulate(begin, device, layout, load, router, promise, decide))
     return tuple(costs)
 
 
@@ -149,15 +153,14 @@ def _simulate(
     workload: Workload,
     router: str | None,
     slo: Slo | None,
-    tariff: Tariff,
+    decide: Callable[[Forecast], Forecast],
 ) -> LayoutCost:
     """One layout: its memory, and its run."""
     try:
         deployment = start(gpu=gpu)
     except DoesNotFitError as problem:
         return LayoutCost(gpu, layout, problem=str(problem))
-    forecast = simulate(deployment, workload, router=router if layout.data > 1 else None)
-    forecast = replace(forecast, tariff=tariff)
+    forecast = decide(simulate(deployment, workload, router=router if layout.data > 1 else None))
     if slo is not None and forecast.saturation is None:
         forecast = forecast.promised(slo)
     memory, (prompts, all_steps) = deployment.memory, _widths(forecast)
@@ -178,8 +181,10 @@ def _simulate(
             (family.source, family.seconds) for phase in forecast.phases for family in phase.families if family.source
         ),
         verdict=forecast.verdict,
-        price=tariff.price(gpu.name),
+        price=forecast.tariff.price(gpu.name),
         cost=forecast.cost,
+        energy=forecast.energy,
+        wall=forecast.wall,
     )
 
 

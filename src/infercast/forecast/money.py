@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from infercast.errors import InputError
@@ -28,6 +28,12 @@ class GpuPrice:
     source: str
     providers: int = 1
     """Of so many providers this is the middle one."""
+    metered: bool = False
+    """Whether electricity comes on top, by what a forecast says is drawn: owned GPUs without watts of their own."""
+    electricity_price: float | None = None
+    """Dollars for each kWh, where the list of owned hardware says so ..."""
+    pue: float | None = None
+    """... and the factor of the building."""
 
     @property
     def description(self) -> str:
@@ -103,7 +109,13 @@ def _listed(prices: PriceList, gpu: str, *, spot: bool) -> GpuPrice | None:
     if per_hour is None:
         kind = SPOT if spot else ON_DEMAND
         per_hour = prices.gpus.get(gpu, {}).get(kind.replace("-", "_"))
-    return None if per_hour is None else GpuPrice(gpu, prices.provider, per_hour, kind, prices.date, prices.source)
+    if per_hour is None:
+        return None
+    price = GpuPrice(gpu, prices.provider, per_hour, kind, prices.date, prices.source)
+    entry = prices.gpus[gpu]
+    if kind != OWNED or "watts" in entry:
+        return price
+    return replace(price, metered=True, electricity_price=entry.get("electricity_price"), pue=entry.get("pue"))
 
 
 def _middle(prices: Iterable[GpuPrice]) -> GpuPrice | None:
@@ -112,4 +124,4 @@ def _middle(prices: Iterable[GpuPrice]) -> GpuPrice | None:
     if not ranked:
         return None
     middle = ranked[(len(ranked) - 1) // 2]
-    return GpuPrice(middle.gpu, middle.provider, middle.per_hour, middle.kind, middle.date, middle.source, len(ranked))
+    return replace(middle, providers=len(ranked))

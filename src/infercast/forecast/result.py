@@ -12,7 +12,8 @@ import numpy.typing as npt
 from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
 from infercast.forecast.by_part import ClassRun, SessionsRun, classes_of, sessions_of
-from infercast.forecast.cost import Cost, cost_of
+from infercast.forecast.cost import Cost, cost_of, facility_of
+from infercast.forecast.energy import Energy, energy_of
 from infercast.forecast.explain.phases import Phase, weakest_source
 from infercast.forecast.money import Tariff
 from infercast.forecast.outcome import Outcome
@@ -22,6 +23,7 @@ from infercast.forecast.slo import Slo, keeps
 from infercast.forecast.steady import SteadyState
 from infercast.forecast.system import System
 from infercast.forecast.verdict import Verdict, judge
+from infercast.forecast.wall import Facility, Wall, at_the_wall
 from infercast.predict.estimate import kind_of
 from infercast.serve import Record, Request, Workload
 from infercast.serve.fleet.served import Served
@@ -56,6 +58,10 @@ class Forecast(Outcome):
     """How it does by a promise, where one was made (`promised`)."""
     tariff: Tariff = field(default_factory=Tariff)
     """Whose prices its cost is worked out by."""
+    facility: Facility = field(default_factory=Facility)
+    """What stands around its GPUs: servers, building, grid."""
+    kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What was worked out of it and is not worked out again."""
 
     @property
     def deployment(self) -> Deployment:
@@ -137,6 +143,20 @@ class Forecast(Outcome):
     def cost(self) -> Cost | None:
         """Dollars an hour, a request and a million tokens; None where a price is not known."""
         return cost_of(self)
+
+    @property
+    def energy(self) -> Energy | None:
+        """Joules of all GPUs, in all and a token; None where their power is not known."""
+        if "energy" not in self.kept:
+            self.kept["energy"] = energy_of(self)
+        found: Energy | None = self.kept["energy"]
+        return found
+
+    @property
+    def wall(self) -> Wall | None:
+        """The same at the wall, with servers and building; None where the power of the GPUs is not known."""
+        energy = self.energy
+        return None if energy is None else at_the_wall(energy, self.system, facility_of(self))
 
     @property
     def saturation(self) -> Saturation | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -71,10 +71,12 @@ def simulate_system(
     progress: Progress | None = None,
     steady: bool = False,
     run: Run | None = None,
+    capacity: Callable[[], float] | None = None,
 ) -> Forecast:
     """Simulate a workload; ``watch``: for each pool one watcher a replica, told of its steps.
 
-    ``run``: what the system did with the workload, where it has been asked already.
+    ``run``: what the system did with the workload, where it has been asked already; ``capacity``: what it serves of
+    such requests when it is kept full, for those who ask for many rates of them and work it out once.
     """
     if not isinstance(workload, Workload):
         raise InputError(
@@ -83,7 +85,8 @@ def simulate_system(
         )
     run = run or system.serve(workload, watch, progress)
     steady_state = find_steady(run.clients, workload)
-    state = _state(system, workload, run.clients, steady_state)
+    most = capacity or (lambda: most_requests_per_second(system, workload))
+    state = _state(system, workload, run.clients, steady_state, most)
     steady_state = judged(steady_state, state)
     seen = outcome_of(run.clients, part_of(steady_state, state, steady))
     pools = zip(system.pools, run.records, strict=True)
@@ -100,7 +103,9 @@ def simulate_system(
     )
 
 
-def _state(system: System, workload: Workload, served: Served, steady: SteadyState) -> State:
+def _state(
+    system: System, workload: Workload, served: Served, steady: SteadyState, capacity: Callable[[], float]
+) -> State:
     """How a system copes."""
     pool = system.pools[-1].engines
     first = pool.replicas[0] if system.wire is None else receiving(pool.replicas[0])
@@ -110,7 +115,7 @@ def _state(system: System, workload: Workload, served: Served, steady: SteadySta
         served,
         steady,
         engines=len(pool.replicas),
-        capacity=lambda: most_requests_per_second(system, workload),
+        capacity=capacity,
     )
 
 

@@ -27,6 +27,7 @@ OPTIONS: dict[str, type] = {
     "quantization": str, "dtype": str, "kv_cache_dtype": str, "tensor_parallel_size": int,
     "pipeline_parallel_size": int, "data_parallel_size": int, "enable_expert_parallel": bool, "all2all_backend": str,
     "moe_backend": str, "expert_routing": str, "network": str, "pcie_topology": str, "api_server": bool,
+    "power_limit_w": float, "gpu_clock_mhz": float,
 }  # fmt: skip
 
 

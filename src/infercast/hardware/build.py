@@ -33,6 +33,8 @@ def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     clock = own.get("boost_clock_mhz", base["boost_clock_mhz"]) / base["boost_clock_mhz"]
     size = own.get("sms", base["sms"]) / base["sms"]
     kept["sustained_clock_mhz"] *= clock
+    if "max_clock_mhz" in kept:
+        kept["max_clock_mhz"] *= clock
     if "driver_mib" in kept:
         kept["driver_mib"] *= own.get("dram_gib", base["dram_gib"]) / base["dram_gib"]
     if "tensor_tflops" in kept:
@@ -77,6 +79,7 @@ def build_gpu(name: str, table: Mapping[str, Any], architectures: Mapping[str, A
         gpus_per_node=table.get("gpus_per_node", 1),
         tdp=float(table["tdp_w"]),
         nvlink_gpus=_linked(table),
+        max_clock=table.get("max_clock_mhz", 0) * MEGA,
         announced=table.get("announced", ""),
         aliases=tuple(table.get("aliases", ())),
         sources=tuple(table.get("sources", ())),
@@ -108,6 +111,9 @@ def _check_sense(gpu: Gpu, table: Mapping[str, Any], shown: object) -> None:
     if gpu.sustained_clock > gpu.boost_clock:
         clocks = f"{table['sustained_clock_mhz']:g} is above boost_clock_mhz {table['boost_clock_mhz']:g}"
         raise FileFormatError(shown, f"sustained_clock_mhz {clocks}")
+    if gpu.max_clock and gpu.max_clock < gpu.boost_clock:
+        clocks = f"{table['max_clock_mhz']:g} is below boost_clock_mhz {table['boost_clock_mhz']:g}"
+        raise FileFormatError(shown, f"max_clock_mhz {clocks}")
     if gpu.driver_bytes > gpu.dram_bytes:
         sizes = f"{table['driver_mib']:g} is more than dram_gib {table['dram_gib']:g} holds"
         raise FileFormatError(shown, f"driver_mib {sizes}")

@@ -67,7 +67,8 @@ def _changed(gpu: Gpu, name: str, factor: float) -> Gpu:
     values: dict[str, Any] = {}
     if name in ("sms", "boost_clock"):
         values = {rate: getattr(gpu, rate) * factor for rate in ON_CHIP}
-        values["sustained_clock"] = gpu.sustained_clock * (factor if name == "boost_clock" else 1.0)
+        moved = factor if name == "boost_clock" else 1.0
+        values |= {"sustained_clock": gpu.sustained_clock * moved, "max_clock": gpu.max_clock * moved}
     if name in ("sms", "boost_clock", "tensor_flops"):
         values["tensor_flops"] = {dtype: rate * factor for dtype, rate in gpu.tensor_flops.items()}
         values["whole_tensor_flops"] = gpu.whole_tensor_flops * factor

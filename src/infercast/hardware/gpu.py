@@ -78,6 +78,14 @@ class Gpu:
     """To other nodes, one direction, the share of one GPU; 0: there is no network."""
     network_latency: float = 0.0
     """Seconds of one message to another node."""
+    max_clock: float = 0.0
+    """The highest clock that the driver lets kernels run at, where it is not ``boost_clock``; 0: it is."""
+    power_limit: float = 0.0
+    """Watts that an operator lets the board draw; 0: its ``tdp``."""
+    clock_limit: float = 0.0
+    """The clock that an operator has locked, which all rates follow already; 0: none."""
+    unlimited: Gpu | None = field(default=None, repr=False)
+    """The chip itself, where an operator holds it back."""
     announced: str = ""
     """Who announced its figures and when, where nobody could check them yet; empty for what is sold."""
     aliases: tuple[str, ...] = ()
@@ -87,6 +95,21 @@ class Gpu:
     def sustained_fraction(self) -> float:
         """Share of the boost clock that is left under a long, heavy matrix product."""
         return self.sustained_clock / self.boost_clock
+
+    @property
+    def top_clock(self) -> float:
+        """The highest clock that kernels run at while power allows it and nothing is locked."""
+        return self.max_clock or self.boost_clock
+
+    @property
+    def clock_share(self) -> float:
+        """Share of that clock which is left by a locked one."""
+        return self.clock_limit / self.top_clock if self.clock_limit else 1.0
+
+    @property
+    def board_limit(self) -> float:
+        """Watts that the board may draw."""
+        return self.power_limit or self.tdp
 
     @property
     def announced_notes(self) -> list[str]:

@@ -66,6 +66,7 @@ GPU_FIELDS: dict[str, Rule] = {
     "sms": COUNT,
     "boost_clock_mhz": POSITIVE,
     "sustained_clock_mhz": POSITIVE,
+    "max_clock_mhz": POSITIVE,
     "dram_gib": POSITIVE,
     "driver_mib": POSITIVE,
     "dram_gb_per_s": POSITIVE,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from infercast.hardware import Gpu
 from infercast.hardware.hosts import HostCpu
+from infercast.report.fitting import Column, FittingTable
 from infercast.report.layout import facts, grid, section, styled
 from infercast.units import GIB, GIGA, TERA, format_bytes, format_rate
 
@@ -17,24 +18,34 @@ if TYPE_CHECKING:
     from infercast.forecast.kernel_basis import Known
 
 
+def _flops(dtype: str) -> Callable[[Gpu], str]:
+    """Dense operations per second in one format."""
+
+    def cell(gpu: Gpu) -> str:
+        name = "fp16" if dtype == "bf16" and dtype not in gpu.tensor_flops else dtype
+        return f"{gpu.tensor_flops[name] / TERA:,.0f}" if name in gpu.tensor_flops else "-"
+
+    return cell
+
+
+COLUMNS = (
+    Column("name", lambda gpu: gpu.name),
+    Column("architecture", lambda gpu: gpu.architecture, 4, words=True),
+    Column("SMs", lambda gpu: f"{gpu.sms}", 2),
+    Column("16-bit", _flops("bf16")),
+    Column("fp8", _flops("fp8")),
+    Column("fp4", _flops("fp4"), 1),
+    Column("GiB", lambda gpu: f"{gpu.driver_bytes / GIB:,.0f}"),
+    Column("TB/s", lambda gpu: f"{gpu.dram_bandwidth / TERA:.2f}"),
+    Column("link GB/s", lambda gpu: f"{gpu.nvlink_bandwidth / GIGA:,.0f}" if gpu.nvlink_bandwidth else "-", 1),
+    Column("W", lambda gpu: f"{gpu.tdp:,.0f}", 3),
+)
+
+
 def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
     """One line per GPU."""
-    columns = ("name", "architecture", "SMs", "16-bit", "fp8", "fp4", "GiB", "TB/s", "link GB/s", "W")
-    rows = [
-        (
-            gpu.name,
-            gpu.architecture,
-            f"{gpu.sms}",
-            *(f"{gpu.tensor_flops[name] / TERA:,.0f}" if name in gpu.tensor_flops else "-" for name in _formats(gpu)),
-            f"{gpu.driver_bytes / GIB:,.0f}",
-            f"{gpu.dram_bandwidth / TERA:.2f}",
-            f"{gpu.nvlink_bandwidth / GIGA:,.0f}" if gpu.nvlink_bandwidth else "-",
-            f"{gpu.tdp:,.0f}",
-        )
-        for gpu in gpus
-    ]
     legend = "16-bit, fp8, fp4: dense TFLOP/s. GiB and TB/s: memory and its bandwidth. link: one way between GPUs."
-    return [grid(columns, rows, text_columns=2), styled(legend, style="dim")]
+    return [FittingTable(COLUMNS, list(gpus)), styled(legend, style="dim")]
 
 
 def render_hosts(presets: Iterable[HostCpu]) -> list[RenderableType]:
@@ -118,8 +129,3 @@ def priced_gpu_dict(gpu: Gpu) -> dict[str, Any]:
     ]
     kernels = [{**each._asdict(), "chips": list(each.chips)} for each in _kernels(gpu)]
     return {**gpu_dict(gpu), "kernel_estimates": kernels, "usd_per_hour": prices}
-
-
-def _formats(gpu: Gpu) -> tuple[str, str, str]:
-    """Sixteen bits, eight and four: what each column of the list shows."""
-    return ("bf16" if "bf16" in gpu.tensor_flops else "fp16", "fp8", "fp4")

@@ -15,12 +15,13 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.side_by_side import side_by_side
 from infercast.forecast.system import BOTH
 from infercast.report.breakdown import breakdown_dict, render_breakdown
+from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.decision import price_words
 from infercast.report.deployment import deployment_facts
 from infercast.report.forecast import forecast_dict, pool_facts, system_facts
 from infercast.report.kernels import step_dict
 from infercast.report.layout import facts, grid, section, styled
-from infercast.report.quantities import COSTS, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
+from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
 from infercast.report.sides import STEP_COLUMNS, Names, family_columns, family_rows, sides_dict, step_rows, step_title
 from infercast.units import MICRO, format_percent, format_seconds
 
@@ -58,6 +59,7 @@ def render_runs(
             for name, comparison in compare_runs(*runs).items()
         ),
         *(_breakdowns(runs, changes) if breakdown else ()),
+        caveat_section(caveats_of((before, after))),
     ]
 
 
@@ -146,7 +148,7 @@ def headline_rows(before: Forecast, after: Forecast) -> list[tuple[str, ...]]:
             for which in COMPARED if latency in LATENCIES else COMPARED_PARTS:
                 pair = getattr(one, which), getattr(other, which)
                 rows.append((f"{latency.short} {which}", *map(format_seconds, pair), _change(*pair)))
-    for quantity in (*RESULTS, *PROMISES, *COSTS, *LOADS):
+    for quantity in (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS):
         if quantity.matters(before) or quantity.matters(after):
             (name, first), (_, second) = quantity.compared(before), quantity.compared(after)
             rows.append((name, quantity.written(first), quantity.written(second), _moved(quantity, first, second)))

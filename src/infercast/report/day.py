@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from infercast.forecast.day.check import clock
 from infercast.forecast.day.day import DayPlan
+from infercast.report.caveats import caveat_section
+from infercast.report.day_data import day_caveats
 from infercast.report.fitting import Column, FittingTable
 from infercast.report.layout import facts, section, styled
 from infercast.report.sweep import dollars
@@ -29,6 +31,7 @@ def render_day(plan: DayPlan) -> list[RenderableType]:
         TextCharts(day_charts(plan), columns=1),
         section("One replica", facts(replica_rows(plan))),
         section("Rests on", facts(basis_rows(plan))),
+        caveat_section(day_caveats(plan)),
     ]
 
 
@@ -60,6 +63,7 @@ COLUMNS = (
     Column("most", lambda day: f"{day.paid.max():.0f}"),
     Column("GPU hours", lambda day: f"{day.gpu_hours:,.1f}"),
     Column("cost", lambda day: dollars(day.cost)),
+    Column("kWh", lambda day: "-" if day.wall_kwh is None else f"{day.wall_kwh:,.1f}", 1),
     Column("minutes out", lambda day: f"{day.minutes_out:,.0f}"),
     Column("requests in SLO", lambda day: format_percent(day.requests_in)),
     Column("worst minute", lambda day: f"{day.use_of_limits.max():,.2f} x limit", 3),
@@ -112,4 +116,16 @@ def basis_rows(plan: DayPlan) -> list[tuple[str, str]]:
     none = "none: skipped, too many requests at once, or replicas that share experts"
     rows.append(("check", none if plan.check is None else plan.check.sentence))
     rows.append(("price", "not known; give --price-per-gpu-hour" if plan.price is None else plan.price.description))
+    return rows + energy_rows(plan)
+
+
+def energy_rows(plan: DayPlan) -> list[tuple[str, str]]:
+    """What the kWh are of, and what the electricity of the day costs."""
+    if any(day.wall_kwh is None for day in plan.policies):
+        return []
+    drawn = ", ".join(f"{day.policy} {day.gpu_kwh:,.1f}" for day in plan.policies)
+    rows = [("kWh", f"at the wall, of servers and building; of the GPU boards alone: {drawn}")]
+    if all(day.usd_electricity is not None for day in plan.policies):
+        costs = ", ".join(f"{day.policy} {dollars(day.usd_electricity)}" for day in plan.policies)
+        rows.append(("electricity", f"{costs} per day"))
     return rows

@@ -21,10 +21,11 @@ from infercast.report.by_part import (
     session_rows,
     turn_cells,
 )
-from infercast.report.caveats import caveats
+from infercast.report.caveats import caveat_section, caveats
 from infercast.report.decision import decision_fields, render_decision
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
 from infercast.report.drafts import draft_rows, draft_run_dict
+from infercast.report.energy import energy_fields, render_energy
 from infercast.report.intervals import interval_fields, render_intervals
 from infercast.report.layout import facts, grid, section, styled
 from infercast.report.quantities import LATENCIES, LINK_PARTS, LOADS, OF_ENGINES, RESULTS, latencies_of, milliseconds
@@ -56,6 +57,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
         section(title, grid(("", *NAMES), latencies)),
         *([] if intervals is None else [render_intervals(intervals)]),
         *render_decision(forecast),
+        *render_energy(forecast),
         *_render_parts(forecast),
         section("Load", facts(load_rows(forecast))),
     ]
@@ -68,7 +70,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
     said = tuple(text for _, text in load_rows(forecast))  # what is said beside the load already is left out
     return [
         *parts,
-        section("Caveats", styled("\n".join(each for each in caveats(forecast) if not each.endswith(said)))),
+        caveat_section(each for each in caveats(forecast) if not each.endswith(said)),
     ]
 
 
@@ -96,6 +98,7 @@ def forecast_dict(forecast: Forecast, intervals: Intervals | None = None) -> dic
         **{f"{latency.name}_ms": milliseconds(getattr(forecast, latency.name)) for latency in LATENCIES},
         **{each.key: each.data(forecast) for each in RESULTS},
         **decision_fields(forecast),
+        **energy_fields(forecast),
         **part_fields(forecast),
         "duration_s": forecast.duration,
         **{each.key: each.data(forecast) for each in LOADS},

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from textwrap import fill
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.intervals.intervals import LEVEL
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.layout_cost import LayoutCost
 from infercast.forecast.layouts import comparison_notes, ranked
 from infercast.forecast.money import Tariff
+from infercast.report.caveats import FORECASTS
+from infercast.report.fitting import Column, FittingTable
 from infercast.report.intervals import format_interval, format_rates
-from infercast.report.layout import grid, section, styled
-from infercast.report.quantities import COSTS, PROMISES, milliseconds
+from infercast.report.layout import paragraph, section, styled
+from infercast.report.quantities import COSTS, ENERGIES, PROMISES, milliseconds
 from infercast.serve import Workload
-from infercast.units import MILLI, format_bytes, format_dollars, format_odds, format_percent, format_seconds
+from infercast.units import (
+    MILLI,
+    format_bytes,
+    format_dollars,
+    format_joules,
+    format_odds,
+    format_percent,
+    format_seconds,
+    format_watts,
+)
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-    from rich.measure import Measurement
-    from rich.table import Table
-
-
-class Column(NamedTuple):
-    """One column of the table."""
-
-    title: str
-    cell: Callable[[LayoutCost], str]
-    rank: int = 0
-    """Where a terminal is too narrow, columns of the highest rank are left out first; 0: never."""
-    matters: Callable[[Sequence[LayoutCost]], bool] = lambda costs: True
-    """Whether any of the rows has something to say here."""
+    from rich.console import RenderableType
 
 
 def _are_judged(costs: Sequence[LayoutCost]) -> bool:
@@ -44,6 +41,14 @@ def _are_priced(costs: Sequence[LayoutCost]) -> bool:
 
 def _of_verdict(cost: LayoutCost, name: str, write: Callable[[float], str]) -> str:
     return "-" if cost.verdict is None else write(getattr(cost.verdict, name))
+
+
+def _are_metered(costs: Sequence[LayoutCost]) -> bool:
+    return any(cost.energy is not None for cost in costs)
+
+
+def _drawn(cost: LayoutCost, name: str, write: Callable[[float], str]) -> str:
+    return "-" if cost.energy is None else write(getattr(cost.energy, name))
 
 
 def _dollars(cost: LayoutCost, name: str) -> str:
@@ -72,50 +77,15 @@ COLUMNS = (
     Column("odds", lambda cost: _of_verdict(cost, "odds", format_odds), matters=_are_judged),
     Column("$/h", lambda cost: _dollars(cost, "per_hour"), 3, _are_priced),
     Column("$/M output", lambda cost: _dollars(cost, "per_million_output_tokens"), 2, _are_priced),
+    Column("W/GPU", lambda cost: _drawn(cost, "mean_watts", format_watts), 4, _are_metered),
+    Column("J/output", lambda cost: _drawn(cost, "joules_per_output_token", format_joules), 2, _are_metered),
     Column("basis", lambda cost: BASIS[cost.source], 1),
 )
-NARROW = 78
-"""Columns that every terminal has."""
 ROUGH = {
     "published": "published: not measured here; estimates rest on published rows of kernels and published runs",
     "typical": "rough: no kernel of this vendor was measured; estimates are the roofline at typical efficiencies",
     "roofline": "bound: the least that the hardware allows; engines take longer, so do not rank it beside estimates",
 }
-INDENT = 2
-UNBOUNDED = 10_000
-
-
-class LayoutTable:
-    """The rows with as many columns as the terminal has room for."""
-
-    def __init__(self, costs: Sequence[LayoutCost]) -> None:
-        self._costs = costs
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Called by rich when the width is known."""
-        yield self._fitting(console, options)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Called by rich for what is put around it."""
-        return console.measure(self._fitting(console, options), options=options)
-
-    def _fitting(self, console: Console, options: ConsoleOptions) -> Table:
-        """As many columns as there is room for."""
-        from rich.console import Console as AnyConsole  # noqa: PLC0415 - loaded already
-
-        # What is printed to a narrow terminal may be wider than it; this table is not.
-        room = min(options.max_width, AnyConsole().width - INDENT) if console.is_terminal else options.max_width
-        unbounded = options.update(max_width=UNBOUNDED)
-        known = [column for column in COLUMNS if column.matters(self._costs)]
-        for most in range(max(column.rank for column in known), 0, -1):
-            table = self._table([column for column in known if column.rank <= most])
-            if console.measure(table, options=unbounded).maximum <= room:
-                return table
-        return self._table([column for column in known if not column.rank])
-
-    def _table(self, columns: Sequence[Column]) -> Table:
-        rows = [[column.cell(cost) for column in columns] for cost in self._costs]
-        return grid([column.title for column in columns], rows)
 
 
 def render_layouts(
@@ -130,7 +100,7 @@ def render_layouts(
         own = ranked(cost for cost in costs if cost.gpu.name == name)
         shown = [cost for cost in own if not cost.problem and cost.saturation is None]
         title = own[0].gpu.title + (" (lower bounds: the best case)" if _are_bounds(shown) else "")
-        parts.append(section(title, LayoutTable(shown) if shown else styled("nothing can serve this")))
+        parts.append(section(title, FittingTable(COLUMNS, shown) if shown else styled("nothing can serve this")))
         if shown:
             priced = own[0].gpu.name if shown[0].price is None else shown[0].price.description
             words = (tariff or Tariff()).unknown(priced) if shown[0].price is None else f"price: {priced}"
@@ -143,7 +113,7 @@ def render_layouts(
         refused = [f"{cost.layout} ({cost.layout.gpus})" for cost in own if cost.problem]
         if refused:
             parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
-    parts += [styled(fill(note, NARROW), style="dim") for note in notes(costs)]
+    parts += [paragraph(note, style="dim") for note in (*notes(costs), FORECASTS)]
     return parts
 
 
@@ -206,11 +176,11 @@ def layouts_list(costs: Iterable[LayoutCost]) -> list[dict[str, Any]]:
 
 
 def _decision(cost: LayoutCost) -> dict[str, Any]:
-    """What a forecast says of an SLO and of money, under the same keys."""
+    """What a forecast says of an SLO, of money and of energy, under the same keys."""
     price = cost.price
     return {
         "slo_holds": None if cost.verdict is None else cost.verdict.holds,
-        **{each.key: each.data(cost) for each in (*PROMISES, *COSTS)},
+        **{each.key: each.data(cost) for each in (*PROMISES, *COSTS, *ENERGIES)},
         "usd_per_gpu_hour": None if price is None else price.per_hour,
         "price_by": None if price is None else price.whose,
     }

@@ -13,30 +13,33 @@ from infercast.models.parameters import (
     weight_bytes,
 )
 from infercast.models.spec import ModelConfig
-from infercast.report.layout import facts, grid, section, styled
+from infercast.report.fitting import Column, FittingTable
+from infercast.report.layout import facts, section, styled
 from infercast.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
+COLUMNS = (
+    Column("name", lambda model: model.name),
+    Column("architecture", lambda model: _short(model.architecture), 4, words=True),
+    Column("total", lambda model: format_count(parameter_count(model))),
+    Column("active", lambda model: format_count(active_parameter_count(model))),
+    Column("layers", lambda model: f"{model.layers}", 3),
+    Column("heads", lambda model: model.stacks[0].mixer.label, 2, words=True),
+    Column("weights", lambda model: model.weights.name, 1, words=True),
+)
+
+
+def _short(architecture: str) -> str:
+    return architecture.removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
+
+
 def render_models(models: Iterable[ModelConfig]) -> list[RenderableType]:
     """One line per model."""
-    columns = ("name", "architecture", "total", "active", "layers", "heads", "weights")
-    rows = [
-        (
-            model.name,
-            model.architecture.removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration"),
-            format_count(parameter_count(model)),
-            format_count(active_parameter_count(model)),
-            f"{model.layers}",
-            model.stacks[0].mixer.label,
-            model.weights.name,
-        )
-        for model in models
-    ]
     legend = "active: parameters one token uses. heads: query/key-value x width; of a latent (MLA); of a state."
-    return [grid(columns, rows, text_columns=2, notes_at=(5, 6)), styled(legend, style="dim")]
+    return [FittingTable(COLUMNS, list(models)), styled(legend, style="dim")]
 
 
 def render_model(model: ModelConfig) -> list[RenderableType]:

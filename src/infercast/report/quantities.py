@@ -9,7 +9,15 @@ from infercast.forecast.intervals.intervals import Band, Intervals
 from infercast.forecast.latency import NAMES, Percentiles
 from infercast.forecast.pools import Level
 from infercast.forecast.result import Forecast
-from infercast.units import MILLI, format_dollars, format_odds, format_percent
+from infercast.units import (
+    MILLI,
+    format_dollars,
+    format_grams,
+    format_joules,
+    format_odds,
+    format_percent,
+    format_watts,
+)
 
 
 class Quantity(NamedTuple):
@@ -77,6 +85,14 @@ def _promised(run: Any) -> bool:
     return run.verdict is not None
 
 
+def _metered(run: Any) -> bool:
+    return run.energy is not None
+
+
+def _wall_has(name: str) -> Callable[[Any], bool]:
+    return lambda run: run.wall is not None and getattr(run.wall, name) is not None
+
+
 RESULTS = (
     Quantity(
         "output_tokens_per_s", "output tokens/s", lambda run: run.output_tokens_per_second, "{:,.0f}".format,
@@ -124,6 +140,60 @@ COSTS = tuple(
     )
 )
 """Of a whole forecast whose GPUs have a price."""
+ENERGIES = (
+    Quantity(
+        "watts_per_gpu", "watts per GPU", _of("energy", "mean_watts"), format_watts, " per GPU on average", "GPU power",
+        _metered,
+    ),
+    Quantity(
+        "peak_watts_per_gpu", "peak watts per GPU", _of("energy", "peak_watts"), format_watts,
+        " per GPU in the step that draws most", "", _metered,
+    ),
+    Quantity(
+        "joules_per_output_token", "J/output token", _of("energy", "joules_per_output_token"), format_joules,
+        " per output token", "GPU energy", _metered,
+    ),
+    Quantity(
+        "joules_per_token", "J/token", _of("energy", "joules_per_token"), format_joules,
+        " per token, input and output alike", "", _metered,
+    ),
+    Quantity(
+        "joules_per_request", "J/request", _of("energy", "joules_per_request"), format_joules, " per request", "",
+        _metered,
+    ),
+    Quantity(
+        "watt_hours_per_million_output_tokens", "Wh/M output tokens",
+        _of("energy", "watt_hours_per_million_output_tokens"), "{:,.0f}".format, " Wh per million output tokens", "",
+        _metered,
+    ),
+    Quantity(
+        "wall_watts", "watts at the wall", _of("wall", "watts"), format_watts, " on average", "at the wall", _metered
+    ),
+    Quantity(
+        "wall_joules_per_output_token", "J/output token at the wall", _of("wall", "joules_per_output_token"),
+        format_joules, " per output token", "", _metered,
+    ),
+    Quantity(
+        "wall_watt_hours_per_million_output_tokens", "Wh/M output tokens at the wall",
+        _of("wall", "watt_hours_per_million_output_tokens"), "{:,.0f}".format, " Wh per million output tokens", "",
+        _metered,
+    ),
+    Quantity(
+        "usd_electricity_per_hour", "$ electricity per hour", _of("wall", "usd_per_hour"), format_dollars, " per hour",
+        "electricity", _wall_has("usd_per_hour"),
+    ),
+    Quantity(
+        "usd_electricity_per_million_output_tokens", "$ electricity/M output tokens",
+        _of("wall", "usd_per_million_output_tokens"), format_dollars, " per million output tokens", "",
+        _wall_has("usd_per_million_output_tokens"),
+    ),
+    Quantity(
+        "grams_co2_per_million_output_tokens", "g CO2/M output tokens",
+        _of("wall", "grams_co2_per_million_output_tokens"), format_grams, " CO2 per million output tokens", "carbon",
+        _wall_has("grams_co2_per_million_output_tokens"),
+    ),
+)  # fmt: skip
+"""Of a whole forecast whose GPUs' power is known; those of servers and buildings are at the wall."""
 LOADS = (
     Quantity("running", "running", lambda run: run.running, _count, " sequences"),
     Quantity("waiting", "waiting", lambda run: run.waiting, _count, " requests"),

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import nan
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.sweep.axis import CONCURRENCY, RATE
 from infercast.forecast.sweep.points import Edge, Point, Sweep
+from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.fitting import Column, FittingTable
-from infercast.report.layout import facts, section, styled
+from infercast.report.layout import facts, paragraph, section, styled
 from infercast.report.text_chart import Chart, Series, TextCharts
-from infercast.units import format_dollars, format_percent, format_seconds
+from infercast.units import format_dollars, format_joules, format_percent, format_seconds, format_watts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-NARROW = 78
 UNITS = {RATE: "requests/s", CONCURRENCY: "clients"}
 SHORT = {RATE: "rate", CONCURRENCY: "clients"}
 SHOWN = (("TTFT", "ttft"), ("TPOT", "tpot"))
@@ -31,11 +30,13 @@ def render_sweep(sweep: Sweep) -> list[RenderableType]:
     parts: list[RenderableType] = [styled(f"{sweep.title}: {sweep.workload}")]
     parts.append(section(f"Along {name}", FittingTable(columns_of(sweep), sweep.simulated)))
     refused = [f"{point.label}: {point.problem}" for point in sweep.points if point.problem]
-    parts += [styled(fill(sentence, NARROW), style="dim") for sentence in refused + overload_notes(sweep)]
+    parts += [paragraph(sentence, style="dim") for sentence in refused + overload_notes(sweep)]
     if len(sweep.simulated) > 1:
         parts.append(TextCharts(charts_of(sweep)))
     if rows := summary_rows(sweep):
         parts.append(section("Where it bends" if sweep.axis.is_load else "Best values", facts(rows)))
+    if found := caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None):
+        parts.append(caveat_section(found))
     return parts
 
 
@@ -60,6 +61,9 @@ def columns_of(sweep: Sweep) -> list[Column]:
         columns.append(Column("in SLO", lambda point: format_percent(point.attainment), 1))
     if any(point.per_hour is not None for point in sweep.simulated):
         columns.append(Column("$/M out", lambda point: dollars(point.per_million_output_tokens), 3))
+    if any(point.forecast.energy is not None for point in sweep.simulated if point.forecast is not None):
+        columns.append(Column("W/GPU", lambda point: _drawn(point, "mean_watts", format_watts), 7))
+        columns.append(Column("J/out", lambda point: _drawn(point, "joules_per_output_token", format_joules), 3))
     columns.append(Column("state", lambda point: point.forecast.state.word, 2))
     return columns
 
@@ -70,6 +74,11 @@ def _latency(field: str, name: str) -> Callable[[Point], str]:
         return "-" if values is None else format_seconds(getattr(values, name))
 
     return cell
+
+
+def _drawn(point: Point, name: str, write: Callable[[float], str]) -> str:
+    energy = None if point.forecast is None else point.forecast.energy
+    return "-" if energy is None else write(getattr(energy, name))
 
 
 def dollars(amount: float | None) -> str:
@@ -167,4 +176,9 @@ def _best(sweep: Sweep) -> list[tuple[str, str]]:
     if sweep.slo is not None:
         best = max(points, key=lambda point: (point.goodput or 0.0, point.headroom or 0.0))
         rows.append(("most goodput", f"{best.label} ({best.goodput:,.2f} requests/s)"))
+    drawn = [(each.forecast.energy.joules_per_output_token, each.label) for each in points
+             if each.forecast is not None and each.forecast.energy is not None]  # fmt: skip
+    if drawn:
+        least, label = min(drawn, key=lambda pair: pair[0])
+        rows.append(("least energy", f"{label} ({format_joules(least)} per output token)"))
     return rows

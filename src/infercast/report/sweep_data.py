@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from infercast.forecast.sweep.points import Edge, Point, Sweep
+from infercast.report.caveats import caveats_of
 from infercast.report.files import csv_lines
-from infercast.report.quantities import milliseconds
+from infercast.report.quantities import ENERGIES, milliseconds
 from infercast.units import MILLI
 
 LATENCIES = ("ttft", "tpot", "inter_token", "end_to_end")
@@ -25,6 +26,7 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
         "knee": _edge_dict(sweep.knee),
         "slo_holds_up_to": _edge_dict(sweep.promise),
         "saturation_requests_per_s": sweep.capacity,
+        "caveats": caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None),
         "points": [_point_dict(point) for point in sweep.points],
     }
 
@@ -49,6 +51,7 @@ def _point_dict(point: Point) -> dict[str, Any]:
         "slo_headroom": point.headroom,
         "usd_per_hour": point.per_hour,
         "usd_per_million_output_tokens": point.per_million_output_tokens,
+        **{each.key: None if run is None else each.data(run) for each in ENERGIES},
     }
 
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 HEIGHT = 9
 """Lines of the area that is drawn in."""
-WIDEST, NARROWEST = 110, 76
+WIDEST, NARROWEST = 110, 40
+BESIDE, BELOW = 36, 76
+"""What each of two charts side by side needs at least, and what one has at most that stands alone."""
 GAP = 3
 """Columns between two charts side by side."""
 LOGARITHMIC_FROM = 20.0
@@ -61,11 +63,14 @@ class TextCharts:
         from rich.text import Text  # noqa: PLC0415 - loaded already
 
         width = max(NARROWEST, min(options.max_width, WIDEST))
-        each = (width - GAP * (self._columns - 1)) // self._columns
-        for first in range(0, len(self._charts), self._columns):
+        columns = self._columns
+        each = (width - GAP * (columns - 1)) // columns
+        if columns > 1 and (each < BESIDE or any(_heading(chart, each).cell_len > each for chart in self._charts)):
+            columns, each = 1, min(width, BELOW)
+        for first in range(0, len(self._charts), columns):
             if first:
                 yield Text("")
-            drawn = [draw_chart(chart, each) for chart in self._charts[first : first + self._columns]]
+            drawn = [draw_chart(chart, each) for chart in self._charts[first : first + columns]]
             for lines in zip(*drawn, strict=True):
                 joined = Text(" " * GAP).join(lines)
                 joined.rstrip()

@@ -11,11 +11,11 @@ import typer
 from infercast import Deployment, __version__
 from infercast.calibrate.learn import calibrate
 from infercast.calibrate.readers.load import Asked
-from infercast.cli import outputs
+from infercast.cli import completion, outputs
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.groups import Deployed, asked_deployment, takes
-from infercast.cli.options.printed import Json, print_json
+from infercast.cli.options.printed import Form, print_result
 from infercast.cli.progress import stages_bar
 from infercast.engines.registry import engine_named
 from infercast.errors import InputError
@@ -26,7 +26,6 @@ from infercast.forecast.command.point import Point
 from infercast.forecast.deploy import load_device
 from infercast.report.calibration import calibration_dict, render_calibration
 from infercast.report.files import check_writable, write_whole
-from infercast.report.layout import show
 
 OF_COMMAND = ("network", "pcie_topology", "api_server", "expert_routing", "predictor")
 """What no flag of an engine says."""
@@ -41,7 +40,13 @@ def command(
     ],
     gpu: options.GpuName,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="What was served, as `simulate` takes it.")
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            autocompletion=completion.models,
+            help="What was served, as `simulate` takes it.",
+        ),
     ] = None,
     deployment: Annotated[
         str | None,
@@ -72,7 +77,7 @@ def command(
     out: Annotated[
         Path, outputs.of_file("--out", "-o", metavar="FILE", help="The calibration, for --calibration of others.")
     ] = Path("calibration.toml"),
-    as_json: Json = False,
+    form: Form = Form.TABLE,
     **given: Any,
 ) -> None:
     """Learn factors of host, API server and GPU from your own benchmark results, for every forecast.
@@ -111,10 +116,12 @@ def command(
     with stages_bar() as tell:
         found = calibrate(started, results, asked=asked, version=__version__, tell=tell or (lambda _: None))
     write_whole(out, [write_calibration(found)])
-    if as_json:
-        print_json({**calibration_dict(found), "written": str(out)})
-    else:
-        show(*render_calibration(found, str(out)))
+    print_result(
+        form,
+        lambda: {**calibration_dict(found), "written": str(out)},
+        lambda: render_calibration(found, str(out)),
+        rows="factors",
+    )
 
 
 def _pasted(context: typer.Context, text: str, service: str | None, gpu: str) -> Deployment:

@@ -13,8 +13,9 @@ from infercast.cli.options import plots
 from infercast.cli.options import shared as options
 from infercast.cli.options.day import OneDay, Scaled
 from infercast.cli.options.decision import Decided, slo_of, tariff_of
+from infercast.cli.options.facility import facility_of
 from infercast.cli.options.groups import Deployed, asked_deployment, takes
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.cli.outputs import of_file
 from infercast.cli.progress import runs_bar
 from infercast.errors import InputError
@@ -47,7 +48,7 @@ def command(
         Path | None,
         of_file("--export-autoscaler", metavar="FILE", help="Also write service-time coefficients (.csv)."),
     ] = None,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
     **given: Any,
 ) -> None:
     """Plan a day of traffic: replicas over time by three policies, what they cost, and minutes out of SLO.
@@ -85,6 +86,7 @@ def command(
             autoscaler=rules,
             start=day_options.start_of(deployment, given),
             price=tariff,
+            facility=facility_of(given),
             check=check,
             tell=tell,
         )
@@ -96,4 +98,4 @@ def command(
         from infercast.report.page.day_page import day_plot  # noqa: PLC0415 - only those who ask for it
 
         plots.write_plot(plot, day_plot(plan, __version__))
-    print_result(as_json, day_dict, render_day, plan)
+    print_result(form, day_dict, render_day, plan, rows="policies")

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli import completion
+from infercast.cli.options.printed import Form, print_result
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.hosts import HostCpu, host_cpus
 from infercast.report import catalog
@@ -15,9 +16,12 @@ from infercast.report import catalog
 
 def gpus(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One GPU in full, or your own TOML file.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", autocompletion=completion.gpus, help="One GPU in full, or your own TOML file."
+        ),
     ] = None,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """List the GPUs that are known, or show one with the source of its numbers.
 
@@ -28,16 +32,21 @@ def gpus(
       infercast gpus ./my-chip.toml --json
     """
     if name is None:
-        _print_all(as_json, catalog.gpu_dict, catalog.render_gpus, map(load_gpu, gpu_names()))
+        _print_all(form, catalog.gpu_dict, catalog.render_gpus, map(load_gpu, gpu_names()))
     else:
-        print_result(as_json, catalog.priced_gpu_dict, catalog.render_gpu, load_gpu(name))
+        print_result(form, catalog.priced_gpu_dict, catalog.render_gpu, load_gpu(name))
 
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One model in full: a bundled name or a config.json.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            autocompletion=completion.models,
+            help="One model in full: a bundled name or a config.json.",
+        ),
     ] = None,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """List the models that are bundled, or show how one config.json is understood.
 
@@ -52,22 +61,20 @@ def models(
     from infercast.report.models import model_dict, render_model, render_models  # noqa: PLC0415
 
     if name is None:
-        _print_all(as_json, model_dict, render_models, map(load_model, model_names()))
+        _print_all(form, model_dict, render_models, map(load_model, model_names()))
     else:
-        print_result(as_json, model_dict, render_model, load_model(name))
+        print_result(form, model_dict, render_model, load_model(name))
 
 
-def hosts(as_json: Json = False) -> None:
+def hosts(form: Form = Form.TABLE) -> None:
     """List the CPUs that --host knows by name, and how fast one thread of each is.
 
     For example:
 
       infercast hosts --json
     """
-    _print_all(as_json, HostCpu._asdict, catalog.render_hosts, host_cpus().values())
+    _print_all(form, HostCpu._asdict, catalog.render_hosts, host_cpus().values())
 
 
-def _print_all(
-    as_json: bool, document: Callable[[Any], Any], tables: Callable[[Any], Any], known: Iterable[Any]
-) -> None:
-    print_result(as_json, lambda every: [document(each) for each in every], tables, list(known))
+def _print_all(form: Form, document: Callable[[Any], Any], tables: Callable[[Any], Any], known: Iterable[Any]) -> None:
+    print_result(form, lambda every: [document(each) for each in every], tables, list(known))

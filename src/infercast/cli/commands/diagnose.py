@@ -9,7 +9,7 @@ import typer
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.groups import Deployed, Served, asked_deployment, takes
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.errors import SaturatedError
 from infercast.forecast.explain.diagnose import diagnose
 from infercast.forecast.what_if import deploy_changed, parse_changes
@@ -28,7 +28,7 @@ def command(
     what_if: Annotated[
         str | None, typer.Option("--what-if", metavar="CHANGES", help="Diagnose it with changes: sms=160,gpu=...")
     ] = None,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
     **given: Any,
 ) -> None:
     """Rank kernels by what users would gain if each were as good as the best of its shape.
@@ -52,4 +52,4 @@ def command(
     diagnosis = diagnose(deployment, workload)
     if diagnosis.forecast.saturation is not None:
         raise SaturatedError(f"{diagnosis.forecast.saturation.sentence}; lower --rate or add GPUs")
-    print_result(as_json, diagnosis_dict, render_diagnosis, diagnosis)
+    print_result(form, diagnosis_dict, render_diagnosis, diagnosis, rows="findings")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast import Deployment
+from infercast.cli import completion
 from infercast.cli.commands.runs import Question, answer
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
@@ -19,6 +20,7 @@ from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, System, two_po
 from infercast.serve.fleet.pool import MOST_ENGINES
 
 of_pools = partial(typer.Option, rich_help_panel="Pools")
+of_gpu = partial(of_pools, metavar="GPU", autocompletion=completion.gpus)
 
 
 def _size(option: str, what: str) -> Any:
@@ -30,8 +32,8 @@ def _size(option: str, what: str) -> Any:
 def command(
     context: typer.Context,
     model: options.Model,
-    prefill_gpu: Annotated[str, of_pools("--prefill-gpu", metavar="GPU", help="GPUs of the prefill pool.")],
-    decode_gpu: Annotated[str, of_pools("--decode-gpu", metavar="GPU", help="GPUs of the decode pool.")],
+    prefill_gpu: Annotated[str, of_gpu("--prefill-gpu", help="GPUs of the prefill pool.")],
+    decode_gpu: Annotated[str, of_gpu("--decode-gpu", help="GPUs of the decode pool.")],
     prefill_engines: Annotated[int, _size("--prefill-engines", "Engines of the prefill pool, each for itself.")] = 1,
     prefill_tp: Annotated[int, _size("--prefill-tp", "Tensor parallel size of each.")] = 1,
     prefill_pp: Annotated[int, _size("--prefill-pp", "Pipeline parallel size of each.")] = 1,

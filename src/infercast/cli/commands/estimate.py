@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from infercast.cli.options import shared as options
-from infercast.cli.options.printed import Json, print_json
+from infercast.cli.options.printed import Form, print_result
 from infercast.errors import InputError
 from infercast.forecast.estimate import estimate_kernel, estimate_table
 from infercast.forecast.shapes import SHAPES
 from infercast.hardware import load_gpu, with_network
 from infercast.predict.default import make_predictor
-from infercast.report.layout import facts, section, show
+from infercast.report.layout import facts, grid, section
 from infercast.units import format_seconds
 
 SIZES = {name for shape in SHAPES.values() for name in (*shape.sizes, *shape.optional)}
@@ -73,7 +71,7 @@ def command(
     predictor: options.PredictorName = "learned",
     anchors: options.Anchors = None,
     measurements: options.Measurements = None,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.
 
@@ -93,26 +91,26 @@ def command(
     if table is not None:
         if values:
             raise InputError(f"--csv brings its own sizes; leave out {', '.join(f'--{name}' for name in values)}")
-        _print_table(list(estimate_table(used, device, family, table)), as_json)
+        _print_table(list(estimate_table(used, device, family, table)), form)
         return
     estimate = estimate_kernel(used, device, family, values)
     numbers = {name: float(getattr(estimate, name)) for name in ("seconds", "low", "high")}
-    if as_json:
-        print_json({**numbers, "source": estimate.source, "bound": str(estimate.bound)})
-        return
     interval = f"{format_seconds(numbers['low'])} to {format_seconds(numbers['high'])}"
     sizes = ", ".join(
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in values.items()
     )
     rows_ = [("latency", format_seconds(numbers["seconds"])), ("80 % interval", interval), ("source", estimate.source)]
-    show(section(f"{family} on {device.title}: {sizes}", facts([*rows_, ("bound by", str(estimate.bound))])))
+    print_result(
+        form,
+        lambda: {**numbers, "source": estimate.source, "bound": str(estimate.bound)},
+        lambda: [section(f"{family} on {device.title}: {sizes}", facts([*rows_, ("bound by", str(estimate.bound))]))],
+    )
 
 
-def _print_table(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """The table with its estimates, as it came: one line per row."""
-    if as_json:
-        print_json(rows)
-        return
-    writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+def _print_table(rows: list[dict[str, Any]], form: Form) -> None:
+    """The table with its estimates: as CSV, in which it came, unless another form is asked for."""
+
+    def tables() -> list[Any]:
+        return [grid(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])]
+
+    print_result(Form.CSV if form is Form.TABLE else form, lambda: rows, tables)

@@ -13,7 +13,7 @@ from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, slo_of, tariff_of
 from infercast.cli.options.engine import is_given
 from infercast.cli.options.groups import Deployed, Served, asked_calibration, takes
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.cli.progress import runs_bar
 from infercast.engines.registry import engine_named
 from infercast.errors import InputError
@@ -43,7 +43,7 @@ def command(
     advice: Annotated[
         bool, typer.Option("--advice/--no-advice", metavar="", help="Try settings around the command, or do not.")
     ] = True,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
     **given: Any,
 ) -> None:
     """Explain a command that starts an engine: every flag, what fits, a forecast, and advice by simulated gain.
@@ -92,4 +92,4 @@ def command(
             tell=tell or (lambda _: None),
             **{name: given[name] for name in OF_COMMAND if name not in ("host", "calibration")},
         )
-    print_result(as_json, explained_dict, render_explained, explained)
+    print_result(form, explained_dict, render_explained, explained, rows="flags")

@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 
 from infercast.cli.options import shared as options
-from infercast.cli.options.printed import Json, print_json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import load_gpu
+from infercast.report.layout import styled
 from infercast.report.validation.evaluation import render_evaluation
 
 SPARSE = ("index_scores", "paged_scores", "top_k", "compressed_top_k", "mla_attention", "hca_attention")
@@ -42,7 +43,7 @@ def fit(
     measurements: Annotated[
         Path | None, typer.Option("--measurements", metavar="DIR", help="Also tables of `infercast measure`.")
     ] = None,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """Fit kernel efficiencies to measured latencies and write an artefact that every command can use.
 
@@ -82,12 +83,11 @@ def fit(
     size = sum(path.stat().st_size for path in written)
     names = ", ".join(map(str, written))
     slow = count_left_out(samples)
-    if as_json:
-        print_json({"written": names, "models": len(fitted), "rows": rows, "left_out": slow, "bytes": size})
-    else:
-        typer.echo(f"{names}: {len(fitted)} models of {rows:,} rows, {size / 1e6:.2f} MB")
-        if slow:
-            typer.echo(f"left out of models for other GPUs: {slow:,} rows of groups that take over twice their physics")
+    lines = [f"{names}: {len(fitted)} models of {rows:,} rows, {size / 1e6:.2f} MB"]
+    if slow:
+        lines.append(f"left out of models for other GPUs: {slow:,} rows of groups that take over twice their physics")
+    document = {"written": names, "models": len(fitted), "rows": rows, "left_out": slow, "bytes": size}
+    print_result(form, lambda: document, lambda: [styled("\n".join(lines))])
 
 
 def evaluate(
@@ -103,7 +103,7 @@ def evaluate(
     ] = None,
     anchors: Annotated[int, typer.Option("--anchors", help="Few-shot: measured points per kind of kernel.")] = 32,
     in_sample: Annotated[bool, typer.Option("--in-sample", help="Score rows that were fitted on, too.")] = False,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """Score predictions on measured kernels: mean, median and 90th percentile error, and how often intervals hold.
 
@@ -133,7 +133,7 @@ def evaluate(
             in_sample=in_sample,
             anchors=anchors,
         )
-    print_result(as_json, dict, render_evaluation, result)
+    print_result(form, dict, render_evaluation, result, rows="families")
 
 
 def _need_folder(path: Path, what: str) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from infercast.cli.options import shared as options
 from infercast.cli.options.groups import Deployed, asked_deployment, takes
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.engines.registry import engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
@@ -46,7 +46,7 @@ def command(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the terms that each estimate is made of.")] = False,
     what_if: options.WhatIf = None,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
     **given: Any,
 ) -> None:
     """Estimate one step kernel by kernel: launches, time, share, what bounds each, and how close it comes.
@@ -84,15 +84,15 @@ def command(
     if decode is not None and deployment.drafting is not None:
         shape = verify_shape(decode, shape.computed[0], deployment.drafting)
         question = f"{question}, each with {deployment.drafting.num_drafts} drafts to verify and as many to make"
-    cost = estimate_step(deployment, shape, explain=explain or as_json)
+    cost = estimate_step(deployment, shape, explain=explain or form.is_data)
     if what_if is None:
         tables = partial(render_step, question=question, explain=explain)
-        print_result(as_json, step_dict, tables, deployment, cost)
+        print_result(form, step_dict, tables, deployment, cost, rows="kernels")
         return
     changes = parse_changes(what_if)
     other = deploy_changed(asked, changes)
-    costs = (deployment, cost), (other, estimate_step(other, shape, explain=as_json))
-    print_result(as_json, steps_dict, partial(render_steps, question=question), *costs, changes.text)
+    costs = (deployment, cost), (other, estimate_step(other, shape, explain=form.is_data))
+    print_result(form, steps_dict, partial(render_steps, question=question), *costs, changes.text, rows="step_time")
 
 
 def _at_least(least: int, name: str, value: int) -> int:

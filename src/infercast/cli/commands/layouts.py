@@ -7,16 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
+from infercast.cli import completion
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload
 from infercast.cli.options.decision import Decided, slo_of, tariff_of
+from infercast.cli.options.facility import facility_of
 from infercast.cli.options.groups import Deployed, Served, asked_calibration, takes
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.cli.progress import runs_bar
 from infercast.errors import InputError
 from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, ROUNDS, compare_layouts, count_layouts
 from infercast.report.layouts import layouts_list, render_layouts
+from infercast.serve.workload.asked import DEFAULT_COUNT
 
 OF_LAYOUTS = ("quantization", "kv_cache_dtype", "network", "pcie_topology", "api_server", "predictor")
 """Options that `compare_layouts` takes as they are ..."""
@@ -41,6 +44,7 @@ def command(
         typer.Option(
             "--gpu",
             metavar="GPU",
+            autocompletion=completion.gpus,
             help="Bundled names or your own TOML files, with commas between them or one an option.",
         ),
     ],
@@ -54,7 +58,7 @@ def command(
     input_len: workload.InputLen = f"{NUM_INPUT}",
     output_len: workload.OutputLen = f"{NUM_OUTPUT}",
     router: options.RouterName = None,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
     **given: Any,
 ) -> None:
     """Compare tensor, pipeline, data and expert parallelism: what fits, TTFT, TPOT and throughput per GPU.
@@ -71,7 +75,7 @@ def command(
     """
     if concurrency is None and given["rate"] is None and given["arrival"] == "poisson" and given["trace"] is None:
         concurrency = context.params["concurrency"] = CONCURRENCY
-    load = workload.workload_of(context, ROUNDS * concurrency if concurrency else workload.DEFAULT_COUNT)
+    load = workload.workload_of(context, ROUNDS * concurrency if concurrency else DEFAULT_COUNT)
     slo, tariff = slo_of(given), tariff_of(given)
     names, counts = options.comma_list("--gpu", gpu), _counts(gpus)
     total = count_layouts(model, names, counts, given["network"])
@@ -85,11 +89,12 @@ def command(
             router=router,
             slo=slo,
             tariff=tariff,
+            facility=facility_of(given),
             tell=tell,
             calibration=asked_calibration(given),
             **{name: given[name] for name in OF_LAYOUTS},
         )
-    print_result(as_json, layouts_list, partial(render_layouts, model, load, tariff=tariff), costs)
+    print_result(form, layouts_list, partial(render_layouts, model, load, tariff=tariff), costs)
 
 
 def _counts(given: list[str]) -> list[int]:

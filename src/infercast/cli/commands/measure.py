@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.options import shared as options
-from infercast.cli.options.printed import Json, print_json
+from infercast.cli.options.printed import Form, print_result
 from infercast.errors import InputError, UnknownNameError
 from infercast.measure.device import gpu_name, require_gpu
 from infercast.measure.engines import ENGINES
@@ -23,7 +23,7 @@ from infercast.measure.plan import NAMES
 from infercast.measure.plan.anchors import DEFAULT as ANCHORS
 from infercast.measure.sweep import Progress, Sweep, run_sweep
 from infercast.report.files import write_in_folder
-from infercast.report.layout import facts, grid, section, show
+from infercast.report.layout import facts, grid, section
 
 INTERRUPTED = 130
 MINUTES, MINUTES_OF_ANCHORS = 10.0, 1.0
@@ -53,7 +53,7 @@ def command(
             "--anchors", metavar="N", help="N shapes (64 at most) of each kernel: for --anchors of other commands."
         ),
     ] = None,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """Time the kernels of this machine's GPU at shapes tied to no model, and write a table per kernel family.
 
@@ -85,7 +85,7 @@ def command(
     if host:
         if chosen or engine == "torch" or anchors:
             raise InputError("--host times vLLM itself; leave out --families, --anchors and --engine torch")
-        _host(out, as_json)
+        _host(out, form)
         return
     try:
         with _bar(60 * minutes) as progress:
@@ -95,10 +95,7 @@ def command(
     except KeyboardInterrupt:
         typer.echo("infercast: stopped; the same command takes the sweep up again", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        print_json(_sweep_dict(result, out, anchors))
-    else:
-        _show_sweep(result, out, anchors)
+    print_result(form, _sweep_dict, _sweep_tables, result, out, anchors)
 
 
 def _families(text: str | None) -> tuple[str, ...] | None:
@@ -158,7 +155,7 @@ def _sweep_dict(result: Sweep, out: Path, anchors: int | None) -> dict[str, Any]
     }
 
 
-def _show_sweep(result: Sweep, out: Path, anchors: int | None) -> None:
+def _sweep_tables(result: Sweep, out: Path, anchors: int | None) -> list[Any]:
     spent = f"{result.seconds / 60:.1f} minutes, {result.rows:,} rows new"
     if result.left:
         spent += f", {result.left:,} shapes left: the same command goes on with them"
@@ -170,26 +167,24 @@ def _show_sweep(result: Sweep, out: Path, anchors: int | None) -> None:
     if result.tally.skipped:
         rows = [(f"{count:,}", reason) for reason, count in result.tally.skipped.items()]
         parts.append(section("Skipped", grid(("shapes", "why"), rows, text_columns=0, notes_at=(1,))))
-    show(*parts, section("Next", facts([("learn from it", _next(out, anchors))])))
+    return [*parts, section("Next", facts([("learn from it", _next(out, anchors))]))]
 
 
-def _host(out: Path, as_json: bool) -> None:
+def _host(out: Path, form: Form) -> None:
     """An idle engine's times."""
     require_gpu()
     times = measure_host(say=lambda text: typer.echo(text, err=True))
     result = {"gpu": gpu_name(), **times}
     path = out / result["gpu"] / "host.json"
     write_in_folder(path, json.dumps(result, indent=1) + "\n")
-    if as_json:
-        print_json(result)
-        return
     rows = [
         (str(model["layers"]), *_ends(model["first_token_ms"]), *_ends(model["decode_step_ms"]))
         for model in times["models"]
     ]
     columns = ("layers", "first token, short prompt", "long prompt", "decode step, one sequence", "many")
     known = [("GPU", result["gpu"]), ("engine", f"vLLM {times['engine_version']}"), ("CPU", times["cpu"])]
-    show(facts([*known, ("written to", str(path))]), grid(columns, rows, text_columns=0))
+    tables = [facts([*known, ("written to", str(path))]), grid(columns, rows, text_columns=0)]
+    print_result(form, lambda: result, lambda: tables, rows="models")
 
 
 def _ends(times: dict[str, float]) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import typer
 from infercast.cli.options import engine as engine_options
 from infercast.cli.options import shared as options
 from infercast.cli.options.groups import Started, takes
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.errors import InputError
 from infercast.forecast.memory import fit_memory
 from infercast.report.memory import fit_dict, render_fit
@@ -32,7 +32,7 @@ def command(
     tensor_parallel_size: options.TensorParallel = 1,
     pipeline_parallel_size: options.PipelineParallel = 1,
     data_parallel_size: options.DataParallel = 1,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
     **given: Any,
 ) -> None:
     """Show what fits: weights, KV bytes per token, KV blocks, the longest context, the most sequences.
@@ -55,4 +55,4 @@ def command(
         context=context,
         **{name: given[name] for name in OF_MEMORY},
     )
-    print_result(as_json, fit_dict, render_fit, fit)
+    print_result(form, fit_dict, render_fit, fit)

@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-from math import ceil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from infercast.cli import outputs
+from infercast.cli import completion, outputs
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
 from infercast.cli.options.engine import AcceptanceOption, SpeculativeConfig, is_given, note
+from infercast.cli.options.facility import facility_of, of_facility
 from infercast.cli.options.groups import Served, asked_calibration, takes
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.cli.options.workers import Working, workers_of
 from infercast.cli.progress import stages_bar, with_counts
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
 from infercast.engines.settings import read_setting
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
+from infercast.forecast.money import GpuPrice
+from infercast.forecast.plan.asked import ANY, USUAL_GPUS, drafts_tried, formats_of, long_enough
 from infercast.forecast.plan.axes import AXES, Axis, setting_axis
 from infercast.forecast.plan.objectives import OBJECTIVES
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.search import plan
-from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK
+from infercast.forecast.wall import Facility
 from infercast.report.plan import plan_dict, render_plan
 from infercast.report.plan_files.folder import check_folder, write_plan
-from infercast.serve import Workload
-from infercast.serve.workload.redraw import redrawn
-
-USUAL_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
-"""What is chosen from where nobody says."""
-ANY = "any"
-WEIGHTS = (None, "fp8", "int4")
-"""What any format of weights means: the checkpoint's, 8 bits, 4 bits."""
-STAYS, MOST_REQUESTS = 5.0, 5000
-"""A run is so many times as long as a request stays that just keeps the SLO, within so many requests."""
 
 
 @takes(Served, Decided, Working)
@@ -46,10 +39,23 @@ def command(
     context: typer.Context,
     model: options.Model,
     gpu: Annotated[
-        list[str], typer.Option("--gpu", metavar="GPU,GPU", help="What to choose from: names or your own TOML files.")
+        list[str],
+        typer.Option(
+            "--gpu",
+            metavar="GPU,GPU",
+            autocompletion=completion.gpus,
+            help="What to choose from: names or your own TOML files.",
+        ),
     ] = list(USUAL_GPUS),  # noqa: B006 - read only
     max_gpus: Annotated[int, typer.Option("--max-gpus", metavar="N", help="Most GPUs in all.")] = 8,
     budget: Annotated[float | None, of_decision("--budget", metavar="X", help="Most dollars an hour.")] = None,
+    power_budget: Annotated[
+        float | None,
+        of_facility("--power-budget", metavar="KW", help="Most kW of all servers at the wall, while GPUs draw most."),
+    ] = None,
+    power_limit: Annotated[
+        list[str], of_facility("--power-limit", metavar="W,W", help="Watts that boards may be held at; none: no limit.")
+    ] = ["none"],  # noqa: B006 - read only
     objective: Annotated[
         str, of_decision("--objective", metavar="NAME", help=f"What to look for: {', '.join(OBJECTIVES)}.")
     ] = "cost",
@@ -64,7 +70,13 @@ def command(
         list[str], options.of_engine("--kv-cache-dtype", metavar="T,T", help="auto, bf16, fp8, or any.")
     ] = ["auto"],  # noqa: B006 - read only
     engine: Annotated[
-        list[str], options.of_engine("--engine", metavar="NAME,NAME", help="Engines with their versions.")
+        list[str],
+        options.of_engine(
+            "--engine",
+            metavar="NAME,NAME",
+            autocompletion=completion.engines,
+            help="Engines with their versions.",
+        ),
     ] = [DEFAULT_ENGINE],  # noqa: B006 - read only
     vary: Annotated[
         list[str],
@@ -91,7 +103,7 @@ def command(
     force: Annotated[
         bool, outputs.of_file("--force", metavar="", help="Write into a folder that is not empty.")
     ] = False,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
     **given: Any,
 ) -> None:
     """Find the deployment that keeps an SLO at the least cost: GPUs, layout, replicas, formats and settings.
@@ -121,18 +133,24 @@ def command(
             if price is None:
                 raise InputError(tariff.unknown(name))
     chosen = tuple(engine_named(each).name for each in options.comma_list("--engine", engine))
+    workload = served.workload_of(context)
+    drafts = {"acceptance": acceptance, "speculative_config": speculative_config}
     question = Question(
         model=model,
-        workload=_long_enough(context, served.workload_of(context), slo),
+        workload=workload if is_given(context, "num_requests") else long_enough(workload, slo),
         slo=slo,
         gpus=tuple(names),
         engines=chosen,
         prices=tuple(None if price is None else price.per_hour for price in prices),
         max_gpus=max_gpus,
         budget=budget,
-        quantizations=_formats(model, "--quantization", quantization),
+        power_budget=None if power_budget is None else 1000.0 * power_budget,
+        power_limits=_power_limits(power_limit),
+        facility=_facility(given, prices),
+        metered=tuple(name for name, price in zip(names, prices, strict=True) if price is not None and price.metered),
+        quantizations=formats_of(model, _names("--quantization", quantization)),
         kv_cache_dtypes=_caches(model, kv_cache_dtype),
-        settings=_tried(chosen, bool(vary), speculative_config, acceptance),
+        settings=drafts_tried(chosen, drafts, varies=bool(vary)),
         max_model_len=max_model_len,
         disaggregate=disaggregate,
         objective=objective,
@@ -152,20 +170,32 @@ def command(
     if out is not None:
         again = outputs.command_line("--out").replace(" --force", "")
         written = write_plan(found, out, again, force=force)
-        if not as_json:
+        if not form.is_data:
             note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
-    print_result(as_json, plan_dict, render_plan, found)
+    print_result(form, plan_dict, render_plan, found, rows="simulated" if found.winner is not None else "nearest")
 
 
-def _long_enough(context: typer.Context, workload: Workload, slo: Slo) -> Workload:
-    """Random requests, so many that the run is some times as long as a request may stay, unless a number is given."""
-    if workload.drawn is None or workload.rate is None or is_given(context, "num_requests"):
-        return workload
-    limits = slo.of_a_request
-    outputs = sum(request.num_output for request in workload.requests) / len(workload.requests)
-    stay = min(limits.get("e2e", 3600.0), limits.get("ttft", 1.0) + limits.get("tpot", 0.05) * outputs)
-    needed = min(MOST_REQUESTS, max(served.DEFAULT_COUNT, ceil(STAYS * stay * workload.rate / 100) * 100))
-    return redrawn(workload, seed=workload.drawn.seed, count=needed) or workload
+def _facility(given: dict[str, Any], prices: Sequence[GpuPrice | None]) -> Facility:
+    """What stands around the GPUs: as it was given, and else as the list of owned hardware has it."""
+    facility = facility_of(given)
+    for price in prices:
+        if price is not None:
+            facility = facility.or_else(price.pue, price.electricity_price)
+    return facility
+
+
+def _power_limits(given: list[str]) -> tuple[float | None, ...]:
+    """Watts with commas between them; ``none`` is the board's own limit."""
+    found: list[float | None] = []
+    for word in options.comma_list("--power-limit", given):
+        try:
+            watts = None if word == "none" else float(word)
+        except ValueError:
+            watts = -1.0
+        if watts is not None and not 0 < watts < 1e5:
+            raise InputError(f"--power-limit must be watts with commas between them, or none, not {word!r}")
+        found.append(watts)
+    return tuple(dict.fromkeys(found))
 
 
 def _names(option: str, given: list[str]) -> tuple[str, ...]:
@@ -180,32 +210,6 @@ def _caches(model: str, given: list[str]) -> tuple[str, ...]:
     for name in names:
         load_model(model, kv_cache_dtype=name)
     return names
-
-
-def _formats(model: str, option: str, given: list[str]) -> tuple[str | None, ...]:
-    """Formats of weights; ``none`` is the checkpoint's own."""
-    if given == [ANY]:
-        return WEIGHTS
-    names = tuple(None if name == "none" else name for name in _names(option, given))
-    for name in names:
-        load_model(model, quantization=name)  # a format that was asked for by name is refused here, not left out
-    return names
-
-
-def _tried(
-    engines: tuple[str, ...], varies: bool, speculative_config: str | None, acceptance: str | None
-) -> tuple[tuple[tuple[str, Any], ...], ...] | None:
-    """What is tried of settings, with drafts in all of it where they are asked for; None: as each engine says."""
-    given = {"acceptance": acceptance, "speculative_config": speculative_config}
-    fixed = [(name, value) for name, value in given.items() if value is not None]
-    if not fixed:
-        return None if not varies else ((),)
-    for each in map(engine_named, engines):
-        if not {*given} <= each.flags.options:
-            raise InputError(
-                f"--{fixed[-1][0].replace('_', '-')} is no option of {each.title}; plan without that engine"
-            )
-    return tuple(tuple(sorted([*tried, *fixed])) for tried in (((),) if varies else engine_named(engines[0]).tried))
 
 
 def _axes(vary: list[str]) -> list[Axis]:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from infercast import Deployment, Workload
 from infercast.cli import outputs
 from infercast.cli.options.decision import slo_of, tariff_of
-from infercast.cli.options.printed import print_json, print_result
+from infercast.cli.options.facility import facility_of
+from infercast.cli.options.printed import Form, print_result
 from infercast.cli.progress import simulation_bar
 from infercast.errors import InputError, SaturatedError
 from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
@@ -19,8 +20,8 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import System
+from infercast.forecast.wall import Facility
 from infercast.report.forecast import forecast_dict, render_forecast
-from infercast.report.layout import show
 
 Build = Callable[[Sequence[Deployment], str | None], System]
 """A system of deployments, behind another router if one is named."""
@@ -35,9 +36,10 @@ class Question(NamedTuple):
     breakdown: bool
     steady: bool
     allow_overload: bool
-    as_json: bool
+    form: Form
     slo: Slo | None = None
     tariff: Tariff = Tariff()
+    facility: Facility = Facility()
 
     @staticmethod
     def of(given: dict[str, Any], workload: Workload) -> Question:
@@ -53,9 +55,11 @@ class Question(NamedTuple):
         if given["what_if"] is not None and any((files.trace, files.requests, files.result)):
             named = "--trace-out, --requests-out or --save-result"
             raise InputError(f"--what-if and two engines show two runs side by side; ask for {named} of one")
-        names = ("what_if", "breakdown", "steady", "allow_overload", "as_json")
+        names = ("what_if", "breakdown", "steady", "allow_overload", "form")
         asked = {name: given[name] for name in names}
-        return Question(workload, files, **asked, slo=slo_of(given), tariff=tariff_of(given))
+        return Question(
+            workload, files, **asked, slo=slo_of(given), tariff=tariff_of(given), facility=facility_of(given)
+        )
 
     def refuse_overload(self, forecast: Forecast) -> None:
         """A saturated run has no steady latencies to print."""
@@ -65,7 +69,7 @@ class Question(NamedTuple):
 
     def decide(self, forecast: Forecast, intervals: Intervals | None = None) -> Forecast:
         """The forecast held against what is promised, with the prices that were asked for."""
-        forecast = replace(forecast, tariff=self.tariff)
+        forecast = replace(forecast, tariff=self.tariff, facility=self.facility)
         return forecast if self.slo is None else forecast.promised(self.slo, intervals)
 
 
@@ -84,7 +88,7 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
     intervals = forecast_intervals(forecast)
     forecast = question.decide(forecast, intervals)
     question.files.write_requests(forecast)
-    print_result(question.as_json, forecast_dict, render_forecast, forecast, intervals)
+    print_result(question.form, forecast_dict, render_forecast, forecast, intervals)
 
 
 def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
@@ -109,7 +113,7 @@ def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Bu
         names = (runs[0].forecast.deployment.engine.name, runs[1].forecast.deployment.engine.name)
     question.files.write_comparison(pair, names)
     document, tables = (partial(make, names=names, breakdown=question.breakdown) for make in (runs_dict, render_runs))
-    print_result(question.as_json, document, tables, pair, changes.text)
+    print_result(question.form, document, tables, pair, changes.text, rows=("before", "after"))
 
 
 def _explain(question: Question, system: System) -> None:
@@ -125,9 +129,13 @@ def _explain(question: Question, system: System) -> None:
     run = replace(run, forecast=question.decide(run.forecast, intervals))
     question.files.write(run, intervals)
     parts = break_down(run) if question.breakdown else None
-    if question.as_json:
+
+    def document() -> dict[str, Any]:
         found = forecast_dict(run.forecast, intervals)
-        print_json(found if parts is None else {**found, "breakdown": breakdown_dict(parts)})
-    else:
-        tables = [] if parts is None else render_breakdown(question.workload, parts)
-        show(*render_forecast(run.forecast, intervals), *tables)
+        return found if parts is None else {**found, "breakdown": breakdown_dict(parts)}
+
+    def tables() -> list[Any]:
+        more = [] if parts is None else render_breakdown(question.workload, parts)
+        return [*render_forecast(run.forecast, intervals), *more]
+
+    print_result(question.form, document, tables)

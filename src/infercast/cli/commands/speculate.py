@@ -13,7 +13,7 @@ from infercast.cli.options import plots
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.groups import Deployed, Served, asked_deployment, takes
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.cli.progress import runs_bar
 from infercast.forecast.break_even import USUAL_CLIENTS, break_even
 from infercast.forecast.sweep.axis import parse_numbers
@@ -42,7 +42,7 @@ def command(
     tensor_parallel_size: options.TensorParallel = 1,
     data_parallel_size: options.DataParallel = 1,
     plot: plots.Plot = None,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
     **given: Any,
 ) -> None:
     """Find the load at which speculative decoding stops paying: tokens/s and TPOT with and without it, by clients.
@@ -68,7 +68,7 @@ def command(
         from infercast.report.page.speculation_page import break_even_plot  # noqa: PLC0415 - only those who ask
 
         plots.write_plot(Path(plot), break_even_plot(found, __version__))
-    print_result(as_json, break_even_dict, render_break_even, found)
+    print_result(form, break_even_dict, render_break_even, found, rows="points")
 
 
 def _clients(context: typer.Context) -> Callable[[int], Workload]:

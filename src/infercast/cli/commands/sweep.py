@@ -13,8 +13,9 @@ from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, slo_of, tariff_of
 from infercast.cli.options.engine import is_given
+from infercast.cli.options.facility import facility_of
 from infercast.cli.options.groups import Deployed, Served, asked_deployment, takes
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.cli.progress import runs_bar
 from infercast.errors import InputError
 from infercast.forecast.sweep.axis import CONCURRENCY, RATE, parse_numbers
@@ -50,7 +51,7 @@ def command(
     router: options.RouterName = None,
     plot: plots.Plot = None,
     csv: plots.Csv = None,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
     **given: Any,
 ) -> None:
     """Sweep a rate, a number of clients or a setting: TTFT, TPOT, throughput, goodput, cost, knee and saturation.
@@ -98,6 +99,7 @@ def command(
             settings=settings,
             slo=slo_of(given),
             price=tariff_of(given),
+            facility=facility_of(given),
             router=router,
             tell=tell,
             **asked.keywords,
@@ -108,7 +110,7 @@ def command(
         from infercast.report.page.sweep_page import sweep_plot  # noqa: PLC0415 - only those who ask for it
 
         plots.write_plot(Path(plot), sweep_plot(found, __version__))
-    print_result(as_json, sweep_dict, render_sweep, found)
+    print_result(form, sweep_dict, render_sweep, found, rows="points")
 
 
 def _split_settings(context: typer.Context, given: list[str]) -> tuple[str, list[str]] | None:

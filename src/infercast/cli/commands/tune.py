@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from infercast.cli.options import shared as options
-from infercast.cli.options.printed import Json, print_json
+from infercast.cli.options.printed import Form, print_result
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
@@ -21,7 +21,7 @@ from infercast.hardware import load_gpu
 from infercast.measure.device import gpu_name
 from infercast.measure.tuning import trial_cases, try_configurations
 from infercast.report.files import write_in_folder
-from infercast.report.layout import facts, show
+from infercast.report.layout import facts
 from infercast.report.tuning import render_trials, render_tuning, trial_dict, tuning_dict
 
 MOST_TOKENS = 1 << 20
@@ -47,7 +47,7 @@ def command(
         bool, typer.Option("--try", metavar="", help="Measure the default and the best on this machine's GPU.")
     ] = False,
     minutes: Annotated[float, typer.Option("--minutes", metavar="N", help="Time limit of --try, in minutes.")] = 4.0,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """Rank launch configurations of Triton's kernel for routed experts, and say which are worth a change.
 
@@ -85,11 +85,13 @@ def command(
     if out is not None:
         written, chosen = out / result["file"], tried_file(tuning, trials) if on_gpu else untried_file(tuning)
         write_in_folder(written, json.dumps(chosen, indent=4) + "\n")
-    if as_json:
-        print_json(result | ({} if written is None else {"written": str(written)}))
-        return
     note = [] if written is None else [facts([("written to", str(written))])]
-    show(*(render_trials(tuning, trials) if on_gpu else render_tuning(tuning)), *note)
+    print_result(
+        form,
+        lambda: result | ({} if written is None else {"written": str(written)}),
+        lambda: [*(render_trials(tuning, trials) if on_gpu else render_tuning(tuning)), *note],
+        rows="shapes",
+    )
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import typer
 
 from infercast.cli.commands.validate_published import validate_published
 from infercast.cli.options import shared as options
-from infercast.cli.options.printed import Json, print_result
+from infercast.cli.options.printed import Form, print_result
 from infercast.cli.progress import runs_bar
 from infercast.engines.registry import FAMILIES
 from infercast.errors import InputError
@@ -54,7 +54,7 @@ def command(
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Also draw how often promises held, by their odds (.svg)."),
     ] = None,
-    as_json: Json = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """Re-run measured runs with their own arrivals, lengths and prefixes, and print the errors.
 
@@ -87,7 +87,7 @@ def command(
     tables = [path for path in files if path.suffix == ".csv"]
     if tables:
         _refuse_for_tables(files, tables, model_config, gpu, warmed_up or real_weights or kernels)
-        validate_published(tables, predictor=predictor, host=host, plot=plot, as_json=as_json)
+        validate_published(tables, predictor=predictor, host=host, plot=plot, form=form)
         return
     measured = [read_measured(path) for path in files]
     with runs_bar("re-running", sum(len(each.runs) for each in measured)) as progress:
@@ -111,7 +111,7 @@ def command(
         document["profiles"] = profiles_list(profiles)
         document["summary"] |= summarise(profiles)
         parts += render_profiles(profiles)
-    print_result(as_json, lambda: document, lambda: parts)
+    print_result(form, lambda: document, lambda: parts, rows="runs")
 
 
 def _refuse_for_tables(

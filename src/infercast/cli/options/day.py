@@ -18,6 +18,7 @@ from infercast.forecast.day.policies import MEASURES, Autoscaler
 from infercast.forecast.day.startup import LOAD_BANDWIDTH, OTHER_SECONDS, StartUp, start_up
 from infercast.forecast.day.traffic import WINDOW, Traffic, made_up_day, traffic_of
 from infercast.forecast.deploy import load_model
+from infercast.serve.workload.asked import INPUT_LEN, OUTPUT_LEN, lengths_within
 from infercast.serve.workload.too_long import TOO_LONG, check_too_long, refuse_too_long, truncated
 from infercast.units import GIGA
 
@@ -40,8 +41,8 @@ class OneDay:
             help="Without a trace: flat, or sine:FACTOR[:HOUR] with its peak over the mean and when.",
         ),
     ] = "sine:1.8:14"
-    input_len: served.InputLen = served.INPUT_LEN
-    output_len: served.OutputLen = served.OUTPUT_LEN
+    input_len: served.InputLen = INPUT_LEN
+    output_len: served.OutputLen = OUTPUT_LEN
     num_requests: served.NumRequests = None
     too_long: served.TooLong = TOO_LONG[0]
     seed: served.Seed = 0
@@ -117,7 +118,7 @@ def day_of(context: typer.Context) -> Traffic:
     for name in ("rate_scale", "num_requests"):
         if is_given(context, name):
             raise InputError(f"--{name.replace('_', '-')} needs --trace")
-    inputs, outputs, _ = served.lengths_within(given["input_len"], given["output_len"], longest)
+    inputs, outputs, _ = lengths_within(given["input_len"], given["output_len"], longest)
     if inputs.maximum + outputs.maximum > longest:
         raise InputError(
             f"--input-len and --output-len give up to {inputs.maximum + outputs.maximum:,} tokens, above max_model_len "

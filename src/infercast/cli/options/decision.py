@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from infercast.cli.options.facility import Powered
 from infercast.forecast.money import Tariff
 from infercast.forecast.slo import EXAMPLE, Slo, parse_slo
 
@@ -31,8 +32,8 @@ Provider = Annotated[
 Spot = Annotated[bool, of_decision("--spot", metavar="", help="Spot prices instead of those on demand.")]
 
 
-class Decided:
-    """What is promised, and whose prices count."""
+class Decided(Powered):
+    """What is promised, whose prices count, and what stands around the GPUs."""
 
     slo: SloText = None
     price_per_gpu_hour: PricePerGpuHour = None

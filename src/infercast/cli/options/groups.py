@@ -16,11 +16,12 @@ from infercast.cli.options import engine as engine_options
 from infercast.cli.options import sessions as talked
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
-from infercast.cli.options.printed import Json
+from infercast.cli.options.printed import Form
 from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.forecast.calibration.file import read_calibration
 from infercast.forecast.calibration.record import Calibration
 from infercast.forecast.deploy import ROUTINGS, SAMPLINGS, deploy
+from infercast.serve.workload.asked import INPUT_LEN, OUTPUT_LEN, THINK, TOOL_TIME, TURN_LEN
 from infercast.serve.workload.too_long import TOO_LONG
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -28,7 +29,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 OF_DEPLOY = (
     "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "all2all_backend", "moe_backend",
     "language_model_only", "hf_overrides", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend",
-    "expert_routing", "sampling", "network", "pcie_topology", "api_server",
+    "expert_routing", "sampling", "network", "pcie_topology", "power_limit_w", "gpu_clock_mhz", "api_server",
 )  # fmt: skip
 """Options that `deploy` takes as they are."""
 
@@ -41,8 +42,8 @@ class Served:
     burstiness: served.Burstiness = 1.0
     concurrency: served.Concurrency = None
     num_requests: served.NumRequests = None
-    input_len: served.InputLen = served.INPUT_LEN
-    output_len: served.OutputLen = served.OUTPUT_LEN
+    input_len: served.InputLen = INPUT_LEN
+    output_len: served.OutputLen = OUTPUT_LEN
     declared_output_len: served.DeclaredOutputLen = None
     prefix_len: served.PrefixLen = 0
     prefix_groups: served.PrefixGroups = 1
@@ -52,10 +53,10 @@ class Served:
     seed: served.Seed = 0
     turns: talked.Turns = None
     session_rate: talked.SessionRate = None
-    turn_len: talked.TurnLen = talked.TURN_LEN
-    think: talked.Think = talked.THINK
+    turn_len: talked.TurnLen = TURN_LEN
+    think: talked.Think = THINK
     tool_share: talked.ToolShare = 0.0
-    tool_time: talked.ToolTime = talked.TOOL_TIME
+    tool_time: talked.ToolTime = TOOL_TIME
     tool_len: talked.ToolLen = None
     follow_sessions: talked.FollowSessions = False
     class_: talked.Classes = []  # noqa: RUF012 - read only
@@ -110,6 +111,8 @@ class Deployed(Started):
     expert_routing: options.ExpertRouting = ROUTINGS[0]
     sampling: options.Sampling = SAMPLINGS[0]
     pcie_topology: options.PcieTopology = None
+    power_limit_w: options.PowerLimit = None
+    gpu_clock_mhz: options.GpuClock = None
     api_server: options.ApiServer = True
     predictor: options.PredictorName = "learned"
     anchors: options.Anchors = None
@@ -134,7 +137,7 @@ class Shown:
     requests_out: outputs.RequestsOut = None
     save_result: outputs.SaveResult = None
     save_detailed: outputs.SaveDetailed = False
-    as_json: Json = False
+    form: Form = Form.TABLE
 
 
 def takes(*groups: type, only: Collection[str] = ()) -> Callable[[Command], Command]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infercast.cli.outputs import command_line, of_file
+from infercast.cli.outputs import command_line, of_file, today
 from infercast.errors import InputError
 from infercast.report.files import check_writable, write_whole
 
@@ -43,4 +43,4 @@ def write_plot(path: Path, picture: Picture) -> None:
     elif path.suffix == ".svg":
         write_whole(path, [picture.svg()])
     else:
-        write_whole(path, [picture.page(command_line("--plot", "--csv", "--export-autoscaler"))])
+        write_whole(path, [picture.page(command_line("--plot", "--csv", "--export-autoscaler"), today())])

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from infercast.errors import InputError
+from infercast.serve.workload.asked import THINK, TOOL_TIME, TURN_LEN
 from infercast.serve.workload.request import Adapters, Workload
 
-TURN_LEN, THINK, TOOL_TIME = "lognormal:120:0.8:4:4000", "exponential:10", "lognormal:2:1"
 OF_SESSIONS = ("turn_len", "think", "tool_share", "tool_time", "tool_len")
 """Options that need --turns."""
 
@@ -80,22 +80,6 @@ AdapterSkew = Annotated[
 AdapterShare = Annotated[
     float, of_session("--adapter-share", metavar="X", help="Share of requests that ask for one; default all.")
 ]
-
-
-def sessions_of(given: Mapping[str, Any], common: dict[str, Any]) -> Workload:
-    """Random sessions by these options and by ``common`` ones, which other random requests have, too."""
-    from infercast.serve.workload.conversations import session_workload  # noqa: PLC0415 - most runs have none
-
-    return session_workload(
-        **common,
-        session_rate=given["session_rate"],
-        turns=given["turns"],
-        turn_lengths=given["turn_len"],
-        think=given["think"],
-        tool_share=given["tool_share"],
-        tool_time=given["tool_time"],
-        tool_lengths=given["tool_len"],
-    )
 
 
 def labelled(workload: Workload, given: Mapping[str, Any]) -> Workload:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from infercast.cli import completion
 from infercast.cli.options.counts import human_readable_int
 from infercast.engines.registry import DEFAULT_ENGINE, FAMILIES, engine_named
 from infercast.errors import InputError, UnknownNameError
@@ -29,10 +30,21 @@ of_size = partial(of_count, parser=human_readable_int)
 of_workload = partial(typer.Option, rich_help_panel=WORKLOAD)
 
 Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Bundled name, Hugging Face id, config.json or a folder with one.")
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Bundled name, Hugging Face id, config.json or a folder with one.",
+        autocompletion=completion.models,
+    ),
 ]
 GpuName = Annotated[
-    str, typer.Option("--gpu", metavar="GPU", help="Bundled name (see `infercast gpus`) or your own TOML file.")
+    str,
+    typer.Option(
+        "--gpu",
+        metavar="GPU",
+        help="Bundled name (see `infercast gpus`) or your own TOML file.",
+        autocompletion=completion.gpus,
+    ),
 ]
 AllowOverload = Annotated[
     bool, typer.Option("--allow-overload", metavar="", help="Print a saturated run's numbers instead of refusing.")
@@ -99,7 +111,12 @@ ScanBackend = Annotated[
 ]
 NetworkName = Annotated[
     str | None,
-    typer.Option("--network", metavar="NAME", help="Between nodes: infiniband-ndr, roce-400, ...; none by default."),
+    typer.Option(
+        "--network",
+        metavar="NAME",
+        autocompletion=completion.networks,
+        help="Between nodes: infiniband-ndr, roce-400, ...; none by default.",
+    ),
 ]
 PcieTopology = Annotated[
     str | None,
@@ -109,10 +126,18 @@ PcieTopology = Annotated[
         help="Between GPUs of a node without NVLink: switch, sockets or host; left open by default.",
     ),
 ]
+PowerLimit = Annotated[
+    float | None,
+    typer.Option("--power-limit", metavar="WATTS", help="What each GPU's board may draw; its own limit by default."),
+]
+GpuClock = Annotated[
+    float | None,
+    typer.Option("--gpu-clock", metavar="MHZ", help="Lock the clock of each GPU; as high as it goes by default."),
+]
 RouterName = Annotated[
     str | None,
     typer.Option(
-        "--router", metavar="NAME",
+        "--router", metavar="NAME", autocompletion=completion.routers,
         help=f"Before several replicas: {', '.join(POLICIES)}; default: the engine's own, before pools least_loaded.",
     ),
 ]  # fmt: skip
@@ -140,6 +165,7 @@ EngineName = Annotated[
     of_engine(
         "--engine",
         metavar="NAME",
+        autocompletion=completion.engines,
         help=f"{' or '.join(FAMILIES)}, the newest or as {DEFAULT_ENGINE}; two with a comma: side by side.",
     ),
 ]
@@ -166,7 +192,12 @@ WhatIf = Annotated[
 ]
 HostFile = Annotated[
     str | None,
-    typer.Option("--host", metavar="NAME", help="Your CPU: a name of `infercast hosts`, a host.json or a .toml file."),
+    typer.Option(
+        "--host",
+        metavar="NAME",
+        autocompletion=completion.hosts,
+        help="Your CPU: a name of `infercast hosts`, a host.json or a .toml file.",
+    ),
 ]
 Calibration = Annotated[
     Path | None,

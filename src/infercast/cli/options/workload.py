@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,19 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from infercast.cli.options.engine import is_given, longest_asked
-from infercast.cli.options.sessions import OF_SESSIONS, labelled, sessions_of
+from infercast.cli.options.sessions import OF_SESSIONS, labelled
 from infercast.cli.options.shared import of_workload
 from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
-from infercast.serve.workload.lengths import LengthDistribution, parse_lengths
+from infercast.serve.workload.asked import DEFAULT_COUNT, random_requests
 from infercast.serve.workload.redraw import begun_anew, scaled
 from infercast.serve.workload.request import Workload
-from infercast.serve.workload.synthetic import declaring, synthetic_workload
+from infercast.serve.workload.synthetic import declaring
 from infercast.serve.workload.too_long import check_too_long, refuse_too_long, truncated, without_too_long
 
-INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
-DEFAULT_COUNT = 1000
 # What a trace brings along.
 SYNTHETIC = (
     "arrival", "burstiness", "input_len", "output_len", "prefix_len", "prefix_groups", "turns",
@@ -100,7 +97,7 @@ def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> W
         raise InputError(f"max_model_len must be at least 1, not {longest}")
     longest = longest or load_model(given["model"]).max_positions
     replays = trace is not None
-    workload = replayed(Path(trace), given, longest) if replays else _synthetic(given, default_count, longest)
+    workload = replayed(Path(trace), given, longest) if replays else random_requests(given, longest, default_count)
     if too_long == "truncate":
         workload = truncated(workload, longest)
     else:
@@ -148,55 +145,6 @@ def replayed(path: Path, given: dict[str, Any], longest: int) -> Workload:
             raise InputError(f"{option} says how sessions begin; leave out --rate and --rate-scale")
         return begun_anew(workload, session_rate=rate, concurrency=given.get("concurrency"), seed=given["seed"])
     return scaled(workload, rate_scale=given["rate_scale"], rate=given["rate"], limit=given["num_requests"])
-
-
-def _synthetic(given: dict[str, Any], default_count: int, longest: int) -> Workload:
-    arrival = given["arrival"]
-    rates = given["rate"], given["concurrency"], given.get("session_rate")
-    if not any(each is not None for each in rates) and arrival != "burst":
-        raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
-    if given.get("session_rate") is not None and given.get("turns") is None:
-        raise InputError("--session-rate needs --turns, how many turns a session has, or --trace with conversations")
-    prefix_length = given["prefix_len"]
-    inputs, outputs, is_clipped = lengths_within(given["input_len"], given["output_len"], longest - prefix_length)
-    common: dict[str, Any] = {
-        "arrival": arrival,
-        "rate": given["rate"],
-        "count": default_count if given["num_requests"] is None else given["num_requests"],
-        "concurrency": given["concurrency"],
-        "input_lengths": inputs,
-        "output_lengths": outputs,
-        "burstiness": given["burstiness"],
-        "prefix_length": prefix_length,
-        "prefix_groups": given["prefix_groups"],
-        "seed": given["seed"],
-    }
-    in_turns = given.get("turns") is not None
-    workload = sessions_of(given, common) if in_turns else synthetic_workload(**common)
-    if is_clipped:
-        words = f"{workload.description}; default lengths clipped to max_model_len {longest:,}"
-        workload = replace(workload, description=words)
-    return without_too_long(workload, longest) if given["too_long"] == "skip" else workload
-
-
-def lengths_within(input_len: str, output_len: str, room: int) -> tuple[LengthDistribution, LengthDistribution, bool]:
-    """Lengths of prompts and answers. Those that nobody chose are clipped to what the model allows."""
-    inputs, outputs = parse_lengths(input_len, "--input-len"), parse_lengths(output_len, "--output-len")
-    if inputs.maximum + outputs.maximum <= room:
-        return inputs, outputs, False
-    asked_for = inputs, outputs
-    if output_len == OUTPUT_LEN:
-        outputs = _clipped(outputs, room // 4 if input_len == INPUT_LEN else room - inputs.maximum)
-    if input_len == INPUT_LEN:
-        inputs = _clipped(inputs, room - outputs.maximum)
-    return inputs, outputs, (inputs, outputs) != asked_for
-
-
-def _clipped(lengths: LengthDistribution, most: int) -> LengthDistribution:
-    """The same up to ``most`` tokens; where there is no room at all they stay, and requests are found too long."""
-    if most < 1:
-        return lengths
-    return lengths._replace(minimum=min(lengths.minimum, most), maximum=min(lengths.maximum, most))
 
 
 def refuse_idle_options(context: typer.Context, names: tuple[str, ...], replays: bool) -> None:

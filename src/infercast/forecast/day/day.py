@@ -15,6 +15,7 @@ from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
 from infercast.forecast.day.check import Check, check_busiest
 from infercast.forecast.day.curve import LoadCurve, learn_curve
+from infercast.forecast.day.drawn import with_energy
 from infercast.forecast.day.fleet import fixed
 from infercast.forecast.day.outcome import Goal, PolicyDay
 from infercast.forecast.day.policies import HOUR, SAFETIES, Autoscaler, Autoscaling, scheduled
@@ -25,6 +26,7 @@ from infercast.forecast.day.traffic import STEP, Traffic, traffic_of
 from infercast.forecast.money import GpuPrice, Tariff
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import replicas_of, system_of
+from infercast.forecast.wall import Facility
 from infercast.serve import Workload
 
 Array = npt.NDArray[Any]
@@ -83,13 +85,15 @@ def plan_day(
     autoscaler: Autoscaler | None = None,
     start: StartUp | None = None,
     price: Tariff | float | None = None,
+    facility: Facility | None = None,
     check: bool = True,
     tell: Callable[[str], None] | None = None,
 ) -> DayPlan:
     """Replicas of a deployment over a day, by each policy; the day is a workload, such as a trace, or made up.
 
     One replica is simulated at several loads; then the day is stepped through. With ``check`` the busiest minutes are
-    simulated request by request on the smallest fixed fleet, and both answers are told.
+    simulated request by request on the smallest fixed fleet, and both answers are told. ``facility`` is what stands
+    around the GPUs, for the kWh of the day.
     """
     say = tell or (lambda text: None)
     traffic = traffic_of(traffic) if isinstance(traffic, Workload) else traffic
@@ -122,7 +126,8 @@ def plan_day(
     fleet, plain = _smallest(day, wanted)
     hours = _timetable(day, wanted, fleet)
     rules, scaled = _autoscaled(day, autoscaler or Autoscaler(), wanted, curve, lag.seconds)
-    policies = plain, day.run(SCHEDULED, scheduled(hours, STEP, lag.seconds)), scaled
+    days = plain, day.run(SCHEDULED, scheduled(hours, STEP, lag.seconds)), scaled
+    policies = tuple(with_energy(each, curve, deployment, facility or Facility()) for each in days)
     say("the busiest minutes, request by request")
     found = check_busiest(deployment, traffic, promised, fleet, plain.attained) if check else None
     return DayPlan(

@@ -53,6 +53,12 @@ class PolicyDay:
     window: float
     gpus_per_replica: int
     price: GpuPrice | None
+    gpu_kwh: float | None = None
+    """What the GPU boards draw in the day; None where their power is not known."""
+    wall_kwh: float | None = None
+    """The same with servers and building."""
+    usd_electricity: float | None = None
+    """Dollars of that; None where no price of a kWh was given."""
 
     @property
     def minutes_out(self) -> float:
@@ -81,8 +87,11 @@ class PolicyDay:
 
     @property
     def cost(self) -> float | None:
-        """Dollars of the day; None where no price is known."""
-        return None if self.price is None else self.gpu_hours * self.price.per_hour
+        """Dollars of the day, with electricity on top where GPUs are owned; None where no price is known."""
+        if self.price is None:
+            return None
+        electricity = self.usd_electricity or 0.0 if self.price.metered else 0.0
+        return self.gpu_hours * self.price.per_hour + electricity
 
     def keeps(self, goal: Goal) -> bool:
         """Whether enough of the day is within the SLO."""

@@ -87,7 +87,7 @@ def look_over(run: Watched, intervals: Intervals | None = None) -> Overview:
         breakdown=breakdown,
         ttft=_histogram(served.ttft),
         tpot=_histogram(served.tpot) if served.tpot.size else None,
-        load=_load_curves(run),
+        load=load_curves(run),
         rooflines=tuple(map(step_rooflines, forecast.pools)),
         slowest=_slowest(forecast, breakdown),
     )
@@ -102,11 +102,11 @@ def _histogram(values: Array) -> Histogram:
     return Histogram(edges.tolist(), np.histogram(values, edges)[0].tolist())
 
 
-def _load_curves(run: Watched) -> LoadCurves:
+def load_curves(run: Watched, most_bins: int = MOST_BINS) -> LoadCurves:
     """Averages over stretches; a request that is in the system for a part of one counts for that part."""
     engines, served = run.engines, run.forecast.clients
     start, most_steps = float(served.sent_at.min()), max(engine.log.num_steps for engine in engines)
-    bins = int(min(MOST_BINS, max(10, most_steps // 4)))
+    bins = int(min(most_bins, max(10, most_steps // 4)))
     edges = np.linspace(0.0, run.forecast.duration, bins + 1)
     width = float(edges[1])
     started = np.fmin(np.maximum(served.started_at, served.sent_at), served.first_token) - start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from infercast.forecast.explain.step_log import EngineRun, StepLog, new_log
@@ -31,7 +32,15 @@ class Watched:
         )
 
 
-def watch_run(system: System, workload: Workload, *, progress: Progress | None = None, steady: bool = False) -> Watched:
-    """Simulate a workload and note the steps."""
+def watch_run(
+    system: System,
+    workload: Workload,
+    *,
+    progress: Progress | None = None,
+    steady: bool = False,
+    capacity: Callable[[], float] | None = None,
+) -> Watched:
+    """Simulate a workload and note the steps; ``capacity`` as in `simulate_system`."""
     logs = tuple(tuple(new_log(pool, len(workload.requests)) for _ in pool.engines.replicas) for pool in system.pools)
-    return Watched(simulate_system(system, workload, watch=logs, progress=progress, steady=steady), logs)
+    forecast = simulate_system(system, workload, watch=logs, progress=progress, steady=steady, capacity=capacity)
+    return Watched(forecast, logs)

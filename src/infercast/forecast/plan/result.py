@@ -9,6 +9,7 @@ from typing import NamedTuple
 from infercast.forecast.intervals.intervals import Intervals
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.plan.candidate import Candidate
+from infercast.forecast.plan.power import Drawn
 from infercast.forecast.plan.question import Question
 
 
@@ -62,11 +63,16 @@ class Figures:
     """The probability that the SLO holds; None where there are no intervals."""
     asked_odds: float = 0.0
     """What that has to be at least."""
+    drawn: Drawn | None = None
+    """What all its GPUs draw; None where their power is not known."""
+    beyond: str = ""
+    """Which budget it breaks, in words; empty if none."""
 
     @property
     def holds(self) -> bool:
-        """Whether the SLO does, by the forecast's own numbers, and as surely as it is asked for."""
-        return self.state != "overloaded" and self.headroom > 1.0 and (self.odds or 0.0) >= self.asked_odds
+        """Whether the SLO does, by the forecast's own numbers, as surely as it is asked for, and within the budgets."""
+        kept = self.state != "overloaded" and self.headroom > 1.0 and (self.odds or 0.0) >= self.asked_odds
+        return kept and not self.beyond
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ class Point:
         return self.forecast is not None and self.forecast.saturation is not None
 
 
-def point_of(label: str, number: float | None, forecast: Forecast, slo: Slo | None, price: GpuPrice | None) -> Point:
-    """A simulation measured by what was promised and by what it costs."""
+def point_of(label: str, number: float | None, forecast: Forecast, slo: Slo | None) -> Point:
+    """A simulation, with the prices and the facility that it is to be seen by, measured by what was promised."""
     promised: dict[str, Any] = {}
     if slo is not None:
         promised = {
@@ -56,8 +56,8 @@ def point_of(label: str, number: float | None, forecast: Forecast, slo: Slo | No
             "holds": holds(forecast, slo) and forecast.saturation is None,
             "headroom": headroom(forecast, slo),
         }
-    per_hour = None if price is None else price.per_hour * forecast.gpus
-    return Point(label, number, forecast, per_hour=per_hour, **promised)
+    cost = forecast.cost
+    return Point(label, number, forecast, per_hour=None if cost is None else cost.per_hour, **promised)
 
 
 @dataclass(frozen=True, slots=True)

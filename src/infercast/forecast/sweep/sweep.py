@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from infercast.forecast.slo import Slo, holds, parse_slo
 from infercast.forecast.sweep.axis import CONCURRENCY, Axis, at_load, axis_of
 from infercast.forecast.sweep.points import Edge, Point, Sweep, point_of
 from infercast.forecast.system import System, system_of
+from infercast.forecast.wall import Facility
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.serve import Workload
 
@@ -40,6 +41,8 @@ HALVINGS = 4
 """Between two points: a knee is known to a sixteenth of their distance."""
 
 Tell = Callable[[str], None]
+Decide = Callable[[Forecast], Forecast]
+"""A forecast as it is to be seen: by whose prices, and with what around its GPUs."""
 
 
 def sweep(
@@ -52,6 +55,7 @@ def sweep(
     vary: tuple[str, Sequence[Any]] | None = None,
     slo: Slo | str | None = None,
     price: Tariff | float | None = None,
+    facility: Facility | None = None,
     settings: Settings | None = None,
     router: str | None = None,
     tell: Tell | None = None,
@@ -60,40 +64,48 @@ def sweep(
     """Simulate a workload at several rates, numbers of clients, or values of a setting.
 
     ``vary`` names what a what-if can change, with its values: ``("max_num_seqs", [128, 1024])``. ``price`` is in
-    dollars per GPU and hour, or says whose prices to take; left out, the middle of the bundled lists. ``options`` are
-    those of `deploy`. ``tell`` is told of each point as it begins.
+    dollars per GPU and hour, or says whose prices to take; left out, the middle of the bundled lists. ``facility`` is
+    what stands around the GPUs. ``options`` are those of `deploy`. ``tell`` is told of each point as it begins.
     """
     axis, promised = axis_of(rates, concurrencies, vary), parse_slo(slo) if isinstance(slo, str) else slo
     asked = partial(deploy, model, gpu, settings, **options)
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
+    decide = partial(replace, tariff=tariff, facility=facility or Facility())
     if axis.is_load:
-        return _along_load(asked(), axis, workload, promised, tariff, router, tell or _silent)
-    return _along_setting(asked, axis, workload, promised, tariff, router, tell or _silent)
+        return _along_load(system_of(asked(), router), axis, workload, promised, decide, tell or _silent)
+    return _along_setting(asked, axis, workload, promised, decide, router, tell or _silent)
 
 
-def _along_load(
-    deployment: Deployment,
-    axis: Axis,
+def sweep_rates(
+    system: System,
     workload: Workload,
-    slo: Slo | None,
-    tariff: Tariff,
-    router: str | None,
-    tell: Tell,
+    rates: Iterable[float],
+    *,
+    slo: Slo | None = None,
+    price: Tariff | None = None,
+    tell: Tell | None = None,
 ) -> Sweep:
+    """The same of a system that is made already, at several rates."""
+    decide = partial(replace, tariff=price or Tariff(), facility=Facility())
+    return _along_load(system, axis_of(rates), workload, slo, decide, tell or _silent)
+
+
+def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None, decide: Decide, tell: Tell) -> Sweep:
     """One system under more and more load."""
-    system = system_of(deployment, router)
-    price = tariff.price(deployment.gpu.name)
+
+    # What a system serves when it is kept full depends on what is sent, not on how fast: once is enough.
+    capacity = cache(lambda: most_requests_per_second(system, workload))
 
     def run(value: float) -> Forecast:
-        return simulate_system(system, at_load(workload, axis.name, value))
+        return decide(simulate_system(system, at_load(workload, axis.name, value), capacity=capacity))
 
     points: list[Point] = []
     for value, label in zip(axis.values, axis.labels, strict=True):
         tell(f"{axis.name} {label}")
-        points.append(point_of(label, value, run(value), slo, price))
+        points.append(point_of(label, value, run(value), slo))
     known = [point.forecast.state.capacity for point in points if point.forecast and point.forecast.state.capacity]
-    capacity = known[0] if known else most_requests_per_second(system, workload)
-    light, whole = _light_ttft(system, workload, capacity), axis.name == CONCURRENCY
+    most = known[0] if known else capacity()
+    light, whole = _light_ttft(system, workload, most), axis.name == CONCURRENCY
     knee = _edge(points, run, lambda each: not each.saturation and each.ttft.p50 <= TIMES_LIGHT * light, whole)
     promise = None if slo is None else _edge(points, run, partial(_keeps, slo), whole)
     return Sweep(
@@ -102,11 +114,11 @@ def _along_load(
         axis=axis,
         points=tuple(points),
         slo=slo,
-        price=price,
+        price=_price(points[0]),
         light_ttft=light,
         knee=knee,
         promise=promise,
-        capacity=capacity,
+        capacity=most,
     )
 
 
@@ -115,7 +127,7 @@ def _along_setting(
     axis: Axis,
     workload: Workload,
     slo: Slo | None,
-    tariff: Tariff,
+    decide: Decide,
     router: str | None,
     tell: Tell,
 ) -> Sweep:
@@ -132,11 +144,17 @@ def _along_setting(
             points.append(Point(label, number, problem=str(problem)))
             continue
         system = system_of(deployment, (changes.router or router) if deployment.layout.data > 1 else None)
-        prices.append(tariff.price(deployment.gpu.name))
-        points.append(point_of(label, number, simulate_system(system, workload), slo, prices[-1]))
+        points.append(point_of(label, number, decide(simulate_system(system, workload)), slo))
+        prices.append(_price(points[-1]))
     # Where the GPU itself changes there is not one price.
     common = prices[0] if len(set(prices)) == 1 else None
     return Sweep(_title(points), workload.description, axis, tuple(points), slo, common)
+
+
+def _price(point: Point) -> GpuPrice | None:
+    """What an hour of one GPU costs."""
+    run = point.forecast
+    return None if run is None else run.tariff.price(run.deployment.gpu.name)
 
 
 def _light_ttft(system: System, workload: Workload, capacity: float) -> float:

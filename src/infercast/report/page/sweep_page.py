@@ -7,7 +7,9 @@ from math import isfinite
 from typing import Any
 
 from infercast.forecast.sweep.points import Sweep
-from infercast.report.page.elements import facts_list, table
+from infercast.report.caveats import caveats_of
+from infercast.report.page.canvas import is_narrow, room, stacked
+from infercast.report.page.elements import Section, facts_list, table
 from infercast.report.page.plot import Plot
 from infercast.report.page.svg import INK, MUTED, SERIES, Tips
 from infercast.report.sweep import UNITS, charts_of, columns_of, overload_notes, summary_rows
@@ -22,25 +24,39 @@ def sweep_plot(sweep: Sweep, version: str) -> Plot:
     """The picture, and the table below it on a page."""
     name = UNITS.get(sweep.axis.name, sweep.axis.name)
     columns = columns_of(sweep)
-    rows = [[escape(column.cell(point)) for column in columns] for point in sweep.simulated]
-    body = facts_list(summary_rows(sweep)) + table(
-        [escape(column.title).replace(" ", "<br>") for column in columns], rows
-    )
+    rows = [[column.cell(point) for column in columns] for point in sweep.simulated]
     notes = [f"{each.label}: {each.problem}" for each in sweep.points if each.problem] + overload_notes(sweep)
-    below = body + "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    below = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    values = table([escape(column.title).replace(" ", "<br>") for column in columns], _escaped(rows))
 
     def paint(figure: Any, tips: Tips) -> None:
         charts = charts_of(sweep)
-        panels = figure.subplots(
-            2,
-            2,
-            gridspec_kw={"left": 0.07, "right": 0.98, "bottom": 0.09, "top": 0.94, "hspace": 0.42, "wspace": 0.16},
-        )
+        shape = stacked(figure, len(charts), 2)
+        gaps = {"hspace": 0.62 if is_narrow(figure) else 0.45, "wspace": 0.18}
+        panels = figure.subplots(*shape, gridspec_kw=room(figure, left=0.62, **gaps))
         for axes, chart in zip(panels.flat, charts, strict=True):
             _panel(axes, chart, tips, name)
             _bends(axes, sweep)
 
-    return Plot("sweep", f"{sweep.title} along {name}", sweep.workload, 5.6, paint, below, version)
+    summary = facts_list(summary_rows(sweep))
+    return Plot(
+        "sweep",
+        f"{sweep.title} along {name}",
+        sweep.workload,
+        height=5.6,
+        phone_height=9.6,
+        paint=paint,
+        sections=(
+            Section("curves", "Where it bends" if sweep.axis.is_load else "Best values", summary, "Curves"),
+            Section("values", f"Each value of {name}", values + below, "Values"),
+        ),
+        caveats=tuple(caveats_of([each.forecast for each in sweep.simulated if each.forecast is not None])),
+        version=version,
+    )
+
+
+def _escaped(rows: list[list[str]]) -> list[list[str]]:
+    return [[escape(cell) for cell in row] for row in rows]
 
 
 def _panel(axes: Any, chart: Chart, tips: Tips, name: str) -> None:

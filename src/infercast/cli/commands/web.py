@@ -1,0 +1,60 @@
+"""``infercast web``: a page to play with, and the same over HTTP."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from infercast.cli.options.engine import note
+from infercast.cli.options.printed import Json, print_json
+from infercast.errors import InputError
+
+NEEDED = ("starlette", "uvicorn")
+MOST_WORKERS = 64
+
+
+def command(
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; 0.0.0.0: on all networks.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="N", help="The port; 0: any that is free.")] = 8000,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", help="Processes that answer; default: one per processor, at most 4."),
+    ] = None,
+    allow_host: Annotated[
+        list[str],
+        typer.Option("--allow-host", metavar="NAME", help="A further name that the server goes by; again for each."),
+    ] = [],  # noqa: B006 - read only
+    as_json: Json = False,
+) -> None:
+    """Serve a page to play with forecasts, and an HTTP API; only to this machine by default.
+
+    For example:
+
+      infercast web
+
+      infercast web --host 0.0.0.0 --port 8080 --workers 4
+    """
+    for package in NEEDED:
+        if find_spec(package) is None:
+            raise InputError(f"infercast web needs {package}: pip install 'infercast[web]'")
+    if not 0 <= port <= 65535:
+        raise InputError(f"--port must be from 0 to 65535, not {port}")
+    number = min(4, os.cpu_count() or 1) if workers is None else workers
+    if not 1 <= number <= MOST_WORKERS:
+        raise InputError(f"--workers must be from 1 to {MOST_WORKERS}, not {number}")
+    from infercast.web.server import serve  # noqa: PLC0415 - the packages of infercast[web] may be missing
+
+    def tell(address: str) -> None:
+        if as_json:
+            print_json({"page": f"{address}/", "api": f"{address}/api/v1"})
+            sys.stdout.flush()
+        else:
+            note(f"{address}/ is the page, {address}/api/v1 the API; Ctrl+C ends it")
+
+    serve(host, port, workers=number, allowed=tuple(allow_host), tell=tell)

@@ -1,0 +1,91 @@
+"""The energy of steps: joules of the kernels in a timer's tables, and of attention beside them.
+
+A run keeps how often each row of a table was run and how long attention took. Both are enough to say afterwards what
+its kernels cost above static power, so that simulating costs nothing more. All numbers are of one GPU of a
+tensor-parallel group; a pipeline's stages are added up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from infercast.engines.kernel_tables import Table
+from infercast.engines.timer import KernelTimer
+from infercast.predict.adjust.beside import felt_seconds
+from infercast.predict.energy.model import BoardPower
+from infercast.serve.totals import PhaseTotals
+
+Batch = tuple[Table, Table]
+"""New tokens of each sequence, and its tokens in all."""
+MOST_SIZES = 48
+"""Sizes of a table at which joules are worked out; between them they lie nearly on a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepsEnergy:
+    """What the steps of one phase drew on one GPU of each stage, added up."""
+
+    kernel_seconds: float
+    """In which kernels ran, the short gaps between them included."""
+    dynamic: dict[str, float]
+    """Joules above static power, by kernel family."""
+    static: float
+    """Joules of static power while kernels ran."""
+    peak_watts: float
+    """Of the step that drew most."""
+
+    @property
+    def joules(self) -> float:
+        """While kernels ran."""
+        return self.static + sum(self.dynamic.values())
+
+
+def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, batches: list[Batch]) -> StepsEnergy:
+    """What all steps of a phase drew; ``batches`` are like those whose attention it ran."""
+    seconds = timer.kernel_seconds(totals.rows, totals.varying, totals.slowed)
+    first, *others = [np.array([[*counts], [*counts.values()]]) for counts in totals.rows]
+    by_row = table_joules(timer, board, 0, first[0].astype(np.int64))
+    beside = [rows[1] @ table_joules(timer, board, n, rows[0].astype(np.int64)) for n, rows in enumerate(others, 1)]
+    beside.append(np.array(totals.varying) * attention_watts(timer, board, batches, len(totals.varying)))
+    rest = np.concatenate(beside)
+    steps, columns = first[1].sum(), by_row.shape[1]
+    # Each row as its average step: what it has beside the first table is spread over all steps.
+    slowed = np.array([totals.slowed.get(row, 0.0) for row in totals.rows[0]]) / first[1]
+    each = timer.slowed_seconds(first[0].astype(np.int64), slowed) + seconds[columns:].sum() / steps
+    work = by_row.sum(axis=1) + rest.sum() / steps
+    kept = np.clip((board.held_watts - board.static_watts) * each / np.maximum(work, 1e-12), 0.0, 1.0)
+    joules = np.concatenate([(first[1] * kept) @ by_row, rest * (first[1] @ kept) / steps])
+    dynamic: dict[str, float] = {}
+    for (_, family), value in zip(timer.kernels, joules.tolist(), strict=True):
+        if value > 0:
+            dynamic[family] = dynamic.get(family, 0.0) + value
+    whole = float(seconds.sum())
+    peak = board.static_watts + float((kept * work / each).max())
+    return StepsEnergy(whole, dynamic, board.static_watts * whole, peak)
+
+
+def table_joules(timer: KernelTimer, board: BoardPower, table: int, rows: Table) -> Table:
+    """Joules above static power of each kernel (columns) in steps of each of these rows of a table."""
+    chosen = np.unique(rows)
+    if chosen.size > MOST_SIZES:
+        chosen = chosen[np.unique(np.linspace(0, chosen.size - 1, MOST_SIZES).round().astype(np.int64))]
+    seconds = timer.row_seconds(table, chosen)
+    joules = np.zeros(seconds.shape)
+    for column, (call, launches) in enumerate(timer.row_calls(table, chosen)):
+        each = seconds[:, column] / np.maximum(launches, 1)
+        joules[:, column] = launches * np.asarray(board.dynamic_joules(call.op, np.maximum(each, 1e-9)))
+    return np.stack([np.interp(rows, chosen, column) for column in joules.T], axis=1)
+
+
+def attention_watts(timer: KernelTimer, board: BoardPower, batches: list[Batch], count: int) -> Table:
+    """Watts above static power of each attention kernel while it runs, on batches like these."""
+    joules, seconds = np.zeros(count), np.zeros(count)
+    for queries, keys in batches:
+        for column, call, each in timer.sequence_calls(queries, keys):
+            one = float(np.ravel(each)[0])
+            joules[column] += call.count * float(np.ravel(board.dynamic_joules(call.op, one))[0])
+            seconds[column] += float(np.ravel(felt_seconds(call, one))[0])
+    mean = joules.sum() / max(float(seconds.sum()), 1e-12)
+    return np.where(seconds > 0, joules / np.maximum(seconds, 1e-12), mean)

@@ -1,0 +1,1 @@
+"""Energy of kernels: what a board draws while one runs."""

@@ -1,0 +1,78 @@
+"""Questions that take long: the cheapest deployment that keeps an SLO, and replicas over a day of traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from infercast.errors import InputError
+from infercast.forecast.day.day import plan_day
+from infercast.forecast.day.outcome import Goal
+from infercast.forecast.day.traffic import made_up_day
+from infercast.forecast.plan.asked import drafts_tried, formats_of, long_enough
+from infercast.forecast.plan.question import Question
+from infercast.forecast.plan.search import plan
+from infercast.forecast.slo import Slo
+from infercast.report.day_data import day_dict
+from infercast.report.plan import plan_dict
+from infercast.serve.workload.asked import DEFAULT_COUNT, lengths_within
+from infercast.web.arguments import Asked, check_draft, deployment_of, known_gpu, longest_of, workload_of
+
+Tell = Callable[[str], None]
+
+
+def plan_of(asked: Asked, tell: Tell) -> dict[str, Any]:
+    """The deployment that keeps the SLO at the least cost, as ``infercast plan --json`` prints it."""
+    state, slo = asked.state, _needed(asked)
+    if asked.config is not None:
+        raise InputError("a plan needs a bundled model by name; `infercast plan` on a terminal takes a config.json")
+    model, gpus = str(asked.model), tuple(known_gpu(name) for name in state["gpus"])
+    if not gpus:
+        raise InputError("gpus is empty; a plan needs at least one kind of GPU to choose from")
+    workload = workload_of(asked)
+    prices = [asked.tariff.price(gpu) for gpu in gpus]
+    drafts = {name: state[name] for name in ("acceptance", "speculative_config")}
+    if drafts["speculative_config"] is not None:
+        check_draft(drafts["speculative_config"])
+    question = Question(
+        model=model,
+        workload=long_enough(workload, slo) if state["num_requests"] == DEFAULT_COUNT else workload,
+        slo=slo,
+        gpus=gpus,
+        engines=(asked.engine.name,),
+        prices=tuple(None if price is None else price.per_hour for price in prices),
+        max_gpus=state["max_gpus"],
+        budget=state["budget"],
+        quantizations=formats_of(model, state["quantizations"]),
+        settings=drafts_tried((asked.engine.name,), drafts),
+        max_model_len=state["max_model_len"],
+        disaggregate=state["disaggregate"],
+        objective=state["objective"],
+        least_odds=state["odds"],
+        pcie_topology=state["pcie_topology"],
+        api_server=state["api_server"],
+    )
+    return plan_dict(plan(question, tell=tell))
+
+
+def capacity_of(asked: Asked, tell: Tell) -> dict[str, Any]:
+    """Replicas over a day by three policies, as ``infercast capacity --json`` prints it."""
+    state, slo, longest = asked.state, _needed(asked), longest_of(asked)
+    if state["rate"] is None:
+        raise InputError("capacity needs the mean rate of the day; give rate, and leave out concurrency and sessions")
+    inputs, outputs, _ = lengths_within(state["input_len"], state["output_len"], longest)
+    if inputs.maximum + outputs.maximum > longest:
+        raise InputError(
+            f"input_len and output_len give up to {inputs.maximum + outputs.maximum:,} tokens, above the longest "
+            f"sequence of {longest:,}; shorten them or raise max_model_len"
+        )
+    traffic = made_up_day(state["rate"], state["day_profile"], inputs, outputs, seed=state["seed"])
+    goal = Goal() if state["goal_minutes"] is None else Goal(state["goal_minutes"])
+    deployment = deployment_of(asked)()
+    return day_dict(plan_day(deployment, traffic, slo, goal=goal, price=asked.tariff, tell=tell))
+
+
+def _needed(asked: Asked) -> Slo:
+    if asked.slo is None:
+        raise InputError("slo is empty, and this question needs a promise to keep, such as ttft_p99<1s,tpot_p95<40ms")
+    return asked.slo

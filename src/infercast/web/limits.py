@@ -1,0 +1,195 @@
+"""What a request may be: its host, its size, how often one client may ask; and the headers of every reply."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LARGEST_BODY = 512 * 1024
+BODY_SECONDS = 10.0
+"""In which the whole body must have come."""
+LONGEST_SECONDS = 180.0
+"""A request and its reply, whatever they are."""
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]", "::1")
+ANY_ADDRESS = ("0.0.0.0", "::", "")
+BURST, PER_SECOND = 400.0, 40.0
+"""Requests that one client may send at once, and how many per second in the long run."""
+MOST_CLIENTS = 4096
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+        "connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Problem(Exception):  # noqa: N818 - most are what a client did
+    """A reply that says what is wrong with a request."""
+
+    def __init__(self, status: int, kind: str, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.message = status, kind, message
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def body(self) -> bytes:
+        """As JSON, in the form of all errors."""
+        return json.dumps({"error": {"type": self.kind, "message": self.message}}).encode()
+
+
+class Bucket(NamedTuple):
+    """What a client has left, and when that was so."""
+
+    left: float
+    at: float
+
+
+class Rates:
+    """How often each client may ask; the longest silent are forgotten first."""
+
+    def __init__(self, burst: float = BURST, per_second: float = PER_SECOND) -> None:
+        self.burst, self.per_second = burst, per_second
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+
+    def take(self, client: str, now: float | None = None) -> float:
+        """Take one of what a client has left; the seconds that it has to wait, 0 for none."""
+        now = time.monotonic() if now is None else now
+        before = self._buckets.pop(client, Bucket(self.burst, now))
+        left = min(self.burst, before.left + (now - before.at) * self.per_second)
+        wait = 0.0 if left >= 1.0 else (1.0 - left) / self.per_second
+        self._buckets[client] = Bucket(left - (0.0 if wait else 1.0), now)
+        while len(self._buckets) > MOST_CLIENTS:
+            self._buckets.popitem(last=False)
+        return wait
+
+
+class Guard:
+    """Stands before the application: refuses what it must, and puts headers on every reply."""
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str] = LOCAL_HOSTS, rates: Rates | None = None) -> None:
+        self.app = app
+        self.hosts = {host.lower() for host in hosts}
+        """Names that the server goes by; none: any."""
+        self.rates = rates or Rates()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # nothing here speaks over web sockets
+        has_begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal has_begun
+            if message["type"] == "http.response.start":
+                has_begun = True
+                message = {**message, "headers": _with_ours(message.get("headers", ()))}
+            await send(message)
+
+        try:
+            async with asyncio.timeout(LONGEST_SECONDS):
+                self._check(scope)
+                await self.app(scope, receive, sent)
+        except Problem as problem:
+            await _send(sent, problem)
+        except TimeoutError:
+            if not has_begun:
+                await _send(sent, Problem(504, "TooLongError", f"no reply within {LONGEST_SECONDS:g} s"))
+        except Exception:
+            traceback.print_exc()
+            if not has_begun:
+                await _send(sent, Problem(500, "InternalError", "this is a bug; the server's log has the details"))
+
+    def _check(self, scope: Scope) -> None:
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get(b"host", "").lower()
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        # A page elsewhere whose name was made to point at this machine is not ours: it must not read answers.
+        if self.hosts and name not in self.hosts:
+            raise Problem(403, "HostError", f"this server does not go by the name {name[:80]!r}; see --allow-host")
+        if headers.get(b"sec-fetch-site", "same-origin") not in ("same-origin", "none") and scope["method"] != "GET":
+            raise Problem(403, "OriginError", "requests from pages of other sites are refused")
+        wait = self.rates.take(client_of(scope))
+        if wait:
+            seconds = f"{max(1, round(wait))}"
+            raise Problem(
+                429, "TooManyRequestsError", f"too many requests; try again in {seconds} s", retry_after=seconds
+            )
+
+
+def client_of(scope: Scope) -> str:
+    """The address that a request came from."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def _with_ours(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    given = {name.lower() for name, _ in headers}
+    ours = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in given]
+    return [*headers, *ours]
+
+
+async def _send(send: Send, problem: Problem) -> None:
+    headers = {"content-type": "application/json", "cache-control": "no-store", **problem.headers}
+    body = problem.body()
+    headers["content-length"] = str(len(body))
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def read_document(receive: Receive, headers: Any) -> dict[str, Any]:
+    """The JSON object in a request's body, within its size and its time."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem(415, "MediaTypeError", f"the body must be application/json, not {kind[:60] or 'of no type'!r}")
+    text = await _read_body(receive, headers.get("content-length", "0"))
+    try:
+        document = json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise Problem(400, "JsonError", "the body is nested too deeply") from None
+    except (ValueError, UnicodeDecodeError) as problem:
+        raise Problem(400, "JsonError", f"the body is not valid JSON: {str(problem)[:120]}") from None
+    if not isinstance(document, dict):
+        raise Problem(400, "JsonError", f"the body must be a JSON object, not a {type(document).__name__}")
+    return document
+
+
+async def _read_body(receive: Receive, length: str) -> bytes:
+    too_large = Problem(413, "TooLargeError", f"the body may have {LARGEST_BODY:,} bytes at most")
+    if length.isdigit() and int(length[:20]) > LARGEST_BODY:
+        raise too_large
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Problem(400, "JsonError", "the body ended early")
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > LARGEST_BODY:
+                    raise too_large
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise Problem(408, "TooSlowError", f"the body did not come within {BODY_SECONDS:g} s") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")

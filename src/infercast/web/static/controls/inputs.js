@@ -1,0 +1,87 @@
+// Single controls: each has a node and show(value), and calls change(value) when a user sets it.
+
+import { element } from "../lib/dom.js";
+import { plain } from "../lib/format.js";
+
+let count = 0;
+const nextId = () => `input-${(count += 1)}`;
+const STEPS = 240;
+
+/** A slider on a logarithmic (or linear) range beside a number that can be typed. */
+export function slider({ label, unit, low, high, linear = false, whole = false, change, help = "", note = null }) {
+  const id = nextId();
+  const toStep = (value) => (linear ? (value - low) / (high - low) : Math.log(value / low) / Math.log(high / low)) * STEPS;
+  const toValue = (step) => {
+    const raw = linear ? low + (step / STEPS) * (high - low) : low * (high / low) ** (step / STEPS);
+    return whole ? Math.round(Number(raw.toPrecision(2))) : Number(raw.toPrecision(2));
+  };
+  const range = element("input", { type: "range", min: 0, max: STEPS, step: 1, "aria-label": label, title: help });
+  const number = element("input", { type: "text", inputmode: "decimal", class: "number", id });
+  const node = element("div", { class: "field" }, element("div", { class: "field-head" }, element("label", { for: id }, label), element("span", { class: "value" }, number, unit)), range, note);
+  const paint = () => range.style.setProperty("--filled", `${(range.value / STEPS) * 100}%`);
+  const say = (value) => range.setAttribute("aria-valuetext", `${plain(value)} ${unit}`);
+  let settled = null;
+  range.addEventListener("input", () => { const value = toValue(Number(range.value)); number.value = plain(value); paint(); say(value); change(value, { record: false }); });
+  range.addEventListener("change", () => change(toValue(Number(range.value)), { record: true }));
+  number.addEventListener("change", () => {
+    const value = Number(number.value.replaceAll(",", ""));
+    if (Number.isFinite(value) && value > 0) change(whole ? Math.round(value) : value, { record: true });
+    else show(settled);
+  });
+  function show(value) {
+    settled = value;
+    if (document.activeElement !== number) number.value = value === null ? "" : plain(value);
+    if (document.activeElement !== range || toValue(Number(range.value)) !== value) range.value = value ? Math.round(toStep(Math.min(high, Math.max(low, value)))) : 0;
+    paint();
+    say(value ?? low);
+  }
+  return { node, show };
+}
+
+/** One of a few: radio buttons beside each other. */
+export function segments({ label, choices, change, help = "", hideLabel = false }) {
+  const name = nextId();
+  const radios = new Map(choices.map(([value, text]) => [value, element("input", { type: "radio", name, value: String(value), onchange: () => change(value, { record: true }) })]));
+  const node = element(
+    "div", { class: "field", role: "radiogroup", "aria-label": label, title: help },
+    hideLabel ? null : element("div", { class: "field-head" }, element("span", { class: "name" }, label)),
+    element("div", { class: "segments" }, choices.map(([value, text]) => element("label", {}, radios.get(value), element("span", {}, text)))),
+  );
+  return { node, show(value) { for (const [each, radio] of radios) radio.checked = each === value; } };
+}
+
+/** One of many: a list that opens. */
+export function select({ label, choices, change, help = "" }) {
+  const id = nextId();
+  const list = element("select", { id, title: help, onchange: () => change(list.value === "" ? null : list.value, { record: true }) }, choices.map(([value, text]) => element("option", { value: value ?? "" }, text)));
+  const node = element("div", { class: "field field-line" }, element("div", { class: "field-head" }, element("label", { for: id }, label)), list);
+  return {
+    node,
+    show(value) {
+      const text = value ?? "";
+      if (![...list.options].some((option) => option.value === text)) list.append(element("option", { value: text }, text));
+      list.value = text;
+    },
+  };
+}
+
+/** On or off. */
+export function toggle({ label, change, help = "" }) {
+  const box = element("input", { type: "checkbox", role: "switch", onchange: () => change(box.checked, { record: true }) });
+  return { node: element("label", { class: "switch", title: help }, box, label), show(value) { box.checked = Boolean(value); } };
+}
+
+/** A number or a text that is typed; empty leaves the choice to the engine. */
+export function typed({ label, unit = "", number = false, placeholder = "auto", change, help = "", code = false }) {
+  const id = nextId();
+  const input = element("input", { type: "text", id, inputmode: number ? "decimal" : null, class: `text ${code ? "code" : ""}`, placeholder, spellcheck: "false", title: help });
+  input.addEventListener("change", () => {
+    const text = input.value.trim().replaceAll(number ? "," : "\u0000", "");
+    if (text === "") return change(null, { record: true });
+    const value = number ? Number(text.replace(/k$/i, "")) * (/k$/i.test(text) ? 1024 : 1) : text;
+    return number && !Number.isFinite(value) ? show(null) : change(value, { record: true });
+  });
+  function show(value) { if (document.activeElement !== input) input.value = value === null || value === undefined ? "" : number ? plain(value) : String(value); }
+  const node = element("div", { class: "field field-line" }, element("div", { class: "field-head" }, element("label", { for: id }, unit ? `${label}, ${unit}` : label)), input);
+  return { node, show };
+}

@@ -1,0 +1,60 @@
+// Answers of a server: the HTTP API below the folder in which the page lies.
+
+import { Problem } from "./lib/problem.js";
+
+const ROOT = "api/v1/";
+const POLL = 350;
+
+export class HttpTransport {
+  async catalog() { return (await this.send("GET", "catalog")).json(); }
+
+  async ask(name, question, signal) { return (await this.send("POST", name, question, signal)).json(); }
+
+  /** A load curve: as a job, because one that nobody wants any more must not keep others waiting. */
+  async curve(question, signal) {
+    const { id } = await this.start("curve", question);
+    try {
+      for (;;) {
+        const said = await this.job(id, signal);
+        if (said.state === "done") return said.result;
+        if (said.state === "failed") throw new Problem(said.error?.message ?? "The load curve failed.");
+        if (said.state === "cancelled" || signal.aborted) throw new DOMException("asked again", "AbortError");
+        await new Promise((resolve) => setTimeout(resolve, POLL));
+      }
+    } catch (error) {
+      this.cancel(id).catch(() => null);
+      throw error;
+    }
+  }
+
+  async start(kind, question) { return (await this.send("POST", "jobs", { question: kind, ...question })).json(); }
+
+  async job(id, signal) { return (await this.send("GET", `jobs/${encodeURIComponent(id)}`, undefined, signal)).json(); }
+
+  async cancel(id) { await this.send("DELETE", `jobs/${encodeURIComponent(id)}`); }
+
+  async file(kind, question) {
+    const answer = await this.send("POST", `export/${kind}`, question);
+    const name = answer.headers.get("content-disposition")?.match(/filename="([^"]+)"/)?.[1];
+    return { name: name ?? `infercast.${kind}`, blob: await answer.blob() };
+  }
+
+  async send(method, path, body, signal) {
+    const request = { method, signal, headers: { accept: "application/json" } };
+    if (body !== undefined) {
+      request.body = JSON.stringify(body);
+      request.headers["content-type"] = "application/json";
+    }
+    let answer;
+    try {
+      answer = await fetch(ROOT + path, request);
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Problem("The server does not answer; is `infercast web` still running?", { type: "Connection" });
+    }
+    if (answer.ok) return answer;
+    let said = {};
+    try { said = await answer.json(); } catch { /* not JSON: the status says it all */ }
+    throw new Problem(said.error?.message ?? `The server answered with status ${answer.status}.`, { ...said.error, memory: said.memory });
+  }
+}

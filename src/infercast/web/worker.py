@@ -1,0 +1,111 @@
+"""A process that answers one question after the other: lines of JSON in, lines of JSON out.
+
+It is started by `infercast.web.workers`, which kills it when an answer takes too long or nobody wants it any more.
+The first character of a line out says what it is: an answer, an error, or what a long question is at.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+from infercast.errors import DoesNotFitError, InfercastError
+
+ANSWER, ERROR, SAYS = b"A", b"E", b"S"
+MOST_BYTES = 6 * 2**30
+"""Address space that a worker may take: a question that needs more is an error, and the machine stays usable."""
+
+
+def reply_to(name: str, document: Mapping[str, Any], tell: Any) -> tuple[bytes, dict[str, Any]]:
+    """The answer to a question, or what is wrong with it."""
+    from infercast.web.answers import answer  # noqa: PLC0415 - what is wrong with a worker's start is told, too
+
+    try:
+        return ANSWER, answer(name, document, tell)
+    except InfercastError as problem:
+        found = {"error": {"type": type(problem).__name__, "message": str(problem)}}
+        if isinstance(problem, DoesNotFitError):
+            found |= {"memory": _memory(document)}
+        return ERROR, found
+    except MemoryError:
+        return ERROR, {"error": {"type": "MemoryError", "message": "not enough memory for this; ask for less"}}
+    except RecursionError:
+        return ERROR, {"error": {"type": "InputError", "message": "nested too deeply"}}
+    except Exception:
+        traceback.print_exc()
+        return ERROR, {"error": {"type": "InternalError", "message": "this is a bug; the server's log has the details"}}
+
+
+def _memory(document: Mapping[str, Any]) -> Any:
+    """How full the memory would be of what does not fit."""
+    from infercast.web.answers import answer  # noqa: PLC0415 - as above
+
+    try:
+        return answer("memory", document)["memory"]
+    except InfercastError:
+        return None
+
+
+def line_of(kind: bytes, found: Any) -> bytes:
+    """A line out; numbers that JSON does not know are null."""
+    try:
+        text = json.dumps(found, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(_finite(found), separators=(",", ":"))
+    return kind + text.encode() + b"\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def limit_memory() -> None:
+    """Bound what this process may take, where the system can."""
+    try:
+        import resource  # noqa: PLC0415 - not on every system
+    except ImportError:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = MOST_BYTES if hard == resource.RLIM_INFINITY else min(MOST_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+def _listen(source: BinaryIO, asked: queue.Queue[bytes]) -> None:
+    """Pass on lines; the end of them is the end of the server, and of whatever is being answered."""
+    for line in source:
+        asked.put(line)
+    os._exit(0)
+
+
+def main() -> None:
+    """Answer until nobody asks."""
+    limit_memory()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends its workers
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    asked: queue.Queue[bytes] = queue.Queue()
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, asked), daemon=True).start()
+
+    def send(kind: bytes, found: Any) -> None:
+        out.write(line_of(kind, found))
+        out.flush()
+
+    while True:
+        question = json.loads(asked.get())
+        send(*reply_to(question["name"], question["document"], lambda words: send(SAYS, words)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""``infercast energy``: which power limit or clock saves most."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LOAD = ("-n", 40, "--input-len", 200, "--output-len", 20, "--predictor", "roofline")
+WORDS = ("energy", "qwen2.5-0.5b", "--gpu", "l4", "--rate", 8, *LOAD)
+
+
+def test_lower_limits_save_until_the_slo_breaks(infercast: Any) -> None:
+    found = infercast(*WORDS, "--power-limits", "40,56,72", "--slo", "tpot_p95<1s", "--json").json
+    values = [point["value"] for point in found["points"]]
+    assert values == sorted(values)
+    assert found["own_value"] == 72
+    assert {40, 56, 72} <= set(values)
+    by_value = {point["value"]: point for point in found["points"]}
+    assert by_value[72]["saved_share"] == 0
+    assert by_value[found["best_value"]]["saved_share"] == found["saved_share"]
+    least = min(point["wall_joules_per_output_token"] for point in found["points"])
+    assert by_value[found["best_value"]]["wall_joules_per_output_token"] == pytest.approx(least, rel=1e-4)
+
+
+def test_the_best_value_keeps_the_slo(infercast: Any) -> None:
+    free = infercast(*WORDS, "--power-limits", "72", "--json").json["points"][-1]
+    limit = f"tpot_p95<{1.0001 * free['tpot_ms']['p95']}ms"
+    found = infercast(*WORDS, "--power-limits", "20,72", "--slo", limit, "--json").json
+    best = next(point for point in found["points"] if point["value"] == found["best_value"])
+    assert best["slo_holds"]
+    none = infercast(*WORDS, "--power-limits", "20,72", "--slo", "tpot_p95<1us", "--json").json
+    assert none["best_value"] is None
+    assert "No power limit that was tried" in none["answer"]
+
+
+def test_clocks_and_tables_and_rows(infercast: Any, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    text = infercast(*WORDS, "--gpu-clocks", "1000,1500", "--csv", path).out
+    assert "Energy under clocks" in text
+    assert "saved" in text
+    head, *rows = path.read_text("utf-8").splitlines()
+    assert head.startswith("gpu_clock_mhz,state,ttft_mean_ms")
+    assert len(rows) >= 3
+
+
+def test_what_is_refused(infercast: Any) -> None:
+    both = infercast(*WORDS, "--gpu-clocks", "1000,1500", "--power-limits", "40,60").sentence
+    assert both == "--power-limits and --gpu-clocks both have values; vary one of them"
+    fixed = infercast(*WORDS, "--power-limit", 50).sentence
+    assert fixed == "--power-limit 50 is one value of what is varied here; leave it out"
+    assert "outside what l4 takes" in infercast(*WORDS, "--power-limits", "1,60").sentence

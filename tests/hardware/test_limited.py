@@ -1,0 +1,52 @@
+"""GPUs that an operator holds back."""
+
+from __future__ import annotations
+
+import pytest
+
+from infercast.errors import InputError
+from infercast.hardware import load_gpu
+from infercast.hardware.limited import limited_gpu
+from infercast.predict.adjust.power import FREE_SHARE, limits_of, most_lost
+
+GPU = load_gpu("h200-sxm")
+
+
+def test_a_power_limit_changes_no_rate():
+    limited = limited_gpu(GPU, 500)
+    assert (limited.board_limit, limited.unlimited) == (500, GPU)
+    assert limited.tensor_flops == GPU.tensor_flops
+    assert "500 W" in limited.title
+
+
+def test_a_locked_clock_scales_the_chip_and_not_its_memory():
+    locked = limited_gpu(GPU, clock_mhz=990)
+    assert locked.clock_share == pytest.approx(0.5)
+    assert locked.dense_flops("bf16") == pytest.approx(GPU.dense_flops("bf16") / 2)
+    assert locked.l2_bandwidth == pytest.approx(GPU.l2_bandwidth / 2)
+    assert locked.dram_bandwidth == GPU.dram_bandwidth
+    assert locked.sustained_fraction == 1.0
+
+
+def test_the_boards_own_limits_are_the_board_itself():
+    assert limited_gpu(GPU, 700, 1980) == GPU
+    assert limits_of(GPU).free == FREE_SHARE
+    assert limits_of(GPU).always == 0.0
+
+
+def test_lower_limits_cost_more():
+    lost = [limits_of(limited_gpu(GPU, watts)) for watts in (700, 600, 500, 400, 300, 200)]
+    whole = [(1 + each.most) * (1 + each.always) for each in lost]
+    assert whole == sorted(whole)
+    assert [each.always for each in lost] == sorted(each.always for each in lost)
+    assert [each.free for each in lost] == sorted((each.free for each in lost), reverse=True)
+    assert most_lost(limited_gpu(GPU, 600)) > most_lost(GPU)
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [((800, None), "175 to 700 W"), ((10, None), "175 to 700 W"), ((None, 3000), "396 to 1980 MHz")],
+)
+def test_what_no_driver_takes_is_refused(limits, told):
+    with pytest.raises(InputError, match=told):
+        limited_gpu(GPU, *limits)

@@ -1,0 +1,136 @@
+"""States: read from JSON and from URLs, and written as URLs and as commands that give the same answer."""
+
+import json
+import shlex
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infercast.cli.main import run
+from infercast.cli.options.groups import Deployed, Served
+from infercast.errors import InputError
+from infercast.web.answers import answer
+from infercast.web.catalogue import catalogue
+from infercast.web.fields import BY_NAME, FIELDS, NAMES, NUMBER, SWITCH, WHOLE, Field
+from infercast.web.state import from_query, read_state, to_command, to_query
+
+
+def values_of(field: Field) -> st.SearchStrategy[Any]:
+    words = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), min_size=1, max_size=30)
+    words = words.filter(str.isprintable)
+    if field.kind == SWITCH:
+        return st.booleans()
+    if field.kind == WHOLE:
+        return st.integers(int(field.low or 0), int(field.high or 10))
+    if field.kind == NUMBER:
+        return (
+            st.floats(field.low, field.high)
+            .map(lambda value: float(f"{value:.12g}"))
+            .filter(
+                lambda value: field.low <= value <= field.high  # type: ignore[operator]
+            )
+        )
+    return st.lists(words.filter(lambda text: not {*text} & {",", ";"}), max_size=3) if field.kind == NAMES else words
+
+
+states = st.fixed_dictionaries({}, optional={field.name: values_of(field) for field in FIELDS})
+
+
+@settings(max_examples=25)
+@given(states)
+def test_a_state_survives_its_url(given: dict[str, Any]) -> None:
+    state = read_state(given)
+    assert from_query(to_query(state)) == state
+    assert json.loads(json.dumps(state)) == state
+
+
+def test_defaults_leave_urls_empty() -> None:
+    assert to_query(read_state({})) == ""
+    assert from_query("") == read_state({})
+    assert to_command(read_state({})) == "infercast simulate llama-3.1-8b --gpu h200-sxm --rate 12"
+
+
+def test_no_rate_where_something_else_says_how_requests_arrive() -> None:
+    assert read_state({})["rate"] == 12
+    for fields in ({"concurrency": 8}, {"session_rate": 1.0, "turns": "4"}, {"arrival": "burst"}):
+        state = read_state(fields)
+        assert state["rate"] is None
+        assert "rate=" not in to_query(state).replace("session_rate=", "")
+
+
+def test_defaults_are_those_of_the_command_line() -> None:
+    for group in (Served, Deployed):
+        for name, field in BY_NAME.items():
+            if name in vars(group) and name not in ("rate", "num_requests", "gpu_memory_utilization"):
+                ours, theirs = field.default, getattr(group, name)
+                assert ours == theirs or ours is None, name  # nothing is said, and the command line has the same
+
+
+def test_every_field_is_explained_and_its_lists_exist() -> None:
+    known = catalogue()
+    for field in FIELDS:
+        assert field.label
+        assert field.help.endswith("."), field.name
+        of_engines = ("kv_cache_dtypes", "settings")
+        assert not field.catalogue or field.catalogue in known or field.catalogue in of_engines
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"colour": 1}, "unknown field 'colour'"),
+        ({"rate": "fast"}, "rate must be a number from 0.001 to 10000, not 'fast'"),
+        ({"rate": float("nan")}, "rate must be a number"),
+        ({"rate": -1}, "not -1"),
+        ({"num_requests": 10**9}, "num_requests must be a whole number from 1 to 5000"),
+        ({"num_requests": 1.5}, "not 1.5"),
+        ({"tensor_parallel_size": True}, "not True"),
+        ({"spot": "yes"}, "spot must be true or false"),
+        ({"gpus": "l40s"}, "gpus must be a list of at most 32 texts"),
+        ({"model": "x" * 500}, "model must be a text of at most 400 characters"),
+        ({"model": "a\nb"}, "on one line"),
+        ({"model": None}, "model must be"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as problem:
+        read_state(given)
+    assert words in str(problem.value)
+
+
+@pytest.mark.parametrize("query", ["rate=1&rate=2", "colour=red", "spot=perhaps", "num_requests=ten", "a" * 9000])
+def test_bad_urls_are_refused(query: str) -> None:
+    with pytest.raises(InputError):
+        from_query(query)
+
+
+SMALL = {"num_requests": 40}
+COMMANDS = [
+    ("simulate", SMALL | {"slo": "ttft_p99<1s,tpot_p95<40ms", "price_per_gpu_hour": 2.5}),
+    ("simulate", SMALL | {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "l40s", "quantization": "fp8"}),
+    ("simulate", SMALL | {"concurrency": 8, "max_num_seqs": 4, "enable_prefix_caching": False, "enforce_eager": True}),
+    ("simulate", SMALL | {"data_parallel_size": 2, "router": "round_robin", "prefix_len": 100, "prefix_groups": 3}),
+    ("simulate", SMALL | {"engine": "sglang@0.5.16", "max_num_seqs": 16, "settings": ["page_size=16"]}),
+    ("simulate", SMALL | {"turns": "3", "session_rate": 1.0, "think": "2", "input_len": "300", "output_len": "50"}),
+    ("simulate", SMALL | {"rate": 300.0, "router": "round_robin", "host": "epyc-9654"}),
+    ("memory", {"model": "llama-3.3-70b", "tensor_parallel_size": 4, "max_model_len": 8192}),
+    ("curve", {"rates": "4,8", "curve_requests": 60, "slo": "ttft_p99<1s"}),
+]
+
+
+@pytest.mark.parametrize(("question", "given"), COMMANDS)
+def test_the_command_gives_the_same_answer(
+    question: str, given: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = answer(question, {"state": given})
+    monkeypatch.setattr(sys, "argv", [*shlex.split(found["command"]), "--json"])
+    with pytest.raises(SystemExit) as end:
+        run()
+    out, err = capsys.readouterr()
+    assert not end.value.code, err
+    printed = json.loads(out)
+    ours = found[{"simulate": "forecast"}.get(question, question)]
+    assert {name: ours[name] for name in printed} == printed
