@@ -32,7 +32,22 @@ def count_in_64_bits() -> None:
     def bincount_counted(values: Any, weights: Any = None, minlength: int = 0) -> Any:
         return bincount(np.asarray(values).astype(np.intp), weights, minlength)
 
-    np.repeat, np.bincount = repeat_counted, bincount_counted
+    setattr(np, "repeat", repeat_counted)  # noqa: B010 - types do not allow it otherwise
+    setattr(np, "bincount", bincount_counted)  # noqa: B010
+
+
+def prepare(fetch: Callable[[str], Any]) -> None:
+    """Once, before the first question: ``fetch`` gives the bytes of a file beside the page."""
+    count_in_64_bits()
+    from infercast.predict.artifact import artifact  # noqa: PLC0415 - after the line above
+    from infercast.web.twin.pieces import PiecedArchive  # noqa: PLC0415
+
+    class Beside(PiecedArchive):
+        @staticmethod
+        def fetch(name: str) -> Any:
+            return fetch(name).to_bytes()
+
+    setattr(artifact, "Archive", Beside)  # noqa: B010
 
 
 def respond(call: str, name: str, question: str, tell: Callable[[str], None]) -> str:
@@ -42,9 +57,7 @@ def respond(call: str, name: str, question: str, tell: Callable[[str], None]) ->
 
     document = json.loads(question or "{}")
     try:
-        if call == "catalog":
-            result = answer("catalog", {})
-        elif call == "file":
+        if call == "file":
             made = answer("export", {**document, "kind": name})
             result = {**made, "type": TYPES[name]}
         else:
