@@ -41,7 +41,7 @@ ANSWERS = {
         "What users would see of a deployment under load",
         "The forecast as `infercast simulate --json` prints it, and what charts are drawn from. With "
         "`intervals: false` it takes half the time and has neither 80 % intervals nor a verdict (`final` is false).",
-        {"final": "boolean", "forecast": "object", "memory": "object", "distributions": "object", "timeline": "object",
+        {"final": "boolean", "requests": "integer", "forecast": "object", "memory": "object", "distributions": "object", "timeline": "object",
          "rooflines": "array"},
     ),
     MEMORY: (
