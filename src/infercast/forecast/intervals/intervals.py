@@ -80,9 +80,8 @@ def system_half_widths(
 
     All replicas of all pools are off alike, and the link between pools by itself.
     """
-    workload = replace(
-        workload, requests=workload.requests[: MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP]
-    )
+    most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
+    workload = replace(workload, requests=workload.requests[:most])
 
     def run(link: float = 1.0, **end: bool) -> Array:
         both = zip(system.pools, uncertainties, strict=True)
