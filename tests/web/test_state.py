@@ -118,6 +118,8 @@ COMMANDS = [
     ("simulate", SMALL | {"rate": 300.0, "router": "round_robin", "host": "epyc-9654"}),
     ("memory", {"model": "llama-3.3-70b", "tensor_parallel_size": 4, "max_model_len": 8192}),
     ("curve", {"rates": "4,8", "curve_requests": 60, "slo": "ttft_p99<1s"}),
+    ("energy", SMALL | {"power_limits": "500,700", "pue": 1.3, "grid_carbon": 300.0, "electricity_price": 0.2}),
+    ("plan", SMALL | {"slo": "ttft_p99<2s,tpot_p95<80ms", "gpus": ["h200-sxm"], "max_gpus": 1, "power_budget": 5.0}),
 ]
 
 
