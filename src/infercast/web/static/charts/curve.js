@@ -14,7 +14,7 @@ const LEFT = 52, RIGHT = 16, TOP = 20, GAP = 30, AXIS = 38;
  */
 export function loadCurve(width, runs, choose, quantity = "ttft") {
   const of = (point) => point[`${quantity}_ms`];
-  const known = runs.filter((run) => run.curve?.points.some(of));
+  const known = runs.filter((run) => run.curve && served(run).length);
   if (!known.length) return null;
   const high = Math.round(Math.min(190, Math.max(140, width * 0.3))), low = 92;
   const all = known.flatMap((run) => served(run));
@@ -26,7 +26,7 @@ export function loadCurve(width, runs, choose, quantity = "ttft") {
   const drawing = canvas(width, second + low + AXIS);
   drawing.append(
     leftAxis(upper, { left: LEFT, right: width - RIGHT, ticks: upper.ticks(5), format: briefTime, title: quantity.toUpperCase(), top: 11 }),
-    leftAxis(lower, { left: LEFT, right: width - RIGHT, ticks: lower.ticks(3), format: brief, title: "output tokens/s", top: second - 9 }),
+    leftAxis(lower, { left: LEFT, right: width - RIGHT, ticks: lower.ticks(4), format: brief, title: "output tokens/s", top: second - 9 }),
     bottomAxis(x, { top: TOP, bottom: second + low, ticks: x.ticks(width < 420 ? 5 : 9), format: plain, title: "requests/s", right: width - RIGHT }),
   );
   for (const run of known) drawing.append(lines(run, of, x, upper, lower));
@@ -36,7 +36,7 @@ export function loadCurve(width, runs, choose, quantity = "ttft") {
   return { drawing, label: known.map(said).join(" "), table: () => asTable(known) };
 }
 
-const served = (run) => run.curve.points.filter((point) => point.ttft_ms && Number.isFinite(point.value));
+const served = (run) => run.curve.points.filter((point) => point.ttft_ms && point.tpot_ms && Number.isFinite(point.value));
 const lastRate = (run) => Math.max(...served(run).map((point) => point.value));
 
 function lines(run, of, x, upper, lower) {

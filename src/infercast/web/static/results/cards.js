@@ -9,6 +9,7 @@ import { timeline } from "../charts/timeline.js";
 import { chartCard } from "../lib/chart.js";
 import { element } from "../lib/dom.js";
 import { term } from "../lib/tip.js";
+import { dayCard } from "./day.js";
 import { basisBody, costBody, promiseBody } from "./facts.js";
 import { planCard } from "./plan.js";
 
@@ -29,7 +30,7 @@ export function buildCards(node, store, transport, catalog) {
   const cost = chartCard({ title: "Cost and energy", draw: body(costBody) });
   const basis = chartCard({ title: "What this rests on", kind: "wide", draw: body(basisBody) });
   const right = element("div", { class: "stack" }, steps.card, promise.card);
-  node.append(ttft.card, tpot.card, curve.card, memory.card, roof.card, right, load.card, cost.card, planCard(store, transport, catalog), basis.card);
+  node.append(ttft.card, tpot.card, curve.card, memory.card, roof.card, right, load.card, cost.card, planCard(store, transport, catalog), dayCard(store, transport), basis.card);
   const perRun = [roof, steps, load, promise, cost, basis];
   for (const card of [ttft, tpot, curve]) card.card.classList.add("needs-answer");
   for (const card of [...perRun, { card: right }]) card.card.classList.add("needs-chosen");
