@@ -22,8 +22,6 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 
-from pages import as_published
-
 from infercast.engines.deployment import Deployment
 from infercast.errors import InfercastError
 from infercast.forecast.csv_rows import read_rows
@@ -39,6 +37,7 @@ from infercast.validate.published.load import RowReader
 from infercast.validate.published.results import results_of
 from infercast.validate.published.run import PublishedRun
 from infercast.validate.published.shortened import shortened
+from pages import as_published
 
 LEAST_SECONDS = 1.0
 BEFORE_SECONDS = 0.05
