@@ -54,8 +54,9 @@ def test_every_system_has_all_files(infercast: Any, tmp_path: Path, words: Any, 
     assert lanes <= {each["args"]["name"] for each in events if each["name"].endswith("_name")}
 
 
-def test_the_same_bytes_every_time(infercast: Any, tmp_path: Path) -> None:
+def test_the_same_bytes_every_time(infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1794820000")
     pairs = []
     for name in ("one", "two"):
         page, trace = tmp_path / f"{name}.html", tmp_path / f"{name}.json"
@@ -63,7 +64,16 @@ def test_the_same_bytes_every_time(infercast: Any, tmp_path: Path) -> None:
         pairs.append((page.read_bytes(), trace.read_bytes()))
     assert pairs[0] == pairs[1]
     command = "infercast simulate qwen3-0.6b --gpu h200-sxm --rate 20 -n 40"
-    assert f"<p>Made by <code>{command}</code></p>".encode() in pairs[0][0]
+    assert f"<p>Command:</p><pre><code>{command}</code></pre>".encode() in pairs[0][0]
+    assert b"16 November 2026" in pairs[0][0]
+
+
+def test_a_date_that_is_none(infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "today")
+    result = infercast(*RUN, "--report", tmp_path / "run.html")
+    assert result.code == 2
+    assert result.err == "infercast: SOURCE_DATE_EPOCH must be seconds since 1970, not 'today'\n"
 
 
 def test_a_window_and_a_cut(infercast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,3 +68,15 @@ def test_what_is_wrong_is_said(infercast: Any, words: tuple[object, ...], said: 
 
 def test_a_plan_needs_a_promise(infercast: Any) -> None:
     assert "--slo" in infercast(*SMALL[:-2]).sentence
+
+
+def test_power_as_objective_budget_and_choice(infercast: Any) -> None:
+    few = ("--vary", "max_num_seqs=64", "--predictor", "roofline")
+    words = (*SMALL, *few, "--objective", "energy", "--power-budget", 2, "--power-limit", "none,400")
+    result = infercast(*words, "--json").json
+    assert result["power_budget_w"] == 2000
+    assert result["winner"]["energy"]["peak_watts"] < 2000
+    assert {row["power_limit_w"] for row in result["simulated"]} == {None, 400}
+    assert "takes least energy at the wall" in infercast(*words).out
+    wrong = infercast(*SMALL, "--power-limit", "little").sentence
+    assert wrong == "--power-limit must be watts with commas between them, or none, not 'little'"

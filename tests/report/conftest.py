@@ -1,5 +1,6 @@
 """Results to be reported, made once."""
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,6 +22,17 @@ def deployment() -> Any:
 def forecast(deployment: Any) -> Forecast:
     lengths = {"input_lengths": "uniform:50:900", "output_lengths": "uniform:2:60"}
     return simulate(deployment, synthetic_workload(rate=20, count=50, prefix_length=160, **lengths))
+
+
+@pytest.fixture
+def without_tips() -> Callable[[str], str]:
+    """A page as it was before words of the glossary were marked in it."""
+
+    def strip(page: str) -> str:
+        page = re.sub(r'<span class="tip".*?</span>', "", page, flags=re.DOTALL)
+        return re.sub(r'<span class="term"[^>]*>(.*?)</span>', r"\1", page, flags=re.DOTALL)
+
+    return strip
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ def run() -> Watched:
     return a_run("h200-sxm")
 
 
-def test_the_page_has_a_section_for_each_and_cards(run: Watched) -> None:
+def test_the_page_has_a_section_for_each_and_cards(run: Watched, without_tips: Any) -> None:
     pytest.importorskip("matplotlib")
-    page = report_page(look_over(run), "1")
+    page = without_tips(report_page(look_over(run), "1"))
     assert '<section id="slo"><h2>SLO: fails by e2e_p95&lt;1ms</h2>' in page
     assert "ttft_p99&lt;1s" in page
     assert '<section id="cost">' in page

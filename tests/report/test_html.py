@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,17 @@ def page(overview: Overview) -> str:
 
 def test_every_chart_and_section_is_there(page: str) -> None:
     parsed = Page(page)
-    assert set(parsed.ids) >= CHARTS | {"latency", "load", "kernels", "roofline", "slowest", "sources"}
+    names = {"latency", "load", "kernels", "roofline", "slowest", "sources", "caveats", "made"}
+    assert set(parsed.ids) >= CHARTS | names
+    assert set(parsed.ids) >= {f"{chart}-phone" for chart in CHARTS}
+    assert len(parsed.ids) == len(set(parsed.ids))
     assert "script" not in parsed.tags
+
+
+def test_links_lead_to_sections(page: str) -> None:
+    links = re.findall(r'<a href="#([^"]*)">', page)
+    assert len(links) >= 8
+    assert set(links) <= set(Page(page).ids)
 
 
 def test_numbers_and_intervals_are_text(page: str, overview: Overview) -> None:
@@ -103,25 +113,30 @@ def test_the_page_says_how_it_was_made(overview: Overview) -> None:
     assert "infercast simulate 'a b' --report <x>.html" in text
 
 
+def test_the_page_says_when_it_was_made(overview: Overview) -> None:
+    text = Page(report_page(overview, "1.2.3", date="2026-11-06")).text
+    assert "A forecast, not a measurement \u00b7 infercast 1.2.3 \u00b7 6 November 2026" in text
+    assert "2026" not in Page(report_page(overview, "1.2.3")).text.partition("How this page was made")[2]
+
+
 def test_a_phone_is_thought_of(page: str) -> None:
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
-    assert "@media (max-width: 40rem)" in page
-    for table in re.findall(r"<table>", page):
-        assert f'<div class="wide">{table}' in page
+    assert "@media (max-width: 44rem)" in page
+    for row in re.findall(r'<tr role="row">(<th scope="row".*?)</tr>', page):
+        cells = re.findall(r"<td [^>]*>", row)
+        assert cells
+        assert all('data-label="' in cell for cell in cells), "a card says what its numbers are"
 
 
-def test_percentiles_are_named_above_their_histogram_not_beside_each_other() -> None:
+def test_percentiles_are_named_in_rows_not_beside_each_other() -> None:
     workload = synthetic_workload(arrival="burst", count=3, input_lengths=200, output_lengths=20)
     page = report_page(look_over(watch_run(system_of(deploy("qwen3-0.6b", "h200-sxm")), workload)), "1")
-    chart = re.search(r'<svg [^>]*id="chart-latency".*?</svg>', page, flags=re.DOTALL)
-    assert chart is not None
-    texts = re.findall(r'<text [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*>p\d\d ', chart[0])
-    places = [(float(x), float(y)) for x, y in texts]
-    assert len(set(places)) == 4
-    lines, columns = (sorted({place[axis] for place in places}) for axis in (1, 0))
-    assert (len(lines), len(columns)) == (2, 2), "on two lines"
-    assert lines[1] - lines[0] > 8
-    assert columns[1] - columns[0] > 60, "far enough apart for their words"
+    for name in ("chart-latency", "chart-latency-phone"):
+        chart = re.search(rf'<svg [^>]*id="{name}".*?</svg>', page, flags=re.DOTALL)
+        assert chart is not None
+        heights = sorted(float(y) for y in re.findall(r'<text [^>]*y="([\d.]+)"[^>]*>p\d\d ', chart[0]))
+        assert len(heights) == 4
+        assert all(above - below > 9 for below, above in pairwise(heights))
 
 
 def test_the_same_run_gives_the_same_page(page: str, overview: Overview) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from infercast.report.layout import LEAST_WIDTH, PIPE_WIDTH, facts, grid, section, show
+from infercast.report.fitting import Column, FittingTable
+from infercast.report.layout import LEAST_WIDTH, PIPE_WIDTH, facts, grid, paragraph, section, show
 
 
 def test_words_are_left_and_numbers_right(text_of: Any) -> None:
@@ -55,21 +56,58 @@ def test_pipes_are_wide_and_end_without_blanks(
     assert all(line == line.rstrip() for line in lines)
 
 
-def test_narrow_terminals_are_not_squeezed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
+def on_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, *parts: Any
+) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    row = ["1,234,567"] * 8
-    show(grid([str(number) for number in range(8)], [row]))
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
-    assert plain.splitlines()[-1].split() == row
-    assert LEAST_WIDTH < len(plain.splitlines()[-1]) < PIPE_WIDTH
+    show(*parts)
+    return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()]
 
 
-def test_what_can_be_narrow_is_narrow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    show(facts([("name", "word " * 100)]), grid([str(number) for number in range(8)], [["1,234,567"] * 8]))
-    words, table = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).split("\n\n")
-    assert max(map(len, words.splitlines())) <= LEAST_WIDTH < max(map(len, table.splitlines()))
+def test_columns_come_in_blocks_where_a_terminal_is_narrow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = grid(["name", *"abcdefg"], [["first", *["1,234,567"] * 7], ["second", *["7,654,321"] * 7]])
+    lines = on_terminal(capsys, monkeypatch, LEAST_WIDTH, table)
+    assert max(map(len, lines)) <= LEAST_WIDTH
+    assert [line.split() for line in lines if line.startswith("name")] == [
+        ["name", "a", "b", "c"],
+        ["name", "d", "e", "f"],
+        ["name", "g"],
+    ]
+    assert sum(line.count("1,234,567") for line in lines) == 7
+    assert on_terminal(capsys, monkeypatch, 100, table)[2].split() == ["first", *["1,234,567"] * 7]
+
+
+def test_rows_stand_alone_where_not_even_two_columns_fit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = grid(("name", "value"), [("n" * 25, "1" * 25), ("m" * 25, "2" * 25)])
+    lines = on_terminal(capsys, monkeypatch, LEAST_WIDTH, table)
+    assert lines == [f"name   {'n' * 25}", f"value  {'1' * 25}", "", f"name   {'m' * 25}", f"value  {'2' * 25}"]
+
+
+def test_a_terminal_below_the_least_width_is_taken_for_that(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = on_terminal(capsys, monkeypatch, 20, facts([("name", "word " * 100)]))
+    assert 20 < max(map(len, lines)) <= LEAST_WIDTH
+
+
+def test_columns_that_are_left_out_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = [Column("name", str), Column("a", lambda row: "1" * 20, 1), Column("b", lambda row: "2" * 20, 2)]
+    lines = on_terminal(capsys, monkeypatch, LEAST_WIDTH, FittingTable(columns, ["x"]))
+    assert lines[0].split() == ["name", "a"]
+    assert " ".join(lines[3:]) == "not shown at this width: b; --format csv has all"
+
+
+def test_paragraphs_are_as_wide_as_is_easy_to_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for columns, widest in ((160, 78), (60, 60)):
+        lines = on_terminal(capsys, monkeypatch, columns, paragraph("word " * 100))
+        assert widest - 5 < max(map(len, lines)) <= widest

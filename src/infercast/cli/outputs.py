@@ -14,7 +14,7 @@ import typer
 
 from infercast import __version__
 from infercast.errors import InputError
-from infercast.report.files import check_writable, write_whole
+from infercast.report.files import check_writable, today, write_whole
 
 if TYPE_CHECKING:
     from infercast.forecast.explain.watched import Watched
@@ -83,7 +83,7 @@ class Outputs(NamedTuple):
         if self.report is not None:
             from infercast.report.page.comparison_page import comparison_plot  # noqa: PLC0415 - most runs write nothing
 
-            write_whole(self.report, [comparison_plot(runs, names, __version__).page(command_line(*FILES))])
+            write_whole(self.report, [comparison_plot(runs, names, __version__).page(command_line(*FILES), today())])
 
     def write(self, run: Watched, intervals: Intervals) -> None:
         """Write all that was asked for, and say on standard error where a trace could not hold all of it."""
@@ -97,7 +97,8 @@ class Outputs(NamedTuple):
             from infercast.forecast.explain.overview import look_over  # noqa: PLC0415 - most runs write nothing
             from infercast.report.page.html import report_page  # noqa: PLC0415
 
-            write_whole(self.report, [report_page(look_over(run, intervals), __version__, command_line(*FILES))])
+            page = report_page(look_over(run, intervals), __version__, command_line(*FILES), today())
+            write_whole(self.report, [page])
         if self.trace is not None:
             from infercast.forecast.explain.lanes import lanes_of  # noqa: PLC0415
             from infercast.report.trace import trace_pieces  # noqa: PLC0415
@@ -137,6 +138,7 @@ def outputs_of(
     """Check what was asked for, before a run that may take long."""
     if report is not None:
         check_writable(report, "--report", (".html", ".htm"))
+        today()  # a date that is none is refused now, too
         if find_spec("matplotlib") is None:
             raise InputError("--report needs matplotlib: pip install 'infercast[report]'")
     if requests is not None:

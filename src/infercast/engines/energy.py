@@ -55,7 +55,7 @@ def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, bat
     slowed = np.array([totals.slowed.get(row, 0.0) for row in totals.rows[0]]) / first[1]
     each = timer.slowed_seconds(first[0].astype(np.int64), slowed) + seconds[columns:].sum() / steps
     work = by_row.sum(axis=1) + rest.sum() / steps
-    kept = np.clip((board.limit_watts - board.static_watts) * each / np.maximum(work, 1e-12), 0.0, 1.0)
+    kept = np.clip((board.held_watts - board.static_watts) * each / np.maximum(work, 1e-12), 0.0, 1.0)
     joules = np.concatenate([(first[1] * kept) @ by_row, rest * (first[1] @ kept) / steps])
     dynamic: dict[str, float] = {}
     for (_, family), value in zip(timer.kernels, joules.tolist(), strict=True):

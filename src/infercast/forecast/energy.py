@@ -19,7 +19,7 @@ from infercast.engines.energy import Batch, StepsEnergy, steps_energy
 from infercast.engines.timer import KernelTimer
 from infercast.forecast.intervals.uncertainty import EIGHTY, uncertainty_of
 from infercast.forecast.system import busiest
-from infercast.predict.adjust.power import board_of
+from infercast.predict.adjust.power import board_under
 from infercast.predict.energy.model import BoardPower
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record, Workload
@@ -175,7 +175,7 @@ def _pool_energy(
     deployment: Deployment, timer: KernelTimer, records: Sequence[Record], workload: Workload, duration: float
 ) -> _PoolEnergy:
     """What the replicas of one pool drew."""
-    board, layout = board_of(deployment.gpu), deployment.layout
+    board, layout = board_under(deployment.gpu), deployment.layout
     phases: dict[str, list[tuple[PhaseTotals, StepsEnergy]]] = {}
     parts = {STATIC: 0.0, IDLE: 0.0}
     busy = 0.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.phases import Phase
@@ -10,7 +11,11 @@ from infercast.forecast.intervals.uncertainty import MEASURED, borrowed_share, s
 from infercast.forecast.notes import estimate_notes
 from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import OVERLOADED
+from infercast.report.layout import section, styled
 from infercast.report.state import BORROWED_TIMES, host_rows
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 WEAK = {
     "sibling": "borrowed from a GPU of the same generation",
@@ -22,6 +27,7 @@ WEAK = {
 }
 
 
+FORECASTS = "These are forecasts: simulations with estimated kernel latencies, not measurements."
 NARROW = (
     "Intervals hold what errors of kernel latencies and host times, and the luck of a finite run, do to results. Of "
     "the values of 53 measured runs on an H200 about four in five lie in theirs, of published runs on other "
@@ -65,6 +71,16 @@ def caveats(forecast: Forecast) -> list[str]:
     if forecast.state.word == OVERLOADED:
         sentences.append("The deployment is overloaded: latencies only tell how long the run was.")
     return list(dict.fromkeys(sentences))
+
+
+def caveats_of(forecasts: Iterable[Forecast]) -> list[str]:
+    """What holds for any of several forecasts, such as those of a sweep."""
+    return list(dict.fromkeys(each for forecast in forecasts for each in caveats(forecast)))
+
+
+def caveat_section(sentences: Iterable[str]) -> RenderableType:
+    """The sentences, for a terminal."""
+    return section("Caveats", styled("\n".join(sentences)))
 
 
 def _of_drafts(deployment: Deployment) -> list[str]:

@@ -15,6 +15,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.side_by_side import side_by_side
 from infercast.forecast.system import BOTH
 from infercast.report.breakdown import breakdown_dict, render_breakdown
+from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.decision import price_words
 from infercast.report.deployment import deployment_facts
 from infercast.report.forecast import forecast_dict, pool_facts, system_facts
@@ -58,6 +59,7 @@ def render_runs(
             for name, comparison in compare_runs(*runs).items()
         ),
         *(_breakdowns(runs, changes) if breakdown else ()),
+        caveat_section(caveats_of((before, after))),
     ]
 
 

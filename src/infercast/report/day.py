@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from infercast.forecast.day.check import clock
 from infercast.forecast.day.day import DayPlan
+from infercast.report.caveats import caveat_section
+from infercast.report.day_data import day_caveats
 from infercast.report.fitting import Column, FittingTable
 from infercast.report.layout import facts, section, styled
 from infercast.report.sweep import dollars
@@ -29,6 +31,7 @@ def render_day(plan: DayPlan) -> list[RenderableType]:
         TextCharts(day_charts(plan), columns=1),
         section("One replica", facts(replica_rows(plan))),
         section("Rests on", facts(basis_rows(plan))),
+        caveat_section(day_caveats(plan)),
     ]
 
 

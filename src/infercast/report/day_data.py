@@ -9,8 +9,14 @@ from typing import Any
 from infercast.forecast.day.coefficients import autoscaler_row
 from infercast.forecast.day.day import DayPlan
 from infercast.forecast.day.outcome import PolicyDay
+from infercast.report.caveats import caveats_of
 from infercast.report.files import csv_lines
 from infercast.units import MILLI
+
+
+def day_caveats(plan: DayPlan) -> list[str]:
+    """What to know of the forecasts of one replica; that it is full at the highest load is meant to be."""
+    return caveats_of(level.forecast for level in plan.curve.levels if level.forecast.saturation is None)
 
 
 def day_dict(plan: DayPlan) -> dict[str, Any]:
@@ -42,6 +48,7 @@ def day_dict(plan: DayPlan) -> dict[str, Any]:
         "replica": _replica_dict(plan),
         "usd_per_gpu_hour": None if plan.price is None else plan.price.per_hour,
         "check": None if check is None else check._asdict(),
+        "caveats": day_caveats(plan),
     }
 
 

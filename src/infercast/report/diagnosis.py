@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.explain.diagnose import Diagnosis, Finding, Gap, Saving
 from infercast.forecast.latency import NAMES
 from infercast.forecast.tune.advice import experts_of, is_tunable
+from infercast.report.caveats import caveat_section, caveats
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
 from infercast.report.forecast import latency_cells
 from infercast.report.layout import facts, grid, section
@@ -41,6 +42,7 @@ def render_diagnosis(diagnosis: Diagnosis) -> list[RenderableType]:
         section("Latency", latencies),
         section("What would help, most first", facts(_numbered(diagnosis))),
         section("Kernels against the best of their shape, one launch in an average step", _gap_table(diagnosis)),
+        caveat_section(caveats(forecast)),
     ]
 
 
@@ -137,6 +139,7 @@ def diagnosis_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "all_gaps_closed": asdict(diagnosis.everything),
         "free_host": asdict(diagnosis.host),
         "not_judged": list(diagnosis.not_judged),
+        "caveats": caveats(forecast),
     }
 
 

@@ -21,7 +21,7 @@ from infercast.report.by_part import (
     session_rows,
     turn_cells,
 )
-from infercast.report.caveats import caveats
+from infercast.report.caveats import caveat_section, caveats
 from infercast.report.decision import decision_fields, render_decision
 from infercast.report.deployment import deployment_dict, deployment_facts, workload_dict
 from infercast.report.drafts import draft_rows, draft_run_dict
@@ -70,7 +70,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
     said = tuple(text for _, text in load_rows(forecast))  # what is said beside the load already is left out
     return [
         *parts,
-        section("Caveats", styled("\n".join(each for each in caveats(forecast) if not each.endswith(said)))),
+        caveat_section(each for each in caveats(forecast) if not each.endswith(said)),
     ]
 
 

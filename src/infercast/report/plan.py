@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.result import Figures, Plan, Row, Stage
+from infercast.report.caveats import FORECASTS
 from infercast.report.intervals import format_interval, interval_fields
 from infercast.report.layout import facts, grid, paragraph, section, styled
 from infercast.report.quantities import milliseconds
-from infercast.units import format_dollars, format_percent, format_seconds
+from infercast.units import format_dollars, format_joules, format_percent, format_seconds, format_watts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,15 +33,16 @@ def render_plan(plan: Plan) -> list[RenderableType]:
         parts += [section("nearest", paragraph(each.sentence, WIDEST)) for each in plan.nearest]
     else:
         parts.append(section(f"winner: {question.goal.says}", facts(_winner(plan.winner))))
+        spent = "energy" if question.goal.rough else "cost"
         if len(plan.front) > 1:
-            parts.append(section("nothing beats these in cost, TTFT and TPOT together", _table(plan.front)))
+            parts.append(section(f"nothing beats these in {spent}, TTFT and TPOT together", _table(plan.front)))
         sentences = [plan.why, *plan.changes]
         parts.append(section("why, and what would change it", paragraph("\n".join(sentences), WIDEST)))
     others = [row for row in plan.rows if row.stage is Stage.SIMULATED and row not in plan.front][:SHOWN]
     if others:
         parts.append(section("others that were simulated", _others(others)))
     parts.append(styled(_effort(plan), style="dim"))
-    parts += [paragraph(note, WIDEST, style="dim") for note in plan.notes]
+    parts += [paragraph(note, WIDEST, style="dim") for note in (*plan.notes, FORECASTS)]
     return parts
 
 
@@ -49,6 +52,7 @@ def _winner(row: Row) -> list[tuple[str, str]]:
     rows = [("deployment", str(row.candidate)), ("GPUs", f"{row.gpus}")]
     if row.cost is not None:
         rows.append(("cost", f"{format_dollars(row.cost)} an hour"))
+    rows += _drawn_rows(figures)
     rows += [("TTFT", _latency(figures, "ttft")), ("TPOT", _latency(figures, "tpot"))]
     within = f"{figures.goodput:,.2f} requests/s within the SLO"
     rows.append(("throughput", f"{figures.output_tokens_per_second:,.0f} output tokens/s, {within}"))
@@ -62,6 +66,20 @@ def _winner(row: Row) -> list[tuple[str, str]]:
         label = "options" if row.candidate.prefill is None else f"{name} options"
         rows.append((label, _options(pool) or "none"))
     return rows
+
+
+def _drawn_rows(figures: Figures) -> list[tuple[str, str]]:
+    """Energy of an output token, and power."""
+    drawn = figures.drawn
+    if drawn is None:
+        return []
+    low, high = (format_joules(drawn.joules_per_output_token * end) for end in (drawn.low, drawn.high))
+    boards = f"{format_joules(drawn.joules_per_output_token)} per output token by GPU boards (80 %: {low} to {high})"
+    watts = f"{format_watts(drawn.wall_watts)} at the wall on average, servers {format_watts(drawn.peak_watts)} at most"
+    return [
+        ("energy", f"{boards}, {format_joules(drawn.wall_joules_per_output_token)} at the wall"),
+        ("power", f"{format_watts(drawn.gpu_watts)} by GPU boards on average, {watts}"),
+    ]
 
 
 def _options(candidate: Candidate) -> str:
@@ -82,7 +100,7 @@ def _latency(figures: Figures, name: str) -> str:
 
 
 def _table(rows: tuple[Row, ...]) -> RenderableType:
-    columns = ("deployment", "GPUs", "$/h", "TTFT p99", "80 %", "TPOT p99", "80 %", "headroom", "odds")
+    columns = ("deployment", "GPUs", "$/h", "J/output", "TTFT p99", "80 %", "TPOT p99", "80 %", "headroom", "odds")
     return grid(columns, [_cells(row) for row in rows])
 
 
@@ -90,6 +108,7 @@ def _cells(row: Row) -> list[str]:
     figures = row.figures
     assert figures is not None
     cells = [str(row.candidate), f"{row.gpus}", "-" if row.cost is None else f"{row.cost:,.2f}"]
+    cells.append("-" if figures.drawn is None else format_joules(figures.drawn.wall_joules_per_output_token))
     for name in ("ttft", "tpot"):
         values, band = getattr(figures, name), None if figures.intervals is None else getattr(figures.intervals, name)
         cells.append("-" if values is None else format_seconds(values.p99))
@@ -132,6 +151,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "objective": question.objective,
         "max_gpus": question.max_gpus,
         "budget_per_hour": question.budget,
+        "power_budget_w": question.power_budget,
         "winner": None if plan.winner is None else row_dict(plan.winner),
         "front": [row_dict(row) for row in plan.front],
         "runner_up": None if plan.runner_up is None else row_dict(plan.runner_up),
@@ -175,6 +195,7 @@ def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
         "quantization": candidate.quantization,
         "kv_cache_dtype": candidate.kv_cache_dtype,
         "settings": dict(candidate.settings),
+        "power_limit_w": candidate.power_limit,
         "options": candidate.options(),
     }
 
@@ -196,5 +217,7 @@ def _figures_dict(figures: Figures) -> dict[str, Any]:
         "kv_peak": figures.kv_peak,
         "bottleneck": figures.bottleneck,
         "source": figures.source,
+        "beyond_budget": figures.beyond or None,
+        "energy": None if figures.drawn is None else asdict(figures.drawn),
         **interval_fields(figures.intervals),
     }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.break_even import BreakEven, LoadPoint
 from infercast.forecast.result import Forecast
 from infercast.forecast.speculation import drafts_of
+from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.drafts import draft_run_dict, drafting_dict, drafting_words
 from infercast.report.fitting import Column, FittingTable
 from infercast.report.layout import section, styled
@@ -25,7 +26,12 @@ def render_break_even(found: BreakEven) -> list[RenderableType]:
         section("With and without drafts", FittingTable(COLUMNS, found.points)),
         TextCharts(charts_of(found)),
         section("Where it stops paying", styled(found.sentence, style="bold")),
+        caveat_section(_caveats(found)),
     ]
+
+
+def _caveats(found: BreakEven) -> list[str]:
+    return caveats_of(run for point in found.points for run in (point.drafted, point.plain))
 
 
 def _tpot(forecast: Forecast) -> str:
@@ -80,6 +86,7 @@ def break_even_dict(found: BreakEven) -> dict[str, Any]:
         "speculation": drafting_dict(found.drafting),
         "break_even_clients": found.clients,
         "sentence": found.sentence,
+        "caveats": _caveats(found),
         "points": [
             {
                 "clients": point.clients,

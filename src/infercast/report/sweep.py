@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from infercast.forecast.latency import Percentiles
 from infercast.forecast.sweep.axis import CONCURRENCY, RATE
 from infercast.forecast.sweep.points import Edge, Point, Sweep
+from infercast.report.caveats import caveat_section, caveats_of
 from infercast.report.fitting import Column, FittingTable
 from infercast.report.layout import facts, paragraph, section, styled
 from infercast.report.text_chart import Chart, Series, TextCharts
@@ -34,6 +35,8 @@ def render_sweep(sweep: Sweep) -> list[RenderableType]:
         parts.append(TextCharts(charts_of(sweep)))
     if rows := summary_rows(sweep):
         parts.append(section("Where it bends" if sweep.axis.is_load else "Best values", facts(rows)))
+    if found := caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None):
+        parts.append(caveat_section(found))
     return parts
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from infercast.forecast.sweep.points import Edge, Point, Sweep
+from infercast.report.caveats import caveats_of
 from infercast.report.files import csv_lines
 from infercast.report.quantities import ENERGIES, milliseconds
 from infercast.units import MILLI
@@ -25,6 +26,7 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
         "knee": _edge_dict(sweep.knee),
         "slo_holds_up_to": _edge_dict(sweep.promise),
         "saturation_requests_per_s": sweep.capacity,
+        "caveats": caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None),
         "points": [_point_dict(point) for point in sweep.points],
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
 from infercast.cli.options.engine import AcceptanceOption, SpeculativeConfig, is_given, note
+from infercast.cli.options.facility import facility_of, of_facility
 from infercast.cli.options.groups import Served, asked_calibration, takes
 from infercast.cli.options.printed import Form, print_result
 from infercast.cli.options.workers import Working, workers_of
@@ -20,12 +22,14 @@ from infercast.engines.registry import DEFAULT_ENGINE, engine_named, engines
 from infercast.engines.settings import read_setting
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
+from infercast.forecast.money import GpuPrice
 from infercast.forecast.plan.asked import ANY, USUAL_GPUS, drafts_tried, formats_of, long_enough
 from infercast.forecast.plan.axes import AXES, Axis, setting_axis
 from infercast.forecast.plan.objectives import OBJECTIVES
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.search import plan
 from infercast.forecast.system import DEFAULT_LINK
+from infercast.forecast.wall import Facility
 from infercast.report.plan import plan_dict, render_plan
 from infercast.report.plan_files.folder import check_folder, write_plan
 
@@ -45,6 +49,13 @@ def command(
     ] = list(USUAL_GPUS),  # noqa: B006 - read only
     max_gpus: Annotated[int, typer.Option("--max-gpus", metavar="N", help="Most GPUs in all.")] = 8,
     budget: Annotated[float | None, of_decision("--budget", metavar="X", help="Most dollars an hour.")] = None,
+    power_budget: Annotated[
+        float | None,
+        of_facility("--power-budget", metavar="KW", help="Most kW of all servers at the wall, while GPUs draw most."),
+    ] = None,
+    power_limit: Annotated[
+        list[str], of_facility("--power-limit", metavar="W,W", help="Watts that boards may be held at; none: no limit.")
+    ] = ["none"],  # noqa: B006 - read only
     objective: Annotated[
         str, of_decision("--objective", metavar="NAME", help=f"What to look for: {', '.join(OBJECTIVES)}.")
     ] = "cost",
@@ -133,6 +144,10 @@ def command(
         prices=tuple(None if price is None else price.per_hour for price in prices),
         max_gpus=max_gpus,
         budget=budget,
+        power_budget=None if power_budget is None else 1000.0 * power_budget,
+        power_limits=_power_limits(power_limit),
+        facility=_facility(given, prices),
+        metered=tuple(name for name, price in zip(names, prices, strict=True) if price is not None and price.metered),
         quantizations=formats_of(model, _names("--quantization", quantization)),
         kv_cache_dtypes=_caches(model, kv_cache_dtype),
         settings=drafts_tried(chosen, drafts, varies=bool(vary)),
@@ -158,6 +173,29 @@ def command(
         if not form.is_data:
             note(f"{len(written)} files are in {out}, {out / 'README.md'} first")
     print_result(form, plan_dict, render_plan, found, rows="simulated" if found.winner is not None else "nearest")
+
+
+def _facility(given: dict[str, Any], prices: Sequence[GpuPrice | None]) -> Facility:
+    """What stands around the GPUs: as it was given, and else as the list of owned hardware has it."""
+    facility = facility_of(given)
+    for price in prices:
+        if price is not None:
+            facility = facility.or_else(price.pue, price.electricity_price)
+    return facility
+
+
+def _power_limits(given: list[str]) -> tuple[float | None, ...]:
+    """Watts with commas between them; ``none`` is the board's own limit."""
+    found: list[float | None] = []
+    for word in options.comma_list("--power-limit", given):
+        try:
+            watts = None if word == "none" else float(word)
+        except ValueError:
+            watts = -1.0
+        if watts is not None and not 0 < watts < 1e5:
+            raise InputError(f"--power-limit must be watts with commas between them, or none, not {word!r}")
+        found.append(watts)
+    return tuple(dict.fromkeys(found))
 
 
 def _names(option: str, given: list[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import typer
 
 from infercast.cli.outputs import command_line, of_file
 from infercast.errors import InputError
-from infercast.report.files import check_writable, write_whole
+from infercast.report.files import check_writable, today, write_whole
 
 if TYPE_CHECKING:
     from infercast.report.page.plot import Plot as Picture
@@ -43,4 +43,4 @@ def write_plot(path: Path, picture: Picture) -> None:
     elif path.suffix == ".svg":
         write_whole(path, [picture.svg()])
     else:
-        write_whole(path, [picture.page(command_line("--plot", "--csv", "--export-autoscaler"))])
+        write_whole(path, [picture.page(command_line("--plot", "--csv", "--export-autoscaler"), today())])

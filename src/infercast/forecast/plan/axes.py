@@ -18,6 +18,7 @@ from infercast.forecast.deploy import load_device, load_model
 from infercast.forecast.layouts import valid_layouts
 from infercast.forecast.plan.candidate import Candidate
 from infercast.hardware import Gpu
+from infercast.hardware.limited import LEAST_POWER
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
 
@@ -122,12 +123,23 @@ def _gpus(question: Question, candidate: Candidate) -> Iterable[str]:
     return question.gpus
 
 
+def _power_limits(question: Question, candidate: Candidate) -> Iterable[float | None]:
+    """Limits that the board takes, its own as none."""
+    gpu = device_of(candidate.gpu, question.network)
+    asked = (None if limit is None or limit >= gpu.tdp else limit for limit in question.power_limits)
+    return [limit for limit in dict.fromkeys(asked) if limit is None or limit >= LEAST_POWER * gpu.tdp]
+
+
 def _put_engine(candidate: Candidate, value: str) -> Candidate:
     return replace(candidate, engine=value)
 
 
 def _put_gpu(candidate: Candidate, value: str) -> Candidate:
     return replace(candidate, gpu=value)
+
+
+def _put_power_limit(candidate: Candidate, value: float | None) -> Candidate:
+    return replace(candidate, power_limit=value)
 
 
 def _put_formats(candidate: Candidate, value: tuple[str | None, str]) -> Candidate:
@@ -145,6 +157,7 @@ def _put_settings(candidate: Candidate, value: tuple[tuple[str, Any], ...]) -> C
 AXES = (
     Axis("engine", _engines, _put_engine),
     Axis("gpu", _gpus, _put_gpu),
+    Axis("power_limit", _power_limits, _put_power_limit),
     Axis("formats", _formats, _put_formats),
     Axis("layout", _layouts, _put_layout),
     Axis("settings", _settings, _put_settings),

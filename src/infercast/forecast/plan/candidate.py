@@ -33,6 +33,8 @@ class Candidate:
     kv_cache_dtype: str = "auto"
     settings: Settings = ()
     """Of the engine, by its own names, where they are not its choice."""
+    power_limit: float | None = None
+    """Watts that each GPU's board may draw; None: as many as it takes."""
     prefill: Candidate | None = None
 
     @property
@@ -100,7 +102,8 @@ class Candidate:
         unsaid = (engine_named(self.engine).bounds[2], *DRAFTS)  # which all candidates of a question have in common
         settings = "".join(f", {name} {_word(value)}" for name, value in self.settings if name not in unsaid)
         by = "" if self.engine == DEFAULT_ENGINE else f" by {self.engine}"
-        return f"{self.replicas} x {self.layout} on {self.gpu}{by} ({self.formats}{settings})"
+        held = "" if self.power_limit is None else f" at {self.power_limit:g} W"
+        return f"{self.replicas} x {self.layout} on {self.gpu}{held}{by} ({self.formats}{settings})"
 
 
 def _word(value: Any) -> str:

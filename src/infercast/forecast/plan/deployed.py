@@ -55,6 +55,7 @@ def deployed(site: Site, unit: Candidate) -> Deployment:
         engine.settings({**settings, **dict(unit.settings)}),
         **sizes,
         pcie_topology=site.pcie_topology,
+        power_limit_w=unit.power_limit,
         api_server=site.api_server,
         predictor=_predictor(site.predictor, engine.family),
         calibration=site.calibration,

@@ -16,6 +16,7 @@ from infercast.forecast.explain.phases import Phase, host_bound_share
 from infercast.forecast.intervals.intervals import forecast_intervals
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.deployed import deployed, own_timer
+from infercast.forecast.plan.power import beyond_budget, drawn_of
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Figures, Row, Stage
 from infercast.forecast.result import Forecast
@@ -55,7 +56,7 @@ def _row(candidate: Candidate, question: Question, *, intervals: bool) -> Row:
             return Row(
                 candidate, Stage.SIMULATED, cost, headroom=room, reason=f"misses {tightest} by {100 / room - 100:.0f} %"
             )
-        forecast = simulate_system(system, workload, run=run)
+        forecast = replace(simulate_system(system, workload, run=run), facility=question.facility)
     except InfercastError as problem:
         return Row(candidate, Stage.REFUSED, cost, reason=str(problem))
     figures = figures_of(forecast, question.slo, times, intervals=intervals)
@@ -63,7 +64,9 @@ def _row(candidate: Candidate, question: Question, *, intervals: bool) -> Row:
         if figures.odds is None and figures.holds:
             figures = figures_of(forecast, question.slo, times, intervals=True)
         figures = replace(figures, asked_odds=question.least_odds)
-    return Row(candidate, Stage.SIMULATED, cost, figures, figures.headroom)
+    cost = question.whole_cost(candidate, figures.drawn)
+    beyond = beyond_budget(question, cost, figures.drawn)
+    return Row(candidate, Stage.SIMULATED, cost, replace(figures, beyond=beyond), figures.headroom, beyond)
 
 
 def system_for(candidate: Candidate, question: Question, timers: Sequence[KernelTimer]) -> tuple[System, int]:
@@ -132,6 +135,7 @@ def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool 
         source=forecast.source,
         intervals=bands,
         odds=None if bands is None else odds(forecast, slo, bands),
+        drawn=drawn_of(forecast, times),
     )
 
 

@@ -1,4 +1,4 @@
-"""The Pareto front: those that no other beats in cost, TTFT and TPOT together."""
+"""The Pareto front: those that no other beats in cost (or energy), TTFT and TPOT together."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ ALIKE = 0.05
 """Two points whose times differ by less are one."""
 
 
-def front_of(rows: Sequence[Row], winner: Row | None = None) -> list[Row]:
-    """Of rows that keep the SLO, the cheapest first; the winner is among them, and of those like it no other."""
+def front_of(rows: Sequence[Row], winner: Row | None = None, spent: Callable[[Row], float] | None = None) -> list[Row]:
+    """Of rows that keep the SLO, the cheapest first; the winner is among them, and of those like it no other.
+
+    ``spent`` is what counts instead of money, such as energy.
+    """
 
     def point(row: Row) -> Point:
         figures = row.figures
         assert figures is not None
-        return _money(row.cost, row.gpus), figures.ttft.p50, 0.0 if figures.tpot is None else figures.tpot.p50
+        first = _money(row.cost, row.gpus) if spent is None else spent(row)
+        return first, figures.ttft.p50, 0.0 if figures.tpot is None else figures.tpot.p50
 
     ordered = sorted(rows, key=lambda row: (point(row)[0], row is not winner, point(row), str(row.candidate)))
     return _undominated(ordered, point, SAME)

@@ -15,6 +15,7 @@ from infercast.forecast.plan.rounds import Rounds
 from infercast.forecast.plan.space import Option, look_at, stems_of
 from infercast.forecast.plan.words import money, named
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
+from infercast.units import format_watts
 
 CLOSEST = 3
 """Candidates that are simulated to say how close it is."""
@@ -45,15 +46,23 @@ def nearest_of(rounds: Rounds, options: Sequence[Option], most_rate: MostRate) -
     found = []
     if best.figures.state != "overloaded":
         reached = Slo(tuple(_reached(limit, best.figures) for limit in question.slo.limits))
-        found.append(Nearest(best, f"{named(best)} keeps {reached} at this rate, for {money(best.cost)}."))
+        found.append(Nearest(best, f"{named(best)} keeps {reached} at this rate, for {_spent(best)}."))
     else:
         slower = _at_lower_rates(rounds)
         best = rounds.simulate([slower[0].candidate])[0] if slower else best
     rate = most_rate(rounds, best)
     if rate is not None:
-        words = f"{named(best)} keeps this SLO up to {rate:.3g} requests/s, for {money(best.cost)}."
+        words = f"{named(best)} keeps this SLO up to {rate:.3g} requests/s, for {_spent(best)}."
         found.append(Nearest(best, words))
     return tuple(found)
+
+
+def _spent(row: Row) -> str:
+    """Money, and power where that is what is short."""
+    figures = row.figures
+    if figures is None or figures.drawn is None or not figures.beyond:
+        return money(row.cost)
+    return f"{money(row.cost)} and {format_watts(figures.drawn.peak_watts)}"
 
 
 def _reached(limit: Limit, figures: Figures) -> Limit:

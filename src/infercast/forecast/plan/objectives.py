@@ -1,10 +1,12 @@
-"""What is best: one record for each objective. Another one, say energy, is one more record."""
+"""What is best: one record for each objective. Another one is one more record."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
+
+from infercast.forecast.plan.power import rough_joules
 
 if TYPE_CHECKING:
     from infercast.forecast.plan.candidate import Candidate
@@ -19,11 +21,13 @@ class Objective(NamedTuple):
     says: str
     """What the winner has, in words: ``costs least``."""
     known: Callable[[Question, Candidate], float] | None
-    """Its value where it follows from the candidate alone, before anything is timed; None where it does not."""
+    """Its value as far as it follows from the candidate alone, before anything is timed; None where it does not."""
     value: Callable[[Row], float]
     """Its value of a simulated candidate."""
     finds_rate: bool = False
     """Whether the rate that a candidate can be given is what is looked for."""
+    rough: bool = False
+    """Whether what is known before anything is timed is no more than an order."""
 
 
 def _cost(question: Question, candidate: Candidate) -> float:
@@ -43,6 +47,15 @@ def _gpus_of(row: Row) -> float:
     return float(row.gpus)
 
 
+def _joules(question: Question, candidate: Candidate) -> float:
+    return rough_joules(question, candidate)
+
+
+def _joules_of(row: Row) -> float:
+    drawn = None if row.figures is None else row.figures.drawn
+    return inf if drawn is None else drawn.wall_joules_per_output_token
+
+
 def _latency_of(row: Row) -> float:
     return inf if row.figures is None else row.figures.end_to_end.mean
 
@@ -56,6 +69,7 @@ OBJECTIVES = {
     for each in (
         Objective("cost", "costs least", _cost, _cost_of),
         Objective("gpus", "needs fewest GPUs", _gpus, _gpus_of),
+        Objective("energy", "takes least energy at the wall for each output token", _joules, _joules_of, rough=True),
         Objective("latency", "answers soonest", None, _latency_of),
         Objective("throughput", "serves most requests a second", None, _rate_of, finds_rate=True),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from infercast.engines.registry import engine_named
@@ -13,8 +13,10 @@ from infercast.forecast.plan.axes import AXES, Axis, model_of
 from infercast.forecast.plan.candidate import Candidate, Settings
 from infercast.forecast.plan.deployed import Site
 from infercast.forecast.plan.objectives import OBJECTIVES, Objective
+from infercast.forecast.plan.power import Drawn, least_watts
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import DEFAULT_LINK
+from infercast.forecast.wall import Facility
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
 
@@ -36,6 +38,14 @@ class Question:
     max_gpus: int = 8
     budget: float | None = None
     """Most money an hour."""
+    power_budget: float | None = None
+    """Most watts of all servers at the wall, without the building, while every GPU draws most."""
+    power_limits: tuple[float | None, ...] = (None,)
+    """Watts that boards may be held at; None: as many as they take."""
+    facility: Facility = field(default_factory=Facility)
+    """What stands around the GPUs."""
+    metered: tuple[str, ...] = ()
+    """Kinds of GPU whose electricity comes on top of their price: those that are owned."""
     quantizations: tuple[str | None, ...] = (None,)
     kv_cache_dtypes: tuple[str, ...] = ("auto",)
     settings: tuple[Settings, ...] | None = None
@@ -67,6 +77,8 @@ class Question:
             raise InputError(f"least_odds must be a probability from 0 to below 1, not {self.least_odds:g}")
         if self.budget is not None and not self.budget > 0:
             raise InputError(f"budget must be money an hour above 0, not {self.budget:g}")
+        if self.power_budget is not None and not self.power_budget > 0:
+            raise InputError(f"power_budget must be watts above 0, not {self.power_budget:g}")
         if not self.gpus:
             raise InputError("a plan needs at least one kind of GPU to choose from; name some with gpus")
         if self.prices and len(self.prices) != len(self.gpus):
@@ -122,6 +134,12 @@ class Question:
         span = requests[-1].arrival - requests[0].arrival
         return (len(requests) - 1) / span if span > 0 else float(len(requests))
 
+    @cached_property
+    def output_tokens_per_second(self) -> float:
+        """Tokens that are asked for a second, on average."""
+        requests = self.workload.requests
+        return self.rate * sum(request.num_output for request in requests) / len(requests)
+
     def cost(self, candidate: Candidate) -> float | None:
         """Money an hour of all its GPUs."""
         total = 0.0
@@ -132,10 +150,23 @@ class Question:
             total += pool.replicas * pool.layout.gpus * price
         return total
 
-    def allows(self, candidate: Candidate) -> bool:
-        """Whether it is within the number of GPUs and the budget."""
+    def whole_cost(self, candidate: Candidate, drawn: Drawn | None) -> float | None:
+        """The same with the electricity of GPUs that are owned, by what a simulation says is drawn."""
         cost = self.cost(candidate)
-        return candidate.gpus <= self.max_gpus and (self.budget is None or cost is None or cost <= self.budget)
+        owned = sum(pool.replicas * pool.layout.gpus for pool in candidate.pools if pool.gpu in self.metered)
+        if cost is None or not owned or drawn is None or drawn.usd_per_hour is None:
+            return cost
+        return cost + drawn.usd_per_hour * owned / candidate.gpus
+
+    def allows(self, candidate: Candidate) -> bool:
+        """Whether it is within the number of GPUs and both budgets, as far as the candidate alone says."""
+        cost = self.cost(candidate)
+        affordable = self.budget is None or cost is None or cost <= self.budget
+        return candidate.gpus <= self.max_gpus and affordable and self.allows_power(candidate)
+
+    def allows_power(self, candidate: Candidate) -> bool:
+        """Whether its GPUs may idle within the power budget."""
+        return self.power_budget is None or least_watts(self, candidate) <= self.power_budget
 
     def units(self) -> Iterator[Candidate]:
         """One replica of every kind, all axes combined, those that share step times next to each other."""

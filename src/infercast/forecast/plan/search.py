@@ -28,6 +28,8 @@ LIKELY = 0.98
 """A headroom by the quick estimate from which on the best of other GPUs is looked for."""
 REACH = 2.0
 """Candidates that cost more than so many times the best are not looked at: nobody wants them on a front."""
+NEAR, MANY = 1.6, 12
+"""Candidates within this factor of the best, by an order that is rough, are simulated as well; so many of them."""
 FEW = 6
 """Candidates of which the most requests a second are found, or the least latency."""
 TRISECTIONS = 3
@@ -49,10 +51,12 @@ def plan(question: Question, workers: Executor | None = None, tell: Callable[[st
     best = _best(rounds)
     if best is not None and not question.goal.finds_rate:
         _rivals(rounds, options, best)
+        rounds.simulate(_as_good(question, options, best))
         rounds.simulate([*_like(best.candidate, options), *likely_front(options, REACH * _price(best))])
         best = _best(rounds)
     held = [row for row in rounds.rows.values() if row.holds]
-    front, runner_up = front_of(held, best), _runner_up(rounds, best)
+    spent = question.goal.value if question.goal.rough else None
+    front, runner_up = front_of(held, best, spent), _runner_up(rounds, best)
     closely = dict.fromkeys(row.candidate for row in (*([best] if best else []), *front, *_some(runner_up)))
     rounds.look_closely(closely)
     best, runner_up = _again(rounds, best), _again(rounds, runner_up)
@@ -125,6 +129,20 @@ def _rivals(rounds: Rounds, options: Sequence[Option], best: Row) -> None:
             own = [each for each in options if {pool.gpu for pool in each.candidate.pools} == {gpu}]
             near = [each for each in own if known(question, each.candidate) <= most]
             climb(rounds, near, partial(known, question), LIKELY)
+
+
+def _as_good(question: Question, options: Sequence[Option], best: Row) -> list[Candidate]:
+    """Other kinds of replicas that may be better where what is known of the objective is an order and no more."""
+    known = question.goal.known
+    if known is None or not question.goal.rough:
+        return []
+    most = NEAR * known(question, best.candidate)
+    likely = [each for each in options if each.guess.headroom >= LIKELY and known(question, each.candidate) <= most]
+    likely.sort(key=lambda each: (known(question, each.candidate), -each.guess.headroom, str(each.candidate)))
+    kinds: dict[Candidate, Candidate] = {}
+    for option in likely:
+        kinds.setdefault(option.candidate.stem, option.candidate)
+    return list(kinds.values())[:MANY]
 
 
 def _bisect(rounds: Rounds, candidate: Candidate, low: float, high: float, *, known: bool = False) -> float | None:

@@ -14,7 +14,7 @@ from infercast.forecast.plan.deployed import deployed, rough_timer
 from infercast.forecast.plan.guess import Engine, Guess, Mix, Steps, guess, mix_of
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Row, Stage
-from infercast.units import format_seconds
+from infercast.units import format_seconds, format_watts
 
 HOPELESS = 0.7
 """A headroom by the quick estimate below which a candidate is not simulated. Of those that kept their SLO in some 120
@@ -82,6 +82,8 @@ def _impossible(question: Question, unit: Candidate, replicas: int, lengths: Len
         return ""
     if least.gpus > question.max_gpus:
         return f"{question.rate:.3g} requests/s need at least {least.gpus} GPUs, above the {question.max_gpus} allowed"
+    if question.power_budget is not None and not question.allows_power(least):
+        return f"{least.gpus} GPUs that idle draw more than the power budget of {format_watts(question.power_budget)}"
     return f"costs at least {question.cost(least):,.2f} an hour, above the budget of {question.budget:,.2f}"
 
 

@@ -8,7 +8,7 @@ from infercast.engines.registry import engine_named
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Row, Stage
 from infercast.hardware import load_gpu
-from infercast.units import format_seconds
+from infercast.units import format_joules, format_seconds, format_watts
 
 SURE = 0.9
 """Odds below which it is said what better ones cost."""
@@ -31,6 +31,8 @@ def why_lost(question: Question, best: Row, other: Row | None) -> str:
     goal, figures, theirs = question.goal, best.figures, other.figures
     assert figures is not None
     assert theirs is not None
+    if theirs.beyond and theirs.headroom > 1.0:
+        return f"{named(other)} lost because it {theirs.beyond}."
     if not other.holds:
         return f"{named(other)} lost because it misses {theirs.tightest} by {_percent(1.0 / theirs.headroom - 1.0)}."
     mine, its = goal.value(best), goal.value(other)
@@ -39,6 +41,9 @@ def why_lost(question: Question, best: Row, other: Row | None) -> str:
         more = f"it costs {money(other.cost)}, {_percent(its / mine - 1.0)} more" if its > mine else ""
     elif goal.name == "gpus":
         more = f"it needs {other.gpus} GPUs, the winner {best.gpus}" if its > mine else ""
+    elif goal.name == "energy":
+        each = f"{format_joules(its)} per output token"
+        more = f"it takes {each}, {_percent(its / mine - 1.0)} more" if its > mine else ""
     elif goal.finds_rate:
         more = f"it serves {-its:.3g} requests/s, the winner {-mine:.3g}" if its > mine else ""
     else:
@@ -96,9 +101,15 @@ def why_none(question: Question, rows: Sequence[Row]) -> str:
         return f"Nothing fits on up to {question.max_gpus} GPUs: {reason}"
     seen = [row for row in tried if row.figures is not None]
     within = f"{question.max_gpus} GPUs" + ("" if question.budget is None else f" and {money(question.budget)}")
+    within += "" if question.power_budget is None else f" and {format_watts(question.power_budget)}"
     if seen:
         best = max(seen, key=lambda row: row.headroom or 0.0)
         assert best.figures is not None
+        if best.figures.beyond and best.figures.headroom > 1.0:
+            return (
+                f"No candidate keeps {question.slo} at {question.rate:.3g} requests/s within {within}: {named(best)} "
+                f"would, but {best.figures.beyond}."
+            )
         return (
             f"No candidate keeps {question.slo} at {question.rate:.3g} requests/s within {within}: the closest, "
             f"{named(best)}, misses {best.figures.tightest} by {_percent(1.0 / best.figures.headroom - 1.0)}."

@@ -85,7 +85,7 @@ def _slower_reading(idle: float, reading: float, limit: float) -> float:
     return float(max(slower, drawn * (reading - idle) / max(limit - idle, 1.0)))
 
 
-def board_of(gpu: Gpu) -> BoardPower:
+def board_under(gpu: Gpu) -> BoardPower:
     """What a board draws under the limit and at the clock that an operator has set."""
     board = board_power(gpu.unlimited or gpu, gpu.board_limit)
     return board if gpu.clock_share == 1.0 else board.at_clock(gpu.clock_share)

@@ -1,42 +1,149 @@
-"""Pieces that pages are made of: sections, tables and lists of facts."""
+"""Pieces that pages are made of: sections, cards, tables and lists of facts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
+from html import escape, unescape
+from re import sub
+from typing import NamedTuple
 
 from infercast.forecast.result import Forecast
 from infercast.report.by_part import CLASS_COLUMNS, TURN_COLUMNS, class_cells, session_rows, turn_cells
 
+FITS_PHONE, LONG, FIRST, SHORT, WRAPPED = 50, 14, 11, 10, 10
+"""Letters of a row of a table that a phone has room for; of a cell that needs the width of a card, of a first cell that
+does, of a cell of which four stand beside each other; and of a line of a cell that is broken."""
 
-def section(name: str, title: str, body: str) -> str:
-    """A part of a page under a title."""
-    return f'<section id="{name}"><h2>{escape(title)}</h2>\n{body}</section>'
+
+class Section(NamedTuple):
+    """A part of a page under a title; its name is where links to it lead."""
+
+    name: str
+    title: str
+    body: str
+    short: str = ""
+    """What the list at the top of the page calls it; empty: its title."""
+
+    @property
+    def html(self) -> str:
+        """The part as an element."""
+        return f'<section id="{self.name}"><h2>{escape(self.title)}</h2>\n{self.body}</section>'
+
+    @property
+    def link(self) -> str:
+        """A link to it."""
+        return f'<a href="#{self.name}">{escape(self.short or self.title)}</a>'
+
+
+class Card(NamedTuple):
+    """One number at the top of a page, and what is to be said below it."""
+
+    name: str
+    value: str
+    note: str = ""
+
+    @property
+    def html(self) -> str:
+        """The card as an element."""
+        note = f'<div class="interval">{escape(self.note)}</div>' if self.note else ""
+        name, value = escape(self.name), escape(self.value)
+        return f'<div class="card"><div class="name">{name}</div><div class="value">{value}</div>{note}</div>'
+
+
+def cards(shown: Iterable[Card], note: str) -> str:
+    """Several cards, and what holds for all of them."""
+    return f'<div class="cards">{"".join(card.html for card in shown)}</div><p class="note">{escape(note)}</p>'
+
+
+def items(sentences: Iterable[str]) -> str:
+    """A list of sentences, in which commands stand between backticks."""
+    return f"<ul>{''.join(f'<li>{_with_code(each)}</li>' for each in sentences)}</ul>"
+
+
+def _with_code(sentence: str) -> str:
+    return sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence))
 
 
 def facts_list(rows: Iterable[tuple[str, str]]) -> str:
-    """Names and what is said of each."""
-    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(value)}</dd>' for name, value in rows)}</dl>"
+    """Names and what is said of each; rows without a name say more of the one above."""
+    groups: list[tuple[str, list[str]]] = []
+    for name, value in rows:
+        if name or not groups:
+            groups.append((name, []))
+        groups[-1][1].append(value)
+    shown = "".join(
+        f"<dt>{escape(name)}</dt>{''.join(f'<dd>{escape(value)}</dd>' for value in values)}" for name, values in groups
+    )
+    return f"<dl>{shown}</dl>" if groups else ""
+
+
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[int, ...] = (0,)) -> str:
+    """A table of plain text."""
+    return table([escape(column) for column in columns], [[escape(cell) for cell in row] for row in rows], words)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[int, ...] = (0,)) -> str:
-    """A table of cells that are HTML already; the columns in ``words`` hold text."""
+    """A table of cells that are HTML already; the columns in ``words`` hold text.
 
-    def cells(tag: str, row: Sequence[str]) -> str:
-        kinds = ["words" if position in words else "number" for position in range(len(row))]
-        return "".join(f'<{tag} class="{kind}">{cell}</{tag}>' for kind, cell in zip(kinds, row, strict=True))
+    On a phone each row of a table that is too wide becomes a card, with the names of columns before their values. Roles
+    are spelled out, because browsers forget that a table is one when it is laid out otherwise.
+    """
+    rows = [list(row) for row in rows]
+    names, *texts = ([_text(cell) for cell in row] for row in (columns, *rows))
+    kinds = ["words" if place in words else "number" for place in range(len(columns))]
+    head = "".join(
+        f'<th scope="col" role="columnheader" class="{kind}">{column}</th>'
+        for kind, column in zip(kinds, columns, strict=True)
+    )
+    if max((len(row[0]) for row in texts), default=0) > FIRST:
+        kinds[0] += " long"
+    body = "".join(_line(names, kinds, row, text) for row, text in zip(rows, texts, strict=True))
+    layout = _layout(names, texts)
+    return (
+        f'<div class="wide"><table role="table" class="{layout}"><thead role="rowgroup"><tr role="row">{head}</tr>'
+        f'</thead><tbody role="rowgroup">{body}</tbody></table></div>'
+    )
 
-    head, body = cells("th", columns), "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+def _layout(names: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
+    """How a phone shows a table: as it is if it is small, or as cards with three or four cells beside each other."""
+    columns = [*zip(*texts, strict=True)] or [() for _ in names]
+    widths = [max([min(len(name), SHORT), *map(_width, column)]) for name, column in zip(names, columns, strict=True)]
+    if sum(widths) + 2 * len(widths) <= FITS_PHONE:
+        return "small"
+    first = max(map(len, columns[0]), default=0)
+    beside = columns[1:] if first > FIRST else columns
+    short = [column for column in beside if max(map(len, column)) <= SHORT]
+    return "rows four" if short and len(short) % 4 == 0 else "rows"
 
 
-def part_sections(forecast: Forecast) -> list[str]:
+def _width(text: str) -> int:
+    """Letters of a cell, which is broken where it is long."""
+    return len(text) if len(text) <= LONG else WRAPPED
+
+
+def _line(names: Sequence[str], kinds: Sequence[str], row: Sequence[str], texts: Sequence[str]) -> str:
+    """A row: cells know the names of their columns, and whether they need the width of a card."""
+    cells = []
+    for place, (name, kind, cell, text) in enumerate(zip(names, kinds, row, texts, strict=True)):
+        tag, role = ('th scope="row"', "rowheader") if place == 0 else ("td", "cell")
+        wide = " long" if place and len(text) > LONG else ""
+        label = f' data-label="{escape(name)}"' if name else ""
+        cells.append(f'<{tag} role="{role}" class="{kind}{wide}"{label}>{cell}</{tag[:2]}>')
+    return f'<tr role="row">{"".join(cells)}</tr>'
+
+
+def _text(cell: str) -> str:
+    """What a reader sees of a cell, less what stands in small letters below it."""
+    return unescape(sub(r"<small>.*?</small>|<(?!br)[^>]*>", "", cell).replace("<br>", " "))
+
+
+def part_sections(forecast: Forecast) -> list[Section]:
     """Turns and classes, where a workload has any."""
     sections = []
     if (sessions := forecast.sessions) is not None:
-        turns = table(TURN_COLUMNS, [list(map(escape, row)) for row in turn_cells(sessions)])
-        sections.append(section("sessions", "Sessions", facts_list(session_rows(sessions)) + turns))
+        turns = plain_table(TURN_COLUMNS, turn_cells(sessions))
+        sections.append(Section("sessions", "Sessions", facts_list(session_rows(sessions)) + turns))
     if classes := forecast.classes:
-        rows = [list(map(escape, row)) for row in class_cells(classes)]
-        sections.append(section("classes", "Classes", table(CLASS_COLUMNS, rows, words=(0, 7))))
+        sections.append(Section("classes", "Classes", plain_table(CLASS_COLUMNS, class_cells(classes), (0, 7))))
     return sections

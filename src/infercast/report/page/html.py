@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib import resources
 
 from infercast.forecast.explain.overview import Overview, SlowRequest
 from infercast.forecast.explain.rooflines import StepRoofline
@@ -29,54 +28,41 @@ from infercast.report.forecast import (
 )
 from infercast.report.intervals import format_interval, format_rates
 from infercast.report.page import charts
-from infercast.report.page.elements import facts_list, part_sections, section, table
+from infercast.report.page.elements import Card, Section, cards, facts_list, part_sections, plain_table, table
+from infercast.report.page.latency_chart import latency_chart
 from infercast.report.page.roofline_chart import PHASE_TITLES, roofline_chart
+from infercast.report.page.shell import Content, Made, whole_page
 from infercast.report.quantities import COSTS, ENERGIES, PROMISES, RESULTS, latencies_of
 from infercast.units import format_percent, format_rate, format_seconds
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""Nothing is loaded from anywhere, and a browser sees to it."""
 DECISIVE = ("slo_attainment", "slo_odds", "usd_per_hour", "usd_per_million_output_tokens")
 """Of an SLO and of money, what stands at the top ..."""
 DRAWN = ("watts_per_gpu", "joules_per_output_token", "wall_watts", "grams_co2_per_million_output_tokens")
 """... and of energy."""
 
 
-def report_page(overview: Overview, version: str, command: str = "") -> str:
-    """The whole page; ``command`` is what it was made by."""
+def report_page(overview: Overview, version: str, command: str = "", date: str = "") -> str:
+    """The whole page; ``command`` is what it was made by, ``date`` the day as in 2026-11-16."""
     forecast = overview.forecast
     gpus = " and ".join(f"{pool.pool.gpus} x {pool.deployment.gpu.title}" for pool in forecast.pools)
-    title = f"{forecast.deployment.model.name} on {gpus}"
-    style = resources.files("infercast").joinpath("report/page.css").read_text(encoding="utf-8")
-    about = f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
     sections = [
-        section("latency", "Latency", _latency(overview)),
+        Section("latency", "Latency", _latency(overview)),
         *_decision(overview),
         *part_sections(overview.forecast),
-        section("load", "Load", _load(overview)),
-        section("kernels", "Where time goes", _kernels(overview)),
-        section("roofline", "How close kernels come to what the GPU can do", _rooflines(overview)),
-        section("slowest", "The slowest first tokens", _slowest(overview.slowest)),
-        section("sources", "What was simulated, and what it rests on", _sources(overview)),
+        Section("load", "Load", _load(overview)),
+        Section("kernels", "Where time goes", _kernels(overview)),
+        Section("roofline", "How close kernels come to what the GPU can do", _rooflines(overview), "Roofline"),
+        Section("slowest", "The slowest first tokens", _slowest(overview.slowest), "Slowest requests"),
+        Section("sources", "What was simulated", _sources(overview), "Deployment"),
     ]
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)} - infercast</title>",
-            f"<style>\n{style}</style></head><body>",
-            f'<header><h1>{escape(title)}</h1><p class="lead">{escape(about)}</p>',
-            _warning(overview),
-            _cards(overview),
-            "</header><main>",
-            *sections,
-            f"</main><footer>A forecast by infercast {escape(version)}; nothing on this page was measured.",
-            f"<p>Made by <code>{escape(command)}</code></p></footer>" if command else "</footer>",
-            "</body></html>\n",
-        ]
+    content = Content(
+        title=f"{forecast.deployment.model.name} on {gpus}",
+        lead=f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated",
+        sections=sections,
+        caveats=caveats(forecast),
+        top=_warning(overview) + _cards(overview),
     )
+    return whole_page(content, Made(version, command, date))
 
 
 def _warning(overview: Overview) -> str:
@@ -87,34 +73,28 @@ def _warning(overview: Overview) -> str:
 def _cards(overview: Overview) -> str:
     """The numbers that most people came for."""
     forecast, intervals = overview.forecast, overview.intervals
-    cards = [
-        ("TTFT p50", format_seconds(forecast.ttft.p50), _ends(intervals.ttft, "p50")),
-        ("TTFT p99", format_seconds(forecast.ttft.p99), _ends(intervals.ttft, "p99")),
+    shown = [
+        Card("TTFT p50", format_seconds(forecast.ttft.p50), _ends(intervals.ttft, "p50")),
+        Card("TTFT p99", format_seconds(forecast.ttft.p99), _ends(intervals.ttft, "p99")),
     ]
     if forecast.tpot is not None and intervals.tpot is not None:
-        cards.append(("TPOT p50", format_seconds(forecast.tpot.p50), _ends(intervals.tpot, "p50")))
+        shown.append(Card("TPOT p50", format_seconds(forecast.tpot.p50), _ends(intervals.tpot, "p50")))
     for quantity in RESULTS:
         if quantity.matters(forecast):
             ends = format_rates(getattr(intervals, quantity.interval)) if quantity.interval else ""
-            cards.append((quantity.label, quantity.write(quantity.of(forecast)), ends))
+            shown.append(Card(quantity.label, quantity.write(quantity.of(forecast)), ends))
     whose = price_words(forecast)
-    cards += [
-        (quantity.label, quantity.write(quantity.of(forecast)), whose if quantity in COSTS else "")
+    shown += [
+        Card(quantity.label, quantity.write(quantity.of(forecast)), whose if quantity in COSTS else "")
         for quantity in (*PROMISES, *COSTS)
         if quantity.key in DECISIVE and quantity.matters(forecast)
     ]
-    cards += [
-        (quantity.label, quantity.write(quantity.of(forecast)), _drawn(quantity.key, forecast))
+    shown += [
+        Card(quantity.label, quantity.write(quantity.of(forecast)), _drawn(quantity.key, forecast))
         for quantity in ENERGIES
         if quantity.key in DRAWN and quantity.matters(forecast)
     ]
-    parts = [
-        f'<div class="card"><div class="name">{escape(name)}</div><div class="value">{escape(value)}</div>'
-        f'<div class="interval">{escape(interval)}</div></div>'
-        for name, value, interval in cards
-    ]
-    note = "Below a number its 80 % interval, or whose price it is."
-    return f'<div class="cards">{"".join(parts)}</div><p class="note">{note}</p>'
+    return cards(shown, "Below a number its 80 % interval, or whose price it is.")
 
 
 def _drawn(key: str, forecast: Forecast) -> str:
@@ -133,26 +113,25 @@ def _latency(overview: Overview) -> str:
         ends = [""] * len(NAMES) if band is None else [f"<small>{escape(_ends(band, name))}</small>" for name in NAMES]
         cells = [f"{escape(cell)}{end}" for cell, end in zip(latency_cells(values), ends, strict=True)]
         rows.append([escape(latency.title.replace("  ", "\u2003")), *cells])
-    note = '<p class="note">Grey bands are the 80 % intervals of the percentiles.</p>'
-    return charts.latency_chart(overview) + note + table(["", *NAMES], rows)
+    note = '<p class="note">The grey bar of a percentile is its 80 % interval.</p>'
+    return latency_chart(overview) + note + table(["", *NAMES], rows)
 
 
-def _decision(overview: Overview) -> list[str]:
+def _decision(overview: Overview) -> list[Section]:
     """The promise, if there is one, the cost, and the energy."""
     forecast, sections = overview.forecast, []
     if forecast.verdict is not None:
-        rows = [[escape(cell) for cell in row] for row in limit_cells(forecast.verdict)]
-        limits = table(LIMIT_COLUMNS, rows) + facts_list(promise_rows(forecast))
-        sections.append(section("slo", slo_title(forecast.verdict), limits))
-    sections.append(section("cost", "Cost", facts_list(cost_rows(forecast))))
+        limits = plain_table(LIMIT_COLUMNS, limit_cells(forecast.verdict)) + facts_list(promise_rows(forecast))
+        sections.append(Section("slo", slo_title(forecast.verdict), limits, "SLO"))
+    sections.append(Section("cost", "Cost", facts_list(cost_rows(forecast))))
     drawn = energy_rows(forecast)
-    return [*sections, section("energy", "Energy", facts_list(drawn))] if drawn else sections
+    return [*sections, Section("energy", "Energy", facts_list(drawn))] if drawn else sections
 
 
 def _load(overview: Overview) -> str:
     forecast = overview.forecast
     tables = [
-        f"<h3>{escape(pool_title(pool, 'Engines'))}</h3>" + table(*engine_cells(pool.engines))
+        f"<h3>{escape(pool_title(pool, 'Engines'))}</h3>" + plain_table(*engine_cells(pool.engines))
         for pool in (forecast.pools if len(forecast.engines) > 1 else ())
     ]
     return facts_list(load_rows(forecast)) + charts.load_chart(overview) + "".join(tables)
@@ -164,9 +143,8 @@ def _kernels(overview: Overview) -> str:
         parts.append(_note_on_engines(pool))
         for phase in pool.phases:
             title = phase_title(pool, phase)
-            rows = [list(map(escape, row)) for row in phase_cells(phase)]
             parts.append(f"<h3>{escape(pool_title(pool, title[:1].upper() + title[1:]))}</h3>")
-            parts.append(table(PHASE_COLUMNS, rows, words=(0, 3, 4, 5)))
+            parts.append(plain_table(PHASE_COLUMNS, phase_cells(phase), words=(0, 3, 4, 5)))
     return "".join(parts)
 
 
@@ -203,7 +181,8 @@ def _rooflines(overview: Overview) -> str:
             for point in roofline.points[:6]
         ]
         columns = ["kernel", "share", "operations per byte", "reaches", "roof", "of the roof"]
-        parts.append(f"<h3>{escape(f'{title}: {_step_words(roofline)}')}</h3>" + table(columns, rows))
+        heading = f"{title[:1].upper()}{title[1:]}: {_step_words(roofline)}"
+        parts.append(f"<h3>{escape(heading)}</h3>" + table(columns, rows))
     return "".join(parts)
 
 
@@ -236,6 +215,6 @@ def _slowest(slowest: Sequence[SlowRequest]) -> str:
 
 def _sources(overview: Overview) -> str:
     sections = system_facts(overview.forecast)
-    parts = [(f"<h3>{escape(title)}</h3>" if len(sections) > 1 else "") + facts_list(rows) for title, rows in sections]
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in caveats(overview.forecast))
-    return f"{''.join(parts)}<h3>Caveats</h3><ul>{items}</ul>"
+    return "".join(
+        (f"<h3>{escape(title)}</h3>" if len(sections) > 1 else "") + facts_list(rows) for title, rows in sections
+    )

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercast.errors import InputError
-from infercast.report.page.charts import WIDTH, draw
+from infercast.report.page.canvas import WIDTH, Paint, draw, drawn
+from infercast.report.page.elements import Section
+from infercast.report.page.shell import Content, Made, style_sheet, whole_page
 from infercast.report.page.svg import STYLE, VARIABLES, Tips
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""Nothing is loaded from anywhere, and a browser sees to it."""
 DOTS_PER_INCH = 160
 FLAGS = re.DOTALL | re.MULTILINE
 
@@ -27,42 +24,32 @@ class Plot(NamedTuple):
     title: str
     lead: str
     height: float
-    paint: Callable[[Any, Tips], None]
-    """Draws on an empty figure, in the colours of `svg`."""
-    below: str
-    """HTML of what follows the figure on a page."""
+    phone_height: float
+    paint: Paint
+    sections: tuple[Section, ...]
+    """What follows the figure on a page; the first has the figure in it."""
+    caveats: tuple[str, ...]
     version: str
+    top: str = ""
+    """HTML below the title of a page."""
 
     def chart(self) -> str:
         """An element of a page."""
-        return draw(self.name, self.title, self.height, self.paint)
+        return draw(self.name, self.title, self.height, self.paint, phone_height=self.phone_height)
 
     def svg(self) -> str:
         """A file of its own, in light and dark as the viewer has it."""
-        found = re.search(r"<svg.*</svg>", self.chart(), re.DOTALL)
-        assert found is not None
-        colours = "".join(re.findall(r"^(?::root|@media \(prefers-color-scheme: dark\)) \{.*?^\}", _style(), FLAGS))
-        style = f"<style>{colours} svg {{ background: var(--paper); font-family: sans-serif; }}</style>"
-        return re.sub(r"(<svg[^>]*>)", lambda tag: tag[1] + style, found[0], count=1) + "\n"
+        figure = drawn(self.name, self.title, (WIDTH, self.height), self.paint)
+        colours = re.findall(r"^(?::root|@media \(prefers-color-scheme: dark\)) \{.*?^\}", style_sheet(), FLAGS)
+        style = f"<style>{''.join(colours)} svg {{ background: var(--paper); font-family: sans-serif; }}</style>"
+        return re.sub(r"(<svg[^>]*>)", lambda tag: tag[1] + style, figure, count=1) + "\n"
 
-    def page(self, command: str) -> str:
-        """A page without script or network; ``command`` is what it was made by."""
-        return "\n".join(
-            [
-                "<!doctype html>",
-                '<html lang="en"><head><meta charset="utf-8">',
-                f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-                '<meta name="viewport" content="width=device-width, initial-scale=1">',
-                f"<title>{escape(self.title)} - infercast</title>",
-                f"<style>\n{_style()}</style></head><body>",
-                f'<header><h1>{escape(self.title)}</h1><p class="lead">{escape(self.lead)}</p></header><main>',
-                self.chart(),
-                self.below,
-                f"</main><footer>A forecast by infercast {escape(self.version)}; nothing on this page was measured.",
-                f"<p>Made by <code>{escape(command)}</code></p></footer>",
-                "</body></html>\n",
-            ]
-        )
+    def page(self, command: str, date: str = "") -> str:
+        """A page without script or network; ``command`` is what it was made by, ``date`` the day as in 2026-11-16."""
+        first, *others = self.sections
+        sections = [first._replace(body=self.chart() + first.body), *others]
+        content = Content(self.title, self.lead, sections, self.caveats, self.top)
+        return whole_page(content, Made(self.version, command, date))
 
     def write_png(self, path: Path) -> None:
         """In the colours of light pages; the file appears whole or not at all."""
@@ -87,13 +74,9 @@ class Plot(NamedTuple):
                 raise InputError(f"{path} cannot be written: {problem.strerror or problem}") from None
 
 
-def _style() -> str:
-    return resources.files("infercast").joinpath("report/page.css").read_text(encoding="utf-8")
-
-
 def _light_colours() -> dict[str, str]:
     """The variables of the style sheet's first block."""
-    block = _style().partition("}")[0]
+    block = style_sheet().partition("}")[0]
     return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.explain.rooflines import RooflinePoint, StepRoofline
-from infercast.report.page.charts import COLOURS, HALF, OTHERS, draw
-from infercast.report.page.svg import INK, MUTED, PAPER, Tips
+from infercast.report.page.canvas import HALF, draw, room, wrapped
+from infercast.report.page.charts import COLOURS, OTHERS
+from infercast.report.page.labels import LETTER, LINE, POINTS, Box, line_boxes, put_names, text_box
+from infercast.report.page.svg import MUTED, PAPER, Tips
 from infercast.units import TERA, format_percent, format_rate
 
 if TYPE_CHECKING:
@@ -16,11 +19,7 @@ if TYPE_CHECKING:
 
 LABELLED = 6
 """Kernels of a roofline that are named; the others tell their names when they are pointed at."""
-LINE, LETTER, AWAY, POINTS = 15.0, 6.9, 8.0, 0.72
-"""Pixels of a line of text, of a letter and from a mark to its name; points in a pixel."""
-LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2, "relpos": (0.0, 0.5)}
-"""The line from a name to its mark."""
-LEFT, RIGHT = 0.3, 6e3
+LEFT, RIGHT = 0.3, 3e4
 """Operations per byte at the ends of a chart."""
 PHASE_TITLES = {"prefill": "average step with prompt tokens", "decode": "average step of decoding"}
 
@@ -31,13 +30,14 @@ def roofline_chart(rooflines: Sequence[tuple[str, StepRoofline]]) -> str:
     for number, (title, roofline) in enumerate(rooflines):
 
         def paint(figure: Any, tips: Tips, title: str = title, roofline: StepRoofline = roofline) -> None:
-            axes = figure.subplots(gridspec_kw={"left": 0.16, "right": 0.98, "bottom": 0.12, "top": 0.93})
-            axes.set_title(title)
+            words = wrapped(figure, title, beside=0.8)
+            axes = figure.subplots(gridspec_kw=room(figure, left=0.7, top=0.3 + 0.16 * words.count("\n")))
+            axes.set_title(words)
             _roofline(axes, roofline, tips)
 
         name = "roofline" if number == 0 else f"roofline-{number}"
         words = f"What kernels reach against what the GPU allows: {title}"
-        charts.append(draw(name, words, 3.9, paint, HALF))
+        charts.append(draw(name, words, 3.9, paint, width=HALF))
     return f'<div class="pair">{"".join(charts)}</div>'
 
 
@@ -48,13 +48,7 @@ def _roofline(axes: Axes, roofline: StepRoofline, tips: Tips) -> None:
     axes.set_yscale("log")
     axes.set(xlabel="operations per byte", ylabel="TFLOP/s", xlim=(low, high))
     axes.set_ylim(0.5 * lowest / TERA, 2.5 * max(roofline.peaks.values()) / TERA)
-    used = {point.dtype for point in roofline.points if point.share >= 0.05}
-    for dtype, peak in ((dtype, peak) for dtype, peak in roofline.peaks.items() if dtype in used):
-        xs = [low, peak / roofline.bandwidth, high]
-        axes.plot(xs, [min(peak, x * roofline.bandwidth) / TERA for x in xs], color=MUTED, lw=1.2)
-        _say(axes, f"{dtype}: {format_rate(peak, 'FLOP/s')}", (high, peak / TERA), (-2, 3), ha="right", color=MUTED)
-    slope = (8.0, 8.0 * roofline.bandwidth / TERA)
-    _say(axes, f"memory: {format_rate(roofline.bandwidth, 'B/s')}", slope, (-6, 2), ha="right", color=MUTED)
+    obstacles = _roofs(axes, roofline)
     for point in roofline.points:
         (mark,) = axes.plot(
             [max(point.intensity, low)], [point.flops_per_second / TERA], "o", ms=_mark_size(point),
@@ -66,33 +60,39 @@ def _roofline(axes: Axes, roofline: StepRoofline, tips: Tips) -> None:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
-    _label_points(axes, roofline.points, LABELLED)
+    marks = [(point.name, _mark_box(axes, point)) for point in roofline.points]
+    put_names(axes, marks[:LABELLED], [*obstacles, *(box for _, box in marks[LABELLED:])])
 
 
-def _label_points(axes: Axes, points: Sequence[RooflinePoint], named: int) -> None:
-    """Names beside or below their marks, each where no mark and no other name is, and led to its mark."""
-    box = axes.get_window_extent()
-    marks = [_mark_box(axes, point) for point in points]
-    taken = list(marks)
-    for point, (left, bottom, right, top) in sorted(
-        zip(points[:named], marks[:named], strict=True), key=lambda pair: -pair[1][3]
-    ):
-        x, y = (left + right) / 2, (bottom + top) / 2
-        width = LETTER * len(point.name)
-        begin = min(right + AWAY, box.x1 - width)
-        height = y
-        while height > box.y0 + LINE and any(_meet(_name_box(begin, height, width), each) for each in taken):
-            height -= 2.0
-        taken.append(_name_box(begin, height, width))
-        axes.annotate(
-            point.name, (max(point.intensity, LEFT), point.flops_per_second / TERA), textcoords="offset points",
-            xytext=(POINTS * (begin - x), POINTS * (height - y)), ha="left", va="center", color=INK, fontsize=8.5,
-            arrowprops=LEADER,
-        )  # fmt: skip
+def _roofs(axes: Axes, roofline: StepRoofline) -> list[Box]:
+    """The roof of each number format in use and that of memory, with their names; returns what these take."""
+    used = {point.dtype for point in roofline.points if point.share >= 0.05}
+    peaks = {dtype: peak for dtype, peak in roofline.peaks.items() if dtype in used}
+    pixels = axes.transData.transform
+    taken: list[Box] = []
+    for dtype, peak in peaks.items():
+        ridge = peak / roofline.bandwidth
+        corners = [(x, min(peak, x * roofline.bandwidth) / TERA) for x in (LEFT, ridge, RIGHT)]
+        axes.plot(*zip(*corners, strict=True), color=MUTED, lw=1.2)
+        for start, end in pairwise(corners):
+            taken += line_boxes(tuple(pixels(start)), tuple(pixels(end)))
+        words = f"{dtype}: {format_rate(peak, 'FLOP/s')}"
+        axes.annotate(words, corners[-1], (-2, 3), textcoords="offset points", ha="right", color=MUTED, fontsize=8.5)
+        right, height = pixels(corners[-1])
+        taken.append(text_box(right - LETTER * len(words) - 3, height + 12, words))
+    taken.append(_memory_name(axes, roofline, f"memory: {format_rate(roofline.bandwidth, 'B/s')}"))
+    return taken
 
 
-Box = tuple[float, float, float, float]
-"""Left, bottom, right and top, in pixels."""
+def _memory_name(axes: Axes, roofline: StepRoofline, words: str) -> Box:
+    """The name of the slope stands at the left, just above where the slope is at the end of the name."""
+    pixels, values = axes.transData.transform, axes.transData.inverted().transform
+    left = float(pixels((LEFT, 1.0))[0]) + 5
+    end = float(values((left + LETTER * len(words), 0.0))[0])
+    height = float(pixels((end, end * roofline.bandwidth / TERA))[1]) + LINE / 2
+    where = tuple(values((left, height)))
+    axes.annotate(words, where, (0, 0), textcoords="offset points", va="center", color=MUTED, fontsize=8.5)
+    return text_box(left, height, words)
 
 
 def _mark_size(point: RooflinePoint) -> float:
@@ -103,18 +103,4 @@ def _mark_size(point: RooflinePoint) -> float:
 def _mark_box(axes: Axes, point: RooflinePoint) -> Box:
     x, y = axes.transData.transform((max(point.intensity, LEFT), point.flops_per_second / TERA))
     half = _mark_size(point) / POINTS / 2
-    return float(x - half), float(y - half), float(x + half), float(y + half)
-
-
-def _name_box(begin: float, height: float, width: float) -> Box:
-    return begin, height - LINE / 2, begin + width, height + LINE / 2
-
-
-def _meet(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
-
-
-def _say(
-    axes: Axes, text: str, where: tuple[float, float], offset: tuple[float, float], *, ha: str, color: str
-) -> None:
-    axes.annotate(text, where, xytext=offset, textcoords="offset points", ha=ha, color=color, fontsize=8.5)
+    return Box(float(x - half), float(y - half), float(x + half), float(y + half))

@@ -52,6 +52,7 @@ def inline_svg(figure: Figure, name: str, description: str, tips: Tips) -> str:
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     svg = tips.write(text.getvalue()[text.getvalue().index("<svg") :])
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[A-Za-z0-9_.]+"/>\s*', "", svg)
     svg = re.sub(r'<g id="[A-Za-z0-9_.]+">', "<g>", svg)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"#0a0[ab][0-9a-f]{2}", lambda found: f"var(--{VARIABLES[found[0]]})", svg)

@@ -7,7 +7,9 @@ from math import isfinite
 from typing import Any
 
 from infercast.forecast.sweep.points import Sweep
-from infercast.report.page.elements import facts_list, table
+from infercast.report.caveats import caveats_of
+from infercast.report.page.canvas import LETTER, is_narrow, room, stacked
+from infercast.report.page.elements import Section, facts_list, table
 from infercast.report.page.plot import Plot
 from infercast.report.page.svg import INK, MUTED, SERIES, Tips
 from infercast.report.sweep import UNITS, charts_of, columns_of, overload_notes, summary_rows
@@ -16,31 +18,47 @@ from infercast.units import MILLI
 
 LINES = ("-", "--", ":")
 LATENCIES = ("TTFT", "TPOT")
+APART = 0.2
+"""Names of lines that are closer than this share of a chart are written as one."""
 
 
 def sweep_plot(sweep: Sweep, version: str) -> Plot:
     """The picture, and the table below it on a page."""
     name = UNITS.get(sweep.axis.name, sweep.axis.name)
     columns = columns_of(sweep)
-    rows = [[escape(column.cell(point)) for column in columns] for point in sweep.simulated]
-    body = facts_list(summary_rows(sweep)) + table(
-        [escape(column.title).replace(" ", "<br>") for column in columns], rows
-    )
+    rows = [[column.cell(point) for column in columns] for point in sweep.simulated]
     notes = [f"{each.label}: {each.problem}" for each in sweep.points if each.problem] + overload_notes(sweep)
-    below = body + "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    below = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    values = table([escape(column.title).replace(" ", "<br>") for column in columns], _escaped(rows))
 
     def paint(figure: Any, tips: Tips) -> None:
         charts = charts_of(sweep)
-        panels = figure.subplots(
-            2,
-            2,
-            gridspec_kw={"left": 0.07, "right": 0.98, "bottom": 0.09, "top": 0.94, "hspace": 0.42, "wspace": 0.16},
-        )
+        shape = stacked(figure, len(charts), 2)
+        gaps = {"hspace": 0.62 if is_narrow(figure) else 0.45, "wspace": 0.18}
+        panels = figure.subplots(*shape, gridspec_kw=room(figure, left=0.62, **gaps))
         for axes, chart in zip(panels.flat, charts, strict=True):
             _panel(axes, chart, tips, name)
             _bends(axes, sweep)
 
-    return Plot("sweep", f"{sweep.title} along {name}", sweep.workload, 5.6, paint, below, version)
+    summary = facts_list(summary_rows(sweep))
+    return Plot(
+        "sweep",
+        f"{sweep.title} along {name}",
+        sweep.workload,
+        height=5.6,
+        phone_height=9.6,
+        paint=paint,
+        sections=(
+            Section("curves", "Where it bends" if sweep.axis.is_load else "Best values", summary, "Curves"),
+            Section("values", f"Each value of {name}", values + below, "Values"),
+        ),
+        caveats=tuple(caveats_of([each.forecast for each in sweep.simulated if each.forecast is not None])),
+        version=version,
+    )
+
+
+def _escaped(rows: list[list[str]]) -> list[list[str]]:
+    return [[escape(cell) for cell in row] for row in rows]
 
 
 def _panel(axes: Any, chart: Chart, tips: Tips, name: str) -> None:
@@ -79,12 +97,27 @@ def _vertical(axes: Any, values: list[float], scale: float) -> None:
 
 
 def _bends(axes: Any, sweep: Sweep) -> None:
-    """Lines at the knee and where the promise ends."""
-    edges = (("knee", sweep.knee, MUTED), ("SLO", sweep.promise, INK))
-    for label, edge, colour in edges:
-        if edge is not None and edge.reached and edge.value is not None:
-            axes.axvline(edge.value, color=colour, lw=0.9, ls=(0, (2, 3)))
-            axes.annotate(
-                label, (edge.value, 0.0), (-3 if label == "knee" else 3, 4), xycoords=("data", "axes fraction"),
-                textcoords="offset points", fontsize=8, color=colour, ha="right" if label == "knee" else "left",
-            )  # fmt: skip
+    """Lines at the knee and where the promise ends, named above the chart where the title leaves room."""
+    found = {"knee": sweep.knee, "SLO": sweep.promise}
+    ends = {name: edge.value for name, edge in found.items() if edge is not None and edge.reached and edge.value}
+    places = {name: _across(axes, value) for name, value in ends.items()}
+    for name, value in ends.items():
+        axes.axvline(value, color=MUTED if name == "knee" else INK, lw=0.9, ls=(0, (2, 3)))
+    if len(places) == 2 and abs(places["knee"] - places["SLO"]) < APART:
+        places = {"knee, SLO": max(places.values())}
+    for name, place in places.items():
+        half = LETTER * len(name) / 2 / _inches(axes)
+        middle = min(place, 1.0 - half)
+        if middle - half > LETTER * (len(axes.get_title(loc="left")) + 2) / _inches(axes):
+            axes.annotate(name, (middle, 1.0), (0, 3), xycoords="axes fraction", textcoords="offset points",
+                          fontsize=8, color=MUTED, ha="center", va="bottom")  # fmt: skip
+
+
+def _across(axes: Any, value: float) -> float:
+    """Where a value stands, as a share of the width of a chart."""
+    begin, end = axes.get_xlim()
+    return float((value - begin) / (end - begin))
+
+
+def _inches(axes: Any) -> float:
+    return float(axes.get_position().width * axes.figure.get_figwidth())

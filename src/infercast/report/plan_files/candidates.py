@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import StringIO
 
 from infercast.forecast.latency import NAMES
 from infercast.forecast.plan.result import Figures, Plan, Row
 from infercast.units import MILLI
+
+
+def _drawn(name: str, figures: Figures) -> object:
+    return None if figures.drawn is None else getattr(figures.drawn, name)
+
 
 OF_CANDIDATES: dict[str, Callable[[Row], object]] = {
     "stage": lambda row: row.stage.value,
@@ -20,6 +26,7 @@ OF_CANDIDATES: dict[str, Callable[[Row], object]] = {
     "weights": lambda row: row.candidate.quantization or "as published",
     "kv_cache_dtype": lambda row: row.candidate.kv_cache_dtype,
     "settings": lambda row: " ".join(f"{name}={value}" for name, value in row.candidate.settings),
+    "power_limit_w": lambda row: row.candidate.power_limit,
     "prefill_pool": lambda row: "" if row.candidate.prefill is None else str(row.candidate.prefill),
     "dollars_per_hour": lambda row: row.cost,
     "headroom": lambda row: row.headroom,
@@ -39,6 +46,17 @@ OF_FIGURES: dict[str, Callable[[Figures], object]] = {
     "kv_peak": lambda figures: figures.kv_peak,
     "bottleneck": lambda figures: figures.bottleneck,
     "source": lambda figures: figures.source,
+    **{
+        name: partial(_drawn, name)
+        for name in (
+            "gpu_watts",
+            "wall_watts",
+            "peak_watts",
+            "joules_per_output_token",
+            "wall_joules_per_output_token",
+            "grams_co2_per_million_output_tokens",
+        )
+    },
 }
 LATENCIES = ("ttft", "tpot", "end_to_end")
 

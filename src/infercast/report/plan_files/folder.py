@@ -30,7 +30,7 @@ ABOUT = {
     "dynamo.yaml": "a graph deployment of Dynamo",
     "bench.sh": "measures the deployment around the chosen point and prints the forecast beside it",
     "candidates.csv": "every candidate with its numbers, or its reason for refusal",
-    "pareto.svg": "money against TTFT and TPOT",
+    "pareto.svg": "money, or energy where that was the objective, against TTFT and TPOT",
     "again.sh": "asks the same question again",
 }
 

@@ -1,4 +1,4 @@
-"""What a plan was chosen from, as one picture: money against TTFT and TPOT, drawn without any library."""
+"""What a plan was chosen from, as one picture: money or energy against TTFT and TPOT, drawn without any library."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def pareto_svg(plan: Plan) -> str | None:
     rows = [row for row in plan.rows if row.figures is not None and row.figures.state != "overloaded"]
     if not rows:
         return None
-    priced = all(row.cost is not None for row in rows)
-    across: Callable[[Row], float] = (lambda row: row.cost or 0.0) if priced else (lambda row: float(row.gpus))
-    label = "$ an hour" if priced else "GPUs"
+    across, label = _across(plan, rows)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="Candidates of a plan: {label} against TTFT and TPOT">',
@@ -65,6 +63,16 @@ def pareto_svg(plan: Plan) -> str | None:
     for number, name in enumerate(("ttft", "tpot")):
         parts += _panel(plan, rows, across, label, name, LEFT + number * (PANEL + GAP))
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _across(plan: Plan, rows: Sequence[Row]) -> tuple[Callable[[Row], float], str]:
+    """What is spent: energy where that is the objective, else money, or GPUs where a price is not known."""
+    goal = plan.question.goal
+    if goal.name == "energy" and all(row.figures is not None and row.figures.drawn is not None for row in rows):
+        return goal.value, "J per output token at the wall"
+    if all(row.cost is not None for row in rows):
+        return (lambda row: row.cost or 0.0), "$ an hour"
+    return (lambda row: float(row.gpus)), "GPUs"
 
 
 def _title(plan: Plan) -> str:

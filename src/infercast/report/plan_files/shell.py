@@ -27,6 +27,8 @@ def serve_script(pools: Sequence[StartedPool], model: str, title: str) -> str:
     for pool in pools:
         if pool.needed_format is not None:
             text += f"# The forecast is of {pool.needed_format} weights: MODEL must be a checkpoint in that format.\n"
+        if (watts := pool.candidate.power_limit) is not None:
+            text += f"# The forecast holds each GPU at {watts:g} W: sudo nvidia-smi -pl {watts:g}\n"
     text += '\ncase "${1:-}" in\n'
     for pool in pools:
         for place in pool.places:
