@@ -11,8 +11,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
+
+pytest.importorskip("uvicorn", reason="needs infercast[web]")
+pytest.importorskip("httpx")
+
+import httpx
 
 from infercast.web.fields import FIELDS
 from infercast.web.limits import HEADERS, LARGEST_BODY
