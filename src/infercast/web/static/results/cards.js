@@ -49,7 +49,7 @@ export function buildCards(node, store, transport, catalog) {
       card.card.querySelector("h2").dataset.run = chosen.letter;
       card.show(data);
     }
-    curve.remark.textContent = store.run.answered?.turns ? "Along request rates; sessions have none." : "Latency from p50 to p99, and throughput. Click on the axis to set the request rate.";
+    curve.remark.textContent = store.run.answered?.turns ? "Along request rates; sessions have none." : `${several ? "Latency at p99" : "Latency from p50 to p99"}, and throughput. Click on the axis to set the request rate.`;
     ttft.remark.textContent = "Share of requests by latency; percentiles below with their 80 % intervals.";
     tpot.remark.textContent = "Mean time between the tokens of one answer.";
     memory.remark.textContent = roomWords(chosen.memory);
