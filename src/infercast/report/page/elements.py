@@ -113,8 +113,9 @@ def _layout(names: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
         return "small"
     first = max(map(len, columns[0]), default=0)
     beside = columns[1:] if first > FIRST else columns
-    short = [column for column in beside if max(map(len, column)) <= SHORT]
-    return "rows four" if short and len(short) % 4 == 0 else "rows"
+    widest = [max(map(len, column)) for column in beside]
+    in_grid = [width for width in widest if width <= LONG]
+    return "rows four" if in_grid and len(in_grid) % 4 == 0 and max(in_grid) <= SHORT else "rows"
 
 
 def _width(text: str) -> int:
