@@ -9,8 +9,8 @@ from typing import Any
 
 from infercast.report.page.svg import STYLE, Tips, inline_svg
 
-WIDTH, HALF, PHONE = 9.2, 4.4, 3.75
-"""Inches of a chart that fills a page, of one that has another beside it, and of one on a phone."""
+WIDTH, HALF, PHONE = 9.2, 4.1, 3.75
+"""Inches of a chart that fills a page, of one that has another beside it (on a phone below it), and of a phone."""
 MOST_TICKS = 6
 LETTER = 0.077
 """Inches of a letter of a title, on average."""
@@ -22,8 +22,10 @@ Paint = Callable[[Any, Tips], None]
 def draw(
     name: str, description: str, height: float, paint: Paint, *, width: float = WIDTH, phone_height: float | None = None
 ) -> str:
-    """One chart, once as wide as ``width`` and once for phones; of the two a reader sees one."""
+    """One chart, once as wide as ``width`` and once for phones; a reader sees one. Half of a page fits both."""
     wide = drawn(name, description, (width, height), paint)
+    if width <= HALF:
+        return f'<div class="figure">{wide}</div>'
     narrow = drawn(f"{name}-phone", description, (PHONE, phone_height or height), paint)
     return f'<div class="figure"><div class="desk">{wide}</div><div class="phone">{narrow}</div></div>'
 
