@@ -35,7 +35,13 @@ def test_the_reference_has_every_command_and_option(pages: ModuleType) -> None:
     text = pages.GENERATED["reference-command-line.md"]()
     for name in COMMANDS:
         assert f"\n## {name}\n" in text
-    for option in ("`--gpu`", "`--slo`", "`--max-num-batched-tokens`", "`--speculative-config`", "`--goal-minutes`"):
+    for option in (
+        "`--gpu GPU`",
+        "`--slo ",
+        "`--max-num-batched-tokens N`",
+        "`--speculative-config ",
+        "`--goal-minutes ",
+    ):
         assert option in text
     assert " at 0x" not in text
 
