@@ -112,7 +112,7 @@ def plan_day(
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
     with told_stages(tell) as say:
         return _plan(
-            found, traffic, promised, wanted, autoscaler, start, tariff, facility, check, say or (lambda text: None)
+            found, day, promised, wanted, autoscaler, start, tariff, facility, check, say or (lambda text: None)
         )
 
 
