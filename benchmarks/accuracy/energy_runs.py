@@ -23,13 +23,15 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 
 from infercast.engines.deployment import Deployment
+from infercast.engines.timer import KernelTimer
 from infercast.errors import InfercastError
 from infercast.forecast.csv_rows import read_rows
 from infercast.forecast.energy import Energy, energy_of_pools
 from infercast.forecast.system import System
 from infercast.serve import simulate
 from infercast.validate.compare import deployment_of
-from infercast.validate.measured import WARM_UP, load_document, read_measured
+from infercast.validate.joules import compare_joules, energy_of_record
+from infercast.validate.measured import WARM_UP, read_measured
 from infercast.validate.published.collected import read_collected
 from infercast.validate.published.commanded import started
 from infercast.validate.published.compare import system_for
@@ -38,10 +40,6 @@ from infercast.validate.published.results import results_of
 from infercast.validate.published.run import PublishedRun
 from infercast.validate.published.shortened import shortened
 from pages import as_published
-
-LEAST_SECONDS = 1.0
-BEFORE_SECONDS = 0.05
-"""The counter is read so long before the clock of a run starts."""
 
 
 @dataclass(frozen=True)
@@ -67,35 +65,33 @@ class Line:
 
 def own_lines(path: Path) -> Iterator[Line]:
     """The runs of one file that tell their joules."""
-    file, document = read_measured(path), load_document(path)
-    summaries = [
-        run["summary"]
-        for run in document["runs"]
-        if not run.get("one_off_stall") and (run.get("kind") != WARM_UP or run.get("requests"))
-    ]
-    if not any("joule" in summary for summary in summaries):
+    file = read_measured(path)
+    if all(run.joules is None for run in file.runs):
         return
     deployment = deployment_of(file, None, None)
     replica = deployment.replica()
-    for run, summary in zip(file.runs, summaries, strict=True):
+    assert isinstance(replica.timer, KernelTimer)
+    for run in file.runs:
         record = simulate(replica, run.workload)
-        if run.kind == WARM_UP or "joule" not in summary or summary["joule"] / summary["mean_w"] < LEAST_SECONDS:
+        energy = energy_of_record(deployment, replica.timer, run, record)
+        pair = compare_joules(run, energy)
+        if run.kind == WARM_UP or pair is None:
             continue
-        duration = float(np.nanmax(record.last_token) - np.nanmin(record.sent_at))
-        energy = energy_of_pools([(deployment, replica.timer, [record])], run.workload, record, duration)
         assert energy is not None
+        assert run.joules is not None
+        assert run.mean_watts is not None
+        assert pair.interval is not None
         tokens = sum(request.num_output for request in run.workload.requests)
-        before = (BEFORE_SECONDS + run.workload.requests[0].arrival) * energy.idle_watts
-        low, high = (energy.joules * factor + before for factor in energy.interval)
-        seconds = summary["joule"] / summary["mean_w"]
+        duration = float(np.nanmax(record.last_token) - np.nanmin(record.sent_at))
+        seconds = run.joules / run.mean_watts
         yield Line(
             group=f"{deployment.engine.family} {path.name.removesuffix('.json.gz')}",
             label=run.label,
-            measured=summary["joule"] / tokens,
-            predicted=(energy.joules + before) / tokens,
-            low=low / tokens,
-            high=high / tokens,
-            watts=(summary["mean_w"], (energy.joules + before) / duration),
+            measured=pair.measured,
+            predicted=pair.predicted,
+            low=pair.interval[0],
+            high=pair.interval[1],
+            watts=(run.mean_watts, pair.predicted * tokens / duration),
             rate=(tokens / seconds, tokens / duration),
             energy=energy,
         )

@@ -17,6 +17,7 @@ PAIR = {"measured", "predicted", "ape"}
 RUN = {
     "file", "kind", "label", "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "output_tokens_per_s", "requests",
     "idle_ttft_ms", "prompts_ms", "decode_step_ms", "cached_tokens", "loaded_tokens",
+    "joules_per_output_token",
 }  # fmt: skip
 REQUESTS = {"ttft_median", "ttft_p90", "tpot_median", "tpot_p90", "start_order", "ttft_order"}
 FILE = {"file", "idle_ttft_error", "decode_step_error", "prompts_error", "loaded_ttft_p50_error"}
@@ -27,6 +28,7 @@ SUMMARY = {
     "reliability_worst", "runs", "stalled_runs", "interval_coverage",
     "ttft_p50_interval_coverage", "ttft_p99_interval_coverage",
     "tpot_p50_interval_coverage", "output_tokens_per_second_interval_coverage",
+    "joules_per_output_token_ape_median", "joules_per_output_token_interval_coverage",
 }  # fmt: skip
 
 
@@ -82,6 +84,16 @@ def test_one_token_runs_have_a_null(validate: Any, document: Any, write: Any) ->
     result = json.loads(validate(write(document), "--json")[1])
     assert result["runs"][0]["tpot_p50_ms"] is None
     assert result["summary"]["tpot_p50_ape_median"] is None
+
+
+def test_joules_of_an_output_token_where_a_file_has_them(validate: Any, document: Any, write: Any) -> None:
+    document["runs"][1]["summary"] = {"joule": 240.0, "mean_w": 200.0}
+    result = json.loads(validate(write(document), "--json")[1])
+    assert result["runs"][0]["joules_per_output_token"] is None
+    pair = result["runs"][1]["joules_per_output_token"]
+    assert pair["measured"] == pytest.approx(240 / 48)
+    assert pair["interval"][0] < pair["predicted"] < pair["interval"][1]
+    assert "Joules per output token" in validate(write(document))[1]
 
 
 def test_a_file_without_runs_still_tells_its_blocks(validate: Any, document: Any, write: Any) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from infercast.engines.deployment import Deployment
 from infercast.engines.registry import engine_of
 from infercast.engines.settings import Settings
+from infercast.engines.timer import KernelTimer
 from infercast.forecast.deploy import ModelOptions, deploy, load_model
 from infercast.forecast.intervals.intervals import half_widths
 from infercast.forecast.intervals.odds import slower_by
@@ -20,6 +21,7 @@ from infercast.forecast.intervals.uncertainty import uncertainty_of
 from infercast.hardware import gpu_from_driver_name
 from infercast.serve import Record, Replica, simulate
 from infercast.validate.dummy_weights import with_dummy_weights
+from infercast.validate.joules import compare_joules, energy_of_record
 from infercast.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 from infercast.validate.parts import Comparison, FileParts, Parts, parts_of
 from infercast.validate.scatter import Scatter, scatter_of
@@ -52,6 +54,8 @@ class RunComparison:
     """Prompt tokens that were found in a cache, where the file has them ..."""
     loaded_tokens: Comparison | None = None
     """... and those of them that came from the host's memory, where there is such a tier."""
+    joules_per_output_token: Comparison | None = None
+    """Of the GPU's board, where the file has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +147,16 @@ def validate(
             if run.kind == WARM_UP:
                 continue
             widths = _half_widths(before, deployment, run, record)
-            runs.append(_compare(measured, run, record, widths, slower_by([deployment], run.workload)))
+            compared = _compare(measured, run, record, widths, slower_by([deployment], run.workload))
+            runs.append(replace(compared, joules_per_output_token=_joules(deployment, replica, run, record)))
     return Validation(tuple(runs), tuple(kv_blocks), num_stalled)
+
+
+def _joules(deployment: Deployment, replica: Replica, run: MeasuredRun, record: Record) -> Comparison | None:
+    """Joules of an output token, of runs whose files have them."""
+    if run.joules is None or not isinstance(replica.timer, KernelTimer):
+        return None
+    return compare_joules(run, energy_of_record(deployment, replica.timer, run, record))
 
 
 def deployment_of(

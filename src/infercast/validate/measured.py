@@ -3,9 +3,10 @@
 A file is one JSON object (gzip is recognised) with ``config`` (the engine's settings, ``num_gpu_blocks``, the GPU's
 driver name) and ``runs``, each with ``kind``, ``requests`` (arrival in seconds, n_in, n_out, ttft_ms, tpot_ms, e2e_ms
 and, where it is known, itl_p50_ms, the median time between two tokens) and, for runs with shared prefixes,
-``prefix_len`` and ``groups``; requests of conversations have ``session``, ``turn`` and ``n_new``. Runs marked
-``one_off_stall`` are left out. ``config.engine`` names the engine, vLLM where it is missing; what else the config must
-have is the engine's to say (``measured.py`` of its folder).
+``prefix_len`` and ``groups``; requests of conversations have ``session``, ``turn`` and ``n_new``. ``summary.joule`` and
+``summary.mean_w`` are what the board's energy counter said from just before the first request to the last token. Runs
+marked ``one_off_stall`` are left out. ``config.engine`` names the engine, vLLM where it is missing; what else the
+config must have is the engine's to say (``measured.py`` of its folder).
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ class MeasuredRun:
     """Median over the requests of their median time between two tokens, where the file has it."""
     hits: Hits | None = None
     """Tokens that were found in the cache, where the file has them."""
+    joules: float | None = None
+    """What the board's energy counter said, where the file has it, ..."""
+    mean_watts: float | None = None
+    """... and the same over the time from the first request sent to the last token."""
 
 
 WARM_UP = "warmup"
@@ -158,7 +163,17 @@ def _read_run(run: Fields) -> MeasuredRun:
         output_tokens_per_second=float(n_out.sum()) / duration,
         token_gap=_token_gap(path, rows, where),
         hits=hits_of(path, rows, where),
+        joules=_counted(run, "joule"),
+        mean_watts=_counted(run, "mean_w"),
     )
+
+
+def _counted(run: Fields, name: str) -> float | None:
+    """A number of the optional ``summary`` of a run; None without it."""
+    summary = run.holder.get("summary")
+    if not isinstance(summary, dict) or name not in summary:
+        return None
+    return _numbers(run.path, summary, f"{run.place}.summary")(name, TINY_MS)
 
 
 def _token_gap(path: Path, rows: list[Any], where: str) -> float | None:

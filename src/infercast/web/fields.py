@@ -11,7 +11,7 @@ from infercast.serve.workload.lengths import INPUT_LEN, OUTPUT_LEN
 
 TEXT, WHOLE, NUMBER, SWITCH, NAMES = "text", "whole", "number", "switch", "names"
 """Kinds of values: a string, an integer, a float, true or false, and several strings."""
-SIMULATE, MEMORY, CURVE, PLAN, CAPACITY = "simulate", "memory", "curve", "plan", "capacity"
+SIMULATE, MEMORY, CURVE, PLAN, CAPACITY, ENERGY = "simulate", "memory", "curve", "plan", "capacity", "energy"
 """The questions that a state can be asked."""
 DEFAULTS = {
     "engine": DEFAULT_ENGINE,

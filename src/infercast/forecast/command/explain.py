@@ -26,6 +26,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import System
+from infercast.forecast.wall import Facility
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
@@ -92,6 +93,7 @@ def explain_command(
     like: Workload | None = None,
     slo: Slo | None = None,
     tariff: Tariff | None = None,
+    facility: Facility | None = None,
     service: str | None = None,
     engine: str | None = None,
     advice: bool = True,
@@ -133,7 +135,8 @@ def explain_command(
     served = []
     for each in loads:
         tell(f"{each.name} load")
-        forecast = replace(simulate_system(system, each.workload), tariff=tariff or Tariff())
+        forecast = simulate_system(system, each.workload)
+        forecast = replace(forecast, tariff=tariff or Tariff(), facility=facility or Facility())
         intervals = forecast_intervals(forecast)
         served.append(Served(each, forecast if slo is None else forecast.promised(slo, intervals), intervals))
     meanings = explain_flags(point, reading, fit, deployment)

@@ -93,10 +93,11 @@ def sweep_rates(
     *,
     slo: Slo | None = None,
     price: Tariff | None = None,
+    facility: Facility | None = None,
     tell: Tell | None = None,
 ) -> Sweep:
     """The same of a system that is made already, at several rates."""
-    decide = partial(replace, tariff=price or Tariff(), facility=Facility())
+    decide = partial(replace, tariff=price or Tariff(), facility=facility or Facility())
     return _along_load(system, axis_of(rates), workload, slo, decide, tell or _silent)
 
 

@@ -17,6 +17,7 @@ from infercast.validate.reliability import orders_of, reliability_of
 
 QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
 TITLES = ("TTFT p50", "TTFT p99", "TPOT p50", "tokens/s")
+JOULES = "joules_per_output_token"
 PARTS = ("idle_ttft", "decode_step", "prompts")
 UNITS = ("TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "tokens/s")
 
@@ -31,6 +32,7 @@ def render_validation(validation: Validation) -> list[RenderableType]:
         section("Request by request: absolute error, and rank correlations", _scatter_grid(validation)),
         section("Which part is off: median error", _parts_grid(validation)),
         section(f"Median absolute error{left_out}", medians),
+        *(Text(line) for line in _joule_medians(validation)),
         section("Measured values inside the 80 % intervals of forecasts", _coverage_grid(validation)),
         render_reliability(reliability_of(validation.runs)),
         render_orders(orders_of(validation.runs)),
@@ -95,6 +97,7 @@ def _render_file(validation: Validation, name: str, blocks: Comparison | None) -
     if blocks is not None:
         counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {_signed(blocks)}"
     hits = [line for run in validation.runs if run.file == name for line in _hit_lines(run)]
+    hits += [line for run in validation.runs if run.file == name for line in _joule_lines(run)]
     heading = Text("\n".join([f"KV blocks: {counted}", *hits, "Runs: measured > predicted", ""]))
     return section(name, Group(heading, grid(columns, rows, notes_at=(0,))))
 
@@ -107,6 +110,23 @@ def _hit_lines(run: RunComparison) -> list[str]:
         for what, pair in pairs
         if pair is not None
     ]
+
+
+def _joule_lines(run: RunComparison) -> list[str]:
+    """Joules of an output token, of runs whose files have them."""
+    pair = run.joules_per_output_token
+    if pair is None:
+        return []
+    joules = f"{pair.measured:.3g} measured, {pair.predicted:.3g} predicted"
+    return [f"Joules per output token, {run.label}: {joules}, {_signed(pair)}"]
+
+
+def _joule_medians(validation: Validation) -> list[str]:
+    """How far joules are off over all runs that tell them."""
+    error, inside = validation.median_ape(JOULES), validation.coverage(JOULES)
+    if error is None:
+        return []
+    return [f"Joules per output token: {_percent(error)} in the median, {_percent(inside)} inside the 80 % intervals"]
 
 
 def validation_dict(validation: Validation) -> dict[str, Any]:
@@ -138,6 +158,8 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
             "loaded_ttft_p99_ape_median": validation.median_loaded("ttft_p99"),
             "decode_step_ape_median": validation.median_part("decode_step"),
             "prompts_ape_median": validation.median_part("prompts"),
+            "joules_per_output_token_ape_median": validation.median_ape(JOULES),
+            "joules_per_output_token_interval_coverage": validation.coverage(JOULES),
             "kv_blocks_ape_max": max((pair.ape for _, pair in validation.kv_blocks if pair), default=None),
             "interval_coverage": validation.coverage(*QUANTITIES),
             **{f"{quantity}_interval_coverage": validation.coverage(quantity) for quantity in QUANTITIES},
@@ -199,6 +221,7 @@ def _run_dict(run: RunComparison) -> dict[str, Any]:
         "decode_step_ms": _part(run, "decode_step"),
         "cached_tokens": _pair(run.cached_tokens, 1.0) if run.cached_tokens else None,
         "loaded_tokens": _pair(run.loaded_tokens, 1.0) if run.loaded_tokens else None,
+        JOULES: _pair(run.joules_per_output_token, 1.0) if run.joules_per_output_token else None,
     }
 
 
