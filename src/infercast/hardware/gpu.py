@@ -110,7 +110,7 @@ class Gpu(Answer):
 
     @property
     def top_clock(self) -> float:
-        """The highest clock that kernels run at while power allows it and nothing is locked."""
+        """Hz: the highest clock that kernels run at while power allows it and nothing is locked."""
         return self.max_clock or self.boost_clock
 
     @property

@@ -109,7 +109,7 @@ class Workload(Answer):
     num_truncated: int = 0
     """Requests that were cut to the longest a model allows ..."""
     num_skipped: int = 0
-    """... and those that were left out for it."""
+    """... and requests that were left out for it."""
     classes: tuple[SloClass, ...] = ()
     """Of the requests that name one."""
     adapters: Adapters | None = None
