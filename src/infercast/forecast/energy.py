@@ -72,9 +72,11 @@ class Energy:
     """What all GPUs of a run drew from the first request sent to the last token received, in joules and watts."""
 
     joules: float
+    """Joules of all GPUs."""
     low: float
     """The ends of the 80 % interval of the joules; what follows from them is off by the same factors."""
     high: float
+    """Upper end of that interval, in joules."""
     mean_watts: float
     """Per GPU, over the whole run."""
     peak_watts: float
@@ -84,6 +86,7 @@ class Energy:
     limit_watts: float
     """What a board may draw."""
     gpus: int
+    """Number of GPUs."""
     by_part: dict[str, float]
     """Joules by kernel family, and of ``static`` and ``idle`` power."""
     phases: tuple[PhaseEnergy, ...]

@@ -62,11 +62,14 @@ class StepCost(Plotted):
     gpu: Estimate
     """All kernels together."""
     gap_seconds: float
-    """What the GPU idles between them."""
+    """Seconds that the GPU idles between them."""
     host_seconds: float
+    """Seconds of the host, hidden where the GPU takes longer."""
     launch: str
     num_tokens: int
+    """Tokens that are computed."""
     padded_tokens: int
+    """Tokens that the kernels are launched for."""
 
     def _words(self) -> str:
         return (
