@@ -32,6 +32,7 @@ from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.workload.redraw import drawn_with
 from infercast.serve.workload.synthetic import synthetic_workload
+from infercast.shown import Answer
 
 LOADS = {"light": 0.2, "heavy": 0.8}
 """Shares of what the deployment can serve, where nobody says what comes."""
@@ -47,8 +48,8 @@ class Served:
     intervals: Intervals
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explained(Answer):
     """A command, explained."""
 
     pasted: Pasted
@@ -65,6 +66,11 @@ class Explained:
     advised: Advised | None
     would_fit: tuple[Change, ...]
     """What would let it start, if it does not."""
+
+    def _words(self) -> str:
+        flags = f"{len(self.reading.flags)} flags"
+        state = self.problem or "starts"
+        return f"{self.reading.model} on {self.fit.gpu.name}, {self.engine.name}, {flags}: {state}"
 
     @property
     def command(self) -> str:
