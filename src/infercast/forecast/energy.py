@@ -63,6 +63,17 @@ class PhaseEnergy:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolPower:
+    """What the GPUs of one pool draw, in watts per GPU."""
+
+    gpus: int
+    mean_watts: float
+    """Over the whole run."""
+    peak_watts: float
+    """In the step that drew most."""
+
+
+@dataclass(frozen=True, slots=True)
 class Energy:
     """What all GPUs of a run drew from the first request sent to the last token received, in joules and watts."""
 
@@ -82,6 +93,8 @@ class Energy:
     by_part: dict[str, float]
     """Joules by kernel family, and of ``static`` and ``idle`` power."""
     phases: tuple[PhaseEnergy, ...]
+    pools: tuple[PoolPower, ...]
+    """One, or a prefill pool and a decode pool."""
     joules_per_output_token: float
     joules_per_token: float
     """Of prompts and answers alike."""
@@ -157,6 +170,7 @@ def energy_of_pools(
         gpus=gpus,
         by_part=dict(sorted(parts.items(), key=lambda part: -part[1])),
         phases=tuple(_phases(drawn)),
+        pools=tuple(PoolPower(pool.gpus, pool.joules / duration / pool.gpus, pool.peak_watts) for pool in drawn),
         joules_per_output_token=joules / max(outputs, 1),
         joules_per_token=joules / max(outputs + inputs, 1),
         joules_per_request=joules / len(workload.requests),
