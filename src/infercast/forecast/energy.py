@@ -34,6 +34,12 @@ STATIC, IDLE = "static", "idle"
 MOST_SEQUENCES = 256
 """Sequences of a batch that stands for others: more of them draw no more power while they run."""
 WATT_HOUR = 3600.0
+RUN_SPREAD = 0.045
+"""What runs of one kind of board differ by beside what is known of the board, as the standard deviation of a logarithm:
+one board idles at 117 W and another at 135, and weights of one model cost more to multiply than those of another.
+Chosen on own runs on H200s (benchmarks/accuracy/energy_runs.py)."""
+BUSY_SHARE = 0.2
+"""Share of a run's joules that chips draw for being busy, whatever they do."""
 Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]
 """A deployment, the timer of its steps, and what each replica did."""
 
@@ -211,24 +217,19 @@ def _pool_energy(
     parts[IDLE] = board.idle_watts * waiting
     joules = sum(parts.values())
     peaks = [energy.peak_watts for several in phases.values() for _, energy in several]
-    half = hypot(
-        EIGHTY * board.spread, _by_times(deployment, records, (board.static_watts - board.idle_watts) * busy / joules)
-    )
-    return _PoolEnergy(
-        board,
-        len(records) * layout.replica_gpus,
-        parts,
-        phases,
-        layout.tensor,
-        max(peaks, default=board.idle_watts),
-        half,
-    )
+    half = EIGHTY * hypot(board.spread, RUN_SPREAD)
+    # Joules follow the time that kernels take: of kernels that keep the chip busy, and where clients wait for answers,
+    # of all that is drawn meanwhile.
+    follows = BUSY_SHARE + (parts[STATIC] / joules if workload.rate is None else 0.0)
+    half = hypot(half, follows * _by_times(deployment, records))
+    gpus = len(records) * layout.replica_gpus
+    return _PoolEnergy(board, gpus, parts, phases, layout.tensor, max(peaks, default=board.idle_watts), half)
 
 
-def _by_times(deployment: Deployment, records: Sequence[Record], share: float) -> float:
-    """How far joules are off because kernels take longer or shorter than thought: only static power knows of it."""
+def _by_times(deployment: Deployment, records: Sequence[Record]) -> float:
+    """How far the seconds of kernels may be off, as a logarithm."""
     about = uncertainty_of(deployment, busiest(records))
-    return share * max(about.prompts, about.decodes)
+    return max(about.prompts, about.decodes)
 
 
 def _computed_inputs(record: Record, workload: Workload) -> int:
