@@ -3,16 +3,19 @@
 MLPerf's power submissions put a SPEC analyser at the wall, and most of them limit the power of each board. A busy board
 that could draw more then draws its limit, so that both sides are known. Before the run the server idles.
 
-    python benchmarks/accuracy/wall.py
+    python benchmarks/accuracy/wall.py            # the fit
+    python benchmarks/accuracy/wall.py --runs     # and whole servers, from kernels to the wall, which takes a minute
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import sys
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+import infercast
 from infercast.hardware.servers import servers
 
 Array = npt.NDArray[np.float64]
@@ -61,6 +64,31 @@ ROWS = (
 GPUS = 8
 
 
+class Run(NamedTuple):
+    """A run of MLPerf as we simulate it, with vLLM and a full queue, and what its server drew at the wall."""
+
+    model: str
+    gpu: str
+    lengths: tuple[int, int]
+    clients: int
+    wall_watts: float
+    """Offline; the whole server of eight GPUs, or the desktop of one."""
+    options: dict[str, Any]
+
+
+RUNS = (
+    Run("llama-2-70b", "h100-sxm", (294, 294), 512, 5894.0,
+        {"quantization": "fp8", "tensor_parallel_size": 2, "power_limit_w": 450}),
+    Run("llama-2-70b", "h200-sxm", (294, 294), 512, 6153.6, {"quantization": "fp8", "power_limit_w": 500}),
+    # None of what follows is in the fit, nor is a B200 or a desktop.
+    Run("llama-2-70b", "b200-sxm", (294, 294), 512, 10445.9, {"quantization": "nvfp4"}),
+    Run("llama-3.1-8b", "b200-sxm", (778, 73), 512, 9571.4, {"quantization": "fp8"}),
+    Run("llama-3.1-405b", "b200-sxm", (9400, 680), 128, 9925.8,
+        {"quantization": "nvfp4", "tensor_parallel_size": 8}),
+    Run("llama-2-7b", "rtx-4090", (1000, 100), 32, 543.0, {"quantization": "fp8"}),
+)  # fmt: skip
+
+
 def fit(rows: list[Row]) -> Array:
     """Base watts and factor with the least relative errors."""
     wall = np.array([row.wall_watts for row in rows])
@@ -75,6 +103,24 @@ def errors(rows: list[Row], found: Array) -> Array:
     wall = np.array([row.wall_watts for row in rows])
     predicted = found[0] + found[1] * GPUS * np.array([row.board_watts for row in rows])
     return predicted / wall - 1.0
+
+
+def whole_chain() -> None:
+    """Watts at the wall from the model, the GPU and the load alone."""
+    off = []
+    for run in RUNS:
+        deployment = infercast.deploy(run.model, run.gpu, **run.options)
+        inputs, outputs = run.lengths
+        load = infercast.synthetic_workload(
+            concurrency=run.clients, count=3 * run.clients, input_lengths=inputs, output_lengths=outputs
+        )
+        forecast = infercast.simulate(deployment, load)
+        assert forecast.wall is not None
+        server = forecast.wall.servers[0]
+        watts = forecast.wall.watts * (1 if server.whole else server.gpus / forecast.gpus)
+        off.append(watts / run.wall_watts - 1.0)
+        print(f"  {run.model} on {run.gpu}: {watts:,.0f} W, measured {run.wall_watts:,.0f} W, {100 * off[-1]:+.1f} %")
+    print(f"  mean {100 * np.mean(np.abs(off)):.1f} %, median {100 * np.median(np.abs(off)):.1f} %")
 
 
 def main() -> None:
@@ -93,6 +139,9 @@ def main() -> None:
                 off = abs(errors(held, fit(seen)))
                 busy = [each for each, row in zip(off, held, strict=True) if row.work != "idle"]
                 print(f"  {server} held back: {100 * off.mean():.1f} %, while busy {100 * np.mean(busy):.1f} %")
+    if "--runs" in sys.argv:
+        print("servers from kernels to the wall:")
+        whole_chain()
 
 
 if __name__ == "__main__":

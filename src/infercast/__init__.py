@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from infercast.forecast.simulate import forecast_disaggregated, simulate
     from infercast.forecast.slo import Slo, parse_slo
     from infercast.forecast.sweep.points import Sweep
+    from infercast.forecast.sweep.savings import Savings, save_energy
     from infercast.forecast.sweep.sweep import sweep
     from infercast.forecast.variants import Variants, estimate_variants
     from infercast.forecast.verdict import Verdict, judge
@@ -83,6 +84,7 @@ _HOMES = {
     "ModelConfig": "models.spec",
     "Request": "serve.workload.request",
     "SaturatedError": "errors",
+    "Savings": "forecast.sweep.savings",
     "Segment": "serve.workload.request",
     "Slo": "forecast.slo",
     "StepCost": "forecast.explain.kernels",
@@ -118,6 +120,7 @@ _HOMES = {
     "price_of": "forecast.money",
     "read_calibration": "forecast.calibration.file",
     "read_trace": "serve.workload.traces",
+    "save_energy": "forecast.sweep.savings",
     "session_workload": "serve.workload.conversations",
     "simulate": "forecast.simulate",
     "sweep": "forecast.sweep.sweep",
@@ -155,6 +158,7 @@ __all__ = [
     "ModelConfig",
     "Request",
     "SaturatedError",
+    "Savings",
     "Segment",
     "SglangSettings",
     "Slo",
@@ -191,6 +195,7 @@ __all__ = [
     "price_of",
     "read_calibration",
     "read_trace",
+    "save_energy",
     "session_workload",
     "simulate",
     "sweep",

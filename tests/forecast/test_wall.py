@@ -57,9 +57,14 @@ def test_every_factor_may_be_given(forecast: Forecast) -> None:
 
 
 def test_two_pools_are_in_servers_of_their_own() -> None:
-    both = forecast_disaggregated(deploy("qwen3-0.6b", "h200-sxm"), deploy("qwen3-0.6b", "l40s"), LOAD).wall
+    run = forecast_disaggregated(deploy("qwen3-0.6b", "h200-sxm"), deploy("qwen3-0.6b", "l40s"), LOAD)
+    both, drawn = run.wall, run.energy
     assert both is not None
+    assert drawn is not None
     assert [server.kind for server in both.servers] == ["baseboard", "cards"]
+    first, second = drawn.pools
+    assert second.peak_watts < 350 < first.peak_watts, "an L40S may draw 350 W"
+    assert both.server_watts == pytest.approx(1370 / 8 + 1.21 * first.mean_watts + 315 / 8 + 1.175 * second.mean_watts)
 
 
 @pytest.mark.parametrize(

@@ -70,15 +70,6 @@ def test_every_chart_and_section_is_there(page: str) -> None:
     parsed = Page(page)
     names = {"latency", "load", "kernels", "roofline", "slowest", "sources", "caveats", "made"}
     assert set(parsed.ids) >= CHARTS | names
-        "latency",
-        "load",
-        "kernels",
-        "roofline",
-        "slowest",
-        "sources",
-        "caveats",
-        "made",
-    }
     assert set(parsed.ids) >= {f"{chart}-phone" for chart in CHARTS}
     assert len(parsed.ids) == len(set(parsed.ids))
     assert "script" not in parsed.tags

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import sys
-from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +14,7 @@ import typer
 
 from infercast import __version__
 from infercast.errors import InputError
-from infercast.report.files import check_writable, write_whole
+from infercast.report.files import check_writable, today, write_whole
 
 if TYPE_CHECKING:
     from infercast.forecast.explain.watched import Watched
@@ -126,16 +124,6 @@ def command_line(*files: str) -> str:
             continue
         kept.append(word)
     return shlex.join(kept)
-
-
-def today() -> str:
-    """The day that pages say they were made on, in UTC; SOURCE_DATE_EPOCH sets it, so that pages can be made again."""
-    given = os.environ.get("SOURCE_DATE_EPOCH")
-    try:
-        moment = datetime.now(UTC) if given is None else datetime.fromtimestamp(int(given), UTC)
-    except (ValueError, OverflowError, OSError):
-        raise InputError(f"SOURCE_DATE_EPOCH must be seconds since 1970, not {given!r}") from None
-    return moment.date().isoformat()
 
 
 def outputs_of(

@@ -22,10 +22,11 @@ from infercast.models.spread import check_layout, copies_sharing_experts, talkin
 from infercast.predict.roofline import Predictor
 from infercast.serve import Replica
 from infercast.serve.step import DraftShape, HostCost, StepShape, StepTimer
+from infercast.shown import Answer
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
+@dataclass(frozen=True, slots=True, repr=False)
+class Deployment(Answer):
     """One replica, ready to be asked for step times."""
 
     engine: AnyEngine
@@ -40,6 +41,10 @@ class Deployment:
     """Whether requests come as text to a server, and not as tokens from the same program."""
     corrections: Corrections | None = None
     """What measured runs of it say of its times; the host has what is the host's already."""
+
+    def _words(self) -> str:
+        gpus = f"{self.layout.gpus} x {self.gpu.name}"
+        return f"{self.model.name} on {gpus}, {self.engine.name}, {self.layout}"
 
     @property
     def graphs(self) -> Graphs:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import exp, inf
 
 from infercast.forecast.cost import Cost
 from infercast.forecast.energy import Energy
 from infercast.forecast.latency import Percentiles
-from infercast.forecast.money import GpuPrice
+from infercast.forecast.money import GpuPrice, Tariff
 from infercast.forecast.saturation import Saturation
 from infercast.forecast.verdict import Verdict
 from infercast.forecast.wall import Wall
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.predict.estimate import kind_of
+from infercast.serve import Workload
+from infercast.shown import Answer, Shown
+from infercast.units import format_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutCost:
+@dataclass(frozen=True, slots=True, repr=False)
+class LayoutCost(Shown):
     """One layout on one kind of GPU; times in seconds."""
 
     gpu: Gpu
@@ -54,6 +58,12 @@ class LayoutCost:
     wall: Wall | None = None
     """... and the same with servers and building."""
 
+    def _words(self) -> str:
+        what = f"{self.layout.gpus} x {self.gpu.name}, {self.layout}"
+        if self.problem or self.ttft is None:
+            return f"{what}: {self.problem or 'cannot keep up'}"
+        return f"{what}: TTFT {format_seconds(self.ttft.mean)}, {self.output_tokens_per_second:,.0f} output tokens/s"
+
     @property
     def kind(self) -> str:
         """``estimate``, or ``bound``: the least that hardware allows, not to be ranked beside an estimate."""
@@ -83,3 +93,22 @@ class LayoutCost:
     def _around(self, seconds: float, width: float) -> tuple[float, float]:
         """The interval of a time: nothing is below what the hardware allows."""
         return seconds * exp(-min(width, self.gain)), seconds * exp(width)
+
+
+class Layouts(Answer, tuple[LayoutCost, ...]):
+    """Layouts that were compared, in the order of the question; a tuple that can show itself."""
+
+    model: str
+    workload: Workload
+    tariff: Tariff
+
+    @staticmethod
+    def of(costs: Iterable[LayoutCost], model: str, workload: Workload, tariff: Tariff) -> Layouts:
+        """The layouts with what they were compared for."""
+        found = Layouts(costs)
+        found.model, found.workload, found.tariff = model, workload, tariff
+        return found
+
+    def _words(self) -> str:
+        fitting = sum(not each.problem for each in self)
+        return f"{self.model}, {len(self)} layouts, {fitting} of which fit"

@@ -26,12 +26,13 @@ from infercast.forecast.deploy import (
     load_model,
 )
 from infercast.forecast.intervals.uncertainty import gain_of, uncertainty_of
-from infercast.forecast.layout_cost import LayoutCost
+from infercast.forecast.layout_cost import LayoutCost, Layouts
 from infercast.forecast.money import Tariff
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import busiest
+from infercast.forecast.telling import told_stages
 from infercast.forecast.wall import Facility
 from infercast.hardware import Gpu
 from infercast.hardware.pcie import with_topology
@@ -77,8 +78,8 @@ def compare_layouts(
     slo: Slo | str | None = None,
     tariff: Tariff | None = None,
     facility: Facility | None = None,
-    tell: Callable[[str], None] | None = None,
-) -> tuple[LayoutCost, ...]:
+    tell: Callable[[str], None] | bool | None = None,
+) -> Layouts:
     """Simulate every layout that the model allows on every kind and number of GPUs; some do not fit, and say so.
 
     ``router`` is the load balancer of layouts with several replicas. ``tell`` is told of each layout as it
@@ -94,15 +95,16 @@ def compare_layouts(
     devices = [with_topology(load_device(each, network), pcie_topology) for each in gpus]
     chosen = make_predictor(predictor, engine.family) if isinstance(predictor, str) else predictor
     start, costs = partial(deploy, config, api_server=api_server, predictor=chosen, calibration=calibration), []
-    for device, layout in layouts_of(config, devices, num_gpus):
-        if layout.pipeline > 1 and engine.drafts(wanted):
-            continue  # not modelled
-        sizes, further = layout_arguments(engine, layout if config.has_experts else replace(layout, apart=True))
-        begin = partial(start, settings=changed(wanted, **further), **sizes)
-        if tell is not None:
-            tell(f"{layout} on {device.name}")
-        costs.append(_simulate(begin, device, layout, load, router, promise, decide))
-    return tuple(costs)
+    with told_stages(tell) as say:
+        for device, layout in layouts_of(config, devices, num_gpus):
+            if layout.pipeline > 1 and engine.drafts(wanted):
+                continue  # not modelled
+            sizes, further = layout_arguments(engine, layout if config.has_experts else replace(layout, apart=True))
+            begin = partial(start, settings=changed(wanted, **further), **sizes)
+            if say is not None:
+                say(f"{layout} on {device.name}")
+            costs.append(_simulate(begin, device, layout, load, router, promise, decide))
+    return Layouts.of(costs, config.name, load, tariff or Tariff())
 
 
 def count_layouts(

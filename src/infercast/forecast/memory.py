@@ -16,10 +16,11 @@ from infercast.models.layout import ParallelLayout
 from infercast.models.rank import rank_weight_bytes
 from infercast.models.spec import ModelConfig
 from infercast.models.spread import check_layout
+from infercast.shown import Plotted
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+@dataclass(frozen=True, slots=True, repr=False)
+class Fit(Plotted):
     """How a model sits in the memory of one GPU."""
 
     model: ModelConfig
@@ -36,6 +37,12 @@ class Fit:
     """Why an engine would refuse to start; empty if it starts."""
     most_weights: float
     """Bytes of weights on the GPU that holds most of them, which may be of another stage than ``memory``."""
+
+    def _words(self) -> str:
+        if self.problem:
+            return f"{self.model.name} on {self.gpu.name}: {self.problem}"
+        room = f"{self.most_sequences:,} sequences of {self.context:,} tokens"
+        return f"{self.model.name} on {self.gpu.name}: fits, with room for {room}"
 
 
 def fit_memory(

@@ -16,6 +16,7 @@ from infercast.forecast.tiers import TierRun, tier_run
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import Handover
+from infercast.shown import Shown
 
 
 class Level(NamedTuple):
@@ -39,8 +40,8 @@ class EngineLoad(NamedTuple):
     num_preemptions: int
 
 
-@dataclass(frozen=True, slots=True)
-class PoolRun:
+@dataclass(frozen=True, slots=True, repr=False)
+class PoolRun(Shown):
     """What the replicas of one pool did."""
 
     pool: ServingPool
@@ -59,6 +60,9 @@ class PoolRun:
     num_preemptions: int
     tier: TierRun | None = None
     """What the tier of its KV cache in the host's memory did, if it has one."""
+
+    def _words(self) -> str:
+        return f"{self.role}, {len(self.records)} x {self.deployment!r}"
 
     @property
     def tier_hit_rate(self) -> float | None:

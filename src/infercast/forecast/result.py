@@ -27,6 +27,7 @@ from infercast.forecast.wall import Facility, Wall, at_the_wall
 from infercast.predict.estimate import kind_of
 from infercast.serve import Record, Request, Workload
 from infercast.serve.fleet.served import Served
+from infercast.shown import Plotted
 from infercast.units import MILLI, format_seconds
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Forecast(Outcome):
+class Forecast(Plotted, Outcome):
     """The result of a simulated run: what clients saw, and what each pool of replicas did."""
 
     workload: Workload
@@ -179,11 +180,11 @@ class Forecast(Outcome):
         gpus = ", ".join(f"{pool.pool.gpus} x {pool.deployment.gpu.name}" for pool in self.pools)
         return f"{self.deployment.model.name} on {gpus}"
 
-    def __repr__(self) -> str:
+    def _words(self) -> str:
         each = "" if self.tpot is None else f", TPOT p50 {format_seconds(self.tpot.p50)}"
         return (
-            f"<Forecast: {self.title}, {len(self.workload.requests):,} requests: TTFT p50 "
-            f"{format_seconds(self.ttft.p50)}{each}, {self.output_tokens_per_second:,.0f} output tokens/s>"
+            f"{self.title}, {len(self.workload.requests):,} requests: TTFT p50 "
+            f"{format_seconds(self.ttft.p50)}{each}, {self.output_tokens_per_second:,.0f} output tokens/s"
         )
 
     def promised(self, slo: Slo | str, intervals: Intervals | None = None) -> Forecast:

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
-from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
+from infercast.forecast.asking import (
+    Asked,
+    Deployable,
+    Load,
+    Servable,
+    asked_deployment,
+    asked_run,
+    asked_workload,
+    short,
+)
 from infercast.forecast.capacity import full_rate, kept_full, typical
+from infercast.forecast.deploy import GpuSource
 from infercast.forecast.outcome import Outcome, outcome_of, part_of
 from infercast.forecast.pools import link_run, pool_run
 from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import State, find_state, judged
 from infercast.forecast.steady import SteadyState, find_steady
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
+from infercast.forecast.telling import told_progress
 from infercast.serve import Workload
 from infercast.serve.fleet.served import Served
 from infercast.serve.fleet.two_pools import receiving
@@ -24,43 +35,55 @@ from infercast.serve.watching import Progress, Watcher
 
 
 def simulate(
-    deployment: Deployment,
-    workload: Workload,
+    deployment: Deployable,
+    workload: Servable = None,
     router: str | None = None,
     *,
-    progress: Progress | None = None,
+    gpu: GpuSource | None = None,
+    progress: Progress | bool | None = None,
     steady: bool = False,
+    **options: Unpack[Asked],
 ) -> Forecast:
     """Simulate a workload on a deployment, with ``data_parallel_size`` replicas on all of them.
 
+    Names do, too: ``simulate("llama-3.1-8b", gpu="h200-sxm", rate=12)`` with further ``options`` of `deploy` and
+    `synthetic_workload`. A workload may be the file of a trace.
+
     ``router`` names the load balancer before several replicas; that of the engine if none is named.
-    ``progress`` is told now and then how many requests have been served, and the simulated seconds.
+    ``progress`` is told now and then how many requests have been served, and the simulated seconds; True shows a bar.
     With ``steady``, latencies and rates leave out ramp-up and drain; it is an error if the run reached no steady state.
     """
-    _check_deployments(deployment)
-    return simulate_system(system_of(deployment, router), workload, progress=progress, steady=steady)
+    found, load = asked_run(deployment, workload, gpu, options)
+    with told_progress(progress, len(load.requests)) as tell:
+        return simulate_system(system_of(found, router), load, progress=tell, steady=steady)
 
 
 def forecast_disaggregated(
-    prefill: Deployment,
-    decode: Deployment,
-    workload: Workload,
+    prefill: Deployable,
+    decode: Deployable,
+    workload: Servable = None,
     *,
+    prefill_gpu: GpuSource | None = None,
+    decode_gpu: GpuSource | None = None,
     prefill_instances: int = 1,
     decode_instances: int = 1,
     link: str = DEFAULT_LINK,
     router: str = PROXY_ROUTER,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     steady: bool = False,
+    **load: Unpack[Load],
 ) -> Forecast:
     """Simulate a workload on a prefill pool and a decode pool, joined by a network or by NVLink within a node.
 
-    A pool is so many instances of its deployment, each for itself, behind one load balancer.
+    A pool is ``prefill_instances`` or ``decode_instances`` of its deployment, each for itself, behind one load
+    balancer. Names do as in `simulate`: a model's with ``prefill_gpu`` and ``decode_gpu``, and a ``load`` by its rate.
     """
-    _check_deployments(prefill, decode)
+    first, second = asked_deployment(prefill, prefill_gpu, {}), asked_deployment(decode, decode_gpu, {})
+    requests = asked_workload(workload, load, second)
     instances = prefill_instances, decode_instances
-    system = two_pools(prefill, decode, instances=instances, link=link, router=router)
-    return simulate_system(system, workload, progress=progress, steady=steady)
+    system = two_pools(first, second, instances=instances, link=link, router=router)
+    with told_progress(progress, len(requests.requests)) as tell:
+        return simulate_system(system, requests, progress=tell, steady=steady)
 
 
 def simulate_system(
@@ -80,7 +103,7 @@ def simulate_system(
     """
     if not isinstance(workload, Workload):
         raise InputError(
-            f"a simulation needs a workload, not {_short(workload)}; infercast.synthetic_workload, read_trace and "
+            f"a simulation needs a workload, not {short(workload)}; infercast.synthetic_workload, read_trace and "
             "workload_from_requests make one"
         )
     run = run or system.serve(workload, watch, progress)
@@ -144,18 +167,3 @@ def _slowest_part(system: System, workload: Workload) -> float:
         len(decode) * full_rate(second, mix),
         min(len(prefill) * wire.sending, wire.receiving) / size,
     )
-
-
-def _check_deployments(*deployments: Any) -> None:
-    """Raise InputError, with what to do, unless all of them are."""
-    for deployment in deployments:
-        if not isinstance(deployment, Deployment):
-            raise InputError(
-                f"a simulation needs a deployment, not {_short(deployment)}; infercast.deploy(model, gpu) makes one"
-            )
-
-
-def _short(value: Any) -> str:
-    """A value and its type, in a few words."""
-    text = repr(value)
-    return f"the {type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

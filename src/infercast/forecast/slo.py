@@ -15,6 +15,7 @@ from infercast.forecast.intervals.odds import odds_within, slower_by
 from infercast.forecast.latency import FRACTIONS, NAMES, Percentiles
 from infercast.serve import Record
 from infercast.serve.fleet.served import Served
+from infercast.shown import Shown
 from infercast.units import MICRO, MILLI
 
 if TYPE_CHECKING:
@@ -57,11 +58,14 @@ class Limit:
         return f"{self.name}<{self.seconds / UNITS[unit]:.12g}{unit}"
 
 
-@dataclass(frozen=True, slots=True)
-class Slo:
+@dataclass(frozen=True, slots=True, repr=False)
+class Slo(Shown):
     """Limits that must all hold."""
 
     limits: tuple[Limit, ...]
+
+    def _words(self) -> str:
+        return str(self)
 
     def __post_init__(self) -> None:
         if not self.limits:

@@ -17,19 +17,23 @@ from infercast.ops.elementwise import embedding, gated_activation, kv_write, nor
 from infercast.predict.adjust.power import throttle_decoding
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
+from infercast.shown import Shown
 
 Array = npt.NDArray[Any]
 Sizes = dict[str, Array]
 NAMES = ("layers", "hidden", "heads", "kv_heads", "inter", "head_dim", "vocabulary")
 
 
-@dataclass(frozen=True, slots=True)
-class Variants:
+@dataclass(frozen=True, slots=True, repr=False)
+class Variants(Shown):
     """One element a variant."""
 
     seconds: Array
     """GPU time of a step."""
     parameters: Array
+
+    def _words(self) -> str:
+        return f"{np.size(self.seconds):,} variants"
 
 
 def estimate_variants(

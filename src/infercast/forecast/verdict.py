@@ -19,6 +19,8 @@ from infercast.forecast.slo import (
     parse_slo,
     value_of,
 )
+from infercast.shown import Answer
+from infercast.units import format_odds, format_percent
 
 if TYPE_CHECKING:
     from infercast.forecast.intervals.intervals import Intervals
@@ -41,8 +43,8 @@ class JudgedLimit:
         return None if self.value is None else self.limit.seconds / self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+@dataclass(frozen=True, slots=True, repr=False)
+class Verdict(Answer):
     """What is to be said of an SLO."""
 
     slo: Slo
@@ -57,6 +59,10 @@ class Verdict:
     """The share of requests that keep every limit themselves."""
     goodput: float
     """Requests a second that do."""
+
+    def _words(self) -> str:
+        word = "holds" if self.holds else "fails"
+        return f"{self.slo} {word}, odds {format_odds(self.odds)}, attainment {format_percent(self.attainment)}"
 
 
 def judge(forecast: Forecast, slo: Slo | str, intervals: Intervals | None = None) -> Verdict:

@@ -121,8 +121,9 @@ def wall_watts(boards: list[tuple[int, Server, float]], pue: float) -> float:
 def at_the_wall(energy: Energy, system: System, facility: Facility) -> Wall:
     """What a run draws at the wall, by the energy of its GPU boards."""
     placed, pue = servers_of(system, facility), facility.pue or 1.0
-    server = wall_watts([(count, kind, energy.mean_watts) for count, kind in placed], 1.0)
-    peak = wall_watts([(count, kind, energy.peak_watts) for count, kind in placed], pue)
+    pools = list(zip(placed, energy.pools, strict=True))
+    server = wall_watts([(count, kind, pool.mean_watts) for (count, kind), pool in pools], 1.0)
+    peak = wall_watts([(count, kind, pool.peak_watts) for (count, kind), pool in pools], pue)
     boards = energy.mean_watts * system.gpus
     watts = pue * server
     times = watts / boards

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from infercast.errors import UnknownNameError
+from infercast.shown import Answer
+from infercast.units import format_bytes, format_rate
 
 # What a matrix product runs at when the chip lacks its format, first choice first. An engine then keeps the weights
 # small in memory and widens them to 16 bits on the way to the tensor cores (weight-only kernels such as Marlin).
@@ -20,8 +22,8 @@ FALLBACKS: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+@dataclass(frozen=True, slots=True, repr=False)
+class Gpu(Answer):
     """One GPU model, in SI units: Hz, bytes, bytes/s, FLOP/s, W. Rates are peaks at ``boost_clock``.
 
     ``boost_clock`` is the clock that the datasheet's tensor FLOP/s belong to; ``sustained_clock`` is what the chip
@@ -90,6 +92,10 @@ class Gpu:
     """Who announced its figures and when, where nobody could check them yet; empty for what is sold."""
     aliases: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+
+    def _words(self) -> str:
+        memory = format_bytes(self.driver_bytes)
+        return f"{self.name}, {self.title}, {memory}, {format_rate(self.dram_bandwidth, 'B/s')}"
 
     @property
     def sustained_fraction(self) -> float:

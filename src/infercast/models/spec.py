@@ -15,6 +15,7 @@ from infercast.models.formats import WeightFormat
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers import Mixer
 from infercast.models.shard import Shard
+from infercast.shown import Answer
 
 GREEDY, SORTED = "greedy", "sorted"
 """How a token is picked: the one with the largest logit, or by top-p with all logits in order."""
@@ -78,8 +79,8 @@ class PredictionPart:
     """Whether its layers have the model's weight formats; else all of it is in the base format."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
+@dataclass(frozen=True, slots=True, repr=False)
+class ModelConfig(Answer):
     """A model as published, ready to be lowered to operators."""
 
     name: str
@@ -102,6 +103,9 @@ class ModelConfig:
     """What was left out, in words: ``vision tower left out``."""
     adapters: AdapterSlots | None = None
     """LoRA adapters that an engine has room for."""
+
+    def _words(self) -> str:
+        return f"{self.name}, {self.architecture}, {self.layers} layers, {self.weights.name}"
 
     @property
     def cache_dtype(self) -> str:

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.ops.op import Quantity
+from infercast.shown import Shown
+from infercast.units import format_seconds
 
 # From the most to the least trusted; a sum is only as good as its weakest part.
 SOURCES = ("measured", "few-shot", "sibling", "unseen", "physics", "published", "typical", "roofline")
@@ -37,8 +39,8 @@ def basis_of(parts: Iterable[tuple[str, float]]) -> str:
     return SOURCES[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+@dataclass(frozen=True, slots=True, repr=False)
+class Estimate(Shown):
     """Seconds that one launch takes, or arrays of them for an array of shapes."""
 
     seconds: Quantity
@@ -50,6 +52,12 @@ class Estimate:
     """Where the number comes from: one of `SOURCES`."""
     bound: str | npt.NDArray[Any]
     """What limits the kernel: ``tensor``, ``dram``, ``special``, ``fma``, ``link`` or ``launch``."""
+
+    def _words(self) -> str:
+        if np.ndim(self.seconds):
+            return f"{np.size(self.seconds):,} shapes, {self.source}"
+        low, high = format_seconds(float(self.low)), format_seconds(float(self.high))
+        return f"{format_seconds(float(self.seconds))} ({low} to {high}), {self.source}, bound by {self.bound}"
 
     def taken(self, which: npt.NDArray[Any]) -> Estimate:
         """Of an array of shapes these, each as often as it is named."""

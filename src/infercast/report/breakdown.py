@@ -39,6 +39,14 @@ def render_breakdown(workload: Workload, breakdown: Breakdown) -> list[Renderabl
     return parts
 
 
+def render_parts(breakdown: Breakdown) -> list[RenderableType]:
+    """The same for a notebook, without the requests that it is of."""
+    parts = [_run_table(breakdown), section("TTFT, per request", _parts_table(breakdown.first_tokens))]
+    if breakdown.later_tokens is not None:
+        parts.append(section("TPOT", _parts_table(breakdown.later_tokens)))
+    return parts
+
+
 def by_family(breakdown: Breakdown) -> list[tuple[str, list[KernelPart]]]:
     """Families with their kernels, both largest first."""
     ordered = sorted(breakdown.kernels, key=lambda part: part.family)

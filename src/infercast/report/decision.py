@@ -30,6 +30,11 @@ def render_decision(forecast: Forecast) -> list[RenderableType]:
     return [*parts, section("Cost", facts(cost_rows(forecast)))]
 
 
+def render_verdict(verdict: Verdict) -> list[RenderableType]:
+    """The limits alone, for a terminal."""
+    return [section(slo_title(verdict), grid(LIMIT_COLUMNS, limit_cells(verdict)))]
+
+
 def slo_title(verdict: Verdict) -> str:
     """Whether it holds, by the forecast's own numbers."""
     failing = [str(each.limit) for each in verdict.limits if each.headroom is not None and each.headroom <= 1.0]
@@ -75,7 +80,7 @@ def price_words(forecast: Forecast) -> str:
 def decision_fields(forecast: Forecast) -> dict[str, Any]:
     """The same as plain data."""
     return {
-        "slo": None if forecast.verdict is None else _slo_dict(forecast.verdict),
+        "slo": None if forecast.verdict is None else slo_dict(forecast.verdict),
         **{each.key: each.data(forecast) for each in (*PROMISES, *COSTS)},
         "prices": [
             {
@@ -89,7 +94,8 @@ def decision_fields(forecast: Forecast) -> dict[str, Any]:
     }
 
 
-def _slo_dict(verdict: Verdict) -> dict[str, Any]:
+def slo_dict(verdict: Verdict) -> dict[str, Any]:
+    """An SLO and each of its limits as plain data."""
     return {
         "text": str(verdict.slo),
         "holds": verdict.holds,

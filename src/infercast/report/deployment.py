@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infercast.engines.deployment import Deployment
 from infercast.models.layout import ParallelLayout
 from infercast.models.parameters import parameter_count
 from infercast.report.drafts import drafting_dict, drafting_facts
+from infercast.report.layout import facts
 from infercast.report.memory import tokens_each
 from infercast.serve.workload.request import Workload
 from infercast.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def deployment_facts(deployment: Deployment) -> list[tuple[str, str]]:
@@ -72,6 +76,21 @@ def workload_dict(workload: Workload) -> dict[str, Any]:
         "truncated": workload.num_truncated,
         "skipped": workload.num_skipped,
     }
+
+
+def render_deployment(deployment: Deployment) -> list[RenderableType]:
+    """A deployment alone, for a notebook."""
+    return [facts(deployment_facts(deployment))]
+
+
+def render_workload(workload: Workload) -> list[RenderableType]:
+    """A workload alone, for a notebook."""
+    requests = workload.requests
+    tokens = [sum(each) for each in ((one.num_input for one in requests), (one.num_output for one in requests))]
+    rows = [("requests", f"{len(requests):,}"), ("tokens", "{:,} input, {:,} output".format(*tokens))]
+    if workload.concurrency is not None:
+        rows.append(("clients", f"{workload.concurrency:,} in a closed loop"))
+    return [facts(rows)]
 
 
 def deployment_dict(deployment: Deployment) -> dict[str, Any]:

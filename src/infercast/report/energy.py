@@ -10,7 +10,7 @@ from infercast.forecast.wall import Wall
 from infercast.hardware.servers import Server
 from infercast.report.layout import facts, section
 from infercast.report.quantities import ENERGIES
-from infercast.units import format_joules, format_percent
+from infercast.units import format_joules, format_percent, format_watts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,10 +41,24 @@ def energy_rows(forecast: Forecast) -> list[tuple[str, str]]:
     rows = [row for each in ENERGIES for row in each.facts(forecast)]
     return [
         *rows,
+        *_pool_rows(forecast, energy),
         ("80 % interval", f"{energy_interval(energy)} per output token of GPU energy"),
         ("goes into", part_words(energy)),
         *(("" if number else "server", text) for number, text in enumerate(server_words(wall))),
         ("rests on", BASIS.get(energy.source, energy.source)),
+    ]
+
+
+def _pool_rows(forecast: Forecast, energy: Energy) -> list[tuple[str, str]]:
+    """Power of each of two pools."""
+    if len(energy.pools) == 1:
+        return []
+    return [
+        (
+            f"{pool.role} pool",
+            f"{format_watts(drawn.mean_watts)} per GPU on average, {format_watts(drawn.peak_watts)} at most",
+        )
+        for pool, drawn in zip(forecast.pools, energy.pools, strict=True)
     ]
 
 
@@ -94,6 +108,10 @@ def _energy_dict(energy: Energy) -> dict[str, Any]:
         "source": energy.source,
         "parts": [
             {"part": name, "joules": value, "share": value / energy.joules} for name, value in energy.by_part.items()
+        ],
+        "pools": [
+            {"gpus": pool.gpus, "watts_per_gpu": pool.mean_watts, "peak_watts_per_gpu": pool.peak_watts}
+            for pool in energy.pools
         ],
         "phases": [
             {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from io import StringIO
 from itertools import chain
 from pathlib import Path
@@ -56,3 +57,13 @@ def check_writable(path: Path, option: str, suffixes: tuple[str, ...]) -> None:
     if path.is_dir() or not path.parent.is_dir():
         what = "is a folder" if path.is_dir() else f"needs the folder {path.parent}, which does not exist"
         raise InputError(f"{option} {path} {what}")
+
+
+def today() -> str:
+    """The day that pages say they were made on, in UTC; SOURCE_DATE_EPOCH sets it, so that pages can be made again."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        moment = datetime.now(UTC) if given is None else datetime.fromtimestamp(int(given), UTC)
+    except (ValueError, OverflowError, OSError):
+        raise InputError(f"SOURCE_DATE_EPOCH must be seconds since 1970, not {given!r}") from None
+    return moment.date().isoformat()

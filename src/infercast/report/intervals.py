@@ -26,6 +26,11 @@ def render_intervals(intervals: Intervals) -> RenderableType:
     return section(TITLE, Group(table, facts([rates])))
 
 
+def render_alone(intervals: Intervals) -> list[RenderableType]:
+    """Intervals alone, for a notebook."""
+    return [render_intervals(intervals)]
+
+
 def interval_fields(intervals: Intervals | None) -> dict[str, Any]:
     """The same as plain data, to stand beside the numbers that they belong to; nothing without intervals."""
     if intervals is None:

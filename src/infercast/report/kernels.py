@@ -22,32 +22,33 @@ def render_step(
     deployment: Deployment, cost: StepCost, question: str, *, explain: bool = False
 ) -> list[RenderableType]:
     """Tables for a terminal; with ``explain``, what each estimate is made of."""
-    padded = f", padded to {cost.padded_tokens:,}" if cost.padded_tokens != cost.num_tokens else ""
-    gpu = cost.gpu
-    summary = [
-        ("step", question),
-        ("tokens", f"{cost.num_tokens:,}{padded}, launched as {cost.launch}"),
-        ("all kernels", f"{format_seconds(float(gpu.seconds))} (80 % interval {_interval(cost)}, {gpu.source})"),
-        ("between them", f"{format_seconds(cost.gap_seconds)} in which the GPU idles"),
-        ("host time", f"{format_seconds(cost.host_seconds)}, hidden where the GPU takes longer"),
-        ("step time", format_seconds(cost.seconds)),
-        (
-            "step energy",
-            f"{format_joules(cost.joules)} a GPU, {format_watts(cost.watts)} on average ({cost.board.source})",
-        ),
-    ]
-    columns = ("kernel", "family", "launches", "one", "all", "share", "bound by", "reaches", "limit", "power", "energy")
-    rows = [_row(kernel, cost) for kernel in _ranked(cost)]
-    parts = [
-        section("Deployment", facts(deployment_facts(deployment))),
-        section("Step", facts(summary)),
-        section("Kernels", grid(columns, rows, text_columns=2, notes_at=(6,))),
-    ]
+    parts = [section("Deployment", facts(deployment_facts(deployment))), *render_cost(cost, question)]
     if notes := estimate_notes(deployment):
         parts.append(section("Notes", facts((f"{number}", note) for number, note in enumerate(notes, start=1))))
     if explain:
         parts.append(section("What one launch is made of", facts(_explained(kernel) for kernel in _ranked(cost))))
     return parts
+
+
+def render_cost(cost: StepCost, question: str = "") -> list[RenderableType]:
+    """A step and its kernels, whatever it ran on."""
+    padded = f", padded to {cost.padded_tokens:,}" if cost.padded_tokens != cost.num_tokens else ""
+    gpu = cost.gpu
+    summary = [
+        *([("step", question)] if question else []),
+        ("tokens", f"{cost.num_tokens:,}{padded}, launched as {cost.launch}"),
+        ("all kernels", f"{format_seconds(float(gpu.seconds))} (80 % interval {_interval(cost)}, {gpu.source})"),
+        ("between them", f"{format_seconds(cost.gap_seconds)} in which the GPU idles"),
+        ("host time", f"{format_seconds(cost.host_seconds)}, hidden where the GPU takes longer"),
+        ("step time", format_seconds(cost.seconds)),
+        ("step energy", f"{format_joules(cost.joules)} per GPU, {format_watts(cost.watts)} ({cost.board.source})"),
+    ]
+    columns = ("kernel", "family", "launches", "one", "all", "share", "bound by", "reaches", "limit", "power", "energy")
+    rows = [_row(kernel, cost) for kernel in _ranked(cost)]
+    return [
+        section("Step", facts(summary)),
+        section("Kernels", grid(columns, rows, text_columns=2, notes_at=(6,))),
+    ]
 
 
 def _explained(kernel: KernelCost) -> tuple[str, str]:
@@ -60,8 +61,15 @@ def _explained(kernel: KernelCost) -> tuple[str, str]:
 
 def step_dict(deployment: Deployment, cost: StepCost) -> dict[str, Any]:
     """The same as plain data."""
+    found = cost_dict(cost)
+    kernels = found.pop("kernels")
+    notes = estimate_notes(deployment)
+    return {"deployment": deployment_dict(deployment), **found, "notes": notes, "kernels": kernels}
+
+
+def cost_dict(cost: StepCost) -> dict[str, Any]:
+    """A step as plain data, whatever it ran on."""
     return {
-        "deployment": deployment_dict(deployment),
         "num_tokens": cost.num_tokens,
         "padded_tokens": cost.padded_tokens,
         "launch": cost.launch,
@@ -76,7 +84,6 @@ def step_dict(deployment: Deployment, cost: StepCost) -> dict[str, Any]:
         "power_source": cost.board.source,
         "source": cost.gpu.source,
         "kind": cost.kind,
-        "notes": estimate_notes(deployment),
         "kernels": [_kernel_dict(kernel, cost) for kernel in _ranked(cost)],
     }
 

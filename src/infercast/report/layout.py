@@ -47,6 +47,8 @@ class Grid:
     ) -> None:
         self.columns, self.rows = list(columns), [list(row) for row in rows]
         self.text_columns, self.notes_at = text_columns, notes_at
+        self.words = {*range(text_columns), *notes_at}
+        """Columns that align to the left."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Called by rich when the width is known."""
@@ -107,7 +109,7 @@ class Grid:
             note = position in self.notes_at
             table.add_column(
                 self.columns[position],
-                justify="left" if note or position < self.text_columns else "right",
+                justify="left" if position in self.words else "right",
                 no_wrap=not note,
                 overflow="fold",
                 min_width=None if note else self._natural(position),

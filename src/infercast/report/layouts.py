@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.intervals.intervals import LEVEL
 from infercast.forecast.latency import Percentiles
-from infercast.forecast.layout_cost import LayoutCost
+from infercast.forecast.layout_cost import LayoutCost, Layouts
 from infercast.forecast.layouts import comparison_notes, ranked
 from infercast.forecast.money import Tariff
 from infercast.report.caveats import FORECASTS
@@ -115,6 +115,16 @@ def render_layouts(
             parts.append(styled(f"  does not fit: {', '.join(refused)}", style="dim"))
     parts += [paragraph(note, style="dim") for note in (*notes(costs), FORECASTS)]
     return parts
+
+
+def render_found(layouts: Layouts) -> list[RenderableType]:
+    """The same for a notebook."""
+    return render_layouts(layouts.model, layouts.workload, layouts, layouts.tariff)
+
+
+def layouts_dict(layouts: Layouts) -> dict[str, Any]:
+    """The same as plain data of one document."""
+    return {"model": layouts.model, "workload": layouts.workload.description, "layouts": layouts_list(layouts)}
 
 
 def estimates_first(costs: Iterable[LayoutCost]) -> list[LayoutCost]:

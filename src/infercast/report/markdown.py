@@ -27,7 +27,7 @@ def _written(part: Any) -> str:
         return "\n\n".join(filter(None, map(_written, part.renderables)))
     if hasattr(part, "plain"):  # a Text of rich
         return "\n\n".join(filter(None, str(part.plain).splitlines()))
-    return f"```\n{_drawn(part)}\n```"
+    return f"```\n{drawn(part)}\n```"
 
 
 @_written.register
@@ -52,8 +52,8 @@ def _fitting(part: FittingTable) -> str:
 
 @_written.register
 def _table(table: Grid) -> str:
-    words = [place < table.text_columns or place in table.notes_at for place in range(len(table.columns))]
-    lines = [table.columns, ["---" if each else "--:" for each in words], *table.rows]
+    sides = ["---" if place in table.words else "--:" for place in range(len(table.columns))]
+    lines = [table.columns, sides, *table.rows]
     return "\n".join(_row(line) for line in lines)
 
 
@@ -65,7 +65,7 @@ def _line(text: str) -> str:
     return " ".join(text.split()) if "\n" in text else text.rstrip()
 
 
-def _drawn(part: RenderableType) -> str:
+def drawn(part: RenderableType) -> str:
     """Whatever else there is, as a pipe would get it."""
     from rich.console import Console  # noqa: PLC0415 - charts alone need it
 

@@ -14,7 +14,7 @@ Contexts = Callable[[], list[int]]
 """Tokens that each of a group of sequences has computed, for those who need to know."""
 
 
-@dataclass
+@dataclass(repr=False)
 class StepShape:
     """The batch of one step: sequence i computes ``new_tokens[i]`` tokens after ``computed[i]`` earlier ones."""
 
@@ -22,6 +22,10 @@ class StepShape:
     computed: Sequence[int]
     num_sampled: int
     """Sequences that produce a token at the end of the step."""
+
+    def __repr__(self) -> str:
+        words = f"{self.num_tokens:,} tokens of {len(self.new_tokens):,} sequences, {len(self.prompts)} with prompts"
+        return f"<{type(self).__name__}: {words}>"
 
     @cached_property
     def num_sequences(self) -> int:
@@ -93,7 +97,7 @@ class GroupShape(StepShape):
         return self.__dict__[name]
 
 
-@dataclass
+@dataclass(repr=False)
 class DraftShape(StepShape):
     """The batch of a step with speculative decoding: those that verify drafts first, then prompts.
 

@@ -22,8 +22,8 @@ from infercast.web.catalogue import catalogue
 from infercast.web.charts import charts_of
 from infercast.web.curve import curve_of
 from infercast.web.exports import check_kind, export_of
-from infercast.web.fields import CAPACITY, CURVE, FIELDS, MEMORY, PLAN, SIMULATE
-from infercast.web.heavy import capacity_of, plan_of
+from infercast.web.fields import CAPACITY, CURVE, ENERGY, FIELDS, MEMORY, PLAN, SIMULATE
+from infercast.web.heavy import capacity_of, energy_of, plan_of
 from infercast.web.memory import memory_of
 from infercast.web.openapi import document as openapi_document
 from infercast.web.state import to_command, to_query
@@ -85,6 +85,12 @@ def capacity(document: Mapping[str, Any], tell: Tell) -> Answer:
     return {**about(asked, CAPACITY), "capacity": capacity_of(asked, tell)}
 
 
+def energy(document: Mapping[str, Any], tell: Tell) -> Answer:
+    """The power limit that saves most energy while the SLO holds."""
+    asked = read_asked(document)
+    return {**about(asked, ENERGY), "energy": energy_of(asked, tell)}
+
+
 def export(document: Mapping[str, Any], _: Tell) -> Answer:
     """A run as a file of a ``kind``: its name and what it holds."""
     kind, asked = check_kind(document.get("kind")), read_asked(document)
@@ -115,6 +121,7 @@ QUESTIONS: dict[str, Callable[[Mapping[str, Any], Tell], Answer]] = {
     CURVE: curve,
     PLAN: plan,
     CAPACITY: capacity,
+    ENERGY: energy,
     "export": export,
     "openapi": openapi,
     "api_page": api_html,
@@ -180,7 +187,7 @@ def run_key(asked: Asked) -> str | None:
 
 def decided(asked: Asked, run: Watched, intervals: Intervals | None) -> Watched:
     """The run with prices, held against what is promised; odds come with intervals."""
-    forecast = replace(run.forecast, tariff=asked.tariff)
+    forecast = replace(run.forecast, tariff=asked.tariff, facility=asked.facility)
     if asked.slo is not None and intervals is not None:
         forecast = forecast.promised(asked.slo, intervals)
     return replace(run, forecast=forecast)

@@ -18,6 +18,7 @@ from infercast.forecast.money import Tariff
 from infercast.forecast.simulate import most_requests_per_second
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import System, system_of
+from infercast.forecast.wall import Facility
 from infercast.hardware import gpu_names, load_gpu
 from infercast.models.library import bundled_config, bundled_name
 from infercast.serve import Workload
@@ -29,6 +30,7 @@ from infercast.web.state import State, from_query, own_name, read_state
 LARGEST_CONFIG = 256 * 1024
 """Characters of a dropped config.json."""
 LAYOUT = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel")
+HELD_BACK = ("power_limit_w", "gpu_clock_mhz")
 OF_SYSTEMS = ("model", "hardware", "layout", "engine")
 """Groups of fields that say what serves requests."""
 KEPT_SYSTEMS, KEPT_CAPACITIES = 8, 256
@@ -70,6 +72,11 @@ class Asked(NamedTuple):
     def tariff(self) -> Tariff:
         """Whose prices count."""
         return Tariff(self.state["provider"], self.state["spot"], None, self.state["price_per_gpu_hour"])
+
+    @property
+    def facility(self) -> Facility:
+        """What stands around the GPUs."""
+        return Facility(**{name: self.state[name] for name in ("pue", "server", "grid_carbon", "electricity_price")})
 
 
 def read_asked(document: Mapping[str, Any]) -> Asked:
@@ -137,7 +144,7 @@ def check_draft(text: str) -> None:
 def deployment_of(asked: Asked) -> partial[Deployment]:
     """What `deploy` is to be called with."""
     state = asked.state
-    names = ("quantization", "kv_cache_dtype", "network", "pcie_topology", "host", "api_server", *LAYOUT)
+    names = ("quantization", "kv_cache_dtype", "network", "pcie_topology", "host", "api_server", *HELD_BACK, *LAYOUT)
     return partial(
         deploy, asked.model, known_gpu(state["gpu"]), settings_of(asked), **{name: state[name] for name in names}
     )

@@ -18,6 +18,7 @@ from infercast.hardware import Gpu, gpu_names, load_gpu
 from infercast.hardware.hosts import host_cpus
 from infercast.hardware.network import networks
 from infercast.hardware.pcie import TOPOLOGIES
+from infercast.hardware.servers import servers
 from infercast.models.library import configs
 from infercast.models.schemes import schemes
 from infercast.serve.fleet.router import POLICIES
@@ -42,6 +43,7 @@ def catalogue() -> dict[str, Any]:
         "hosts": [{"name": each.name, "title": each.title} for each in host_cpus().values()],
         "networks": [{"name": name, "bytes_per_s": each.bandwidth} for name, each in networks().items()],
         "pcie_topologies": list(TOPOLOGIES),
+        "servers": list(servers()),
         "routers": list(POLICIES),
         "arrivals": list(ARRIVAL_KINDS),
         "objectives": list(OBJECTIVES),

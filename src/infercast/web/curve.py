@@ -32,5 +32,5 @@ def curve_of(asked: Asked, tell: Callable[[str], None]) -> tuple[Asked, dict[str
         rates = tuple(dict.fromkeys(parse_numbers(state["rates"], "rates")))
     if len(rates) > MOST_VALUES:
         raise InputError(f"rates may be {MOST_VALUES} at most, not {len(rates)}")
-    found = sweep_rates(system, workload, rates, slo=asked.slo, price=asked.tariff, tell=tell)
+    found = sweep_rates(system, workload, rates, slo=asked.slo, price=asked.tariff, facility=asked.facility, tell=tell)
     return asked, sweep_dict(found)

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
 from infercast.engines.registry import DEFAULT_ENGINE
-from infercast.serve.workload.asked import DEFAULT_COUNT, INPUT_LEN, OUTPUT_LEN
+from infercast.serve.workload.asked import DEFAULT_COUNT
+from infercast.serve.workload.lengths import INPUT_LEN, OUTPUT_LEN
 
 TEXT, WHOLE, NUMBER, SWITCH, NAMES = "text", "whole", "number", "switch", "names"
 """Kinds of values: a string, an integer, a float, true or false, and several strings."""
-SIMULATE, MEMORY, CURVE, PLAN, CAPACITY = "simulate", "memory", "curve", "plan", "capacity"
+SIMULATE, MEMORY, CURVE, PLAN, CAPACITY, ENERGY = "simulate", "memory", "curve", "plan", "capacity", "energy"
 """The questions that a state can be asked."""
 DEFAULTS = {
     "engine": DEFAULT_ENGINE,

@@ -1,4 +1,4 @@
-"""Questions that take long: the cheapest deployment that keeps an SLO, and replicas over a day of traffic."""
+"""Questions that take long: the cheapest deployment that keeps an SLO, replicas over a day, and power limits."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from infercast.forecast.plan.asked import drafts_tried, formats_of, long_enough
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.search import plan
 from infercast.forecast.slo import Slo
+from infercast.forecast.sweep.axis import parse_numbers
+from infercast.forecast.sweep.savings import save_energy
 from infercast.report.day_data import day_dict
 from infercast.report.plan import plan_dict
+from infercast.report.savings import savings_dict
 from infercast.serve.workload.asked import DEFAULT_COUNT, lengths_within
 from infercast.web.arguments import Asked, check_draft, deployment_of, known_gpu, longest_of, workload_of
 
@@ -69,7 +72,29 @@ def capacity_of(asked: Asked, tell: Tell) -> dict[str, Any]:
     traffic = made_up_day(state["rate"], state["day_profile"], inputs, outputs, seed=state["seed"])
     goal = Goal() if state["goal_minutes"] is None else Goal(state["goal_minutes"])
     deployment = deployment_of(asked)()
-    return day_dict(plan_day(deployment, traffic, slo, goal=goal, price=asked.tariff, tell=tell))
+    return day_dict(
+        plan_day(deployment, traffic, slo, goal=goal, price=asked.tariff, facility=asked.facility, tell=tell)
+    )
+
+
+def energy_of(asked: Asked, tell: Tell) -> dict[str, Any]:
+    """Joules and latencies by power limits, and the best of them, as ``infercast energy --json`` prints it."""
+    state, wanted = asked.state, deployment_of(asked)
+    model, gpu, settings = wanted.args
+    found = save_energy(
+        model,
+        gpu,
+        workload_of(asked),
+        power_limits=None if state["power_limits"] is None else parse_numbers(state["power_limits"], "power_limits"),
+        slo=asked.slo,
+        price=asked.tariff,
+        facility=asked.facility,
+        settings=settings,
+        router=state["router"] if state["data_parallel_size"] > 1 else None,
+        tell=tell,
+        **{**wanted.keywords, "power_limit_w": None},
+    )
+    return savings_dict(found)
 
 
 def _needed(asked: Asked) -> Slo:

@@ -13,7 +13,7 @@ from typing import Any
 
 from infercast.web.workers import BusyError, Reply, TooLongError, Worker
 
-KINDS = ("plan", "capacity", "curve", "simulate")
+KINDS = ("plan", "capacity", "energy", "curve", "simulate")
 QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
 MOST_SECONDS = 1800.0
 MOST_JOBS, MOST_QUEUED = 64, 16

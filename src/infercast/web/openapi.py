@@ -5,9 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from infercast import __version__
-from infercast.web.fields import CAPACITY, CURVE, FIELDS, MEMORY, NAMES, NUMBER, PLAN, SIMULATE, SWITCH, WHOLE, Field
+from infercast.web.fields import (
+    CAPACITY,
+    CURVE,
+    ENERGY,
+    FIELDS,
+    MEMORY,
+    NAMES,
+    NUMBER,
+    PLAN,
+    SIMULATE,
+    SWITCH,
+    WHOLE,
+    Field,
+)
 
 KINDS = {WHOLE: "integer", NUMBER: "number", SWITCH: "boolean", NAMES: "array"}
+LONG = (PLAN, CAPACITY, ENERGY)
 ERRORS = {
     "400": "The body is not JSON.",
     "403": "The server does not go by this name, or the request comes from a page of another site.",
@@ -114,7 +128,7 @@ def _job() -> dict[str, Any]:
         "type": "object",
         "properties": {
             "id": {"type": "string", "description": "Cannot be guessed; who knows it may look at the job and end it."},
-            "kind": {"type": "string", "enum": [PLAN, CAPACITY, CURVE, SIMULATE]},
+            "kind": {"type": "string", "enum": [*LONG, CURVE, SIMULATE]},
             "state": {"type": "string", "enum": list(names)},
             "says": {"type": "string", "description": "What it is at."},
             "steps": {"type": "integer", "description": "Parts of the work that were begun."},
@@ -180,7 +194,8 @@ def _jobs() -> dict[str, Any]:
     start = {
         "summary": "Begin a question that takes long",
         "description": "`plan` finds the deployment that keeps the SLO at the least cost, `capacity` replicas over a "
-        "day of traffic. A job runs in a process of its own, at most 30 minutes.",
+        "day of traffic, `energy` the power limit that saves most energy. A job runs in a process of its own, for 30 "
+        "minutes at most.",
         "operationId": "start_job", "requestBody": body, "responses": _replies("The job", job, "202"),
     }  # fmt: skip
     look = {"summary": "How far a job is", "operationId": "job", "responses": _replies("The job", job)}
@@ -189,4 +204,4 @@ def _jobs() -> dict[str, Any]:
 
 
 def _job_kinds() -> dict[str, Any]:
-    return {"type": "string", "enum": [PLAN, CAPACITY, CURVE, SIMULATE]}
+    return {"type": "string", "enum": [*LONG, CURVE, SIMULATE]}

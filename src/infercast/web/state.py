@@ -121,7 +121,7 @@ def _is_idle(field: Field, state: Mapping[str, Any]) -> bool:
     """Whether a command is the same without a field: the command line refuses what changes nothing."""
     if field.name == "router":
         return state["router"] is None or state["data_parallel_size"] == 1
-    if field.name in ("gpu", "gpus", "rates"):
+    if field.name in ("gpu", "gpus", "rates", "power_limits"):
         return not state[field.name]
     if field.name == "rate":
         return state["rate"] is None

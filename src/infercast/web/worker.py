@@ -6,6 +6,7 @@ The first character of a line out says what it is: an answer, an error, or what 
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -92,6 +93,12 @@ def _listen(source: BinaryIO, asked: queue.Queue[bytes]) -> None:
 def main() -> None:
     """Answer until nobody asks."""
     limit_memory()
+    gc.disable()  # what is loaded now stays
+    from infercast.web import answers  # noqa: PLC0415, F401 - before the first question comes
+
+    gc.freeze()
+    gc.set_threshold(50_000)  # a simulation makes much and hardly any cycles
+    gc.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends its workers
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer

@@ -12,6 +12,7 @@ from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, slo_of, tariff_of
 from infercast.cli.options.engine import is_given
+from infercast.cli.options.facility import facility_of
 from infercast.cli.options.groups import Deployed, Served, asked_calibration, takes
 from infercast.cli.options.printed import Form, print_result
 from infercast.cli.progress import runs_bar
@@ -85,6 +86,7 @@ def command(
             like=workload,
             slo=slo,
             tariff=tariff,
+            facility=facility_of(given),
             service=service,
             advice=advice,
             host=host,

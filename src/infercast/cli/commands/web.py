@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from infercast.cli.options.engine import note
-from infercast.cli.options.printed import Json, print_json
+from infercast.cli.options.printed import Form, print_json
 from infercast.errors import InputError
 
 NEEDED = ("starlette", "uvicorn")
@@ -30,7 +30,7 @@ def command(
         list[str],
         typer.Option("--allow-host", metavar="NAME", help="A further name that the server goes by; again for each."),
     ] = [],  # noqa: B006 - read only
-    as_json: Json = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """Serve a page to play with forecasts, and an HTTP API; only to this machine by default.
 
@@ -51,7 +51,7 @@ def command(
     from infercast.web.server import serve  # noqa: PLC0415 - the packages of infercast[web] may be missing
 
     def tell(address: str) -> None:
-        if as_json:
+        if form.is_data:
             print_json({"page": f"{address}/", "api": f"{address}/api/v1"})
             sys.stdout.flush()
         else:

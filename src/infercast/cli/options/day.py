@@ -18,7 +18,8 @@ from infercast.forecast.day.policies import MEASURES, Autoscaler
 from infercast.forecast.day.startup import LOAD_BANDWIDTH, OTHER_SECONDS, StartUp, start_up
 from infercast.forecast.day.traffic import WINDOW, Traffic, made_up_day, traffic_of
 from infercast.forecast.deploy import load_model
-from infercast.serve.workload.asked import INPUT_LEN, OUTPUT_LEN, lengths_within
+from infercast.serve.workload.asked import lengths_within
+from infercast.serve.workload.lengths import INPUT_LEN, OUTPUT_LEN
 from infercast.serve.workload.too_long import TOO_LONG, check_too_long, refuse_too_long, truncated
 from infercast.units import GIGA
 

@@ -21,7 +21,8 @@ from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.forecast.calibration.file import read_calibration
 from infercast.forecast.calibration.record import Calibration
 from infercast.forecast.deploy import ROUTINGS, SAMPLINGS, deploy
-from infercast.serve.workload.asked import INPUT_LEN, OUTPUT_LEN, THINK, TOOL_TIME, TURN_LEN
+from infercast.serve.workload.asked import THINK, TOOL_TIME, TURN_LEN
+from infercast.serve.workload.lengths import INPUT_LEN, OUTPUT_LEN
 from infercast.serve.workload.too_long import TOO_LONG
 
 Command = TypeVar("Command", bound=Callable[..., None])

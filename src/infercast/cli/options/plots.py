@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infercast.cli.outputs import command_line, of_file, today
+from infercast.cli.outputs import command_line, of_file
 from infercast.errors import InputError
-from infercast.report.files import check_writable, write_whole
+from infercast.report.files import check_writable, today, write_whole
 
 if TYPE_CHECKING:
     from infercast.report.page.plot import Plot as Picture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from infercast.shown import Chosen
+
 NEWEST = "sglang@0.5.16"
 """The release that is modelled, and whose costs were measured."""
 ORDERS = ("fcfs", "lpm")
@@ -21,8 +23,8 @@ WRITE_POLICIES = ("write_through", "write_through_selective")
 """When pages are copied to the host's memory: when they are computed, or when they are met again."""
 
 
-@dataclass(frozen=True, slots=True)
-class SglangSettings:
+@dataclass(frozen=True, slots=True, repr=False)
+class SglangSettings(Chosen):
     """What a user passes to ``sglang.launch_server``; None means the engine's default for the GPU and the model."""
 
     mem_fraction_static: float | None = None
@@ -74,7 +76,7 @@ class SglangSettings:
     """The engine and its version, whose rules and defaults hold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ResolvedSglang(SglangSettings):
     """The same knobs with every default filled in."""
 

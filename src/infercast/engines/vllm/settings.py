@@ -14,6 +14,7 @@ from infercast.engines.vllm.verify_graphs import VerifyGraphs, rounded_sizes, wi
 from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError
 from infercast.hardware import Gpu
+from infercast.shown import Chosen
 from infercast.units import GIB
 
 # vLLM gives an API server larger batches on GPUs with at least this much memory, the A100 excepted.
@@ -25,8 +26,8 @@ LARGEST_GRAPHS = {"GptOssForCausalLM": 1024}
 """Where vLLM records graphs for more tokens than twice the sequences or 512, by the model's architecture."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
+@dataclass(frozen=True, slots=True, repr=False)
+class EngineSettings(Chosen):
     """What a user passes to ``vllm serve``; None means the engine's default for the GPU and the model."""
 
     max_num_batched_tokens: int | None = None
@@ -79,7 +80,7 @@ class EngineSettings:
     """The engine and its version, whose rules and defaults hold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ResolvedSettings(EngineSettings):
     """The same knobs with every default filled in."""
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from infercast.engines.corrections import Factor
 from infercast.engines.deployment import Deployment
+from infercast.shown import Answer
 
 EIGHTY = 1.2816
 """Standard deviations on either side that hold 80 % of a normal distribution."""
@@ -95,8 +96,8 @@ class Source:
     assumptions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
+@dataclass(frozen=True, slots=True, repr=False)
+class Calibration(Answer):
     """Factors with their uncertainty, and where they come from."""
 
     deployment: Fingerprint
@@ -113,6 +114,10 @@ class Calibration:
     """Of infercast."""
     title: str = ""
     """For people: the file's name."""
+
+    def _words(self) -> str:
+        told = [name for name, learned in self.factors.items() if learned.is_told]
+        return f"of {len(self.results)} results: {', '.join(told) or 'nothing'} told"
 
     @property
     def factors(self) -> dict[str, Learned]:

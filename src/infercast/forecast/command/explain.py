@@ -26,11 +26,13 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Slo
 from infercast.forecast.system import System
+from infercast.forecast.wall import Facility
 from infercast.predict.default import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.workload.redraw import drawn_with
 from infercast.serve.workload.synthetic import synthetic_workload
+from infercast.shown import Answer
 
 LOADS = {"light": 0.2, "heavy": 0.8}
 """Shares of what the deployment can serve, where nobody says what comes."""
@@ -46,8 +48,8 @@ class Served:
     intervals: Intervals
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explained(Answer):
     """A command, explained."""
 
     pasted: Pasted
@@ -64,6 +66,11 @@ class Explained:
     advised: Advised | None
     would_fit: tuple[Change, ...]
     """What would let it start, if it does not."""
+
+    def _words(self) -> str:
+        flags = f"{len(self.reading.flags)} flags"
+        state = self.problem or "starts"
+        return f"{self.reading.model} on {self.fit.gpu.name}, {self.engine.name}, {flags}: {state}"
 
     @property
     def command(self) -> str:
@@ -86,6 +93,7 @@ def explain_command(
     like: Workload | None = None,
     slo: Slo | None = None,
     tariff: Tariff | None = None,
+    facility: Facility | None = None,
     service: str | None = None,
     engine: str | None = None,
     advice: bool = True,
@@ -127,7 +135,8 @@ def explain_command(
     served = []
     for each in loads:
         tell(f"{each.name} load")
-        forecast = replace(simulate_system(system, each.workload), tariff=tariff or Tariff())
+        forecast = simulate_system(system, each.workload)
+        forecast = replace(forecast, tariff=tariff or Tariff(), facility=facility or Facility())
         intervals = forecast_intervals(forecast)
         served.append(Served(each, forecast if slo is None else forecast.promised(slo, intervals), intervals))
     meanings = explain_flags(point, reading, fit, deployment)

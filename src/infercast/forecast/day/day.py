@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
-from typing import Any
+from os import PathLike
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
+from infercast.forecast.asking import Deployable, DeployOptions, asked_deployment, asked_workload
 from infercast.forecast.day.check import Check, check_busiest
 from infercast.forecast.day.curve import LoadCurve, learn_curve
 from infercast.forecast.day.drawn import with_energy
@@ -23,11 +24,14 @@ from infercast.forecast.day.service import ServiceTime, learn_service
 from infercast.forecast.day.startup import StartUp, start_up
 from infercast.forecast.day.stepped import SteppedDay
 from infercast.forecast.day.traffic import STEP, Traffic, traffic_of
+from infercast.forecast.deploy import GpuSource
 from infercast.forecast.money import GpuPrice, Tariff
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import replicas_of, system_of
+from infercast.forecast.telling import told_stages
 from infercast.forecast.wall import Facility
 from infercast.serve import Workload
+from infercast.shown import Plotted
 
 Array = npt.NDArray[Any]
 
@@ -38,8 +42,8 @@ FIXED, SCHEDULED, AUTOSCALED = "fixed", "scheduled", "autoscaled"
 POLICIES = (FIXED, SCHEDULED, AUTOSCALED)
 
 
-@dataclass(frozen=True, slots=True)
-class DayPlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class DayPlan(Plotted):
     """The answer for a day."""
 
     deployment: Deployment
@@ -60,6 +64,10 @@ class DayPlan:
     """The largest number of requests in a replica with which the SLO holds."""
     check: Check | None = None
 
+    def _words(self) -> str:
+        what = f"{self.deployment.model.name}, replicas of {self.deployment.layout.gpus} x {self.deployment.gpu.name}"
+        return f"{what}: a fixed fleet of {self.smallest_fleet} for {self.goal}"
+
     @property
     def smallest_fleet(self) -> int:
         """Replicas of the smallest fixed fleet that reaches the goal."""
@@ -69,36 +77,54 @@ class DayPlan:
         """One of the policies."""
         return next(each for each in self.policies if each.policy == name)
 
-    def to_dict(self) -> dict[str, Any]:
-        """What ``infercast capacity --json`` prints."""
-        # It belongs to the layer above, where imports do not point; so it goes by name.
-        written: dict[str, Any] = import_module("infercast.report.day_data").day_dict(self)
-        return written
-
 
 def plan_day(
-    deployment: Deployment,
-    traffic: Traffic | Workload,
+    deployment: Deployable,
+    traffic: Traffic | Workload | str | PathLike[str],
     slo: Slo | str,
     *,
+    gpu: GpuSource | None = None,
     goal: Goal | None = None,
     autoscaler: Autoscaler | None = None,
     start: StartUp | None = None,
     price: Tariff | float | None = None,
     facility: Facility | None = None,
     check: bool = True,
-    tell: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] | bool | None = None,
+    **options: Unpack[DeployOptions],
 ) -> DayPlan:
     """Replicas of a deployment over a day, by each policy; the day is a workload, such as a trace, or made up.
 
     One replica is simulated at several loads; then the day is stepped through. With ``check`` the busiest minutes are
     simulated request by request on the smallest fixed fleet, and both answers are told. ``facility`` is what stands
     around the GPUs, for the kWh of the day.
+
+    Names do: of a model with ``gpu`` and ``options`` of `deploy`, and of the file of a trace. ``tell`` is told of each
+    part as it begins; True shows it.
     """
-    say = tell or (lambda text: None)
-    traffic = traffic_of(traffic) if isinstance(traffic, Workload) else traffic
+    found = asked_deployment(deployment, gpu, options)
+    day = traffic if isinstance(traffic, Traffic) else traffic_of(asked_workload(traffic, {}, found))
     promised, wanted = parse_slo(slo) if isinstance(slo, str) else slo, goal or Goal()
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
+    with told_stages(tell) as say:
+        return _plan(
+            found, day, promised, wanted, autoscaler, start, tariff, facility, check, say or (lambda text: None)
+        )
+
+
+def _plan(
+    deployment: Deployment,
+    traffic: Traffic,
+    promised: Slo,
+    wanted: Goal,
+    autoscaler: Autoscaler | None,
+    start: StartUp | None,
+    tariff: Tariff,
+    facility: Facility | None,
+    check: bool,
+    say: Callable[[str], None],
+) -> DayPlan:
+    """The answer to a question in which nothing is a name."""
     system = system_of(deployment)
     say("one replica at several loads")
     lone = learn_curve(system, traffic, promised)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
-from infercast.engines.deployment import Deployment
+from infercast.forecast.asking import Asked, Deployable, Servable, asked_run
+from infercast.forecast.deploy import GpuSource
 from infercast.forecast.explain.composition import Composition, compose, pooled
 from infercast.forecast.explain.request_parts import (
     RequestParts,
@@ -25,8 +27,11 @@ from infercast.forecast.explain.step_log import KINDS, Array, EngineRun, StagedL
 from infercast.forecast.explain.watched import Watched, watch_run
 from infercast.forecast.result import Forecast
 from infercast.forecast.system import DECODE, system_of
-from infercast.serve import Record, Workload
+from infercast.forecast.telling import told_progress
+from infercast.serve import Record
 from infercast.serve.watching import Progress
+from infercast.shown import Answer
+from infercast.units import format_seconds
 
 WAITS = ("GPU waits for host", "GPU waits for host or other stages")
 """Without and with a pipeline."""
@@ -47,8 +52,8 @@ class KernelPart:
         return sum(self.seconds.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
+@dataclass(frozen=True, slots=True, repr=False)
+class Breakdown(Answer):
     """A run from the first request sent to the last token received, second by second."""
 
     duration: float
@@ -69,6 +74,10 @@ class Breakdown:
     composition: Composition | None
     """None where no request has a second token, and for pipelines: tokens of a request are steps apart there."""
 
+    def _words(self) -> str:
+        steps = ", ".join(f"{count:,} {kind}" for kind, count in self.steps.items())
+        return f"{format_seconds(self.duration)}: steps {steps}"
+
     @property
     def whole(self) -> float:
         """The seconds of all that works side by side."""
@@ -81,10 +90,18 @@ class Breakdown:
 
 
 def explain_run(
-    deployment: Deployment, workload: Workload, *, router: str | None = None, progress: Progress | None = None
+    deployment: Deployable,
+    workload: Servable = None,
+    *,
+    gpu: GpuSource | None = None,
+    router: str | None = None,
+    progress: Progress | bool | None = None,
+    **options: Unpack[Asked],
 ) -> tuple[Forecast, Breakdown]:
-    """Simulate a workload and say where every second of it went."""
-    run = watch_run(system_of(deployment, router), workload, progress=progress)
+    """Simulate a workload and say where every second of it went; names do as in `simulate`."""
+    found, load = asked_run(deployment, workload, gpu, options)
+    with told_progress(progress, len(load.requests)) as tell:
+        run = watch_run(system_of(found, router), load, progress=tell)
     return run.forecast, break_down(run)
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Unpack
 
 import numpy as np
 
 from infercast.engines.deployment import Deployment
 from infercast.errors import InputError
+from infercast.forecast.asking import Asked, Deployable, Servable, asked_run
+from infercast.forecast.deploy import GpuSource
 from infercast.forecast.explain.step_calls import step_calls
 from infercast.forecast.outcome import Outcome, outcome_of
 from infercast.forecast.result import Forecast
@@ -20,10 +23,10 @@ from infercast.forecast.simulate import simulate
 from infercast.predict.adjust.ceiling import Ceilings, default_ceilings
 from infercast.predict.adjust.closing import Closing, Signature, signature_of
 from infercast.predict.limits import limit_seconds
-from infercast.serve import Workload
 from infercast.serve import simulate as simulate_replica
 from infercast.serve.step import StepShape
 from infercast.serve.totals import PhaseTotals
+from infercast.shown import Answer
 
 LEAST_LOSS = 0.002
 """Gaps below this share of a phase's GPU time are not looked at one by one."""
@@ -85,8 +88,8 @@ class Finding:
     saving: Saving
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+@dataclass(frozen=True, slots=True, repr=False)
+class Diagnosis(Answer):
     """Findings, most rewarding first."""
 
     forecast: Forecast
@@ -98,9 +101,21 @@ class Diagnosis:
     not_judged: tuple[str, ...]
     """Kernels of kinds that were measured nowhere."""
 
+    def _words(self) -> str:
+        worst = f", first {self.findings[0].name}" if self.findings else ""
+        return f"{self.forecast.title}: {len(self.findings)} findings{worst}"
 
-def diagnose(deployment: Deployment, workload: Workload, ceilings: Ceilings | None = None) -> Diagnosis:
-    """Simulate a workload, and again with each gap closed."""
+
+def diagnose(
+    deployment: Deployable,
+    workload: Servable = None,
+    ceilings: Ceilings | None = None,
+    *,
+    gpu: GpuSource | None = None,
+    **options: Unpack[Asked],
+) -> Diagnosis:
+    """Simulate a workload, and again with each gap closed; names do as in `simulate`."""
+    deployment, workload = asked_run(deployment, workload, gpu, options)
     if deployment.layout.data > 1:
         raise InputError(f"a diagnosis is of one copy, not of layout {deployment.layout}; use data_parallel_size 1")
     if deployment.drafting is not None:

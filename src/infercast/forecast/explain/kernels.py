@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 import numpy as np
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.speculation import Drafting
 from infercast.errors import InputError
+from infercast.forecast.asking import Deployable, DeployOptions, asked_deployment
+from infercast.forecast.deploy import GpuSource
 from infercast.forecast.explain.step_calls import step_calls
 from infercast.ops import Call
 from infercast.ops.dtypes import tensor_rate_of
@@ -19,6 +22,8 @@ from infercast.predict.energy.model import BoardPower
 from infercast.predict.estimate import Estimate, kind_of, total
 from infercast.predict.families import families_of
 from infercast.serve.step import DraftShape, StepShape
+from infercast.shown import Plotted
+from infercast.units import format_seconds
 
 MOST_SEQUENCES = 2**20
 
@@ -62,8 +67,8 @@ class KernelCost:
         return self.seconds * self.watts(board)
 
 
-@dataclass(frozen=True, slots=True)
-class StepCost:
+@dataclass(frozen=True, slots=True, repr=False)
+class StepCost(Plotted):
     """One step, kernel by kernel."""
 
     kernels: tuple[KernelCost, ...]
@@ -90,6 +95,11 @@ class StepCost:
         """Mean board power over the step."""
         return self.joules / self.seconds
 
+    def _words(self) -> str:
+        return (
+            f"{self.num_tokens:,} tokens in {format_seconds(self.seconds)}, {len(self.kernels)} kernels, {self.launch}"
+        )
+
     @property
     def kind(self) -> str:
         """``estimate``, or ``bound``: the least that hardware allows."""
@@ -101,13 +111,22 @@ class StepCost:
         return max(float(self.gpu.seconds) + self.gap_seconds, self.host_seconds)
 
 
-def estimate_step(deployment: Deployment, shape: StepShape, *, explain: bool = False) -> StepCost:
+def estimate_step(
+    deployment: Deployable,
+    shape: StepShape,
+    *,
+    gpu: GpuSource | None = None,
+    explain: bool = False,
+    **options: Unpack[DeployOptions],
+) -> StepCost:
     """Estimate every kernel of one step over a given batch, if the engine's scheduler could plan it.
 
-    With ``explain``, each kernel also carries the terms that its estimate is made of.
+    A model's name does with ``gpu`` and further ``options`` of `deploy`. With ``explain``, each kernel also carries the
+    terms that its estimate is made of.
     """
-    _check_shape(deployment, shape)
-    return estimate_shape(deployment, shape, explain=explain)
+    found = asked_deployment(deployment, gpu, options)
+    _check_shape(found, shape)
+    return estimate_shape(found, shape, explain=explain)
 
 
 def estimate_shape(deployment: Deployment, shape: StepShape, *, explain: bool = False) -> StepCost:

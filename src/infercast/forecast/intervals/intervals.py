@@ -33,6 +33,8 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.system import System, busiest
 from infercast.serve import Replica, Workload
 from infercast.serve.fleet.served import Served
+from infercast.shown import Answer
+from infercast.units import format_seconds
 
 Array = npt.NDArray[Any]
 
@@ -50,8 +52,8 @@ class Band(NamedTuple):
     high: Percentiles
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
+@dataclass(frozen=True, slots=True, repr=False)
+class Intervals(Answer):
     """What a run's results lie within, four times out of five."""
 
     ttft: Band
@@ -60,6 +62,11 @@ class Intervals:
     end_to_end: Band
     output_tokens_per_second: tuple[float, float]
     requests_per_second: tuple[float, float]
+
+    def _words(self) -> str:
+        low, high = self.ttft.low.p50, self.ttft.high.p50
+        rates = "{:,.0f} to {:,.0f}".format(*self.output_tokens_per_second)
+        return f"TTFT p50 {format_seconds(low)} to {format_seconds(high)}, {rates} output tokens/s (80 %)"
 
 
 def system_half_widths(

@@ -11,6 +11,7 @@ from infercast.forecast.latency import Percentiles
 from infercast.forecast.plan.candidate import Candidate
 from infercast.forecast.plan.power import Drawn
 from infercast.forecast.plan.question import Question
+from infercast.shown import Answer, Shown
 
 
 class Stage(Enum):
@@ -75,8 +76,8 @@ class Figures:
         return kept and not self.beyond
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+@dataclass(frozen=True, slots=True, repr=False)
+class Row(Shown):
     """One candidate and what became of it."""
 
     candidate: Candidate
@@ -91,6 +92,9 @@ class Row:
     """Why it is not the winner; empty for the winner."""
     rate: float | None = None
     """Requests a second that it serves within the SLO, where throughput was the objective."""
+
+    def _words(self) -> str:
+        return f"{self.candidate}: {self.stage.value}"
 
     @property
     def gpus(self) -> int:
@@ -112,8 +116,8 @@ class Nearest(NamedTuple):
     """What would have to be asked instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan(Answer):
     """The answer; rows are sorted, best first, and `winner` is the first of them if there is one."""
 
     question: Question
@@ -132,6 +136,10 @@ class Plan:
     notes: tuple[str, ...] = ()
     num_candidates: int = 0
     """All that the question allows, also those that were never looked at one by one."""
+
+    def _words(self) -> str:
+        what = f"{self.question.model}, {self.question.slo}"
+        return f"{what}: {self.why if self.winner is None else self.winner.candidate}"
 
     def count(self, stage: Stage) -> int:
         """Candidates that came so far and no further."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from infercast.forecast.money import GpuPrice
 from infercast.forecast.result import Forecast
 from infercast.forecast.slo import Slo, attainment, goodput, headroom, holds
 from infercast.forecast.sweep.axis import Axis
+from infercast.shown import Plotted, Shown
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+@dataclass(frozen=True, slots=True, repr=False)
+class Point(Shown):
     """What a simulation of one value says, or why there is none."""
 
     label: str
@@ -32,6 +32,9 @@ class Point:
     """The smallest limit over its forecast: above 1 all hold."""
     per_hour: float | None = None
     """Dollars that the GPUs cost an hour; None where no price is known."""
+
+    def _words(self) -> str:
+        return f"{self.label}: {self.problem or self.forecast!r}"
 
     @property
     def per_million_output_tokens(self) -> float | None:
@@ -70,8 +73,8 @@ class Edge:
     """Whether it fails further on; if not, it holds at the last value, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+@dataclass(frozen=True, slots=True, repr=False)
+class Sweep(Plotted):
     """All points, and where the curve bends."""
 
     title: str
@@ -90,11 +93,10 @@ class Sweep:
     capacity: float | None = None
     """Requests a second at which the deployment is saturated."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """What ``infercast sweep --json`` prints."""
-        # It belongs to the layer above, where imports do not point; so it goes by name.
-        written: dict[str, Any] = import_module("infercast.report.sweep_data").sweep_dict(self)
-        return written
+    def _words(self) -> str:
+        ends = f"{self.points[0].label} to {self.points[-1].label}" if self.points else "no value"
+        knee = "" if self.knee is None or self.knee.value is None else f", knee {self.knee.value:g}"
+        return f"{self.title} along {self.axis.name}, {len(self.points)} points from {ends}{knee}"
 
     @property
     def simulated(self) -> tuple[Point, ...]:

@@ -26,6 +26,7 @@ from infercast.forecast.wall import Facility, Wall
 from infercast.hardware import Gpu
 from infercast.hardware.limited import MEGA
 from infercast.serve import Workload
+from infercast.shown import Answer
 
 POWER, CLOCK = "power_limit_w", "gpu_clock_mhz"
 """What can be set, by the names of `deploy`."""
@@ -37,8 +38,8 @@ STEP = 5.0
 """Watts or MHz: finer differences than this are not looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Savings:
+@dataclass(frozen=True, slots=True, repr=False)
+class Savings(Answer):
     """Every value that was tried, in ascending order, and the best of them."""
 
     title: str
@@ -51,6 +52,10 @@ class Savings:
     best: Point | None
     """The least energy at the wall of those that keep the SLO; None where none does."""
     slo: Slo | None = None
+
+    def _words(self) -> str:
+        best = "none" if self.best is None else self.best.label
+        return f"{self.title} along {self.name}, best {best}"
 
     @property
     def saved(self) -> float:

@@ -19,6 +19,7 @@ import numpy as np
 from infercast.engines.deployment import Deployment
 from infercast.engines.settings import Settings
 from infercast.errors import DoesNotFitError
+from infercast.forecast.asking import Load, Servable, asked_workload
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy
 from infercast.forecast.money import GpuPrice, Tariff
 from infercast.forecast.result import Forecast
@@ -27,6 +28,7 @@ from infercast.forecast.slo import Slo, holds, parse_slo
 from infercast.forecast.sweep.axis import CONCURRENCY, Axis, at_load, axis_of
 from infercast.forecast.sweep.points import Edge, Point, Sweep, point_of
 from infercast.forecast.system import System, system_of
+from infercast.forecast.telling import told_stages
 from infercast.forecast.wall import Facility
 from infercast.forecast.what_if import deploy_changed, parse_changes
 from infercast.serve import Workload
@@ -48,7 +50,7 @@ Decide = Callable[[Forecast], Forecast]
 def sweep(
     model: ModelSource,
     gpu: GpuSource,
-    workload: Workload,
+    workload: Servable = None,
     *,
     rates: Iterable[float] | None = None,
     concurrencies: Iterable[int] | None = None,
@@ -58,22 +60,30 @@ def sweep(
     facility: Facility | None = None,
     settings: Settings | None = None,
     router: str | None = None,
-    tell: Tell | None = None,
+    tell: Tell | bool | None = None,
     **options: Any,
 ) -> Sweep:
     """Simulate a workload at several rates, numbers of clients, or values of a setting.
 
     ``vary`` names what a what-if can change, with its values: ``("max_num_seqs", [128, 1024])``. ``price`` is in
     dollars per GPU and hour, or says whose prices to take; left out, the middle of the bundled lists. ``facility`` is
-    what stands around the GPUs. ``options`` are those of `deploy`. ``tell`` is told of each point as it begins.
+    what stands around the GPUs. ``options`` are those of `deploy`, and of `synthetic_workload` where no workload is
+    given. ``tell`` is told of each point as it begins; True shows it.
     """
     axis, promised = axis_of(rates, concurrencies, vary), parse_slo(slo) if isinstance(slo, str) else slo
+    load = {name: options.pop(name) for name in Load.__annotations__ if name in options}
+    if axis.is_load and workload is None:
+        load[axis.name] = axis.values[0]
     asked = partial(deploy, model, gpu, settings, **options)
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
     decide = partial(replace, tariff=tariff, facility=facility or Facility())
-    if axis.is_load:
-        return _along_load(system_of(asked(), router), axis, workload, promised, decide, tell or _silent)
-    return _along_setting(asked, axis, workload, promised, decide, router, tell or _silent)
+    with told_stages(tell) as say:
+        if axis.is_load:
+            deployment = asked()
+            requests = asked_workload(workload, load, deployment)
+            return _along_load(system_of(deployment, router), axis, requests, promised, decide, say or _silent)
+        requests = workload if isinstance(workload, Workload) else asked_workload(workload, load, asked())
+        return _along_setting(asked, axis, requests, promised, decide, router, say or _silent)
 
 
 def sweep_rates(
@@ -83,16 +93,16 @@ def sweep_rates(
     *,
     slo: Slo | None = None,
     price: Tariff | None = None,
+    facility: Facility | None = None,
     tell: Tell | None = None,
 ) -> Sweep:
     """The same of a system that is made already, at several rates."""
-    decide = partial(replace, tariff=price or Tariff(), facility=Facility())
+    decide = partial(replace, tariff=price or Tariff(), facility=facility or Facility())
     return _along_load(system, axis_of(rates), workload, slo, decide, tell or _silent)
 
 
 def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None, decide: Decide, tell: Tell) -> Sweep:
     """One system under more and more load."""
-
     # What a system serves when it is kept full depends on what is sent, not on how fast: once is enough.
     capacity = cache(lambda: most_requests_per_second(system, workload))
 

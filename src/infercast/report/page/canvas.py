@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil, floor
 from textwrap import fill
 from typing import Any
 
@@ -10,6 +11,7 @@ from infercast.report.page.svg import STYLE, Tips, inline_svg
 
 WIDTH, HALF, PHONE = 9.2, 4.4, 3.75
 """Inches of a chart that fills a page, of one that has another beside it, and of one on a phone."""
+MOST_TICKS = 6
 LETTER = 0.077
 """Inches of a letter of a title, on average."""
 
@@ -66,3 +68,17 @@ def stacked(figure: Any, count: int, columns: int) -> tuple[int, int]:
     if is_narrow(figure):
         return count, 1
     return -(-count // columns), columns
+
+
+def round_ticks(axes: Any, low: float, high: float) -> None:
+    """Ticks of a logarithmic axis at 1, 2 and 5 times powers of ten, or at even steps where it spans less than that."""
+    ticks = [mantissa * 10.0**power for power in range(-6, 9) for mantissa in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    if len(ticks) > MOST_TICKS:
+        ticks = [tick for tick in ticks if f"{tick:e}".startswith("1")]
+    if len(ticks) < 3:
+        step = next(each for each in (10.0**power * part for power in range(-9, 9) for part in (1, 2, 5))
+                    if (high - low) / each < MOST_TICKS - 1)  # fmt: skip
+        ticks = [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
+    axes.set_xticks(ticks, [f"{tick:,.6g}" for tick in ticks])
+    axes.set_xticks([], minor=True)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from infercast.forecast.result import Forecast
 from infercast.report.by_part import CLASS_COLUMNS, TURN_COLUMNS, class_cells, session_rows, turn_cells
 
-FITS_PHONE, LONG, FIRST, SHORT = 40, 14, 11, 9
-"""Letters of a row of a table that a phone has room for, of a cell that needs the width of a card, of a first cell that
-does, and of a cell of which four stand beside each other."""
+FITS_PHONE, LONG, FIRST, SHORT, WRAPPED = 50, 14, 11, 10, 10
+"""Letters of a row of a table that a phone has room for; of a cell that needs the width of a card, of a first cell that
+does, of a cell of which four stand beside each other; and of a line of a cell that is broken."""
 
 
 class Section(NamedTuple):
@@ -56,8 +56,12 @@ def cards(shown: Iterable[Card], note: str) -> str:
 
 
 def items(sentences: Iterable[str]) -> str:
-    """A list of sentences."""
-    return f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in sentences)}</ul>"
+    """A list of sentences, in which commands stand between backticks."""
+    return f"<ul>{''.join(f'<li>{_with_code(each)}</li>' for each in sentences)}</ul>"
+
+
+def _with_code(sentence: str) -> str:
+    return sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence))
 
 
 def facts_list(rows: Iterable[tuple[str, str]]) -> str:
@@ -103,11 +107,19 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[in
 
 def _layout(names: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
     """How a phone shows a table: as it is if it is small, or as cards with three or four cells beside each other."""
-    widths = [max(map(len, column)) for column in zip(names, *texts, strict=True)]
+    columns = [*zip(*texts, strict=True)] or [() for _ in names]
+    widths = [max([min(len(name), SHORT), *map(_width, column)]) for name, column in zip(names, columns, strict=True)]
     if sum(widths) + 2 * len(widths) <= FITS_PHONE:
         return "small"
-    short = [column for column in zip(*texts, strict=True) if max(map(len, column)) <= SHORT]
-    return "rows four" if len(short) % 4 == 0 and short else "rows"
+    first = max(map(len, columns[0]), default=0)
+    beside = columns[1:] if first > FIRST else columns
+    short = [column for column in beside if max(map(len, column)) <= SHORT]
+    return "rows four" if short and len(short) % 4 == 0 else "rows"
+
+
+def _width(text: str) -> int:
+    """Letters of a cell, which is broken where it is long."""
+    return len(text) if len(text) <= LONG else WRAPPED
 
 
 def _line(names: Sequence[str], kinds: Sequence[str], row: Sequence[str], texts: Sequence[str]) -> str:

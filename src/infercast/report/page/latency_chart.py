@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.explain.overview import Histogram, Overview
 from infercast.forecast.intervals.intervals import Band
 from infercast.forecast.latency import Percentiles
 from infercast.report.intervals import format_interval
-from infercast.report.page.canvas import HALF, draw, room
+from infercast.report.page.canvas import HALF, draw, room, round_ticks
 from infercast.report.page.svg import INK, MUTED, PAPER, SERIES, Tips
 from infercast.units import MILLI, format_seconds
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
-MOST_TICKS = 6
 HEIGHT, STRIP = 3.3, 0.8
 """Inches of a chart, and of the strip with percentiles in it."""
 
@@ -52,7 +50,7 @@ def _histogram(name: str, title: str, histogram: Histogram, values: Percentiles,
         strip.set_title(title, x=-0.9 / (figure.get_figwidth() - 1.05))
         axes.set(xlabel="ms", ylabel="requests", xlim=(0.98 * low, 1.02 * high))
         axes.yaxis.get_major_locator().set_params(integer=True)
-        _round_ticks(axes, low, high)
+        round_ticks(axes, low, high)
         axes.grid(visible=False, axis="x")
 
     return draw(name, f"How many requests had which {title}", HEIGHT, paint, width=HALF)
@@ -78,17 +76,3 @@ def _percentiles(strip: Axes, axes: Axes, values: Percentiles, band: Band, tips:
     strip.tick_params(axis="x", length=0, labelbottom=False)
     strip.spines[:].set_visible(False)
     strip.grid(visible=False)
-
-
-def _round_ticks(axes: Axes, low: float, high: float) -> None:
-    """Ticks of a logarithmic axis at 1, 2 and 5 times powers of ten, or at even steps where it spans less than that."""
-    ticks = [mantissa * 10.0**power for power in range(-6, 9) for mantissa in (1, 2, 5)]
-    ticks = [tick for tick in ticks if low <= tick <= high]
-    if len(ticks) > MOST_TICKS:
-        ticks = [tick for tick in ticks if f"{tick:e}".startswith("1")]
-    if len(ticks) < 3:
-        step = next(each for each in (10.0**power * part for power in range(-9, 9) for part in (1, 2, 5))
-                    if (high - low) / each < MOST_TICKS - 1)  # fmt: skip
-        ticks = [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
-    axes.set_xticks(ticks, [f"{tick:,.6g}" for tick in ticks])
-    axes.set_xticks([], minor=True)

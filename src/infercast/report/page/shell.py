@@ -28,8 +28,9 @@ class Made(NamedTuple):
 
     @property
     def line(self) -> str:
-        """For the top of a page."""
-        return " \u00b7 ".join(["A forecast, not a measurement", f"infercast {self.version}", *self._day])
+        """For the top of a page, as HTML."""
+        parts = ["A forecast, not a measurement", f"infercast {self.version}", *self._day]
+        return " \u00b7 ".join(f"<span>{escape(part)}</span>" for part in parts)
 
     @property
     def _day(self) -> list[str]:
@@ -75,7 +76,7 @@ def whole_page(content: Content, made: Made) -> str:
     sections.append(made.section)
     header = (
         f'<header><h1>{escape(content.title)}</h1><p class="lead">{escape(content.lead)}</p>'
-        f'<p class="made">{escape(made.line)}</p>{content.top}</header>'
+        f'<p class="made">{made.line}</p>{content.top}</header>'
     )
     body, terms = explain_words("\n".join([header, "<main>", *(section.html for section in sections)]))
     if terms:

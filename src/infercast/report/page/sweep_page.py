@@ -8,7 +8,7 @@ from typing import Any
 
 from infercast.forecast.sweep.points import Sweep
 from infercast.report.caveats import caveats_of
-from infercast.report.page.canvas import is_narrow, room, stacked
+from infercast.report.page.canvas import LETTER, is_narrow, room, stacked
 from infercast.report.page.elements import Section, facts_list, table
 from infercast.report.page.plot import Plot
 from infercast.report.page.svg import INK, MUTED, SERIES, Tips
@@ -18,6 +18,8 @@ from infercast.units import MILLI
 
 LINES = ("-", "--", ":")
 LATENCIES = ("TTFT", "TPOT")
+APART = 0.2
+"""Names of lines that are closer than this share of a chart are written as one."""
 
 
 def sweep_plot(sweep: Sweep, version: str) -> Plot:
@@ -95,12 +97,27 @@ def _vertical(axes: Any, values: list[float], scale: float) -> None:
 
 
 def _bends(axes: Any, sweep: Sweep) -> None:
-    """Lines at the knee and where the promise ends."""
-    edges = (("knee", sweep.knee, MUTED), ("SLO", sweep.promise, INK))
-    for label, edge, colour in edges:
-        if edge is not None and edge.reached and edge.value is not None:
-            axes.axvline(edge.value, color=colour, lw=0.9, ls=(0, (2, 3)))
-            axes.annotate(
-                label, (edge.value, 0.0), (-3 if label == "knee" else 3, 4), xycoords=("data", "axes fraction"),
-                textcoords="offset points", fontsize=8, color=colour, ha="right" if label == "knee" else "left",
-            )  # fmt: skip
+    """Lines at the knee and where the promise ends, named above the chart where the title leaves room."""
+    found = {"knee": sweep.knee, "SLO": sweep.promise}
+    ends = {name: edge.value for name, edge in found.items() if edge is not None and edge.reached and edge.value}
+    places = {name: _across(axes, value) for name, value in ends.items()}
+    for name, value in ends.items():
+        axes.axvline(value, color=MUTED if name == "knee" else INK, lw=0.9, ls=(0, (2, 3)))
+    if len(places) == 2 and abs(places["knee"] - places["SLO"]) < APART:
+        places = {"knee, SLO": max(places.values())}
+    for name, place in places.items():
+        half = LETTER * len(name) / 2 / _inches(axes)
+        middle = min(place, 1.0 - half)
+        if middle - half > LETTER * (len(axes.get_title(loc="left")) + 2) / _inches(axes):
+            axes.annotate(name, (middle, 1.0), (0, 3), xycoords="axes fraction", textcoords="offset points",
+                          fontsize=8, color=MUTED, ha="center", va="bottom")  # fmt: skip
+
+
+def _across(axes: Any, value: float) -> float:
+    """Where a value stands, as a share of the width of a chart."""
+    begin, end = axes.get_xlim()
+    return float((value - begin) / (end - begin))
+
+
+def _inches(axes: Any) -> float:
+    return float(axes.get_position().width * axes.figure.get_figwidth())

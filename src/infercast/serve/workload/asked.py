@@ -7,13 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from infercast.errors import InputError
-from infercast.serve.workload.lengths import LengthDistribution, parse_lengths
+from infercast.serve.workload.lengths import INPUT_LEN, OUTPUT_LEN, LengthDistribution, parse_lengths
 from infercast.serve.workload.request import Workload
 from infercast.serve.workload.synthetic import synthetic_workload
 from infercast.serve.workload.too_long import without_too_long
 
-INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
-"""Of prompts and answers where nobody says."""
 TURN_LEN, THINK, TOOL_TIME = "lognormal:120:0.8:4:4000", "exponential:10", "lognormal:2:1"
 """Of later turns of a session, of the time between two, and of tools."""
 DEFAULT_COUNT = 1000

@@ -27,6 +27,10 @@ LENGTH_FORMS = (
 _LARGEST_SIGMA = 5.0
 
 
+INPUT_LEN, OUTPUT_LEN = "lognormal:700:0.9:16:8000", "lognormal:180:0.8:4:1000"
+"""Tokens of prompts and answers where nobody says."""
+
+
 class LengthDistribution(NamedTuple):
     """A distribution of token counts; `parse_lengths` makes and checks one.
 

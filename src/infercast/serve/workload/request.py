@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from infercast.serve.workload.lengths import LengthDistribution
+from infercast.shown import Answer
 
 
 class Segment(NamedTuple):
@@ -89,8 +90,8 @@ class Adapters:
     """Of the requests that ask for one; the others ask for the model itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+@dataclass(frozen=True, slots=True, repr=False)
+class Workload(Answer):
     """Requests in order of arrival, and how many clients send them."""
 
     requests: tuple[Request, ...]
@@ -113,5 +114,13 @@ class Workload:
     """Whether a request of a session is sent only after the answer before it (`SessionClients`). With a concurrency
     it is sessions that are counted then: one begins when another one has ended."""
 
-    def __repr__(self) -> str:
-        return f"<Workload: {self.description or f'{len(self.requests):,} requests'}>"
+    def _words(self) -> str:
+        return self.description or f"{len(self.requests):,} requests"
+
+    def per_request(self) -> dict[str, list[float]]:
+        """Lists over requests in order of arrival: seconds of arrival and tokens."""
+        return {
+            "arrival_s": [each.arrival for each in self.requests],
+            "input_tokens": [each.num_input for each in self.requests],
+            "output_tokens": [each.num_output for each in self.requests],
+        }

@@ -10,7 +10,7 @@ import numpy as np
 
 from infercast.errors import InputError
 from infercast.serve.workload.arrivals import LATEST, arrival_times, check_arrivals
-from infercast.serve.workload.lengths import LONGEST, LengthDistribution, parse_lengths
+from infercast.serve.workload.lengths import INPUT_LEN, LONGEST, OUTPUT_LEN, LengthDistribution, parse_lengths
 from infercast.serve.workload.request import Draw, Request, Segment, Workload
 
 
@@ -20,8 +20,8 @@ def synthetic_workload(
     rate: float | None = None,
     count: int = 1000,
     concurrency: int | None = None,
-    input_lengths: LengthDistribution | str | int,
-    output_lengths: LengthDistribution | str | int,
+    input_lengths: LengthDistribution | str | int = INPUT_LEN,
+    output_lengths: LengthDistribution | str | int = OUTPUT_LEN,
     burstiness: float = 1.0,
     prefix_length: int = 0,
     prefix_groups: int = 1,

@@ -17,7 +17,8 @@ export function roofline(width, phases) {
   const height = Math.round(Math.min(430, Math.max(300, width * 0.7)));
   const { bandwidth } = phases[0];
   const used = new Set(points.filter((each) => each.share > 0.05).map((each) => each.dtype));
-  const peaks = Object.entries(Object.assign({}, ...phases.map((phase) => phase.peaks))).filter(([dtype]) => used.has(dtype));
+  const known = Object.entries(Object.assign({}, ...phases.map((phase) => phase.peaks)));
+  const peaks = used.size ? known.filter(([dtype]) => used.has(dtype)) : known;
   const top = Math.max(...peaks.map(([, value]) => value));
   const [low, high] = extent(points.map((each) => each.intensity));
   const x = logarithmic([Math.min(low / 2, 0.5), Math.max(high * 2.5, (top / bandwidth) * 4)], [LEFT, width - RIGHT]);

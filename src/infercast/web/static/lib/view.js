@@ -77,15 +77,14 @@ function rooflineOf(phase) {
 /** A value below a path of names, or nothing. */
 export const reach = (object, ...names) => names.reduce((value, name) => value?.[name], object);
 
-/** Energy of a forecast in the parts that the page shows, where the forecast has it. */
+/** Energy of a forecast in the parts that the page shows; null where the GPU's power is not known. */
 export function energyOf(forecast) {
   const energy = forecast?.energy;
   if (!energy) return null;
-  const pick = (...names) => names.map((name) => energy[name]).find((value) => Number.isFinite(value)) ?? NaN;
   return {
-    perToken: pick("joules_per_output_token", "j_per_output_token", "joules_per_token"),
-    interval: energy.joules_per_output_token_interval ?? null,
-    watts: pick("mean_watts_per_gpu", "watts_per_gpu", "mean_power_w_per_gpu", "gpu_watts"),
-    perRequest: pick("joules_per_request", "j_per_request"),
+    perToken: forecast.joules_per_output_token, interval: energy.joules_per_output_token_interval ?? null,
+    perRequest: forecast.joules_per_request, perMillion: forecast.watt_hours_per_million_output_tokens,
+    watts: forecast.watts_per_gpu, peak: forecast.peak_watts_per_gpu, idle: energy.idle_watts_per_gpu, limit: energy.limit_watts_per_gpu,
+    wall: forecast.wall_watts, source: energy.source,
   };
 }

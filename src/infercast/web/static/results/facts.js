@@ -15,15 +15,31 @@ export function costBody(view) {
     ["Million output tokens", dollars(forecast.usd_per_million_output_tokens)],
     ["Million tokens, input and output", dollars(forecast.usd_per_million_tokens)],
     ["Thousand requests", dollars(forecast.usd_per_request * 1000)],
-    ...(energy ? [
-      [term("energy", "Energy per output token"), `${digits(energy.perToken)} J`],
-      Number.isFinite(energy.watts) ? [term("power", "Power per GPU"), `${digits(energy.watts)} W`] : null,
-      Number.isFinite(energy.perRequest) ? ["Energy per request", joined(scaled(energy.perRequest)) + " J"] : null,
-    ].filter(Boolean) : []),
     [term("throughput", "Output tokens/s per GPU"), joined(scaled(forecast.output_tokens_per_s_a_gpu ?? forecast.output_tokens_per_s / forecast.gpus))],
     [term("goodput", "Goodput"), Number.isFinite(forecast.goodput_requests_per_s) ? `${digits(forecast.goodput_requests_per_s)} requests/s` : "no SLO"],
   ];
-  return element("div", {}, list(rows), price ? element("p", { class: "card-note source" }, `Price: $${plain(price.usd_per_gpu_hour)} per ${price.gpu} and hour, ${price.provider}, ${price.kind}, ${price.date}`) : null);
+  return element("div", { class: "cost" }, list(rows), energy ? power(energy) : null, price ? element("p", { class: "card-note source" }, `Price: $${plain(price.usd_per_gpu_hour)} per ${price.gpu} and hour, ${price.provider}, ${price.kind}, ${price.date}`) : null);
+}
+
+/** Power of a GPU between idle and its limit, and what a token takes. */
+function power(energy) {
+  const most = Math.max(energy.limit ?? 0, energy.peak ?? 0) * 1.02;
+  const at = (watts) => `${((watts / most) * 100).toFixed(2)}%`;
+  const known = (value) => Number.isFinite(value);
+  return element(
+    "div", { class: "power" },
+    list([
+      [term("energy", "Energy per output token"), `${digits(energy.perToken)} J`],
+      ["Million output tokens", `${digits(energy.perMillion / 1000)} kWh`],
+      ["Thousand requests", `${digits((energy.perRequest * 1000) / 3.6e6)} kWh`],
+      known(energy.wall) ? ["At the wall, all servers", `${joined(scaled(energy.wall, 1e4))} W`] : null,
+      [term("power", "Power per GPU"), `${digits(energy.watts)} W of ${digits(energy.limit)} W`],
+    ].filter(Boolean)),
+    element("div", { class: "limit-bar watts", role: "img", "aria-label": `Power per GPU: idle ${digits(energy.idle)} W, mean ${digits(energy.watts)} W, peak ${digits(energy.peak)} W, limit ${digits(energy.limit)} W` },
+      element("span", { class: "allowed", style: { width: at(energy.limit) } }), element("span", { class: "drawn", style: { width: at(energy.watts) } }),
+      element("span", { class: "idle-part", style: { width: at(energy.idle) } }), known(energy.peak) ? element("span", { class: "bar-point", style: { left: at(energy.peak) } }) : null),
+    element("p", { class: "card-note" }, `idle ${digits(energy.idle)} W, highest step ${digits(energy.peak)} W`),
+  );
 }
 
 const list = (rows) => element("dl", { class: "facts" }, rows.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));

@@ -1,0 +1,52 @@
+"""``infercast report``: several saved runs compared, as tables and on one page."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infercast import __version__
+from infercast.cli.options.printed import Form, print_result
+from infercast.cli.outputs import command_line, of_file
+from infercast.errors import InputError
+from infercast.report.files import check_writable, today, write_whole
+from infercast.report.several.rows import render_several, several_dict
+from infercast.report.several.saved import read_runs
+
+
+def command(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN.json ...", help="Runs saved with --json; the others are compared with the first."),
+    ],
+    out: Annotated[
+        Path | None, of_file("--out", metavar="FILE", help="Also write the comparison as one HTML page.")
+    ] = None,
+    form: Form = Form.TABLE,
+) -> None:
+    """Compare runs that were saved with --json: every number side by side, what differs, and one page of all.
+
+    For example:
+
+      infercast simulate llama-3.1-8b --gpu h200-sxm --rate 12 --json > h200.json
+
+      infercast simulate llama-3.1-8b --gpu h100-sxm --rate 12 --json > h100.json
+
+      infercast report h200.json h100.json --out compared.html
+    """
+    if out is not None:
+        check_writable(out, "--out", (".html", ".htm"))
+        today()  # a date that is none is refused now, too
+        if find_spec("matplotlib") is None:
+            raise InputError("--out needs matplotlib: pip install 'infercast[report]'")
+    found = read_runs(runs)
+    if len(found) < 2:
+        raise InputError(f"{runs[0]} holds one run; give two files or more to compare")
+    if out is not None:
+        from infercast.report.page.several_page import several_page  # noqa: PLC0415 - it loads matplotlib
+
+        write_whole(out, [several_page(found, __version__, command_line("--out"), today())])
+    print_result(form, several_dict, render_several, found, rows="rows")

@@ -1,0 +1,142 @@
+"""Names in place of objects: a model by its name with a GPU, a load by its rate, a trace by its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypedDict
+
+from infercast.engines.deployment import Deployment
+from infercast.engines.host import HostCosts
+from infercast.engines.settings import Settings
+from infercast.errors import InputError
+from infercast.forecast.calibration.record import Calibration
+from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, deploy
+from infercast.models.spec import ModelConfig
+from infercast.predict.roofline import Predictor
+from infercast.serve import Workload
+from infercast.serve.workload.asked import lengths_within
+from infercast.serve.workload.lengths import INPUT_LEN, OUTPUT_LEN, LengthDistribution
+from infercast.serve.workload.synthetic import synthetic_workload
+
+Deployable = Deployment | ModelSource
+"""A deployment, or a model that is deployed with ``gpu`` and the options of `deploy`."""
+Servable = Workload | str | PathLike[str] | None
+"""A workload, the file of a trace, or None: random requests by ``rate`` or ``concurrency``."""
+
+
+class Load(TypedDict, total=False):
+    """What `synthetic_workload` takes, in its units: requests per second, tokens."""
+
+    arrival: str
+    rate: float
+    count: int
+    concurrency: int
+    input_lengths: LengthDistribution | str | int
+    output_lengths: LengthDistribution | str | int
+    burstiness: float
+    prefix_length: int
+    prefix_groups: int
+    declared_length: int
+    seed: int
+
+
+class DeployOptions(ModelOptions, total=False):
+    """What `deploy` takes beside a model and a GPU."""
+
+    settings: Settings | None
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    data_parallel_size: int
+    enable_expert_parallel: bool
+    fuse_allreduce_rms: bool | None
+    all2all_backend: str | None
+    network: str | None
+    pcie_topology: str | None
+    api_server: bool
+    predictor: str | Predictor
+    host: Path | HostCosts | str | None
+    engine: str | None
+    calibration: Path | str | Calibration | None
+
+
+class Asked(Load, DeployOptions, total=False):
+    """Both."""
+
+
+OF_TRACES = {"rate", "count"}
+"""What can be changed of a trace."""
+
+
+def asked_run(
+    deployment: Deployable, workload: Servable, gpu: GpuSource | None, options: Mapping[str, Any]
+) -> tuple[Deployment, Workload]:
+    """The deployment and the workload that a caller means."""
+    load = {name: value for name, value in options.items() if name in Load.__annotations__}
+    others = {name: value for name, value in options.items() if name not in load}
+    found = asked_deployment(deployment, gpu, others)
+    return found, asked_workload(workload, load, found)
+
+
+def asked_deployment(deployment: Deployable, gpu: GpuSource | None, options: Mapping[str, Any]) -> Deployment:
+    """A deployment as it is, or a model on a GPU."""
+    if isinstance(deployment, Deployment):
+        given = [*(["gpu"] if gpu is not None else []), *options]
+        if given:
+            raise InputError(f"{given[0]} is an option of deploy, and {deployment!r} is deployed already; leave it out")
+        return deployment
+    if not isinstance(deployment, (str, Path, Mapping, ModelConfig)):
+        raise InputError(
+            f"a simulation needs a deployment or a model with gpu=..., not {short(deployment)}; "
+            "infercast.deploy(model, gpu) makes one"
+        )
+    if gpu is None:
+        raise InputError(
+            f"{short(deployment)} is a model, which needs a GPU to run on: gpu='h200-sxm', say "
+            "(infercast.gpu_names() lists them), or infercast.deploy(model, gpu)"
+        )
+    return deploy(deployment, gpu, **options)
+
+
+def asked_workload(workload: Servable, load: Mapping[str, Any], deployment: Deployment) -> Workload:
+    """A workload as it is, the requests of a trace, or random ones no longer than the model allows."""
+    if workload is None:
+        return _random(dict(load), deployment)
+    if isinstance(workload, (str, PathLike)):
+        return _trace(workload, load)
+    if not isinstance(workload, Workload):
+        raise InputError(
+            f"a simulation needs a workload, not {short(workload)}; infercast.synthetic_workload, read_trace and "
+            "workload_from_requests make one"
+        )
+    if load:
+        raise InputError(
+            f"{next(iter(load))} says how requests are made, and there is a workload already; leave it out"
+        )
+    return workload
+
+
+def _random(load: dict[str, Any], deployment: Deployment) -> Workload:
+    if load.get("rate") is None and load.get("concurrency") is None and load.get("arrival") != "burst":
+        raise InputError("say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload")
+    if not {"input_lengths", "output_lengths"} & load.keys():
+        room = deployment.settings.max_model_len - load.get("prefix_length", 0)
+        load["input_lengths"], load["output_lengths"], _ = lengths_within(INPUT_LEN, OUTPUT_LEN, room)
+    return synthetic_workload(**load)
+
+
+def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
+    from infercast.serve.workload.redraw import scaled  # noqa: PLC0415 - most runs replay no trace
+    from infercast.serve.workload.traces import read_trace  # noqa: PLC0415
+
+    for name in load:
+        if name not in OF_TRACES:
+            raise InputError(f"{name} has no meaning with a trace, which brings its own; rate and count change it")
+    return scaled(read_trace(path), rate=load.get("rate"), limit=load.get("count"))
+
+
+def short(value: Any) -> str:
+    """A value and its type, in a few words."""
+    text = repr(value)
+    return f"the {type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

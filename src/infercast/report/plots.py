@@ -1,0 +1,143 @@
+"""Pictures of answers for notebooks and scripts, drawn by matplotlib (the extra ``report``).
+
+Each function returns a figure that can be changed and saved as any other of matplotlib's, and that a notebook shows.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from infercast.errors import InputError
+from infercast.report.sweep import UNITS
+from infercast.units import GIB, MICRO, MILLI, format_seconds
+
+try:
+    from matplotlib.figure import Figure
+except ImportError:
+    raise InputError("plot needs matplotlib: pip install 'infercast[report]'") from None
+
+if TYPE_CHECKING:
+    from infercast.forecast.day.day import DayPlan
+    from infercast.forecast.explain.kernels import StepCost
+    from infercast.forecast.memory import Fit
+    from infercast.forecast.result import Forecast
+    from infercast.forecast.slo import Slo
+    from infercast.forecast.sweep.points import Sweep
+
+WIDTH, HEIGHT = 9.0, 3.4
+"""Inches."""
+BINS = 40
+PERCENTILES = {"p50": "-", "p95": "--", "p99": ":"}
+SHOWN_KERNELS = 12
+
+
+class Picture(Figure):
+    """A figure that notebooks show by itself, whatever backend matplotlib has."""
+
+    def _repr_png_(self) -> bytes:
+        image = BytesIO()
+        self.savefig(image, format="png", dpi=110)
+        return image.getvalue()
+
+
+def forecast_figure(forecast: Forecast) -> Picture:
+    """How TTFT and TPOT are distributed over requests, with percentiles and limits of the SLO."""
+    figure = Picture(figsize=(WIDTH, HEIGHT), layout="constrained")
+    columns = forecast.per_request()
+    slo = None if forecast.verdict is None else forecast.verdict.slo
+    shown = [("ttft", "time to first token")]
+    if forecast.tpot is not None:
+        shown.append(("tpot", "time per output token"))
+    for axes, (name, title) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        values = [value for value in columns[f"{name}_ms"].tolist() if not isnan(value)]
+        axes.hist(values, bins=BINS, color="tab:blue", alpha=0.6)
+        for which, line in PERCENTILES.items():
+            at = getattr(getattr(forecast, name), which)
+            axes.axvline(at / MILLI, color="black", ls=line, lw=1.2, label=f"{which} {format_seconds(at)}")
+        _limits(axes, slo, name)
+        axes.set(title=title, xlabel="ms", ylabel="requests")
+        axes.legend()
+    figure.suptitle(forecast.title)
+    return figure
+
+
+def _limits(axes: Any, slo: Slo | None, name: str) -> None:
+    for limit in () if slo is None else slo.limits:
+        if limit.quantity == name:
+            axes.axvline(limit.seconds / MILLI, color="tab:red", lw=1.5, label=f"{limit}")
+
+
+def sweep_figure(sweep: Sweep) -> Picture:
+    """Latencies and throughput along the axis, and the knee."""
+    figure = Picture(figsize=(WIDTH, HEIGHT), layout="constrained")
+    points = [point for point in sweep.simulated if point.forecast is not None]
+    is_number = all(point.number is not None for point in points)
+    places: list[Any] = [point.number if is_number else point.label for point in points]
+    panels = figure.subplots(1, 3)
+    for axes, name in zip(panels, ("ttft", "tpot"), strict=False):
+        for which, line in PERCENTILES.items():
+            found = [getattr(point.forecast, name) for point in points]
+            values = [float("nan") if each is None else getattr(each, which) / MILLI for each in found]
+            axes.plot(places, values, line, marker="o", ms=3, label=which)
+        for limit in () if sweep.slo is None else sweep.slo.limits:
+            if limit.quantity == name:
+                axes.axhline(limit.seconds / MILLI, color="tab:red", lw=1, label=f"{limit}")
+        axes.set(title=name.upper(), ylabel="ms", ylim=(0, None))
+        axes.legend()
+    rates = [point.forecast.output_tokens_per_second for point in points if point.forecast is not None]
+    panels[2].plot(places, rates, marker="o", ms=3)
+    panels[2].set(title="throughput", ylabel="output tokens per second", ylim=(0, None))
+    for axes in panels:
+        axes.set_xlabel(UNITS.get(sweep.axis.name, sweep.axis.name))
+        if sweep.knee is not None and sweep.knee.value is not None and is_number:
+            axes.axvline(sweep.knee.value, color="grey", ls="-.", lw=1)
+    figure.suptitle(f"{sweep.title} (grey line: the knee)" if sweep.knee is not None else sweep.title)
+    return figure
+
+
+def step_figure(cost: StepCost) -> Picture:
+    """The kernels of a step, longest first, with their 80 % intervals."""
+    kernels = sorted(cost.kernels, key=lambda kernel: kernel.seconds)[-SHOWN_KERNELS:]
+    figure = Picture(figsize=(WIDTH, 1.0 + 0.28 * len(kernels)), layout="constrained")
+    axes = figure.subplots()
+    lows, highs = (
+        [kernel.count * abs(float(end) - float(kernel.estimate.seconds)) / MICRO
+         for kernel, end in ((each, getattr(each.estimate, name)) for each in kernels)]
+        for name in ("low", "high")
+    )  # fmt: skip
+    names = [f"{kernel.name} ({kernel.estimate.bound})" for kernel in kernels]
+    axes.barh(names, [kernel.seconds / MICRO for kernel in kernels], xerr=[lows, highs], color="tab:blue", alpha=0.6)
+    axes.set(xlabel="us in the step", title=f"{cost.num_tokens:,} tokens in {format_seconds(cost.seconds)}")
+    return figure
+
+
+def memory_figure(fit: Fit) -> Picture:
+    """The memory of one GPU as a stack."""
+    from infercast.report.memory import fit_dict  # noqa: PLC0415 - only this picture needs it
+
+    figure = Picture(figsize=(WIDTH, 2.2), layout="constrained")
+    axes, begin = figure.subplots(), 0.0
+    for name, size in fit_dict(fit)["bytes"].items():
+        axes.barh([""], [size / GIB], left=begin, label=f"{name.replace('_', ' ')} {size / GIB:,.1f}")
+        begin += size / GIB
+    axes.axvline(fit.gpu.driver_bytes / GIB, color="black", lw=1.5, label="the GPU's memory")
+    axes.set(xlabel="GiB", title=f"{fit.model.name} on {fit.gpu.name}")
+    figure.legend(ncols=4, loc="outside lower center")
+    return figure
+
+
+def day_figure(plan: DayPlan) -> Picture:
+    """The traffic of a day, and the replicas of each policy."""
+    figure = Picture(figsize=(WIDTH, 2 * HEIGHT), layout="constrained")
+    traffic, replicas = figure.subplots(2, 1, sharex=True)
+    rates = plan.traffic.counts / plan.traffic.window
+    hours = [(place + 0.5) * plan.traffic.window / 3600.0 for place in range(rates.size)]
+    traffic.plot(hours, rates, lw=1)
+    traffic.set(ylabel="requests per second", title="traffic", ylim=(0, None))
+    for day in plan.policies:
+        replicas.step(hours[: day.ready.size], day.ready, where="mid", label=day.policy)
+    replicas.set(xlabel="hour of the day", ylabel="replicas", ylim=(0, None))
+    replicas.legend()
+    return figure

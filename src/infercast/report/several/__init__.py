@@ -1,0 +1,1 @@
+"""Several saved runs side by side."""
