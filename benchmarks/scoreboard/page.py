@@ -11,24 +11,23 @@ from groups import DIMENSIONS, QUANTITIES, Errors, Run, errors_of, grouped, over
 
 INTRODUCTION = """# Scoreboard: other people's runs
 
-Forecasts held against runs that others published: vLLM and SGLang on machines, with models and loads that nobody here
-chose. All numbers of this page, its pictures and `benchmarks/scoreboard/results.json` are written by one command:
+Forecasts compared with runs that others published: vLLM and SGLang, with machines, models and loads that this project
+did not choose. One command writes all numbers of this page, its pictures and `benchmarks/scoreboard/results.json`:
 
 ```
 python benchmarks/scoreboard/board.py RUNS.csv [--against OLD.json]
 ```
 
 `RUNS.csv` is a table of collected runs ([its columns](validation.md#tables-with-commands)), which is not part of this
-repository. The record holds forecasts and errors, not the table. `--against` says what moved since another record:
-better, worse, new and gone. `benchmarks/scoreboard/run.py RUNS.csv --gpu NAME --source WORD` shows single runs with
-measured values, intervals and everything that was assumed.
+repository. The record has forecasts and errors, not the table. `--against` compares with another record: better,
+worse, new and gone. `benchmarks/scoreboard/run.py RUNS.csv --gpu NAME --source WORD` shows single runs with measured
+values, intervals and everything that was assumed.
 
 How a run is read: lengths and how they vary, the load, the flags of the server's command, engine and release, weights
-and GPUs as the source states them. **What it does not state is assumed and listed with the run.** The engine is the one
-whose costs were measured (vLLM 0.25, SGLang 0.5.16) with the defaults of the stated release where they are known.
-Medians are compared where a source has them, means otherwise; *capped batches* only while the batch is full. Long
-closed loops are simulated in part, the rest weighed in (within 1 % of the whole). Nothing is fitted to a row or a
-source.
+and GPUs as the source states them. **What it does not state is assumed and listed with the run.** The engine is the
+one whose costs were measured (vLLM 0.25, SGLang 0.5.16) with the defaults of the stated release where they are known.
+Medians are compared where a source has them, otherwise means; *capped batches* only while the batch is full. Long
+closed loops are simulated in part and extrapolated (within 1 % of the whole). Nothing is fitted to a row or a source.
 
 Errors are absolute percentages in the median over runs, with the median signed error in brackets (above 0: the forecast
 is too high), and the share of measured values inside the 80 % intervals. *Grade* A: settings are known, B: some are

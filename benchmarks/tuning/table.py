@@ -25,7 +25,7 @@ HEAD = (
     "said",
     "first",
     "best of six",
-    "by lot",
+    "random",
     "order",
     "said now",
     "first now",

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercast.cli.app import make_app
-from infercast.report.quantities import COSTS, LATENCIES, LINK_PARTS, LOADS, OF_ENGINES, PROMISES, RESULTS
+from infercast.report import quantities
+from infercast.report.quantities import LATENCIES, LINK_PARTS, RESULTS, Quantity
 
 HERE = Path(__file__).parent
 RECORDED = HERE / "json_keys.toml"
@@ -140,7 +141,10 @@ def example_of(value: Any) -> str:
 
 def of_quantities() -> dict[str, str]:
     """Meanings of the numbers that every forecast has, in the words of tables and pages."""
-    found = {each.key: each.label for each in (*OF_ENGINES, *LOADS, *COSTS, *PROMISES, *RESULTS)}
+    found: dict[str, str] = {}
+    for rows in vars(quantities).values():
+        if isinstance(rows, tuple) and rows and isinstance(rows[0], Quantity):
+            found |= {each.key: each.label for each in rows}
     found |= {f"{each.key}_interval": f"80 % interval: {each.label}" for each in RESULTS}
     for each in (*LATENCIES, *LINK_PARTS):
         found |= {
