@@ -48,6 +48,9 @@ from infercast.validate.published.run import PublishedRun
 from infercast.validate.published.shortened import shortened
 from pages import as_published
 
+MOST_WATTS = 2000.0
+"""No board draws more; a row that says so had its log read wrongly."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -124,6 +127,8 @@ def published_lines(path: Path, every: int, source: str, gpu: str) -> Iterator[L
 
 def _published(line: int, path: Path, row: dict[str, str], systems: dict[str, System]) -> Line | None:
     run = read_collected(RowReader(path, line, row))
+    if float(row["power_w"]) > MOST_WATTS * int(row["num_gpus"]):
+        return None
     if run.problem:
         print(f"  line {line}: {run.problem}", file=sys.stderr)
         return None
