@@ -38,16 +38,25 @@ export function slider({ label, unit, low, high, linear = false, whole = false, 
   return { node, show };
 }
 
-/** One of a few: radio buttons beside each other. */
+/** One of a few: radio buttons beside each other; a value from an address that is none of them gets one of its own. */
 export function segments({ label, choices, change, help = "", hideLabel = false }) {
   const name = nextId();
-  const radios = new Map(choices.map(([value, text]) => [value, element("input", { type: "radio", name, value: String(value), onchange: () => change(value, { record: true }) })]));
+  const radios = new Map();
+  const bar = element("div", { class: "segments" });
+  const add = (value, text) => {
+    radios.set(value, element("input", { type: "radio", name, value: String(value), onchange: () => change(value, { record: true }) }));
+    bar.append(element("label", {}, radios.get(value), element("span", {}, text)));
+  };
+  for (const [value, text] of choices) add(value, text);
   const node = element(
     "div", { class: "field", role: "radiogroup", "aria-label": label, title: help },
-    hideLabel ? null : element("div", { class: "field-head" }, element("span", { class: "name" }, label)),
-    element("div", { class: "segments" }, choices.map(([value, text]) => element("label", {}, radios.get(value), element("span", {}, text)))),
+    hideLabel ? null : element("div", { class: "field-head" }, element("span", { class: "name" }, label)), bar,
   );
-  return { node, show(value) { for (const [each, radio] of radios) radio.checked = each === value; } };
+  function show(value) {
+    if (!radios.has(value)) add(value, String(value));
+    for (const [each, radio] of radios) radio.checked = each === value;
+  }
+  return { node, show };
 }
 
 /** One of many: a list that opens. */
