@@ -59,6 +59,8 @@ def test_a_quick_answer_of_a_slow_simulation_is_of_fewer_requests() -> None:
     assert (quick["requests"], whole["requests"]) == (150, 200)
     assert quick["command"] == whole["command"]
     assert quick["state"]["num_requests"] == 200
+    json.dumps(quick, allow_nan=False)
+    assert quick["forecast"]["capacity_requests_per_s"] is None
 
 
 def test_an_overload_is_an_answer_and_its_command_says_so() -> None:
