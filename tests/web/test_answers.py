@@ -176,3 +176,10 @@ def test_a_bug_is_told_without_its_details(monkeypatch: pytest.MonkeyPatch, capf
     assert (kind, found["error"]["type"]) == (ERROR, "InternalError")
     assert "division" not in found["error"]["message"]
     assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_step_of_one_token_can_be_asked_for() -> None:
+    found = ask(
+        max_num_batched_tokens=1, max_num_seqs=1, num_requests=1, input_len="2", output_len="2", max_model_len=8
+    )
+    assert found["forecast"]["ttft_ms"]["p50"] > 0
