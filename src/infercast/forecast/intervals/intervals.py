@@ -61,7 +61,9 @@ class Intervals(Answer):
     inter_token: Band | None
     end_to_end: Band
     output_tokens_per_second: tuple[float, float]
+    """Lower and upper end, in output tokens per second."""
     requests_per_second: tuple[float, float]
+    """Lower and upper end, in requests per second."""
 
     def _words(self) -> str:
         low, high = self.ttft.low.p50, self.ttft.high.p50
