@@ -53,6 +53,14 @@ def test_a_quick_answer_is_the_same_without_intervals() -> None:
     assert not any("interval" in name and value for name, value in quick["forecast"].items())
 
 
+def test_a_quick_answer_of_a_slow_simulation_is_of_fewer_requests() -> None:
+    state = {**QUICK, "num_requests": 200, "pipeline_parallel_size": 2}
+    quick, whole = (answer("simulate", {"state": state, "intervals": final}) for final in (False, True))
+    assert (quick["requests"], whole["requests"]) == (150, 200)
+    assert quick["command"] == whole["command"]
+    assert quick["state"]["num_requests"] == 200
+
+
 def test_an_overload_is_an_answer_and_its_command_says_so() -> None:
     found = ask(rate=5000.0, num_requests=400, output_len="400")
     assert found["forecast"]["saturated"]

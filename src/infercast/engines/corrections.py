@@ -123,6 +123,10 @@ class CorrectedTimer(KernelTimer):
         factors = np.where(rows >= self._decoding_row, self._factors[1], self._factors[0])
         return np.asarray(factors * self._own.slowed_seconds(rows, slowed))
 
+    def limit_felt(self, rows: Table, slowed: Table, seconds: Table) -> Table:
+        """How far the power limit had come to bind in steps of these rows."""
+        return self._own.limit_felt(rows, slowed, seconds)
+
     def sequence_calls(self, queries: Table, keys: Table) -> list[tuple[int, Call, Quantity]]:
         """Attention of one batch."""
         return self._own.sequence_calls(queries, keys)

@@ -46,23 +46,27 @@ def steps_energy(timer: KernelTimer, board: BoardPower, totals: PhaseTotals, bat
     """What all steps of a phase drew; ``batches`` are like those whose attention it ran."""
     seconds = timer.kernel_seconds(totals.rows, totals.varying, totals.slowed)
     first, *others = [np.array([[*counts], [*counts.values()]]) for counts in totals.rows]
-    by_row = table_joules(timer, board, 0, first[0].astype(np.int64))
+    numbers = first[0].astype(np.int64)
+    by_row = table_joules(timer, board, 0, numbers)
     beside = [rows[1] @ table_joules(timer, board, n, rows[0].astype(np.int64)) for n, rows in enumerate(others, 1)]
     beside.append(np.array(totals.varying) * attention_watts(timer, board, batches, len(totals.varying)))
     rest = np.concatenate(beside)
     steps, columns = first[1].sum(), by_row.shape[1]
     # Each row as its average step: what it has beside the first table is spread over all steps.
     slowed = np.array([totals.slowed.get(row, 0.0) for row in totals.rows[0]]) / first[1]
-    each = timer.slowed_seconds(first[0].astype(np.int64), slowed) + seconds[columns:].sum() / steps
+    each = timer.slowed_seconds(numbers, slowed) + seconds[columns:].sum() / steps
     work = by_row.sum(axis=1) + rest.sum() / steps
-    kept = np.clip((board.held_watts - board.static_watts) * each / np.maximum(work, 1e-12), 0.0, 1.0)
+    within = np.clip((board.held_watts - board.static_watts) * each / np.maximum(work, 1e-12), 0.0, 1.0)
+    # A short step after lighter ones is over before the clock has fallen, as the timer says.
+    kept = 1.0 - timer.limit_felt(numbers, slowed, each) * (1.0 - within)
     joules = np.concatenate([(first[1] * kept) @ by_row, rest * (first[1] @ kept) / steps])
     dynamic: dict[str, float] = {}
     for (_, family), value in zip(timer.kernels, joules.tolist(), strict=True):
         if value > 0:
             dynamic[family] = dynamic.get(family, 0.0) + value
     whole = float(seconds.sum())
-    peak = board.static_watts + float((kept * work / each).max())
+    # Bursts of milliseconds go above the limit; a tenth of a second, which meters show, does not.
+    peak = min(board.static_watts + float((kept * work / each).max()), board.limit_watts)
     return StepsEnergy(whole, dynamic, board.static_watts * whole, peak)
 
 

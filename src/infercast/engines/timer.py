@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infercast.engines.kernel_tables import Table, products_of, sequence_kernels, thinned, together, weighted
+from infercast.engines.kernel_tables import Table, products_of, sequence_kernels, thinned, together
 from infercast.engines.padding import NOT_PADDED, padded_in
 from infercast.engines.surface import DecodeSurface, PromptSurface
+from infercast.engines.tabled import Tabled
 from infercast.models.lower import DRAFT_PREFIX, attention_calls, head_calls, token_calls
 from infercast.ops import Call
-from infercast.ops.op import Quantity, Size
+from infercast.ops.op import Size
 from infercast.predict.adjust.beside import felt_seconds
 from infercast.predict.adjust.power import (
     THROTTLED,
@@ -37,7 +37,7 @@ MOST_BATCHES = 32
 """Batches that are timed at once where every sequence has its say."""
 
 
-class KernelTimer:
+class KernelTimer(Tabled):
     """A step timer made of timed kernels.
 
     Kernels that depend on the number of tokens alone are timed at once for every number a run can meet, and those
@@ -160,41 +160,10 @@ class KernelTimer:
         host = host.waiting(self._host.waited_share * seconds)
         return StepEstimate([seconds], kernels, host, (padded, sampled), share, target, throttled)
 
-    def kernel_seconds(
-        self, rows: Sequence[Mapping[int, float]], varying: Sequence[float], slowed: Mapping[int, float]
-    ) -> Table:
-        """Seconds of each kernel over many steps: how often each row was run, and what estimates hold beside."""
-        parts = [weighted(counts, table) for counts, table in zip(rows, self._tables, strict=True)]
-        parts[0] += weighted(slowed, self._token_table) * self._throttled[: parts[0].size]
-        return np.concatenate([*parts, varying])
-
-    def step_kernels(self, rows: Sequence[Table], varying: Table, slowed: Table) -> Table:
-        """Seconds of each kernel (columns) in each of many steps (rows), from what their estimates hold."""
-        by_tokens = self._token_table[rows[0]]
-        by_tokens = by_tokens + by_tokens * np.outer(slowed, self._throttled[: by_tokens.shape[1]])
-        others = [table[row] for table, row in zip(self._tables[1:], rows[1:], strict=True)]
-        return np.concatenate([by_tokens, *others, varying], axis=1)
-
     @property
     def _tables(self) -> tuple[Table, ...]:
         """By tokens, and by sampled rows."""
         return self._token_table, self._row_table
-
-    def row_seconds(self, table: int, rows: Table) -> Table:
-        """Seconds of each kernel (columns) in steps of some rows of a table."""
-        return np.asarray(self._tables[table][rows])
-
-    def row_calls(self, table: int, rows: Table) -> list[tuple[Call, Size]]:
-        """The kernels of these rows, one a column, and how often a step launches each; gaps at the end are none."""
-        calls = (
-            self._by_rows(np.maximum(rows, 1)) if table else self._by_tokens(np.maximum(self.computed_tokens(rows), 1))
-        )
-        return [(call, call.count) for call in calls]
-
-    def slowed_seconds(self, rows: Table, slowed: Table) -> Table:
-        """Seconds of the kernels of the first table together, with products slowed by these shares."""
-        each = self.row_seconds(0, rows)
-        return np.asarray((each + each * np.outer(slowed, self._throttled[: each.shape[1]])).sum(axis=1))
 
     def _by_tokens(self, tokens: Size) -> list[Call]:
         """Kernels that depend on the tokens of a step alone."""
@@ -207,15 +176,6 @@ class KernelTimer:
     def _by_sequence(self, queries: Table, keys: Table, sequences: Table | int = 1) -> list[Call]:
         """Those that depend on its sequences."""
         return attention_calls(self._config, self._layout, queries, keys, sequences)
-
-    def sequence_calls(self, queries: Table, keys: Table) -> list[tuple[int, Call, Quantity]]:
-        """Attention of one batch: the column of each kernel after the tables, the kernel, and seconds of one launch."""
-        calls = self._by_sequence(queries, keys)
-        return [(self._attention_names[call.name], call, self._predictor.seconds(call.op, self._gpu)) for call in calls]
-
-    def computed_tokens(self, rows: Table) -> Table:
-        """Tokens that steps computed, padding with them, by their rows of the first table."""
-        return np.asarray(rows % self._decoding_row)
 
     def _look_at_decoding(self, tokens: int, sampled: int) -> tuple[int, HostCost, float]:
         """What steps of so many decoding sequences have in common: row of tokens, host, and seconds by the tables."""

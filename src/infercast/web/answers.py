@@ -14,7 +14,7 @@ from typing import Any
 from infercast import __version__
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.explain.watched import Watched, watch_run
-from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
+from infercast.forecast.intervals.intervals import Intervals, forecast_intervals, jumps_over
 from infercast.report.forecast import forecast_dict
 from infercast.web.api_page import api_page
 from infercast.web.arguments import Asked, capacity_known, read_asked, system_asked, workload_of
@@ -31,6 +31,8 @@ from infercast.web.state import to_command, to_query
 Tell = Callable[[str], None]
 """Hears what a long question is at."""
 Answer = dict[str, Any]
+QUICK_REQUESTS = 150
+"""Of an answer that must come soon, where a simulation goes step by step."""
 KEPT_RUNS = 4
 """Runs whose intervals, files or details may be asked for next."""
 OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions")
@@ -42,19 +44,21 @@ _intervals: dict[str | None, Intervals] = {}
 def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
     """What users would see: the forecast as ``infercast simulate --json`` prints it, and what charts need.
 
-    With ``"intervals": false`` it comes in half the time, without 80 % intervals and without the SLO's verdict.
+    With ``"intervals": false`` it comes in half the time, without 80 % intervals and without the SLO's verdict. Where
+    a simulation cannot jump over steps, which takes ten times as long, it is then one of the first requests alone.
     """
     asked = read_asked(document)
     final = document.get("intervals", True)
     if not isinstance(final, bool):
         raise InputError(f"intervals must be true or false, not {final!r}")
-    run = run_of(asked)
+    run = run_of(asked if final else shortened(asked))
     intervals = intervals_of(asked, run) if final else None
     run = decided(asked, run, intervals)
     return {
         **about(asked, SIMULATE),
         "command": command_of(asked, run),
         "final": final,
+        "requests": len(run.forecast.workload.requests),
         "forecast": forecast_dict(run.forecast, intervals),
         "memory": memory_of(asked),
         **charts_of(run),
@@ -150,6 +154,14 @@ def command_of(asked: Asked, run: Watched) -> str:
     """The command line of a run, which says so where the run is overloaded: it is refused otherwise."""
     command = to_command(asked.state, SIMULATE, config=asked.config is not None)
     return command if run.forecast.saturation is None else f"{command} --allow-overload"
+
+
+def shortened(asked: Asked) -> Asked:
+    """The same of few requests, if each of them takes long to simulate."""
+    number = asked.state["num_requests"]
+    if number <= QUICK_REQUESTS or run_key(asked) in _runs or jumps_over(system_asked(asked)):
+        return asked
+    return asked._replace(state={**asked.state, "num_requests": QUICK_REQUESTS})
 
 
 def run_of(asked: Asked) -> Watched:
