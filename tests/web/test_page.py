@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -224,3 +225,23 @@ def test_axe_finds_nothing_serious(open_page: Open, serious_findings: Callable[[
         page.locator("#open-rail").click()
     page.get_by_role("button", name="GPU:").click()
     assert serious_findings(page) == []
+
+
+def test_the_page_writes_addresses_as_the_server_does(open_page: Open) -> None:
+    page = open_page()
+    found = page.evaluate(
+        """async () => {
+            const { Fields } = await import("./lib/fields.js");
+            const catalog = await (await fetch("api/v1/catalog")).json();
+            const fields = new Fields(catalog.fields);
+            return catalog.presets.map((preset) => {
+                const state = fields.whole(preset.state);
+                const again = fields.fromQuery(preset.query)[0];
+                return [preset.query, decodeURIComponent(fields.toQuery([state])), fields.differing(state, again)];
+            });
+        }"""
+    )
+    assert len(found) > 3
+    for server, browser, differing in found:
+        assert dict(parse_qsl(browser)) == dict(parse_qsl(server))
+        assert differing == []

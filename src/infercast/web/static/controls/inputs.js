@@ -7,31 +7,39 @@ let count = 0;
 const nextId = () => `input-${(count += 1)}`;
 const STEPS = 240;
 
+/** The values that a slider stops at: two digits that count, each once, evenly over its range. */
+function roundValues(low, high, linear, whole) {
+  const all = Array.from({ length: STEPS + 1 }, (_, step) => {
+    const raw = linear ? low + (step / STEPS) * (high - low) : low * (high / low) ** (step / STEPS);
+    return whole ? Math.round(Number(raw.toPrecision(2))) : Number(raw.toPrecision(2));
+  });
+  return [...new Set(all)];
+}
+
 /** A slider on a logarithmic (or linear) range beside a number that can be typed. */
 export function slider({ label, unit, low, high, linear = false, whole = false, change, help = "", note = null }) {
   const id = nextId();
-  const toStep = (value) => (linear ? (value - low) / (high - low) : Math.log(value / low) / Math.log(high / low)) * STEPS;
-  const toValue = (step) => {
-    const raw = linear ? low + (step / STEPS) * (high - low) : low * (high / low) ** (step / STEPS);
-    return whole ? Math.round(Number(raw.toPrecision(2))) : Number(raw.toPrecision(2));
-  };
-  const range = element("input", { type: "range", min: 0, max: STEPS, step: 1, "aria-label": label, title: help });
+  const values = roundValues(low, high, linear, whole);
+  const last = values.length - 1;
+  const toValue = (step) => values[step];
+  const toStep = (value) => values.reduce((best, each, step) => (Math.abs(each - value) < Math.abs(values[best] - value) ? step : best), 0);
+  const range = element("input", { type: "range", min: 0, max: last, step: 1, "aria-label": label, title: help });
   const number = element("input", { type: "text", inputmode: "decimal", class: "number", id });
   const node = element("div", { class: "field" }, element("div", { class: "field-head" }, element("label", { for: id }, label), element("span", { class: "value" }, number, unit)), range, note);
-  const paint = () => range.style.setProperty("--filled", `${(range.value / STEPS) * 100}%`);
+  const paint = () => range.style.setProperty("--filled", `${(range.value / last) * 100}%`);
   const say = (value) => range.setAttribute("aria-valuetext", `${plain(value)} ${unit}`);
   let settled = null;
   range.addEventListener("input", () => { const value = toValue(Number(range.value)); number.value = plain(value); paint(); say(value); change(value, { record: false }); });
   range.addEventListener("change", () => change(toValue(Number(range.value)), { record: true }));
   number.addEventListener("change", () => {
     const value = Number(number.value.replaceAll(",", ""));
-    if (Number.isFinite(value) && value > 0) change(whole ? Math.round(value) : value, { record: true });
+    if (Number.isFinite(value) && (value > 0 || low === 0)) change(whole ? Math.round(value) : value, { record: true });
     else show(settled);
   });
   function show(value) {
     settled = value;
     if (document.activeElement !== number) number.value = value === null ? "" : plain(value);
-    if (document.activeElement !== range || toValue(Number(range.value)) !== value) range.value = value ? Math.round(toStep(Math.min(high, Math.max(low, value)))) : 0;
+    if (document.activeElement !== range || toValue(Number(range.value)) !== value) range.value = value ? toStep(value) : 0;
     paint();
     say(value ?? low);
   }
