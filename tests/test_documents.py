@@ -71,7 +71,13 @@ def test_the_life_of_a_step_has_as_many_lines_as_it_says() -> None:
 FOLDERS = (ROOT, SOURCE, SOURCE / "data", ROOT / "docs")
 TO_BE_WRITTEN = ("NAME", "delta_net", "scan", "water", "mine/", "parts/")
 """Words in names of files that pages tell their readers to write."""
-GENERATED = ("glossary.md", "reference-command-line.md", "reference-json.md", "reference-python.md")
+GENERATED = (
+    "glossary.md",
+    "reference-command-line.md",
+    "reference-http.md",
+    "reference-json.md",
+    "reference-python.md",
+)
 """Pages that are made when the site is built (docs/_site/pages.py)."""
 
 

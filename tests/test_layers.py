@@ -194,6 +194,7 @@ NAMES_AN_ENGINE = {
     "engines/registry.py": "the registry itself",
     "fit/recurrent_tables.py": "published tables say whose kernels they hold",
     "fit/tables.py": "published tables say whose kernels they hold",
+    "fit/power_tables.py": "published tables say whose kernels they hold",
     "fit/sparse_modules.py": "and of which release of it",
     "ops/collective.py": "whose kernels an all-reduce runs",
     "predict/adjust/ordering.py": "the default folder of an engine's data",

@@ -10,9 +10,12 @@ import pytest
 import infercast
 
 PUBLIC = [
+    "Breakdown",
     "Calibration",
+    "Cost",
     "DayPlan",
     "Deployment",
+    "Diagnosis",
     "DoesNotFitError",
     "Energy",
     "EngineSettings",
@@ -27,7 +30,11 @@ PUBLIC = [
     "InfercastError",
     "InputError",
     "Intervals",
+    "LayoutCost",
+    "Layouts",
     "ModelConfig",
+    "Percentiles",
+    "Plan",
     "Request",
     "SaturatedError",
     "Savings",
@@ -62,6 +69,7 @@ PUBLIC = [
     "load_model",
     "model_names",
     "parse_slo",
+    "plan",
     "plan_day",
     "prefill_shape",
     "price_of",

@@ -3,9 +3,9 @@
     python benchmarks/accuracy/energy.py --counted measurements/h200-sxm/power_bursts.json.gz
     python benchmarks/accuracy/energy.py --table kernel_power.parquet [--every 5] [--predicted]
 
-Readings of a table are not only the kernel's power: the meter gives the mean of a second, so that in short loops it still
-shows what ran before (energy_points.py). What it will read is learned on four groups in five, as a factor of the power by
-physics, and scored on the fifth; no forecast uses that factor, because in a step energies add up.
+Readings of a table are not only the kernel's power: the meter gives the mean of a second, so that in short loops it
+still shows what ran before (energy_points.py). What it will read is learned on four groups in five, as a factor of the
+power by physics, and scored on the fifth; no forecast uses that factor, because in a step energies add up.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Published readings of board power as numbers: what each row did, how long its loop was, what the meter said.
 
 The meter of these boards gives the mean of the last second. The collector repeats a launch at most 3,000 times, so that
-loops of short kernels are over before the meter has seen them alone: a row is *settled* if 3,000 launches of all copies of
-its operands take longer than that.
+loops of short kernels are over before the meter has seen them alone: a row is *settled* if 3,000 launches of all copies
+of its operands take longer than that.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ Array = npt.NDArray[Any]
 
 PARTS = ("active_watts", "flop", "dram", "l2")
 MOST_LAUNCHES, METER_SECONDS = 3000, 1.3
+CONSTANT = {"mla": (0.33, 0.5), "sparse_attention": (0.33, 0.5)}
+"""Tables of whole modules fill weights and caches with one number (aiconfigurator, collect_mla_module.py), so that
+hardly a bit changes: share of the energy of an operation, as counted on zeros, and of a byte, which is assumed."""
 KEPT, SHARPNESS = 0.55, 4.0
 """Share of L2 that holds what a loop comes back to, and how sharp that is."""
 SIZES = (
@@ -101,7 +104,7 @@ class Points:
 
 
 def points_of(path: Path, every: int = 1, *, predicted: bool = False) -> list[Points]:
-    """All rows of a file, or every so many of them, by family and GPU; with latencies as ``predicted`` or as measured."""
+    """All rows of a file, or every so many of them, by family and GPU; with latencies as measured or ``predicted``."""
     found: dict[tuple[str, str], list[Points]] = defaultdict(list)
     predictor = Learned(default_artifact(), kernel_profile(), as_tabled=True)
     for each in read_power(path, every=every):
@@ -137,6 +140,8 @@ def _points(rows: PowerRows) -> Points:
         launches = count * np.column_stack([_flat(each, rows) for each in parts_of(board, op, rows.seconds, warm)])
         total[:, 1:] += launches[:, 1:]
         total[:, 0] = np.maximum(total[:, 0], launches[:, 0])
+    operation, byte = CONSTANT.get(rows.family, (1.0, 1.0))
+    total *= np.array([1.0, operation, byte, byte])
     loop = MOST_LAUNCHES * rows.seconds * rows.copies
     prefix = f"{rows.family}|{rows.gpu}|"
     names, where = np.unique(rows.group, return_inverse=True)

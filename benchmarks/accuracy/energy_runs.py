@@ -2,11 +2,13 @@
 
     python benchmarks/accuracy/energy_runs.py own FILE.json.gz ...
     python benchmarks/accuracy/energy_runs.py published RUNS.csv [--every N] [--source WORD] [--gpu NAME]
+    python benchmarks/accuracy/energy_runs.py static POWER.csv
 
 Own runs have the joules of the board's energy counter from just before the first request to the last token; those
 shorter than a second are left out, because the counter moves ten times a second. RUNS.csv is a table of collected runs
 (docs/validation.md) of which those with ``power_w`` (all GPUs together) and ``output_tok_s`` are looked at: joules of
-an output token are one by the other, in the steady part of a run as the source has it.
+an output token are one by the other, in the steady part of a run as the source has it. POWER.csv is a table of runs
+with measured power, of which the static batches of argonne-lcf/LLM-Inference-Bench are looked at.
 """
 
 from __future__ import annotations
@@ -23,12 +25,17 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 
 from infercast.engines.deployment import Deployment
+from infercast.engines.registry import engine_named
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InfercastError
 from infercast.forecast.csv_rows import read_rows
+from infercast.forecast.deploy import deploy
 from infercast.forecast.energy import Energy, energy_of_pools
+from infercast.forecast.intervals.uncertainty import as_published as unknown_machine
+from infercast.forecast.simulate import simulate as forecast_of
 from infercast.forecast.system import System
-from infercast.serve import simulate
+from infercast.serve import Request, simulate
+from infercast.serve.workload.synthetic import workload_from_requests
 from infercast.validate.compare import deployment_of
 from infercast.validate.joules import compare_joules, energy_of_record
 from infercast.validate.measured import WARM_UP, read_measured
@@ -40,6 +47,9 @@ from infercast.validate.published.results import results_of
 from infercast.validate.published.run import PublishedRun
 from infercast.validate.published.shortened import shortened
 from pages import as_published
+
+MOST_WATTS = 2000.0
+"""No board draws more; a row that says so had its log read wrongly."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,8 @@ def published_lines(path: Path, every: int, source: str, gpu: str) -> Iterator[L
 
 def _published(line: int, path: Path, row: dict[str, str], systems: dict[str, System]) -> Line | None:
     run = read_collected(RowReader(path, line, row))
+    if float(row["power_w"]) > MOST_WATTS * int(row["num_gpus"]):
+        return None
     if run.problem:
         print(f"  line {line}: {run.problem}", file=sys.stderr)
         return None
@@ -132,9 +144,8 @@ def _published(line: int, path: Path, row: dict[str, str], systems: dict[str, Sy
     clients = served.clients
     duration = float(clients.last_token.max() - clients.sent_at.min())
     pools = zip(system.pools, served.records, strict=True)
-    energy = energy_of_pools(
-        [(pool.deployment, pool.timer, records) for pool, records in pools], run.workload, clients, duration
-    )
+    drawing = [(pool.deployment, pool.timer, records) for pool, records in pools]
+    energy = energy_of_pools(drawing, run.workload, clients, duration, unknown_machine(deployment))
     assert energy is not None
     power, measured_rate = float(row["power_w"]), float(row["output_tok_s"])
     each = energy.total_watts / rate
@@ -150,6 +161,36 @@ def _published(line: int, path: Path, row: dict[str, str], systems: dict[str, Sy
         rate=(measured_rate, rate * run.copies),
         energy=energy,
     )
+
+
+STATIC_GPUS = {"A100 SXM 40GB (Polaris)": "a100-sxm-40gb", "H100 SXM (ALCF)": "h100-sxm"}
+STATIC_MODELS = {"meta-llama/Llama-2-7b-hf": "llama-2-7b", "meta-llama/Meta-Llama-3-8B": "llama-3-8b"}
+
+
+def static_lines(path: Path) -> Iterator[Line]:
+    """Batches of equal requests that start at once, without a server."""
+    for line, row in enumerate(read_rows(path), start=2):
+        gpu, model, load = STATIC_GPUS.get(row["gpu"]), STATIC_MODELS.get(row["model"]), row["concurrency_or_max_seqs"]
+        if gpu is None or model is None or not load.startswith("static batch"):
+            continue
+        lengths, batch = [int(float(row[name])) for name in ("mean_in", "mean_out")], int(load.split()[-1])
+        workload = workload_from_requests([Request(0.0, *lengths) for _ in range(batch)])
+        settings = engine_named("vllm").settings({"max_model_len": sum(lengths)})
+        forecast = forecast_of(deploy(model, gpu, settings, api_server=False), workload)
+        energy, watts, rate = forecast.energy, float(row["power_w_per_gpu"]), float(row["output_tok_s"])
+        assert energy is not None
+        each = energy.joules_per_output_token
+        yield Line(
+            group=f"argonne {gpu} vllm",
+            label=f"{line} {model} {load}",
+            measured=watts / rate,
+            predicted=each,
+            low=each * energy.interval[0],
+            high=each * energy.interval[1],
+            watts=(watts, energy.mean_watts),
+            rate=(rate, forecast.output_tokens_per_second),
+            energy=energy,
+        )
 
 
 def _key(run: PublishedRun, deployment: Deployment) -> str:
@@ -195,11 +236,15 @@ def main() -> None:
     published.add_argument("--every", type=int, default=1)
     published.add_argument("--source", default="")
     published.add_argument("--gpu", default="")
-    for each in (own, published):
+    static = kinds.add_parser("static")
+    static.add_argument("table", type=Path)
+    for each in (own, published, static):
         each.add_argument("--verbose", action="store_true", help="a line for every run")
     asked = parser.parse_args()
     if asked.kind == "own":
         lines = (line for path in asked.files for line in own_lines(path))
+    elif asked.kind == "static":
+        lines = static_lines(asked.table)
     else:
         lines = published_lines(asked.table, asked.every, asked.source, asked.gpu)
     tell(lines, verbose=asked.verbose)

@@ -2,9 +2,9 @@
 
     python benchmarks/accuracy/fit_energy.py measurements/h200-sxm/power_bursts.json.gz [kernel_power.parquet]
 
-Energy is a sum of four parts, so its four numbers are found by least squares of the logarithm of power, with the board's
-limit in it. Of published readings only products count whose loop was long enough for the meter (energy_points.py).
-Needs SciPy.
+Energy is a sum of four parts, so its four numbers are found by least squares of the logarithm of power, with the
+board's limit in it. Of published readings only products count whose loop was long enough for the meter
+(energy_points.py). Needs SciPy.
 """
 
 import argparse

@@ -77,9 +77,10 @@ def row(parameter: Any, context: Any) -> str:
     if parameter.param_type_name == "argument":
         names = f"`{parameter.make_metavar(context)}`"
     else:
-        value = "" if parameter.is_flag else f" {parameter.metavar or parameter.type.name.upper()}"
-        names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-        names += f"`{value}`" if value.strip() else ""
+        words = [*parameter.opts, *parameter.secondary_opts]
+        value = "" if parameter.is_flag else parameter.metavar or parameter.type.name.upper()
+        words[-1] = f"{words[-1]} {value}".rstrip()
+        names = ", ".join(f"`{name}`" for name in words)
     return f"| {names} | {default_of(parameter)} | {cell(parameter.help or '')} |"
 
 

@@ -50,7 +50,8 @@ def class_entry(name: str, kind: type) -> str:
     if rows:
         lines += ["| field | type | meaning |", "| --- | --- | --- |", *rows, ""]
     for method_name, method in methods(kind):
-        lines += [f"`{call(f'.{method_name}', method)}`", f":   {documentation(method) or '-'}", ""]
+        said = textwrap.indent(documentation(method), "    ").strip()
+        lines += [f"`{call(f'.{method_name}', method)}`", f":   {said}", ""]
     return "\n".join(lines)
 
 

@@ -1,9 +1,9 @@
 """Forecast LLM inference on GPUs before anyone rents them.
 
 >>> import infercast
->>> deployment = infercast.deploy("llama-3.1-8b", "h200-sxm")
->>> workload = infercast.synthetic_workload(rate=12, input_lengths=700, output_lengths=180)
->>> forecast = infercast.simulate(deployment, workload)
+>>> forecast = infercast.simulate("llama-3.1-8b", gpu="h200-sxm", rate=12, input_lengths=700, output_lengths=180)
+>>> forecast.title
+'llama-3.1-8b on 1 x h200-sxm'
 >>> forecast.ttft.p50 < forecast.ttft.p99
 True
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from infercast.engines.deployment import Deployment
@@ -31,17 +31,22 @@ if TYPE_CHECKING:
     from infercast.forecast.calibration.file import read_calibration, write_calibration
     from infercast.forecast.calibration.record import Calibration
     from infercast.forecast.command.explain import Explained, explain_command
+    from infercast.forecast.cost import Cost
     from infercast.forecast.day.day import DayPlan, plan_day
     from infercast.forecast.deploy import deploy, load_model
     from infercast.forecast.energy import Energy
     from infercast.forecast.estimate import estimate
-    from infercast.forecast.explain.breakdown import explain_run
-    from infercast.forecast.explain.diagnose import diagnose
+    from infercast.forecast.explain.breakdown import Breakdown, explain_run
+    from infercast.forecast.explain.diagnose import Diagnosis, diagnose
     from infercast.forecast.explain.kernels import StepCost, decode_shape, estimate_step, prefill_shape
     from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
+    from infercast.forecast.latency import Percentiles
+    from infercast.forecast.layout_cost import LayoutCost, Layouts
     from infercast.forecast.layouts import compare_layouts
     from infercast.forecast.memory import Fit, fit_memory
     from infercast.forecast.money import GpuPrice, Tariff, price_of
+    from infercast.forecast.plan.named import plan
+    from infercast.forecast.plan.result import Plan
     from infercast.forecast.result import Forecast
     from infercast.forecast.simulate import forecast_disaggregated, simulate
     from infercast.forecast.slo import Slo, parse_slo
@@ -63,13 +68,15 @@ if TYPE_CHECKING:
 
 # Where each public name lives. It is imported when it is first used, so that `import infercast` costs next to nothing.
 _HOMES = {
+    "Breakdown": "forecast.explain.breakdown",
     "Calibration": "forecast.calibration.record",
+    "Cost": "forecast.cost",
     "DayPlan": "forecast.day.day",
     "Deployment": "engines.deployment",
+    "Diagnosis": "forecast.explain.diagnose",
     "DoesNotFitError": "errors",
     "Energy": "forecast.energy",
     "EngineSettings": "engines.vllm.settings",
-    "SglangSettings": "engines.sglang.settings",
     "Estimate": "predict.estimate",
     "Explained": "forecast.command.explain",
     "Facility": "forecast.wall",
@@ -81,11 +88,16 @@ _HOMES = {
     "InfercastError": "errors",
     "InputError": "errors",
     "Intervals": "forecast.intervals.intervals",
+    "LayoutCost": "forecast.layout_cost",
+    "Layouts": "forecast.layout_cost",
     "ModelConfig": "models.spec",
+    "Percentiles": "forecast.latency",
+    "Plan": "forecast.plan.result",
     "Request": "serve.workload.request",
     "SaturatedError": "errors",
     "Savings": "forecast.sweep.savings",
     "Segment": "serve.workload.request",
+    "SglangSettings": "engines.sglang.settings",
     "Slo": "forecast.slo",
     "StepCost": "forecast.explain.kernels",
     "StepShape": "serve.step",
@@ -115,6 +127,7 @@ _HOMES = {
     "load_model": "forecast.deploy",
     "model_names": "models.library",
     "parse_slo": "forecast.slo",
+    "plan": "forecast.plan.named",
     "plan_day": "forecast.day.day",
     "prefill_shape": "forecast.explain.kernels",
     "price_of": "forecast.money",
@@ -138,9 +151,12 @@ _OLD_NAMES = {
 """Names of before 1.0, which goes without them."""
 
 __all__ = [
+    "Breakdown",
     "Calibration",
+    "Cost",
     "DayPlan",
     "Deployment",
+    "Diagnosis",
     "DoesNotFitError",
     "Energy",
     "EngineSettings",
@@ -155,7 +171,11 @@ __all__ = [
     "InfercastError",
     "InputError",
     "Intervals",
+    "LayoutCost",
+    "Layouts",
     "ModelConfig",
+    "Percentiles",
+    "Plan",
     "Request",
     "SaturatedError",
     "Savings",
@@ -190,6 +210,7 @@ __all__ = [
     "load_model",
     "model_names",
     "parse_slo",
+    "plan",
     "plan_day",
     "prefill_shape",
     "price_of",

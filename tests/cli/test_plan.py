@@ -22,7 +22,7 @@ def test_a_plan(infercast: Any) -> None:
     assert result["stages"]["simulated"] >= 1
     assert result["front"]
     text = infercast(*SMALL).out
-    for words in ("winner: costs least", "an hour", "headroom", "bottleneck", "--max-model-len 8192"):
+    for words in ("winner: costs least", "per hour", "headroom", "bottleneck", "--max-model-len 8192"):
         assert words in text
 
 

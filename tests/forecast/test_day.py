@@ -94,6 +94,15 @@ def plan(deployment):
     return plan_day(deployment, traffic, SLO, price=1.0, check=False)
 
 
+def test_a_day_shows_itself(plan):
+    assert repr(plan).startswith("<DayPlan: qwen2.5-7b, replicas of 1 x l4: a fixed fleet of ")
+    assert plan._repr_html_().count("<table>") >= 3
+    pytest.importorskip("pandas")
+    assert list(plan.to_frame()["name"]) == ["fixed", "scheduled", "autoscaled"]
+    pytest.importorskip("matplotlib")
+    assert plan.plot()._repr_png_().startswith(b"\x89PNG")
+
+
 def test_a_day_with_three_policies(plan):
     plain, timed, scaled = plan.policies
     assert plain.keeps(plan.goal)

@@ -7,7 +7,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.hardware import load_gpu
 from infercast.hardware.limited import limited_gpu
-from infercast.predict.adjust.power import FREE_SHARE, limits_of, most_lost
+from infercast.predict.adjust.power import FREE_SHARE, READING, READING_SHARE, board_under, limits_of, most_lost
 
 GPU = load_gpu("h200-sxm")
 
@@ -50,3 +50,11 @@ def test_lower_limits_cost_more():
 def test_what_no_driver_takes_is_refused(limits, told):
     with pytest.raises(InputError, match=told):
         limited_gpu(GPU, *limits)
+
+
+def test_a_limit_and_the_clock_that_it_leads_to_slow_reading_alike():
+    limited, locked = limited_gpu(GPU, 300), limited_gpu(GPU, clock_mhz=900)
+    board = board_under(locked)
+    seconds = float(READING.bytes_read) / (READING_SHARE * GPU.dram_bandwidth) * 1.15
+    assert board.watts(READING, seconds) == pytest.approx(300, rel=0.15)
+    assert 1.05 < 1.0 + limits_of(limited).always < 1.4

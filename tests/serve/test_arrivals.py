@@ -50,7 +50,7 @@ def test_same_seed_same_bytes() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan, 1e-320])
 def test_rate_must_be_positive_and_finite(rate: float) -> None:
-    with pytest.raises(InputError, match="rate must be a positive, finite number of requests a second, not "):
+    with pytest.raises(InputError, match="rate must be a positive, finite number of requests per second, not "):
         arrival_times("poisson", rate, 10, rng())
 
 
@@ -74,7 +74,7 @@ def test_burst_refuses_a_rate_and_the_others_need_one() -> None:
     with pytest.raises(InputError, match=r"rate 2\.0 was given, but a burst has none"):
         arrival_times("burst", 2.0, 10, rng())
     for kind in ("poisson", "gamma", "constant"):
-        with pytest.raises(InputError, match=f"rate is missing: {kind} arrivals need requests a second"):
+        with pytest.raises(InputError, match=f"rate is missing: {kind} arrivals need requests per second"):
             arrival_times(kind, None, 10, rng())
 
 

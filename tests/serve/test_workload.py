@@ -103,7 +103,7 @@ def test_prefixes_are_shared_uniformly_and_precede_the_sampled_input() -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"rate": None}, "rate is missing: poisson arrivals need requests a second"),
+        ({"rate": None}, "rate is missing: poisson arrivals need requests per second"),
         ({"arrival": "burst"}, "rate 12.0 was given, but a burst has none"),
         ({"arrival": "waves"}, "unknown arrival kind 'waves'"),
         ({"concurrency": 4}, "rate 12.0 and concurrency 4 exclude each other"),

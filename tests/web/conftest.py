@@ -11,9 +11,9 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-LAPTOP, PHONE = (1440, 900), (390, 844)
-QUICK = "num_requests=120&curve_requests=50"
-"""Of every page, so that answers are quick: 120 requests, and 50 for each point of a curve."""
+LAPTOP, PHONE = (1440, 680), (390, 844)
+QUICK = "num_requests=60&curve_requests=50"
+"""Of every page, so that answers are quick: 60 requests, and 50 for each point of a curve."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def open_page(browser: "Browser", address: str) -> Iterator[Callable[..., "Page"
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)  # of a busy machine
         page.on("pageerror", lambda error: wrong.append(str(error)))
         if not errors:
             page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)

@@ -165,10 +165,30 @@ def test_what_nobody_wants_any_more_is_not_asked() -> None:
         assert json.loads((await stays).body) == {"who": "shared"}
         await settle()
         assert Slow.asked == ["running", "shared"]
-        # What a worker was at is answered, and nobody waits for it any more.
-        again = await desk.ask("memory", {"who": "running"})
-        assert again.ok
+        # What a worker was at is answered and kept, though nobody waits for it any more.
+        assert not desk._under_way
+        assert (await desk.ask("memory", {"who": "running"})).ok
+        assert Slow.asked == ["running", "shared"]
         await desk.close()
+        await desk.workers.close()
+
+    run(test)
+
+
+def test_nobody_joins_a_question_that_is_given_up() -> None:
+    async def test() -> None:
+        desk = Desk(Workers(1))
+        running = asyncio.create_task(desk.ask("memory", {"who": "running"}))
+        await settle()
+        left = asyncio.create_task(desk.ask("memory", {"who": "x"}))
+        await settle()
+        left.cancel()
+        await asyncio.sleep(0)
+        again = asyncio.create_task(desk.ask("memory", {"who": "x"}))
+        await settle()
+        Slow.gate.set()
+        assert (await again).ok
+        await running
         await desk.workers.close()
 
     run(test)

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("starlette", reason="needs infercast[web]")
+
 from starlette.types import Message, Receive, Scope, Send
 
 from infercast.web.files import FOLDER, read_files
@@ -71,6 +74,8 @@ def test_pages_of_other_sites_may_not_ask() -> None:
     assert ask(Guard(plain), method="POST", sec_fetch_site="cross-site")[0] == 403
     assert ask(Guard(plain), method="DELETE", sec_fetch_site="same-site")[0] == 403
     assert ask(Guard(plain), method="POST", sec_fetch_site="same-origin")[0] == 200
+    assert ask(Guard(plain), sec_fetch_site="cross-site", sec_fetch_mode="no-cors")[0] == 403
+    assert ask(Guard(plain), sec_fetch_site="cross-site", sec_fetch_mode="navigate")[0] == 200  # a link
 
 
 def test_who_asks_too_often_waits() -> None:

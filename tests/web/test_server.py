@@ -11,8 +11,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
+
+pytest.importorskip("uvicorn", reason="needs infercast[web]")
+pytest.importorskip("httpx")
+
+import httpx
 
 from infercast.web.fields import FIELDS
 from infercast.web.limits import HEADERS, LARGEST_BODY
@@ -31,7 +35,9 @@ class Server:
         self.client = httpx.Client(base_url=address, timeout=60.0, limits=httpx.Limits(max_connections=250))
 
     def post(self, path: str, document: Any) -> httpx.Response:
-        return self.client.post(f"/api/v1/{path}", json=document)
+        while (reply := self.client.post(f"/api/v1/{path}", json=document)).status_code == 429:
+            time.sleep(0.2)
+        return reply
 
     def raw(self, data: bytes, seconds: float = 20.0) -> bytes:
         """What comes back for bytes as they are, until the server closes."""
@@ -143,8 +149,8 @@ def test_five_hundred_malformed_requests_are_survived(server: Server) -> None:
         words = [f"{method} /api/v1/{path} HTTP/1.1", "Host: localhost", "Connection: close"]
         words += [f"{name}: {value}" for name, value in headers.items()]
         head = "\r\n".join([*words, f"Content-Length: {len(body)}", "", ""]).encode("latin-1", "replace")
-        reply = server.raw(head + body)
-        code = int(reply[9:12])
+        while (code := int((reply := server.raw(head + body))[9:12])) == 429:
+            time.sleep(0.2)
         codes[code] += 1
         told = reply.partition(b"\r\n\r\n")[2]
         assert code != 500, (method, path, body, told)
@@ -152,11 +158,9 @@ def test_five_hundred_malformed_requests_are_survived(server: Server) -> None:
             assert {"type", "message"} <= {*json.loads(told)["error"]}
         assert b"Traceback" not in told
         assert b"root:" not in told
-        while code == 429:  # what is sent faster than one client may
-            time.sleep(0.1)
-            code = server.client.get("/").status_code
-    assert codes[422] + codes[400] + codes[415] + codes[404] + codes[405] > 300, codes
+    assert codes[422] + codes[400] + codes[415] + codes[404] + codes[405] > 400, codes
     assert server.post("memory", {"state": QUICK}).status_code == 200
+    time.sleep(1.0)  # the client may ask again
 
 
 @pytest.mark.parametrize(

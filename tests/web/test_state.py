@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.main import get_command
 
+from infercast.cli.app import make_app
 from infercast.cli.main import run
 from infercast.cli.options.groups import Deployed, Served
 from infercast.errors import InputError
@@ -109,7 +111,7 @@ def test_bad_urls_are_refused(query: str) -> None:
 
 SMALL = {"num_requests": 40}
 COMMANDS = [
-    ("simulate", SMALL | {"slo": "ttft_p99<1s,tpot_p95<40ms", "price_per_gpu_hour": 2.5}),
+    ("simulate", SMALL | {"slo": "ttft_p99<1s", "price_per_gpu_hour": 2.5, "pue": 1.3, "power_limit_w": 500.0}),
     ("simulate", SMALL | {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "l40s", "quantization": "fp8"}),
     ("simulate", SMALL | {"concurrency": 8, "max_num_seqs": 4, "enable_prefix_caching": False, "enforce_eager": True}),
     ("simulate", SMALL | {"data_parallel_size": 2, "router": "round_robin", "prefix_len": 100, "prefix_groups": 3}),
@@ -134,3 +136,19 @@ def test_the_command_gives_the_same_answer(
     printed = json.loads(out)
     ours = found[{"simulate": "forecast"}.get(question, question)]
     assert {name: ours[name] for name in printed} == printed
+
+
+EVERYTHING = {
+    field.name: {SWITCH: True, WHOLE: field.high or 7, NUMBER: field.high, NAMES: ["a=1", "b"]}.get(field.kind, "text")
+    for field in FIELDS
+}
+
+
+@pytest.mark.parametrize("question", ["simulate", "memory", "curve", "plan", "capacity", "energy"])
+def test_every_option_of_a_command_is_one_of_its_own(question: str) -> None:
+    """All fields at once, which no command would answer: only the words are read here."""
+    words = shlex.split(to_command(read_state(EVERYTHING | {"engine": "vllm"}), question))[1:]
+    group: Any = get_command(make_app(words[0]))
+    asked = group.commands[words[0]].make_context(words[0], words[1:])
+    said = {name for name in asked.params if asked.get_parameter_source(name).name == "COMMANDLINE"}
+    assert len(said) >= sum(question in field.questions for field in FIELDS) - 1

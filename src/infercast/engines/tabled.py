@@ -10,7 +10,7 @@ from infercast.engines.kernel_tables import Table, weighted
 from infercast.hardware import Gpu
 from infercast.ops import Call
 from infercast.ops.op import Quantity, Size
-from infercast.predict.adjust.power import FULL_SHARE, felt
+from infercast.predict.adjust.power import FULL_SHARE, felt, limits_of
 from infercast.predict.roofline import Predictor
 
 
@@ -79,6 +79,8 @@ class Tabled:
 
         Steps that decode follow each other until it does. Of others their slowing tells, or how long they take.
         """
+        if limits_of(self._gpu).always:  # even reading memory is above the limit
+            return np.ones(rows.shape)
         peak, most, free = self._limit
         products = np.array(self._products)[self.computed_tokens(rows)]
         heavy = np.clip((products / np.maximum(seconds, 1e-12) / peak - free) / (FULL_SHARE - free), 0.0, 1.0)

@@ -70,8 +70,9 @@ def read_power(path: Path, families: tuple[str, ...] | None = None, every: int =
             raise FileFormatError(path, f"lacks the column {name!r}")
     table = table[(table.latency_ms >= LEAST_MS) & (table.board_w > 0)].iloc[::every]
     for family, read in _READERS.items():
-        if families is None or family in families:
-            yield from read(table[table.family == family])
+        of_family = table[table.family == family]
+        if not of_family.empty and (families is None or family in families):
+            yield from read(of_family)
 
 
 def _rows(

@@ -76,7 +76,7 @@ def asked_run(
     load = {name: value for name, value in options.items() if name in Load.__annotations__}
     others = {name: value for name, value in options.items() if name not in load}
     found = asked_deployment(deployment, gpu, others)
-    return found, asked_workload(workload, load, found)
+    return found, asked_workload(workload, load, found.settings.max_model_len)
 
 
 def asked_deployment(deployment: Deployable, gpu: GpuSource | None, options: Mapping[str, Any]) -> Deployment:
@@ -99,10 +99,10 @@ def asked_deployment(deployment: Deployable, gpu: GpuSource | None, options: Map
     return deploy(deployment, gpu, **options)
 
 
-def asked_workload(workload: Servable, load: Mapping[str, Any], deployment: Deployment) -> Workload:
-    """A workload as it is, the requests of a trace, or random ones no longer than the model allows."""
+def asked_workload(workload: Servable, load: Mapping[str, Any], longest: int) -> Workload:
+    """A workload as it is, the requests of a trace, or random ones of at most ``longest`` tokens."""
     if workload is None:
-        return _random(dict(load), deployment)
+        return _random(dict(load), longest)
     if isinstance(workload, (str, PathLike)):
         return _trace(workload, load)
     if not isinstance(workload, Workload):
@@ -117,11 +117,11 @@ def asked_workload(workload: Servable, load: Mapping[str, Any], deployment: Depl
     return workload
 
 
-def _random(load: dict[str, Any], deployment: Deployment) -> Workload:
+def _random(load: dict[str, Any], longest: int) -> Workload:
     if load.get("rate") is None and load.get("concurrency") is None and load.get("arrival") != "burst":
         raise InputError("say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload")
     if not {"input_lengths", "output_lengths"} & load.keys():
-        room = deployment.settings.max_model_len - load.get("prefix_length", 0)
+        room = longest - load.get("prefix_length", 0)
         load["input_lengths"], load["output_lengths"], _ = lengths_within(INPUT_LEN, OUTPUT_LEN, room)
     return synthetic_workload(**load)
 

@@ -23,11 +23,15 @@ class Cost:
     """Dollars. Each is the whole cost, divided by one thing: input and output tokens do not share it."""
 
     per_hour: float
+    """Dollars per hour of all GPUs."""
     per_request: float
+    """Dollars per request."""
     per_million_input_tokens: float
+    """Dollars, if input tokens pay for all."""
     per_million_output_tokens: float
+    """Dollars, if output tokens pay for all."""
     per_million_tokens: float
-    """Of input and output together."""
+    """Dollars, input and output tokens alike."""
 
 
 def hourly(gpus: Sequence[tuple[int, GpuPrice | None]]) -> float | None:

@@ -17,7 +17,7 @@ import numpy as np
 from infercast.engines.deployment import Deployment
 from infercast.engines.energy import Batch, StepsEnergy, steps_energy
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.intervals.uncertainty import EIGHTY, uncertainty_of
+from infercast.forecast.intervals.uncertainty import EIGHTY, Spread, uncertainty_of
 from infercast.forecast.system import busiest
 from infercast.predict.adjust.power import board_under
 from infercast.predict.energy.model import BoardPower
@@ -78,9 +78,11 @@ class Energy:
     """What all GPUs of a run drew from the first request sent to the last token received, in joules and watts."""
 
     joules: float
+    """Joules of all GPUs."""
     low: float
     """The ends of the 80 % interval of the joules; what follows from them is off by the same factors."""
     high: float
+    """Upper end of that interval, in joules."""
     mean_watts: float
     """Per GPU, over the whole run."""
     peak_watts: float
@@ -90,6 +92,7 @@ class Energy:
     limit_watts: float
     """What a board may draw."""
     gpus: int
+    """Number of GPUs."""
     by_part: dict[str, float]
     """Joules by kernel family, and of ``static`` and ``idle`` power."""
     phases: tuple[PhaseEnergy, ...]
@@ -144,10 +147,16 @@ def energy_of(forecast: Forecast) -> Energy | None:
 
 
 def energy_of_pools(
-    pools: Iterable[Drawing], workload: Workload, clients: Record | Served, duration: float
+    pools: Iterable[Drawing],
+    workload: Workload,
+    clients: Record | Served,
+    duration: float,
+    spread: Spread | None = None,
 ) -> Energy | None:
-    """The same of pools by what their replicas did in so many seconds."""
-    drawn = [_pool_energy(*pool, workload, duration) for pool in pools]
+    """The same of pools by what their replicas did in so many seconds; ``spread``: how far an engine may be off, where
+    it is not that of its deployment.
+    """
+    drawn = [_pool_energy(*pool, workload, duration, spread) for pool in pools]
     joules = sum(pool.joules for pool in drawn)
     if joules <= 0:
         return None
@@ -192,7 +201,12 @@ def _phases(pools: Iterable[_PoolEnergy]) -> Iterable[PhaseEnergy]:
 
 
 def _pool_energy(
-    deployment: Deployment, timer: KernelTimer, records: Sequence[Record], workload: Workload, duration: float
+    deployment: Deployment,
+    timer: KernelTimer,
+    records: Sequence[Record],
+    workload: Workload,
+    duration: float,
+    spread: Spread | None,
 ) -> _PoolEnergy:
     """What the replicas of one pool drew."""
     board, layout = board_under(deployment.gpu), deployment.layout
@@ -218,14 +232,14 @@ def _pool_energy(
     # Joules follow the time that kernels take: of kernels that keep the chip busy, and where clients wait for answers,
     # of all that is drawn meanwhile.
     follows = BUSY_SHARE + (parts[STATIC] / joules if workload.rate is None else 0.0)
-    half = hypot(half, follows * _by_times(deployment, records))
+    half = hypot(half, follows * _by_times(deployment, records, spread))
     gpus = len(records) * layout.replica_gpus
     return _PoolEnergy(board, gpus, parts, phases, layout.tensor, max(peaks, default=board.idle_watts), half)
 
 
-def _by_times(deployment: Deployment, records: Sequence[Record]) -> float:
+def _by_times(deployment: Deployment, records: Sequence[Record], spread: Spread | None) -> float:
     """How far the seconds of kernels may be off, as a logarithm."""
-    about = uncertainty_of(deployment, busiest(records))
+    about = uncertainty_of(deployment, busiest(records), spread)
     return max(about.prompts, about.decodes)
 
 

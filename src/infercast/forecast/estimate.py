@@ -12,15 +12,17 @@ import numpy as np
 
 from infercast.errors import FileFormatError, InputError
 from infercast.forecast.csv_rows import read_rows
+from infercast.forecast.kernel_power import KernelPower, kernel_power
 from infercast.forecast.shapes import SHAPES, build_op
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware.network import networks
 from infercast.ops import Op
+from infercast.predict.adjust.power import board_under
 from infercast.predict.default import make_predictor
 from infercast.predict.estimate import Estimate
 from infercast.predict.roofline import Predictor
 
-RESULTS = ("seconds", "low", "high", "source", "bound")
+RESULTS = ("seconds", "low", "high", "source", "bound", "watts", "joules")
 
 
 def estimate(
@@ -63,6 +65,11 @@ def estimate_kernel(predictor: Predictor, gpu: Gpu, family: str, values: dict[st
     return replace(found, seconds=seconds, low=low, high=high, bound=str(np.asarray(found.bound).item()))
 
 
+def estimate_power(gpu: Gpu, family: str, values: dict[str, Any], estimate: Estimate) -> KernelPower:
+    """What the board draws while such a kernel runs again and again, each in the time that was estimated."""
+    return kernel_power(board_under(gpu), build_op(family, values), float(estimate.seconds))
+
+
 def _checked(predictor: Predictor, op: Op, gpu: Gpu) -> Estimate:
     """The estimate of an operator that the GPUs can run."""
     gpus = getattr(op, "gpus", 1)
@@ -84,7 +91,8 @@ def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> I
             found = estimate_kernel(predictor, gpu, family, values)
         except InputError as problem:
             raise FileFormatError(path, str(problem), line=number) from None
-        results = (found.seconds, found.low, found.high, found.source, found.bound)
+        power = estimate_power(gpu, family, values, found)
+        results = (found.seconds, found.low, found.high, found.source, found.bound, power.watts, power.joules)
         yield {**row, **{name: _plain(value) for name, value in zip(RESULTS, results, strict=True)}}
 
 

@@ -18,14 +18,19 @@ class Percentiles:
     """A latency over all requests, or over all tokens, in seconds."""
 
     mean: float
+    """Seconds on average."""
     p50: float
+    """Seconds that half of them stay below, the median."""
     p90: float
+    """Seconds that 90 % stay below."""
     p95: float
+    """Seconds that 95 % stay below."""
     p99: float
+    """Seconds that 99 % stay below."""
 
     @property
     def values(self) -> tuple[float, ...]:
-        """All of them, in the order of `NAMES`."""
+        """All of them in seconds, in the order of `NAMES`."""
         return self.mean, self.p50, self.p90, self.p95, self.p99
 
 

@@ -33,6 +33,7 @@ class Fit(Plotted):
     most_sequences: int
     """Sequences of ``context`` tokens that fit at once while they decode."""
     context: int
+    """Tokens of the sequences that are counted in ``most_sequences``."""
     problem: str
     """Why an engine would refuse to start; empty if it starts."""
     most_weights: float

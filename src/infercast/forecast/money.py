@@ -22,6 +22,7 @@ class GpuPrice:
     provider: str
     """Empty where the price was given."""
     per_hour: float
+    """Dollars per hour of one GPU."""
     kind: str
     """``on-demand``, ``spot``, ``owned`` or ``given``."""
     date: str
@@ -56,6 +57,7 @@ class Tariff:
     spot: bool = False
     file: Path | None = None
     per_gpu_hour: float | None = None
+    """Dollars per GPU and hour, in place of any list."""
 
     def __post_init__(self) -> None:
         if self.per_gpu_hour is None:

@@ -23,14 +23,19 @@ class Outcome:
     """Latencies in seconds, rates a second."""
 
     ttft: Percentiles
+    """Time to first token, in seconds: from sending a request to its first output token."""
     tpot: Percentiles | None
-    """None where no request has a second token."""
+    """Time per output token after the first, in seconds, of each request; None where no request has a second token."""
     inter_token: Percentiles | None
+    """Time between two output tokens, in seconds, of all tokens; None where no request has a second token."""
     end_to_end: Percentiles
+    """Time from sending a request to its last output token, in seconds."""
     duration: float
-    """From the first request sent to the last token received, of the whole run."""
+    """Seconds from the first request sent to the last token received, of the whole run."""
     output_tokens_per_second: float
+    """Output tokens per second of all GPUs together."""
     requests_per_second: float
+    """Requests per second that were completed."""
 
 
 def part_of(steady: SteadyState, state: State, asked: bool) -> SteadyState | None:

@@ -79,7 +79,7 @@ def forecast_disaggregated(
     balancer. Names do as in `simulate`: a model's with ``prefill_gpu`` and ``decode_gpu``, and a ``load`` by its rate.
     """
     first, second = asked_deployment(prefill, prefill_gpu, {}), asked_deployment(decode, decode_gpu, {})
-    requests = asked_workload(workload, load, second)
+    requests = asked_workload(workload, load, second.settings.max_model_len)
     instances = prefill_instances, decode_instances
     system = two_pools(first, second, instances=instances, link=link, router=router)
     with told_progress(progress, len(requests.requests)) as tell:

@@ -29,8 +29,9 @@ class Variants(Shown):
     """One element a variant."""
 
     seconds: Array
-    """GPU time of a step."""
+    """GPU time of a step, in seconds."""
     parameters: Array
+    """Number of parameters of the model."""
 
     def _words(self) -> str:
         return f"{np.size(self.seconds):,} variants"

@@ -54,11 +54,11 @@ class Verdict(Answer):
     odds: float
     """The probability that all limits hold."""
     headroom: float | None
-    """The smallest limit / forecast; None where no request has any of the latencies."""
+    """The smallest limit / forecast, a factor; None where no request has any of the latencies."""
     attainment: float
     """The share of requests that keep every limit themselves."""
     goodput: float
-    """Requests a second that do."""
+    """Requests per second that do."""
 
     def _words(self) -> str:
         word = "holds" if self.holds else "fails"

@@ -65,27 +65,35 @@ class Wall:
     """What a run draws at the wall of its building; watts are means over the run, of all GPUs together."""
 
     gpu_watts: float
-    """Of the boards alone."""
+    """Watts of the boards alone."""
     server_watts: float
-    """Of the servers, or of the share of them that the GPUs are."""
+    """Watts of the servers, or of the share of them that the GPUs are."""
     watts: float
-    """Of the building for these servers: times PUE."""
+    """Watts of the building for these servers: times PUE."""
     peak_watts: float
-    """The same while the boards draw most."""
+    """Watts of the building while the boards draw most."""
     joules: float
+    """Joules of the run at the wall."""
     low: float
     """80 % interval of the joules ..."""
     high: float
+    """... and its upper end, in joules."""
     joules_per_output_token: float
+    """Joules at the wall."""
     joules_per_request: float
+    """Joules at the wall."""
     watt_hours_per_million_output_tokens: float
+    """Watt-hours at the wall."""
     grams_co2_per_hour: float | None
-    """None without a grid factor."""
+    """Grams of CO2 per hour; None without a grid factor."""
     grams_co2_per_million_output_tokens: float | None
+    """Grams of CO2; None without a grid factor."""
     usd_per_hour: float | None
-    """Of electricity alone; None without a price."""
+    """Dollars of electricity alone, per hour; None without a price."""
     usd_per_million_output_tokens: float | None
+    """Dollars of electricity alone; None without a price."""
     pue: float
+    """Watts of the building for each watt of its servers, a factor."""
     servers: tuple[Server, ...]
     """The kind of each pool, with the factors that were used."""
 

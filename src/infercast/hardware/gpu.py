@@ -42,7 +42,9 @@ class Gpu(Answer):
     sms: int
     """Streaming multiprocessors; compute units on AMD."""
     boost_clock: float
+    """Hz."""
     sustained_clock: float
+    """Hz under a long, heavy matrix product."""
     tensor_flops: Mapping[str, float] = field(hash=False)
     """Dense FLOP/s (no structured sparsity) with wide accumulation, for each format the chip multiplies in.
 
@@ -53,39 +55,43 @@ class Gpu(Answer):
     fma_flops: float
     """Plain fp32 multiply-add FLOP/s, a multiply-add counted as two."""
     special_rate: float
-    """Exponentials and other special functions a second."""
+    """Exponentials and other special functions per second."""
     dram_bytes: int
-    """The size it is sold with."""
+    """Bytes of memory that it is sold with."""
     driver_bytes: int
-    """The total that the driver reports to a program, after ECC and its own reserve."""
+    """Bytes of memory that the driver reports to a program, after ECC and its own reserve."""
     dram_bandwidth: float
+    """Bytes per second from memory."""
     l2_bytes: int
-    """The last cache before DRAM: L2, or the Infinity Cache on AMD."""
+    """Bytes of the last cache before DRAM: L2, or the Infinity Cache on AMD."""
     l2_bandwidth: float
+    """Bytes per second from that cache."""
     shared_memory_per_sm: int
+    """Bytes."""
     registers_per_sm: int
     """32-bit registers."""
     nvlink_bandwidth: float
-    """Direct GPU-to-GPU links, one direction, all links of the GPU together; 0 without any."""
+    """Bytes per second of direct GPU-to-GPU links, one direction, all links of the GPU together; 0 without any."""
     pcie_bandwidth: float
-    """To the host, one direction."""
+    """Bytes per second to the host, one direction."""
     gpus_per_node: int
     """GPUs that usually share one such link domain, or one server where there is none."""
     tdp: float
+    """Watts that the board is built to draw."""
     nvlink_gpus: int = 0
     """GPUs that the direct links join: a whole node behind a switch, two or four cards under a bridge; 0: none."""
     pcie_topology: str = ""
     """How GPUs without direct links are joined, one of `TOPOLOGIES`; empty where nobody says."""
     network_bandwidth: float = 0.0
-    """To other nodes, one direction, the share of one GPU; 0: there is no network."""
+    """Bytes per second to other nodes, one direction, the share of one GPU; 0: there is no network."""
     network_latency: float = 0.0
     """Seconds of one message to another node."""
     max_clock: float = 0.0
-    """The highest clock that the driver lets kernels run at, where it is not ``boost_clock``; 0: it is."""
+    """Hz: the highest clock that the driver lets kernels run at, where it is not ``boost_clock``; 0: it is."""
     power_limit: float = 0.0
     """Watts that an operator lets the board draw; 0: its ``tdp``."""
     clock_limit: float = 0.0
-    """The clock that an operator has locked, which all rates follow already; 0: none."""
+    """Hz: the clock that an operator has locked, which all rates follow already; 0: none."""
     unlimited: Gpu | None = field(default=None, repr=False)
     """The chip itself, where an operator holds it back."""
     announced: str = ""
@@ -104,7 +110,7 @@ class Gpu(Answer):
 
     @property
     def top_clock(self) -> float:
-        """The highest clock that kernels run at while power allows it and nothing is locked."""
+        """Hz: the highest clock that kernels run at while power allows it and nothing is locked."""
         return self.max_clock or self.boost_clock
 
     @property

@@ -86,8 +86,11 @@ class ModelConfig(Answer):
     name: str
     architecture: str
     hidden: int
+    """Values of a token between two layers."""
     vocabulary: int
+    """Number of different tokens."""
     max_positions: int
+    """Tokens of the longest sequence that it was made for."""
     stacks: tuple[Stack, ...]
     weights: WeightFormat = field(default_factory=WeightFormat)
     kv_dtype: str = "auto"

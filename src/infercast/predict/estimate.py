@@ -44,10 +44,11 @@ class Estimate(Shown):
     """Seconds that one launch takes, or arrays of them for an array of shapes."""
 
     seconds: Quantity
+    """Seconds of one launch."""
     low: Quantity
-    """Lower end of the 80 % interval."""
+    """Lower end of the 80 % interval, in seconds."""
     high: Quantity
-    """Upper end of the 80 % interval."""
+    """Upper end of the 80 % interval, in seconds."""
     source: str
     """Where the number comes from: one of `SOURCES`."""
     bound: str | npt.NDArray[Any]

@@ -44,7 +44,7 @@ def title_of(plan: DayPlan) -> str:
 def answer_of(plan: DayPlan) -> str:
     """The decision in a sentence."""
     fixed = plan.policies[0]
-    cost = "" if fixed.cost is None else f", {dollars(fixed.cost)} a day"
+    cost = "" if fixed.cost is None else f", {dollars(fixed.cost)} per day"
     count = plan.smallest_fleet
     words = f"The smallest fixed fleet for {plan.goal} is {count} {'replica' if count == 1 else 'replicas'}{cost}."
     reaching = [each for each in plan.policies if each.keeps(plan.goal)]

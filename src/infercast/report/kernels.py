@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.kernels import KernelCost, StepCost
+from infercast.forecast.kernel_power import KernelPower
 from infercast.forecast.notes import estimate_notes
 from infercast.report.deployment import deployment_dict, deployment_facts
 from infercast.report.layout import facts, grid, section
-from infercast.units import MICRO, format_percent, format_rate, format_seconds
+from infercast.units import MICRO, format_joules, format_percent, format_rate, format_seconds, format_watts
+
+PICO = 1e-12
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,9 +41,10 @@ def render_cost(cost: StepCost, question: str = "") -> list[RenderableType]:
         ("between them", f"{format_seconds(cost.gap_seconds)} in which the GPU idles"),
         ("host time", f"{format_seconds(cost.host_seconds)}, hidden where the GPU takes longer"),
         ("step time", format_seconds(cost.seconds)),
+        ("step energy", f"{format_joules(cost.joules)} per GPU, {format_watts(cost.watts)} ({cost.board.source})"),
     ]
-    columns = ("kernel", "family", "launches", "one", "all", "share", "bound by", "reaches", "limit")
-    rows = [_row(kernel, float(gpu.seconds)) for kernel in _ranked(cost)]
+    columns = ("kernel", "family", "launches", "one", "all", "share", "bound by", "reaches", "limit", "power", "energy")
+    rows = [_row(kernel, cost) for kernel in _ranked(cost)]
     return [
         section("Step", facts(summary)),
         section("Kernels", grid(columns, rows, text_columns=2, notes_at=(6,))),
@@ -75,9 +79,12 @@ def cost_dict(cost: StepCost) -> dict[str, Any]:
         "gap_us": cost.gap_seconds / MICRO,
         "host_us": cost.host_seconds / MICRO,
         "step_us": cost.seconds / MICRO,
+        "joules": cost.joules,
+        "watts": cost.watts,
+        "power_source": cost.board.source,
         "source": cost.gpu.source,
         "kind": cost.kind,
-        "kernels": [_kernel_dict(kernel) for kernel in _ranked(cost)],
+        "kernels": [_kernel_dict(kernel, cost) for kernel in _ranked(cost)],
     }
 
 
@@ -89,21 +96,23 @@ def _interval(cost: StepCost) -> str:
     return f"{format_seconds(float(cost.gpu.low))} to {format_seconds(float(cost.gpu.high))}"
 
 
-def _row(kernel: KernelCost, step_seconds: float) -> tuple[str, ...]:
+def _row(kernel: KernelCost, cost: StepCost) -> tuple[str, ...]:
     return (
         kernel.name,
         kernel.family,
         f"{kernel.count:,}",
         format_seconds(float(kernel.estimate.seconds)),
         format_seconds(kernel.seconds),
-        format_percent(kernel.seconds / step_seconds),
+        format_percent(kernel.seconds / float(cost.gpu.seconds)),
         str(kernel.estimate.bound),
         format_rate(kernel.achieved, kernel.unit),
         format_rate(kernel.limit, kernel.unit),
+        format_watts(kernel.watts(cost.board)),
+        format_joules(kernel.joules(cost.board)),
     )
 
 
-def _kernel_dict(kernel: KernelCost) -> dict[str, Any]:
+def _kernel_dict(kernel: KernelCost, cost: StepCost) -> dict[str, Any]:
     return {
         "name": kernel.name,
         "family": kernel.family,
@@ -117,5 +126,33 @@ def _kernel_dict(kernel: KernelCost) -> dict[str, Any]:
         "achieved": kernel.achieved,
         "limit": kernel.limit,
         "unit": kernel.unit,
+        "watts": kernel.watts(cost.board),
+        "joules": kernel.joules(cost.board) / kernel.count,
+        "total_joules": kernel.joules(cost.board),
         "terms": kernel.terms,
+    }
+
+
+def power_facts(power: KernelPower) -> list[tuple[str, str]]:
+    """What a board draws while a kernel runs again and again."""
+    limited = ", the board's limit: without a pause launches take longer" if power.is_limited else ""
+    interval = f"80 % interval {format_watts(power.low)} to {format_watts(power.high)}, {power.source}"
+    per_flop = power.joules_per_flop
+    each = "" if per_flop is None else f", {per_flop / PICO:.3g} pJ per FLOP"
+    return [
+        ("board power", f"{format_watts(power.watts)}{limited} ({interval})"),
+        ("energy", f"{format_joules(power.joules)} per launch{each}"),
+    ]
+
+
+def power_dict(power: KernelPower) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "watts": power.watts,
+        "low_watts": power.low,
+        "high_watts": power.high,
+        "joules": power.joules,
+        "joules_per_flop": power.joules_per_flop,
+        "limited": power.is_limited,
+        "source": power.source,
     }

@@ -52,7 +52,7 @@ def _winner(row: Row) -> list[tuple[str, str]]:
     assert figures is not None
     rows = [("deployment", str(row.candidate)), ("GPUs", f"{row.gpus}")]
     if row.cost is not None:
-        rows.append(("cost", f"{format_dollars(row.cost)} an hour"))
+        rows.append(("cost", f"{format_dollars(row.cost)} per hour"))
     rows += _drawn_rows(figures)
     rows += [("TTFT", _latency(figures, "ttft")), ("TPOT", _latency(figures, "tpot"))]
     within = f"{figures.goodput:,.2f} requests/s within the SLO"

@@ -38,7 +38,7 @@ class Picture(Figure):
 
     def _repr_png_(self) -> bytes:
         image = BytesIO()
-        self.savefig(image, format="png", dpi=110)
+        self.savefig(image, format="png", dpi=90)
         return image.getvalue()
 
 

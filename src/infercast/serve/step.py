@@ -19,7 +19,9 @@ class StepShape:
     """The batch of one step: sequence i computes ``new_tokens[i]`` tokens after ``computed[i]`` earlier ones."""
 
     new_tokens: Sequence[int]
+    """Tokens that each sequence computes ..."""
     computed: Sequence[int]
+    """... and its tokens that were computed before."""
     num_sampled: int
     """Sequences that produce a token at the end of the step."""
 

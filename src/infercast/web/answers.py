@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from infercast import __version__
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.explain.watched import Watched, watch_run
-from infercast.forecast.intervals.intervals import Intervals, forecast_intervals
+from infercast.forecast.intervals.intervals import Intervals, forecast_intervals, jumps_over
 from infercast.report.forecast import forecast_dict
 from infercast.web.api_page import api_page
 from infercast.web.arguments import Asked, capacity_known, read_asked, system_asked, workload_of
@@ -27,10 +28,13 @@ from infercast.web.heavy import capacity_of, energy_of, plan_of
 from infercast.web.memory import memory_of
 from infercast.web.openapi import document as openapi_document
 from infercast.web.state import to_command, to_query
+from infercast.web.strict import finite
 
 Tell = Callable[[str], None]
 """Hears what a long question is at."""
 Answer = dict[str, Any]
+QUICK_REQUESTS = 150
+"""Of an answer that must come soon, where a simulation goes step by step."""
 KEPT_RUNS = 4
 """Runs whose intervals, files or details may be asked for next."""
 OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions")
@@ -42,20 +46,22 @@ _intervals: dict[str | None, Intervals] = {}
 def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
     """What users would see: the forecast as ``infercast simulate --json`` prints it, and what charts need.
 
-    With ``"intervals": false`` it comes in half the time, without 80 % intervals and without the SLO's verdict.
+    With ``"intervals": false`` it comes in half the time, without 80 % intervals and without the SLO's verdict. Where
+    a simulation cannot jump over steps, which takes ten times as long, it is then one of the first requests alone.
     """
     asked = read_asked(document)
     final = document.get("intervals", True)
     if not isinstance(final, bool):
         raise InputError(f"intervals must be true or false, not {final!r}")
-    run = run_of(asked)
+    run = run_of(asked) if final else quick_run(asked)
     intervals = intervals_of(asked, run) if final else None
     run = decided(asked, run, intervals)
     return {
         **about(asked, SIMULATE),
         "command": command_of(asked, run),
         "final": final,
-        "forecast": forecast_dict(run.forecast, intervals),
+        "requests": len(run.forecast.workload.requests),
+        "forecast": finite(forecast_dict(run.forecast, intervals)),
         "memory": memory_of(asked),
         **charts_of(run),
     }
@@ -150,6 +156,18 @@ def command_of(asked: Asked, run: Watched) -> str:
     """The command line of a run, which says so where the run is overloaded: it is refused otherwise."""
     command = to_command(asked.state, SIMULATE, config=asked.config is not None)
     return command if run.forecast.saturation is None else f"{command} --allow-overload"
+
+
+def quick_run(asked: Asked) -> Watched:
+    """A run for an answer that must come soon: of few requests where a simulation goes step by step.
+
+    Such a system is not kept full first to see what it serves at most; an overload then shows in the final answer.
+    """
+    if run_key(asked) in _runs or jumps_over(system_asked(asked)):
+        return run_of(asked)
+    number = min(asked.state["num_requests"], QUICK_REQUESTS)
+    few = asked._replace(state={**asked.state, "num_requests": number})
+    return watch_run(system_asked(few), workload_of(few), steady=few.state["steady"], capacity=lambda: inf)
 
 
 def run_of(asked: Asked) -> Watched:

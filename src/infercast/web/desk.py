@@ -23,7 +23,6 @@ class Flight:
     def __init__(self) -> None:
         self.waiting = 0
         self.has_begun = False
-        self.task: asyncio.Task[Reply] | None = None
 
     def begin(self) -> None:
         """A worker is at it: from here on it is answered, wanted or not."""
@@ -37,8 +36,8 @@ class Desk:
         self.workers = workers
         self._kept: OrderedDict[str, Reply] = OrderedDict()
         self._fixed: dict[str, Reply] = {}
-        self._under_way: dict[str, Flight] = {}
-        self._alone: set[asyncio.Task[Reply]] = set()
+        self._under_way: dict[str, tuple[Flight, asyncio.Task[Reply]]] = {}
+        self._tasks: set[asyncio.Task[Reply]] = set()
 
     async def ask(self, name: str, document: Mapping[str, Any], client: str = "") -> Reply:
         """The reply to a question. Nothing of a dropped config.json is kept or shared."""
@@ -50,45 +49,50 @@ class Desk:
                 self._fixed[name] = reply
             return self._fixed[name]
         if has_config(document):
-            return await self._fly(Flight(), name, document, client)
+            return await self._wait(*self._start(name, document, client))
         key = json.dumps([name, document], sort_keys=True)
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
-        flight = self._under_way.get(key)
-        if flight is None:
-            flight = self._under_way[key] = Flight()
-        try:
-            reply = await self._fly(flight, name, document, client)
-        finally:
-            if flight.task is not None and flight.task.done():
-                self._under_way.pop(key, None)
-        self._keep(key, reply)
-        return reply
+        if key not in self._under_way:
+            flight, task = self._under_way[key] = self._start(name, document, client)
+            task.add_done_callback(lambda done: self._land(key, flight, done))
+        return await self._wait(*self._under_way[key], key)
 
-    async def _fly(self, flight: Flight, name: str, document: Mapping[str, Any], client: str) -> Reply:
+    def _start(self, name: str, document: Mapping[str, Any], client: str) -> tuple[Flight, asyncio.Task[Reply]]:
+        flight = Flight()
+        task = asyncio.create_task(self.workers.ask(name, document, SECONDS[name], client, flight.begin))
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return flight, task
+
+    async def _wait(self, flight: Flight, task: asyncio.Task[Reply], key: str | None = None) -> Reply:
         """Wait for an answer. Who leaves before a worker is at it takes the question away, if he was the last."""
-        if flight.task is None:
-            asked = self.workers.ask(name, document, SECONDS[name], client, flight.begin)
-            flight.task = asyncio.create_task(asked)
-            self._alone.add(flight.task)
-            flight.task.add_done_callback(self._landed)
         flight.waiting += 1
         try:
-            return await asyncio.shield(flight.task)
+            return await asyncio.shield(task)
         finally:
             flight.waiting -= 1
             if flight.waiting == 0 and not flight.has_begun:
-                flight.task.cancel()
+                task.cancel()
+                if key is not None and self._under_way.get(key, (None,))[0] is flight:
+                    del self._under_way[key]  # nobody joins a question that is given up
 
-    def _landed(self, task: asyncio.Task[Reply]) -> None:
-        self._alone.discard(task)
+    def _land(self, key: str, flight: Flight, task: asyncio.Task[Reply]) -> None:
+        """An answer has come, whether somebody still waits for it or not."""
+        if self._under_way.get(key, (None,))[0] is flight:
+            del self._under_way[key]
+        if not task.cancelled() and task.exception() is None:
+            self._keep(key, task.result())
+
+    def _forget(self, task: asyncio.Task[Reply]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # those who waited have heard of it
 
     async def close(self) -> None:
         """Give up whatever is under way."""
-        tasks = list(self._alone)
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

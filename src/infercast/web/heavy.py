@@ -46,6 +46,8 @@ def plan_of(asked: Asked, tell: Tell) -> dict[str, Any]:
         prices=tuple(None if price is None else price.per_hour for price in prices),
         max_gpus=state["max_gpus"],
         budget=state["budget"],
+        power_budget=None if state["power_budget"] is None else 1000.0 * state["power_budget"],
+        facility=asked.facility,
         quantizations=formats_of(model, state["quantizations"]),
         settings=drafts_tried((asked.engine.name,), drafts),
         max_model_len=state["max_model_len"],

@@ -122,7 +122,8 @@ class Guard:
         # A page elsewhere whose name was made to point at this machine is not ours: it must not read answers.
         if self.hosts and name not in self.hosts:
             raise Problem(403, "HostError", f"this server does not go by the name {name[:80]!r}; see --allow-host")
-        if headers.get(b"sec-fetch-site", "same-origin") not in ("same-origin", "none") and scope["method"] != "GET":
+        is_visit = scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == "navigate"
+        if headers.get(b"sec-fetch-site", "none") not in ("same-origin", "none") and not is_visit:
             raise Problem(403, "OriginError", "requests from pages of other sites are refused")
         wait = self.rates.take(client_of(scope))
         if wait:

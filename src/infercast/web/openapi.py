@@ -41,8 +41,8 @@ ANSWERS = {
         "What users would see of a deployment under load",
         "The forecast as `infercast simulate --json` prints it, and what charts are drawn from. With "
         "`intervals: false` it takes half the time and has neither 80 % intervals nor a verdict (`final` is false).",
-        {"final": "boolean", "forecast": "object", "memory": "object", "distributions": "object", "timeline": "object",
-         "rooflines": "array"},
+        {"final": "boolean", "requests": "integer", "forecast": "object", "memory": "object",
+         "distributions": "object", "timeline": "object", "rooflines": "array"},
     ),
     MEMORY: (
         "What fits", "How the memory of one GPU is divided, also where the model does not fit.", {"memory": "object"},

@@ -10,10 +10,11 @@ import typer
 from infercast.cli.options import shared as options
 from infercast.cli.options.printed import Form, print_result
 from infercast.errors import InputError
-from infercast.forecast.estimate import estimate_kernel, estimate_table
+from infercast.forecast.estimate import estimate_kernel, estimate_power, estimate_table
 from infercast.forecast.shapes import SHAPES
 from infercast.hardware import load_gpu, with_network
 from infercast.predict.default import make_predictor
+from infercast.report.kernels import power_dict, power_facts
 from infercast.report.layout import facts, grid, section
 from infercast.units import format_seconds
 
@@ -73,7 +74,7 @@ def command(
     measurements: options.Measurements = None,
     form: Form = Form.TABLE,
 ) -> None:
-    """Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.
+    """Estimate the latency and the power of one kernel, or of a CSV of shapes: 80 % interval, source and bound.
 
     For example:
 
@@ -100,10 +101,12 @@ def command(
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in values.items()
     )
     rows_ = [("latency", format_seconds(numbers["seconds"])), ("80 % interval", interval), ("source", estimate.source)]
+    power = estimate_power(device, family, values, estimate)
+    rows_ += [("bound by", str(estimate.bound)), *power_facts(power)]
     print_result(
         form,
-        lambda: {**numbers, "source": estimate.source, "bound": str(estimate.bound)},
-        lambda: [section(f"{family} on {device.title}: {sizes}", facts([*rows_, ("bound by", str(estimate.bound))]))],
+        lambda: {**numbers, "source": estimate.source, "bound": str(estimate.bound), "power": power_dict(power)},
+        lambda: [section(f"{family} on {device.title}: {sizes}", facts(rows_))],
     )
 
 

@@ -48,7 +48,7 @@ def command(
         ),
     ] = list(USUAL_GPUS),  # noqa: B006 - read only
     max_gpus: Annotated[int, typer.Option("--max-gpus", metavar="N", help="Most GPUs in all.")] = 8,
-    budget: Annotated[float | None, of_decision("--budget", metavar="X", help="Most dollars an hour.")] = None,
+    budget: Annotated[float | None, of_decision("--budget", metavar="X", help="Most dollars per hour.")] = None,
     power_budget: Annotated[
         float | None,
         of_facility("--power-budget", metavar="KW", help="Most kW of all servers at the wall, while GPUs draw most."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +31,12 @@ def command(
         list[str],
         typer.Option("--allow-host", metavar="NAME", help="A further name that the server goes by; again for each."),
     ] = [],  # noqa: B006 - read only
+    static: Annotated[
+        Path | None,
+        typer.Option(
+            "--static", metavar="DIR", help="Write the page as a folder to host anywhere: Python runs in the browser."
+        ),
+    ] = None,
     form: Form = Form.TABLE,
 ) -> None:
     """Serve a page to play with forecasts, and an HTTP API; only to this machine by default.
@@ -39,7 +46,12 @@ def command(
       infercast web
 
       infercast web --host 0.0.0.0 --port 8080 --workers 4
+
+      infercast web --static site
     """
+    if static is not None:
+        write_static(static, form)
+        return
     for package in NEEDED:
         if find_spec(package) is None:
             raise InputError(f"infercast web needs {package}: pip install 'infercast[web]'")
@@ -58,3 +70,14 @@ def command(
             note(f"{address}/ is the page, {address}/api/v1 the API; Ctrl+C ends it")
 
     serve(host, port, workers=number, allowed=tuple(allow_host), tell=tell)
+
+
+def write_static(folder: Path, form: Form) -> None:
+    """The page without a server."""
+    from infercast.web.twin.build import build_twin  # noqa: PLC0415 - it loads all that answers
+
+    size = build_twin(folder, note)
+    if form.is_data:
+        print_json({"folder": str(folder), "bytes": size})
+    else:
+        note(f"{folder} holds the page, {size / 1e6:.1f} MB; try it with: python -m http.server -d {folder}")

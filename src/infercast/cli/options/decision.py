@@ -19,7 +19,7 @@ SloText = Annotated[
     of_decision("--slo", metavar="LIMITS", help=f"What users are promised: {EXAMPLE}."),
 ]
 PricePerGpuHour = Annotated[
-    float | None, of_decision("--price-per-gpu-hour", metavar="X", help="Dollars an hour of each GPU.")
+    float | None, of_decision("--price-per-gpu-hour", metavar="X", help="Dollars per hour of each GPU.")
 ]
 Prices = Annotated[
     Path | None,

@@ -22,8 +22,8 @@ Turns = Annotated[
     of_session(
         "--turns",
         metavar="LENGTH",
-        help="Requests are turns of sessions: so many each, 5 or uniform:2:10. Prompts hold the whole history. "
-        "With --concurrency so many sessions are there at a time.",
+        help="Requests are turns of sessions: this many each, 5 or uniform:2:10. Prompts hold the whole history. "
+        "With --concurrency, this many sessions run at a time.",
     ),
 ]
 SessionRate = Annotated[

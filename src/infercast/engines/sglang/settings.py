@@ -28,18 +28,28 @@ class SglangSettings(Chosen):
     """What a user passes to ``sglang.launch_server``; None means the engine's default for the GPU and the model."""
 
     mem_fraction_static: float | None = None
+    """Share of the GPU's memory for weights and KV cache, from 0 to 1."""
     max_running_requests: int | None = None
+    """Most sequences in one step."""
     max_total_tokens: int | None = None
+    """Tokens that the KV cache holds, in place of as many as fit."""
     chunked_prefill_size: int | None = None
+    """Most prompt tokens in one step."""
     max_prefill_tokens: int = 16_384
+    """Most prompt tokens of all new requests of a step."""
     prefill_max_requests: int | None = None
+    """Most new requests in one step."""
     context_length: int | None = None
+    """Tokens of the longest sequence, prompt and answer together."""
     schedule_policy: str = ORDERS[0]
     schedule_conservativeness: float = 1.0
+    """A factor of the tokens that are kept free for answers to come."""
     scheduler_recv_interval: int = 1
     """Steps of decoding after which the scheduler looks for new requests."""
     page_size: int | None = None
+    """Tokens in a page of the KV cache."""
     swa_full_tokens_ratio: float = 0.8
+    """Share of the tokens of full layers that layers with windows hold, from 0 to 1."""
     attention_backend: str | None = None
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = False
@@ -49,13 +59,18 @@ class SglangSettings(Chosen):
     disable_cuda_graph: bool = False
     disable_cuda_graph_padding: bool = False
     cuda_graph_max_bs: int | None = None
+    """Sequences of the largest step that is launched as a CUDA graph."""
     cuda_graph_bs: tuple[int, ...] | None = None
+    """Sequences of every step size that is recorded as a CUDA graph."""
     cuda_graph_max_bs_prefill: int | None = None
+    """Tokens of the largest prompt step that is launched as a CUDA graph."""
     cuda_graph_backend_prefill: str = PREFILL_GRAPHS[0]
     disable_decode_cuda_graph: bool = False
     disable_prefill_cuda_graph: bool = False
     max_mamba_cache_size: int | None = None
+    """Sequences whose recurrent states are held."""
     mamba_full_memory_ratio: float = 0.9
+    """Bytes of recurrent states as a share of those of the KV cache."""
     mamba_radix_cache_strategy: str = STRATEGIES[0]
     deepep_mode: str = "auto"
     """How DeepEP sends tokens; its mode ``normal`` has no graphs."""
@@ -68,7 +83,7 @@ class SglangSettings(Chosen):
     enable_hierarchical_cache: bool = False
     """A second tier of the KV cache in the host's memory ..."""
     hicache_ratio: float = 2.0
-    """... as many times as large as the GPU's cache ..."""
+    """... so many times (a factor) as large as the GPU's cache ..."""
     hicache_size: int = 0
     """... or of so many GB for each GPU."""
     hicache_write_policy: str = WRITE_POLICIES[0]

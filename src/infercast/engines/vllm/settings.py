@@ -31,18 +31,27 @@ class EngineSettings(Chosen):
     """What a user passes to ``vllm serve``; None means the engine's default for the GPU and the model."""
 
     max_num_batched_tokens: int | None = None
+    """Most tokens in one step."""
     max_num_seqs: int | None = None
+    """Most sequences in one step."""
     max_model_len: int | None = None
+    """Tokens of the longest sequence, prompt and answer together."""
     gpu_memory_utilization: float = 0.92
+    """Share of the GPU's memory that the engine takes, from 0 to 1."""
     block_size: int | None = None
+    """Tokens in a KV block."""
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
+    """Prompts of more tokens than this are computed in parts of so many; 0: no limit."""
     async_scheduling: bool = True
     enforce_eager: bool = False
     num_gpu_blocks_override: int | None = None
+    """KV blocks, in place of as many as fit."""
     max_cudagraph_capture_size: int | None = None
+    """Tokens of the largest step that is launched as a CUDA graph."""
     cudagraph_capture_sizes: tuple[int, ...] | None = None
+    """Tokens of every step size that is recorded as a CUDA graph."""
     cudagraph_mode: str = MODES[0]
     mamba_cache_mode: str = NONE
     """How states of recurrent layers are cached, ``align`` or ``all``; ``none`` leaves it to the engine."""
@@ -54,14 +63,15 @@ class EngineSettings(Chosen):
     max_loras: int = 1
     """Different LoRA adapters in a step, which the GPU has room for ..."""
     max_lora_rank: int = 16
-    """... up to this rank."""
+    """... up to this rank, a number of rows."""
     prompts_first: bool = False
     """Steps of prompts alone before any decoding, as vLLM did before its V1 engine."""
     max_num_active_seqs: int | None = None
     """Sequences that run at the same time, where these are fewer than graphs and buffers are made for."""
     max_num_queued_reqs: int | None = None
+    """Requests, and tokens of them, beyond which the server refuses more, which is not simulated ..."""
     max_num_queued_tokens: int | None = None
-    """Beyond these the server refuses requests, which is not simulated."""
+    """... in tokens."""
     prefix_cache_retention_interval: str | None = None
     """Windows and states are kept before every multiple of so many tokens; 0: only where they are known to be of use,
     ``none``: everywhere."""

@@ -61,7 +61,7 @@ class Explained(Answer):
     problem: str
     """Why the engine would not start; empty if it does."""
     capacity: float | None
-    """Requests a second that can be served, of requests like these."""
+    """Requests per second that can be served, of requests like these."""
     served: tuple[Served, ...]
     advised: Advised | None
     would_fit: tuple[Change, ...]

@@ -85,7 +85,7 @@ def _sentence(flag: Flag, around: Around) -> str:
 
 def _layout(layout: ParallelLayout, around: Around) -> str:
     memory = around.fit.memory
-    each = f"{format_bytes(memory.weights)} of weights and {format_bytes(memory.kv.first_token_bytes)} a token"
+    each = f"{format_bytes(memory.weights)} of weights and {format_bytes(memory.kv.first_token_bytes)} per token"
     return f"{layout.tensor} GPUs share every layer: {each} on each" if layout.tensor > 1 else f"one GPU has {each}"
 
 
@@ -130,7 +130,7 @@ def _weights(_: Flag, around: Around) -> str:
 
 def _token(_: Flag, around: Around) -> str:
     memory = around.fit.memory
-    text = f"{format_bytes(memory.kv.first_token_bytes)} a token and GPU"
+    text = f"{format_bytes(memory.kv.first_token_bytes)} per token and GPU"
     if around.usual is None:
         return text
     usual = around.usual.memory
@@ -166,7 +166,7 @@ def _drafts(_: Flag, around: Around) -> str:
     weights = format_bytes(max(0.0, memory.weights - before.weights))
     token = format_bytes(max(0.0, memory.kv.first_token_bytes - before.kv.first_token_bytes))
     length = f"{drafting.acceptance.length:.2f} tokens a step of each sequence by {drafting.acceptance.source}"
-    return f"{drafting.title}, {drafting.num_drafts} drafts: {length}; {weights} of weights and {token} a token more"
+    return f"{drafting.title}, {drafting.num_drafts} drafts: {length}; {weights} of weights and {token} more per token"
 
 
 def _tier(_: Flag, around: Around) -> str:

@@ -58,7 +58,7 @@ class DayPlan(Plotted):
     """With its target filled in."""
     policies: tuple[PolicyDay, ...]
     hours: tuple[int, ...]
-    """The timetable."""
+    """Replicas of the timetable, hour by hour."""
     price: GpuPrice | None
     most_kept: float
     """The largest number of requests in a replica with which the SLO holds."""
@@ -103,7 +103,11 @@ def plan_day(
     part as it begins; True shows it.
     """
     found = asked_deployment(deployment, gpu, options)
-    day = traffic if isinstance(traffic, Traffic) else traffic_of(asked_workload(traffic, {}, found))
+    day = (
+        traffic
+        if isinstance(traffic, Traffic)
+        else traffic_of(asked_workload(traffic, {}, found.settings.max_model_len))
+    )
     promised, wanted = parse_slo(slo) if isinstance(slo, str) else slo, goal or Goal()
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
     with told_stages(tell) as say:

@@ -57,17 +57,18 @@ class Breakdown(Answer):
     """A run from the first request sent to the last token received, second by second."""
 
     duration: float
+    """Seconds from the first request sent to the last token received."""
     side_by_side: int
-    """Replicas times stages: the parts add up to so many durations."""
+    """Number of replicas times stages: the parts add up to so many durations."""
     steps: dict[str, int]
-    """Of each kind."""
+    """Number of steps of each kind."""
     kernels: tuple[KernelPart, ...]
     """Largest first."""
     host: KernelPart
     """A GPU stood still although its replica had requests: it waited for its host or another stage, or tokens were on
     their way."""
     idle_seconds: float
-    """No request was on the replica."""
+    """Seconds in which no request was on the replica."""
     first_tokens: RequestParts
     later_tokens: RequestParts | None
     """None where no request has a second token."""
@@ -85,7 +86,7 @@ class Breakdown(Answer):
 
     @property
     def parts_sum(self) -> float:
-        """All parts together; the same as the whole, but for rounding."""
+        """Seconds of all parts together; the same as the whole, but for rounding."""
         return sum(kernel.total for kernel in self.kernels) + self.host.total + self.idle_seconds
 
 

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Unpack
 
+import numpy as np
+
 from infercast.engines.deployment import Deployment
 from infercast.engines.speculation import Drafting
 from infercast.errors import InputError
@@ -15,7 +17,8 @@ from infercast.forecast.explain.step_calls import step_calls
 from infercast.ops import Call
 from infercast.ops.dtypes import tensor_rate_of
 from infercast.predict.adjust.beside import felt_seconds
-from infercast.predict.adjust.power import THROTTLED, throttle, throttle_decoding, weight_of
+from infercast.predict.adjust.power import THROTTLED, board_under, throttle, throttle_decoding, weight_of
+from infercast.predict.energy.model import BoardPower
 from infercast.predict.estimate import Estimate, kind_of, total
 from infercast.predict.families import families_of
 from infercast.serve.step import DraftShape, StepShape
@@ -45,6 +48,8 @@ class KernelCost:
     unit: str
     terms: dict[str, float]
     """What the estimate is made of, if it was asked for: seconds of each pipe, and what was learned on top."""
+    dynamic_joules: float = 0.0
+    """Energy of one launch above what the board draws idle, at the unhindered clock."""
     is_new: bool = False
     """Whether the engine's release runs another kernel, which nobody measured: an older one stands in."""
 
@@ -52,6 +57,14 @@ class KernelCost:
     def seconds(self) -> float:
         """All launches together."""
         return self.count * float(self.estimate.seconds)
+
+    def watts(self, board: BoardPower) -> float:
+        """Board power while it runs, within the board's limit."""
+        return min(board.static_watts + self.dynamic_joules / float(self.estimate.seconds), board.held_watts)
+
+    def joules(self, board: BoardPower) -> float:
+        """Energy of all launches together, what the board draws idle included."""
+        return self.seconds * self.watts(board)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -62,11 +75,28 @@ class StepCost(Plotted):
     gpu: Estimate
     """All kernels together."""
     gap_seconds: float
-    """What the GPU idles between them."""
+    """Seconds that the GPU idles between them."""
     host_seconds: float
+    """Seconds of the host, hidden where the GPU takes longer."""
     launch: str
     num_tokens: int
+    """Tokens that are computed."""
     padded_tokens: int
+    """Tokens that the kernels are launched for."""
+    board: BoardPower
+    """What the GPU draws."""
+
+    @property
+    def joules(self) -> float:
+        """Energy of the step on one GPU, idle time included."""
+        work = sum(kernel.count * kernel.dynamic_joules for kernel in self.kernels)
+        most = (self.board.held_watts - self.board.static_watts) * float(self.gpu.seconds)
+        return self.board.static_watts * self.seconds + min(work, most)
+
+    @property
+    def watts(self) -> float:
+        """Mean board power over the step."""
+        return self.joules / self.seconds
 
     def _words(self) -> str:
         return (
@@ -111,7 +141,8 @@ def estimate_shape(deployment: Deployment, shape: StepShape, *, explain: bool = 
     gap, host = deployment.host_model.gap_seconds, deployment.host_cost(shape)
     waited = 0.0 if shape.is_decode else deployment.host_model.waited_share * (float(gpu.seconds) + gap)
     host_seconds = host.waiting(waited).total
-    return StepCost(kernels, gpu, gap, host_seconds, calls.launch.value, shape.num_tokens, calls.padded_tokens)
+    board = board_under(deployment.gpu)
+    return StepCost(kernels, gpu, gap, host_seconds, calls.launch.value, shape.num_tokens, calls.padded_tokens, board)
 
 
 def _throttled(
@@ -215,4 +246,5 @@ def _estimate_call(deployment: Deployment, call: Call, explain: bool) -> KernelC
         # Hidden whole, its interval is still as wide as it is.
         estimate = estimate.scaled(max(share, HIDDEN_SHARE))
     is_new = deployment.engine.is_new_kernel(op, gpu)
-    return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms, is_new)
+    joules = float(np.ravel(board_under(gpu).dynamic_joules(op, seconds))[0])
+    return KernelCost(call.name, op.family, call.count, estimate, float(achieved), limit, unit, terms, joules, is_new)

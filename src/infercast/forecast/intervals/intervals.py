@@ -61,7 +61,9 @@ class Intervals(Answer):
     inter_token: Band | None
     end_to_end: Band
     output_tokens_per_second: tuple[float, float]
+    """Lower and upper end, in output tokens per second."""
     requests_per_second: tuple[float, float]
+    """Lower and upper end, in requests per second."""
 
     def _words(self) -> str:
         low, high = self.ttft.low.p50, self.ttft.high.p50
@@ -80,7 +82,8 @@ def system_half_widths(
 
     All replicas of all pools are off alike, and the link between pools by itself.
     """
-    workload = replace(workload, requests=workload.requests[: MOST_REQUESTS if _jumps(system) else MOST_STEP_BY_STEP])
+    most = MOST_REQUESTS if jumps_over(system) else MOST_STEP_BY_STEP
+    workload = replace(workload, requests=workload.requests[:most])
 
     def run(link: float = 1.0, **end: bool) -> Array:
         both = zip(system.pools, uncertainties, strict=True)
@@ -136,7 +139,7 @@ def forecast_intervals(forecast: Forecast) -> Intervals:
     # No two pools were measured, on whatever machine.
     spread = None if system.wire is None else ELSEWHERE
     uncertainties = [uncertainty_of(pool.deployment, busiest(pool.records), spread) for pool in forecast.pools]
-    lengths = LENGTHS if _jumps(system) else LENGTHS_STEP_BY_STEP
+    lengths = LENGTHS if jumps_over(system) else LENGTHS_STEP_BY_STEP
     replica = system.pools[-1].replica
     luck = luck_of(forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths)
     chance = chance_in(served) if luck is None else luck
@@ -145,7 +148,7 @@ def forecast_intervals(forecast: Forecast) -> Intervals:
     return around(forecast, widths, max(gains))
 
 
-def _jumps(system: System) -> bool:
+def jumps_over(system: System) -> bool:
     """Whether stretches of steps can be jumped over."""
     pool = system.pools[0]
     plain = pool.replica.stages is None and pool.replica.policy.repeats and not pool.engines.lockstep

@@ -71,6 +71,6 @@ OBJECTIVES = {
         Objective("gpus", "needs fewest GPUs", _gpus, _gpus_of),
         Objective("energy", "takes least energy at the wall for each output token", _joules, _joules_of, rough=True),
         Objective("latency", "answers soonest", None, _latency_of),
-        Objective("throughput", "serves most requests a second", None, _rate_of, finds_rate=True),
+        Objective("throughput", "serves most requests per second", None, _rate_of, finds_rate=True),
     )
 }

@@ -83,7 +83,7 @@ def beyond_budget(question: Question, cost: float | None, drawn: Drawn | None) -
     """Which budget a simulated candidate breaks, in words; empty if none."""
     power, money = question.power_budget, question.budget
     if money is not None and cost is not None and cost > money:
-        return f"costs ${cost:,.2f} an hour with electricity, above the budget of ${money:,.2f}"
+        return f"costs ${cost:,.2f} per hour with electricity, above the budget of ${money:,.2f}"
     if power is not None and drawn is not None and drawn.peak_watts > power:
         return f"draws {format_watts(drawn.peak_watts)} at most, above the power budget of {format_watts(power)}"
     return ""

@@ -76,7 +76,7 @@ class Question:
         if not 0.0 <= self.least_odds < 1.0:
             raise InputError(f"least_odds must be a probability from 0 to below 1, not {self.least_odds:g}")
         if self.budget is not None and not self.budget > 0:
-            raise InputError(f"budget must be money an hour above 0, not {self.budget:g}")
+            raise InputError(f"budget must be dollars per hour above 0, not {self.budget:g}")
         if self.power_budget is not None and not self.power_budget > 0:
             raise InputError(f"power_budget must be watts above 0, not {self.power_budget:g}")
         if not self.gpus:

@@ -135,7 +135,7 @@ class Plan(Answer):
     """What is nearest to an answer, if there is no winner."""
     notes: tuple[str, ...] = ()
     num_candidates: int = 0
-    """All that the question allows, also those that were never looked at one by one."""
+    """Number of candidates that the question allows, also those that were never looked at one by one."""
 
     def _words(self) -> str:
         what = f"{self.question.model}, {self.question.slo}"

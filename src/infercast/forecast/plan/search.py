@@ -229,7 +229,7 @@ def _unlooked(question: Question, stems: Sequence[Stem]) -> list[Row]:
     for stem in stems:
         least = stem.least(question)
         cost = question.cost(least)
-        words = f"{least.gpus} GPUs" if cost is None else f"{cost:,.2f} an hour"
+        words = f"{least.gpus} GPUs" if cost is None else f"{cost:,.2f} per hour"
         rows.append(Row(least, Stage.BOUND, cost, reason=f"takes at least {words}, far more than the best"))
     return rows
 

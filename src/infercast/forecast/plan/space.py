@@ -84,7 +84,7 @@ def _impossible(question: Question, unit: Candidate, replicas: int, lengths: Len
         return f"{question.rate:.3g} requests/s need at least {least.gpus} GPUs, above the {question.max_gpus} allowed"
     if question.power_budget is not None and not question.allows_power(least):
         return f"{least.gpus} GPUs that idle draw more than the power budget of {format_watts(question.power_budget)}"
-    return f"costs at least {question.cost(least):,.2f} an hour, above the budget of {question.budget:,.2f}"
+    return f"costs at least {question.cost(least):,.2f} per hour, above the budget of {question.budget:,.2f}"
 
 
 class Looked(NamedTuple):

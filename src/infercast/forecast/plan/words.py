@@ -21,7 +21,7 @@ def named(row: Row) -> str:
 
 def money(cost: float | None) -> str:
     """An hour of it."""
-    return "an unknown price" if cost is None else f"${cost:,.2f} an hour"
+    return "an unknown price" if cost is None else f"${cost:,.2f} per hour"
 
 
 def why_lost(question: Question, best: Row, other: Row | None) -> str:

@@ -85,13 +85,13 @@ class Sweep(Plotted):
     slo: Slo | None = None
     price: GpuPrice | None = None
     light_ttft: float | None = None
-    """Median time to first token at a tenth of the saturating rate; for rates and clients."""
+    """Median time to first token, in seconds, at a tenth of the saturating rate; for rates and clients."""
     knee: Edge | None = None
     """Up to where the median TTFT stays below twice that."""
     promise: Edge | None = None
     """Up to where the SLO holds."""
     capacity: float | None = None
-    """Requests a second at which the deployment is saturated."""
+    """Requests per second at which the deployment is saturated."""
 
     def _words(self) -> str:
         ends = f"{self.points[0].label} to {self.points[-1].label}" if self.points else "no value"

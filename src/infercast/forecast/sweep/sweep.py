@@ -20,7 +20,7 @@ from infercast.engines.deployment import Deployment
 from infercast.engines.settings import Settings
 from infercast.errors import DoesNotFitError
 from infercast.forecast.asking import Load, Servable, asked_workload
-from infercast.forecast.deploy import GpuSource, ModelSource, deploy
+from infercast.forecast.deploy import GpuSource, ModelSource, deploy, load_model
 from infercast.forecast.money import GpuPrice, Tariff
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import most_requests_per_second, simulate_system
@@ -80,9 +80,9 @@ def sweep(
     with told_stages(tell) as say:
         if axis.is_load:
             deployment = asked()
-            requests = asked_workload(workload, load, deployment)
+            requests = asked_workload(workload, load, deployment.settings.max_model_len)
             return _along_load(system_of(deployment, router), axis, requests, promised, decide, say or _silent)
-        requests = workload if isinstance(workload, Workload) else asked_workload(workload, load, asked())
+        requests = asked_workload(workload, load, load_model(model).max_positions)
         return _along_setting(asked, axis, requests, promised, decide, router, say or _silent)
 
 

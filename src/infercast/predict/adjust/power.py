@@ -7,13 +7,14 @@ takes 1.06 times what its kernels take alone. Constants from steps of vLLM on an
 for decoding was chosen on its steps with 1 to 128 sequences of an 8B model.
 
 Under a limit below the board's own the same rule holds with other numbers, which follow from what the board draws
-(`BoardPower`): reading memory at full speed draws so much, products come on top in proportion to their rate, and power
-above idle falls with the clock to the power `FALLS`. Under less than what reading memory draws, everything is slower.
+(`BoardPower`): reading memory at full speed draws so much, and products come on top in proportion to their rate. A load
+under a limit runs at the clock at which it draws no more. Under less than what reading memory draws, all is slower.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -32,19 +33,18 @@ LOST = 0.60
 """Exponent of the sustained share of the boost clock: kernels wait for memory too, so they lose less than the clock."""
 NARROW = 0.65
 """What an operation of a narrow format draws, as a share of a 16-bit one."""
-FALLS = 2.36
-"""Exponent by which power above idle falls with the rate of products: an H200 does a product of 8,192 cubed with 0.92 J
-above idle in 1.62 ms at its limit, and with 1.16 J in 1.37 ms in short bursts."""
-READING = Gemm(1, 16384, 16384)
-READING_SHARE = 0.85
-"""A product that only reads weights, and the share of the memory's bandwidth at which it does."""
-MEMORY_SHARE = 0.5
-"""Share of what reading memory draws above idle that does not fall with the clock: the memory's own. An estimate."""
-SLOWER_READING, FEW_CLOCKS = 0.1, 0.55
-"""Reading memory takes longer by this power of the clock's share, until caches are too slow for the memory below the
-second: from there on by the power of `LOST`. By the physics of kernels, which no measurement checks."""
+READING, MULTIPLYING = Gemm(1, 16384, 16384), Gemm(8192, 8192, 8192)
+"""A product that only reads weights, and one that only multiplies: two loads whose power tells what a limit does."""
+READING_SHARE, MULTIPLYING_SHARE = 0.85, 0.8
+"""Shares of the bandwidth and of the tensor cores' peak at which they do at the full clock."""
+SLOWER_READING, FEW_CLOCKS, SLOWER_CACHES = 0.1, 0.55, 0.45
+"""Reading memory takes longer by the first power of the clock's share. Below the second share caches are too slow for
+the memory, and the third power comes on top. By the physics of kernels at lower clocks; no measurement checks it."""
 THROTTLED = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.throttled))
 """What operators are called that lose by it."""
+
+
+HALVINGS = 30
 
 
 class Limits(NamedTuple):
@@ -64,25 +64,33 @@ def limits_of(gpu: Gpu) -> Limits:
     most = float(gpu.sustained_fraction**-LOST) - 1.0
     if gpu.board_limit >= gpu.tdp:
         return Limits(FREE_SHARE, most, 0.0)
-    board, limit = board_power(gpu.unlimited or gpu), gpu.board_limit
-    seconds = float(READING.bytes_read) / (READING_SHARE * gpu.dram_bandwidth)
-    reading = min(float(board.watts(READING, seconds)), 0.95 * gpu.tdp)
+    board, limit = board_power(gpu.unlimited or gpu, math.inf), gpu.board_limit
+    reads = float(READING.bytes_read) / (READING_SHARE * gpu.dram_bandwidth)
+    multiplies = float(MULTIPLYING.flops) / (MULTIPLYING_SHARE * (gpu.unlimited or gpu).dense_flops("bf16"))
+    reading = min(float(board.watts(READING, reads)), 0.95 * gpu.tdp)
     free = max((limit - reading) / (gpu.tdp - reading), 0.0) * FREE_SHARE
-    lower = (gpu.tdp - board.idle_watts) / max(limit - board.idle_watts, 1.0)
-    always = _slower_reading(board.idle_watts, reading, limit) - 1.0
-    return Limits(free, max((1.0 + most) * lower ** (1.0 / FALLS) / (1.0 + always) - 1.0, 0.0), always)
+    always = _slower_reading(_clock_under(board, READING, reads, limit, _slower_reading))
+    whole, held = (
+        _clock_under(board, MULTIPLYING, multiplies, each, lambda clock: 1 / clock) for each in (gpu.tdp, limit)
+    )
+    return Limits(free, max((1.0 + most) * whole / held / always - 1.0, 0.0), always - 1.0)
 
 
-def _slower_reading(idle: float, reading: float, limit: float) -> float:
-    """How many times longer reading memory takes under a limit below what it draws."""
-    if limit >= reading:
-        return 1.0
-    left = max((limit - idle) / (reading - idle) - MEMORY_SHARE, 0.0) / (1.0 - MEMORY_SHARE)
-    clock = max(left ** (1.0 / (FALLS - 1.0)), LEAST_CLOCK)
-    slower = clock**-SLOWER_READING * max(FEW_CLOCKS / clock, 1.0) ** LOST
-    # Memory itself must be read more slowly where its own power is above the limit.
-    drawn = MEMORY_SHARE + (1.0 - MEMORY_SHARE) * clock ** (FALLS - 1.0)
-    return float(max(slower, drawn * (reading - idle) / max(limit - idle, 1.0)))
+def _slower_reading(clock: float) -> float:
+    """How many times longer reading memory takes at a share of the clock."""
+    return float(clock**-SLOWER_READING * max(FEW_CLOCKS / clock, 1.0) ** SLOWER_CACHES)
+
+
+def _clock_under(board: BoardPower, op: Gemm, seconds: float, limit: float, slower: Callable[[float], float]) -> float:
+    """Share of the clock at which a load draws no more than ``limit``; it takes so long at the full clock."""
+    low, high = LEAST_CLOCK, 1.0
+    if float(board.watts(op, seconds)) <= limit:
+        return high
+    for _ in range(HALVINGS):
+        clock = (low + high) / 2
+        drawn = float(board.at_clock(clock).watts(op, seconds * slower(clock)))
+        low, high = (clock, high) if drawn <= limit else (low, clock)
+    return low
 
 
 def board_under(gpu: Gpu) -> BoardPower:

@@ -22,7 +22,7 @@ STORED, DEFLATED = 0, 8
 class Archive:
     """The content of a ``.npz`` file."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes | bytearray) -> None:
         end = content.rfind(END)
         if end < 0 or len(content) < end + END_BYTES:
             raise ValueError("it is not a zip file")
@@ -32,7 +32,7 @@ class Archive:
     @property
     def listed(self) -> bytes:
         """The zip's own list of its files: names, sizes and checksums."""
-        return self._content[self._start : self._end]
+        return bytes(self._content[self._start : self._end])
 
     def __getitem__(self, name: str) -> Array:
         """One array; nothing is ever unpickled."""
@@ -46,7 +46,7 @@ class Archive:
             raise ValueError(f"{name} is not where the list says")
         name_bytes, extra_bytes = struct.unpack_from("<HH", content, place + 26)
         start = place + LOCAL_BYTES + name_bytes + extra_bytes
-        found = content[start : start + packed]
+        found = bytes(content[start : start + packed])
         if method == DEFLATED:
             found = zlib.decompress(found, wbits=-zlib.MAX_WBITS, bufsize=max(size, 1))
         elif method != STORED:

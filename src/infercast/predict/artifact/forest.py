@@ -87,7 +87,7 @@ class Forest:
     def _look_up(self, columns: Sequence[Array], rows: int) -> Array:
         """For a few rows."""
         trees, leaves = self.leaves.shape
-        places = self._leaf_numbers(columns, rows) + np.arange(0, trees * leaves, leaves)
+        places = self._leaf_numbers(columns, rows) + np.arange(0, trees * leaves, leaves, dtype=np.intp)
         return np.asarray(self.bias + self.leaves.take(places).sum(axis=1, dtype=np.float64))
 
     def _ask(self, columns: Sequence[Array], rows: int, dtype: type) -> Array:
@@ -144,7 +144,7 @@ class Forest:
         missing = ((0, 0), (8 - features.shape[1], 0))
         asked = np.pad(features[:, ::-1], missing).ravel()
         above = np.pad(_rounding_to(borders[:, ::-1]), missing, constant_values=np.inf).ravel()
-        return asked, above, self.leaves.ravel().astype(np.float64), np.arange(0, trees * leaves, leaves)
+        return asked, above, self.leaves.ravel().astype(np.float64), np.arange(0, trees * leaves, leaves, dtype=np.intp)
 
     @cached_property
     def _tables(self) -> list[tuple[int, Array, Array]]:

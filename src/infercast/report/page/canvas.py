@@ -9,8 +9,8 @@ from typing import Any
 
 from infercast.report.page.svg import STYLE, Tips, inline_svg
 
-WIDTH, HALF, PHONE = 9.2, 4.4, 3.75
-"""Inches of a chart that fills a page, of one that has another beside it, and of one on a phone."""
+WIDTH, HALF, PHONE = 9.2, 4.1, 3.75
+"""Inches of a chart that fills a page, of one that has another beside it (on a phone below it), and of a phone."""
 MOST_TICKS = 6
 LETTER = 0.077
 """Inches of a letter of a title, on average."""
@@ -22,8 +22,10 @@ Paint = Callable[[Any, Tips], None]
 def draw(
     name: str, description: str, height: float, paint: Paint, *, width: float = WIDTH, phone_height: float | None = None
 ) -> str:
-    """One chart, once as wide as ``width`` and once for phones; of the two a reader sees one."""
+    """One chart, once as wide as ``width`` and once for phones; a reader sees one. Half of a page fits both."""
     wide = drawn(name, description, (width, height), paint)
+    if width <= HALF:
+        return f'<div class="figure">{wide}</div>'
     narrow = drawn(f"{name}-phone", description, (PHONE, phone_height or height), paint)
     return f'<div class="figure"><div class="desk">{wide}</div><div class="phone">{narrow}</div></div>'
 
@@ -63,6 +65,11 @@ def wrapped(figure: Any, text: str, beside: float = 0.0) -> str:
     return fill(text, max(12, int((figure.get_figwidth() - beside) / LETTER)))
 
 
+def inches(axes: Any) -> float:
+    """The width of a panel."""
+    return float(axes.get_position().width * axes.figure.get_figwidth())
+
+
 def stacked(figure: Any, count: int, columns: int) -> tuple[int, int]:
     """Rows and columns of ``count`` panels: ``columns`` beside each other, on a phone all below each other."""
     if is_narrow(figure):
@@ -70,15 +77,15 @@ def stacked(figure: Any, count: int, columns: int) -> tuple[int, int]:
     return -(-count // columns), columns
 
 
-def round_ticks(axes: Any, low: float, high: float) -> None:
+def round_ticks(axes: Any, low: float, high: float, most: int = MOST_TICKS) -> None:
     """Ticks of a logarithmic axis at 1, 2 and 5 times powers of ten, or at even steps where it spans less than that."""
     ticks = [mantissa * 10.0**power for power in range(-6, 9) for mantissa in (1, 2, 5)]
     ticks = [tick for tick in ticks if low <= tick <= high]
-    if len(ticks) > MOST_TICKS:
+    if len(ticks) > most:
         ticks = [tick for tick in ticks if f"{tick:e}".startswith("1")]
     if len(ticks) < 3:
         step = next(each for each in (10.0**power * part for power in range(-9, 9) for part in (1, 2, 5))
-                    if (high - low) / each < MOST_TICKS - 1)  # fmt: skip
+                    if (high - low) / each < most - 1)  # fmt: skip
         ticks = [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
     axes.set_xticks(ticks, [f"{tick:,.6g}" for tick in ticks])
     axes.set_xticks([], minor=True)

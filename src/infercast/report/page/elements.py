@@ -10,7 +10,7 @@ from typing import NamedTuple
 from infercast.forecast.result import Forecast
 from infercast.report.by_part import CLASS_COLUMNS, TURN_COLUMNS, class_cells, session_rows, turn_cells
 
-FITS_PHONE, LONG, FIRST, SHORT, WRAPPED = 50, 14, 11, 10, 10
+FITS_PHONE, LONG, FIRST, SHORT, WRAPPED = 50, 15, 12, 10, 10
 """Letters of a row of a table that a phone has room for; of a cell that needs the width of a card, of a first cell that
 does, of a cell of which four stand beside each other; and of a line of a cell that is broken."""
 
@@ -108,18 +108,22 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: tuple[in
 def _layout(names: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
     """How a phone shows a table: as it is if it is small, or as cards with three or four cells beside each other."""
     columns = [*zip(*texts, strict=True)] or [() for _ in names]
-    widths = [max([min(len(name), SHORT), *map(_width, column)]) for name, column in zip(names, columns, strict=True)]
+    widths = [max(min(len(name), SHORT), _width(column)) for name, column in zip(names, columns, strict=True)]
     if sum(widths) + 2 * len(widths) <= FITS_PHONE:
         return "small"
     first = max(map(len, columns[0]), default=0)
     beside = columns[1:] if first > FIRST else columns
-    short = [column for column in beside if max(map(len, column)) <= SHORT]
-    return "rows four" if short and len(short) % 4 == 0 else "rows"
+    widest = [max(map(len, column)) for column in beside]
+    in_grid = [width for width in widest if width <= LONG]
+    return "rows four" if in_grid and len(in_grid) % 4 == 0 and max(in_grid) <= SHORT else "rows"
 
 
-def _width(text: str) -> int:
-    """Letters of a cell, which is broken where it is long."""
-    return len(text) if len(text) <= LONG else WRAPPED
+def _width(column: Sequence[str]) -> int:
+    """Letters of the widest cell; a cell that is longer than most others is broken."""
+    lengths = [len(text) for text in column]
+    if 2 * sum(length > LONG for length in lengths) > len(lengths):
+        return max(lengths)
+    return max((length if length <= LONG else WRAPPED for length in lengths), default=0)
 
 
 def _line(names: Sequence[str], kinds: Sequence[str], row: Sequence[str], texts: Sequence[str]) -> str:

@@ -180,7 +180,7 @@ def _rooflines(overview: Overview) -> str:
             ]
             for point in roofline.points[:6]
         ]
-        columns = ["kernel", "share", "operations per byte", "reaches", "roof", "of the roof"]
+        columns = ["kernel", "share", "FLOP/byte", "reaches", "roof", "of the roof"]
         heading = f"{title[:1].upper()}{title[1:]}: {_step_words(roofline)}"
         parts.append(f"<h3>{escape(heading)}</h3>" + table(columns, rows))
     return "".join(parts)
@@ -209,7 +209,7 @@ def _slowest(slowest: Sequence[SlowRequest]) -> str:
         ]
         for each in slowest
     ]
-    columns = ["request", "sent at", "prompt tokens", "TTFT", "where it went"]
+    columns = ["request", "sent at", "prompt", "TTFT", "where it went"]
     return charts.slowest_chart(slowest) + table(columns, rows, words=(4,))
 
 

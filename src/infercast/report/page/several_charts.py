@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from infercast.report.page.canvas import LETTER, draw, is_narrow, room, round_ticks, stacked
+from infercast.report.page.canvas import LETTER, draw, inches, room, round_ticks, stacked
 from infercast.report.page.charts import COLOURS, HOST, OTHERS
 from infercast.report.page.stack import Part, Stack
 from infercast.report.page.svg import INK, SERIES, Tips
@@ -18,8 +18,9 @@ DRAWN = (
     "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "output_tokens_per_s",
     "usd_per_million_output_tokens", "joules_per_output_token",
 )  # fmt: skip
-LONGEST, COLUMNS, MUCH = 26, 2, 20.0
-"""Letters of a name in a chart, panels beside each other, and how many times values differ on a logarithmic axis."""
+LONGEST, COLUMNS, MUCH, TICK = 18, 2, 20.0, 0.6
+"""Letters of a name in a chart, panels beside each other, how many times values differ on a logarithmic
+axis, and inches that a number below an axis takes."""
 WAITING = "GPU waits for host"
 
 
@@ -80,14 +81,15 @@ def _numbers(axes: Any, row: Row, runs: Sequence[SavedRun], tips: Tips) -> None:
 def _across(axes: Any, ends: Sequence[float]) -> None:
     """From nothing on, or logarithmic where values differ by much, such as those of a run that is overloaded."""
     low, high = min(ends, default=1.0), max(ends, default=1.0)
+    most = max(2, min(6, int(inches(axes) / TICK)))
     if high > MUCH * low > 0:
         axes.set_xscale("log")
         axes.set_xlim(low / 1.3, high * 1.3)
-        round_ticks(axes, low / 1.3, high * 1.3)
+        round_ticks(axes, low / 1.3, high * 1.3, most)
     else:
         axes.set_xlim(0, 1.06 * high)
         axes.xaxis.set_major_formatter("{x:,g}")
-        axes.xaxis.get_major_locator().set_params(nbins=4 if is_narrow(axes.figure) else 6)
+        axes.xaxis.get_major_locator().set_params(nbins=most)
 
 
 def _short(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from infercast.forecast.sweep.points import Sweep
 from infercast.report.caveats import caveats_of
-from infercast.report.page.canvas import LETTER, is_narrow, room, stacked
+from infercast.report.page.canvas import LETTER, inches, is_narrow, room, stacked
 from infercast.report.page.elements import Section, facts_list, table
 from infercast.report.page.plot import Plot
 from infercast.report.page.svg import INK, MUTED, SERIES, Tips
@@ -106,9 +106,9 @@ def _bends(axes: Any, sweep: Sweep) -> None:
     if len(places) == 2 and abs(places["knee"] - places["SLO"]) < APART:
         places = {"knee, SLO": max(places.values())}
     for name, place in places.items():
-        half = LETTER * len(name) / 2 / _inches(axes)
+        half = LETTER * len(name) / 2 / inches(axes)
         middle = min(place, 1.0 - half)
-        if middle - half > LETTER * (len(axes.get_title(loc="left")) + 2) / _inches(axes):
+        if middle - half > LETTER * (len(axes.get_title(loc="left")) + 2) / inches(axes):
             axes.annotate(name, (middle, 1.0), (0, 3), xycoords="axes fraction", textcoords="offset points",
                           fontsize=8, color=MUTED, ha="center", va="bottom")  # fmt: skip
 
@@ -117,7 +117,3 @@ def _across(axes: Any, value: float) -> float:
     """Where a value stands, as a share of the width of a chart."""
     begin, end = axes.get_xlim()
     return float((value - begin) / (end - begin))
-
-
-def _inches(axes: Any) -> float:
-    return float(axes.get_position().width * axes.figure.get_figwidth())

@@ -108,7 +108,7 @@ def _read_me(plan: Plan, lines: list[str], names: list[str]) -> str:
         text += "Nothing that was looked at keeps the promise.\n\n"
     else:
         figures = winner.figures
-        cost = "" if winner.cost is None else f", ${winner.cost:,.2f} an hour"
+        cost = "" if winner.cost is None else f", ${winner.cost:,.2f} per hour"
         sure = "" if figures.odds is None else f" The SLO holds with a probability of {format_percent(figures.odds)}."
         tpot = "" if figures.tpot is None else f", TPOT p99 {format_seconds(figures.tpot.p99)}"
         text += f"Chosen: {winner.candidate}, {winner.gpus} GPUs{cost}.{sure}\n"

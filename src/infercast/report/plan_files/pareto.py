@@ -71,7 +71,7 @@ def _across(plan: Plan, rows: Sequence[Row]) -> tuple[Callable[[Row], float], st
     if goal.name == "energy" and all(row.figures is not None and row.figures.drawn is not None for row in rows):
         return goal.value, "J per output token at the wall"
     if all(row.cost is not None for row in rows):
-        return (lambda row: row.cost or 0.0), "$ an hour"
+        return (lambda row: row.cost or 0.0), "$ per hour"
     return (lambda row: float(row.gpus)), "GPUs"
 
 

@@ -29,7 +29,7 @@ def arrival_times(
 ) -> NDArray[np.float64]:
     """``count`` arrival times in seconds, ascending.
 
-    ``rate`` is the mean number of requests a second, None for a burst. ``burstiness`` is the shape of the gamma
+    ``rate`` is the mean number of requests per second, None for a burst. ``burstiness`` is the shape of the gamma
     distribution of the gaps, as in vLLM's serving benchmark: 1 is Poisson, below 1 is burstier, above 1 more regular.
     Under poisson and gamma the first gap is drawn like every other, so the first request comes after 0.
     """
@@ -57,10 +57,10 @@ def check_arrivals(kind: str, rate: float | None, count: int, burstiness: float 
     if kind == "burst" and rate is not None:
         raise InputError(f"rate {rate!r} was given, but a burst has none; use poisson, gamma or constant for a rate")
     if kind != "burst" and rate is None:
-        raise InputError(f"rate is missing: {kind} arrivals need requests a second; only burst goes without")
+        raise InputError(f"rate is missing: {kind} arrivals need requests per second; only burst goes without")
     # Written as "not >" so that NaN is refused too.
     if rate is not None and not (rate > 0 and math.isfinite(1.0 / rate) and math.isfinite(rate)):
-        raise InputError(f"rate must be a positive, finite number of requests a second, not {rate!r}")
+        raise InputError(f"rate must be a positive, finite number of requests per second, not {rate!r}")
     if not (burstiness > 0 and math.isfinite(burstiness)):
         raise InputError(f"burstiness must be a positive, finite number (1 is Poisson), not {burstiness!r}")
     if kind != "gamma" and burstiness != 1.0:

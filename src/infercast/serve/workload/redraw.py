@@ -114,7 +114,7 @@ def _scale_to(rate: float, rate_scale: float, workload: Workload, limit: int | N
     if rate_scale != 1.0:
         raise InputError(f"rate {rate!r} and rate_scale {rate_scale!r} both say how fast requests arrive; give one")
     if not (rate > 0 and math.isfinite(rate)):
-        raise InputError(f"rate must be a positive, finite number of requests a second, not {rate!r}")
+        raise InputError(f"rate must be a positive, finite number of requests per second, not {rate!r}")
     requests = workload.requests[:limit]
     span = requests[-1].arrival - requests[0].arrival
     if span <= 0:

@@ -13,7 +13,9 @@ class Segment(NamedTuple):
     """A piece of prompt whose content is named: equal ids at equal positions are equal tokens."""
 
     content: int
+    """The name of its content, any number."""
     num_tokens: int
+    """Tokens of the piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,9 @@ class Request:
     arrival: float
     """Seconds after the start. In a closed loop, the earliest moment the client may send it."""
     num_input: int
+    """Tokens of the prompt."""
     num_output: int
+    """Tokens of the answer."""
     prefix: tuple[Segment, ...] = ()
     """The leading part of the prompt that other requests may share; the rest is this request's own."""
     answer: int | None = None
@@ -98,14 +102,14 @@ class Workload(Answer):
     concurrency: int | None = None
     """Closed loop: at most this many requests are in the system; the next is sent when one ends. None: open loop."""
     rate: float | None = None
-    """Offered requests a second where one number describes it; None for traces, bursts and closed loops."""
+    """Offered requests per second where one number describes it; None for traces, bursts and closed loops."""
     description: str = ""
     drawn: Draw | None = None
     """Set where chance made the requests, so that it could have made others; see `redrawn`."""
     num_truncated: int = 0
     """Requests that were cut to the longest a model allows ..."""
     num_skipped: int = 0
-    """... and those that were left out for it."""
+    """... and requests that were left out for it."""
     classes: tuple[SloClass, ...] = ()
     """Of the requests that name one."""
     adapters: Adapters | None = None

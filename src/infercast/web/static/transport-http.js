@@ -13,17 +13,20 @@ export class HttpTransport {
   /** A load curve: as a job, because one that nobody wants any more must not keep others waiting. */
   async curve(question, signal) {
     const { id } = await this.start("curve", question);
+    if (signal.aborted) await this.cancel(id);
+    const end = () => { this.cancel(id).catch(() => null); };
+    signal.addEventListener("abort", end);
     try {
       for (;;) {
         const said = await this.job(id, signal);
         if (said.state === "done") return said.result;
         if (said.state === "failed") throw new Problem(said.error?.message ?? "The load curve failed.");
-        if (said.state === "cancelled" || signal.aborted) throw new DOMException("asked again", "AbortError");
+        if (said.state === "cancelled") throw new DOMException("asked again", "AbortError");
         await new Promise((resolve) => setTimeout(resolve, POLL));
+        signal.throwIfAborted();
       }
-    } catch (error) {
-      this.cancel(id).catch(() => null);
-      throw error;
+    } finally {
+      signal.removeEventListener("abort", end);
     }
   }
 
@@ -31,7 +34,7 @@ export class HttpTransport {
 
   async job(id, signal) { return (await this.send("GET", `jobs/${encodeURIComponent(id)}`, undefined, signal)).json(); }
 
-  async cancel(id) { await this.send("DELETE", `jobs/${encodeURIComponent(id)}`); }
+  async cancel(id) { await this.send("DELETE", `jobs/${encodeURIComponent(id)}`, undefined, undefined, true); }
 
   async file(kind, question) {
     const answer = await this.send("POST", `export/${kind}`, question);
@@ -39,8 +42,9 @@ export class HttpTransport {
     return { name: name ?? `infercast.${kind}`, blob: await answer.blob() };
   }
 
-  async send(method, path, body, signal) {
-    const request = { method, signal, headers: { accept: "application/json" } };
+  /** `keep`: also when the page is being left. */
+  async send(method, path, body, signal, keep = false) {
+    const request = { method, signal, keepalive: keep, headers: { accept: "application/json" } };
     if (body !== undefined) {
       request.body = JSON.stringify(body);
       request.headers["content-type"] = "application/json";

@@ -13,7 +13,8 @@ export class WorkerTransport {
     this.jobs = new Map();
   }
 
-  catalog() { return this.line.call("catalog"); }
+  /** What can be chosen lies beside the page, so that it shows before Python has started. */
+  async catalog() { return (await fetch("catalog.json")).json(); }
 
   ask(name, question, signal) { return this.line.call("ask", name, question, signal); }
 

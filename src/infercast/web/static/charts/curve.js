@@ -5,6 +5,7 @@ import { shape, table } from "../lib/dom.js";
 import { brief, briefTime, dollars, joined, plain, scaled, time } from "../lib/format.js";
 import { extent, linear, logarithmic } from "../lib/scale.js";
 import { hint } from "../lib/tip.js";
+import { badge } from "./distribution.js";
 
 const LEFT = 52, RIGHT = 16, TOP = 20, GAP = 30, AXIS = 38;
 
@@ -14,45 +15,46 @@ const LEFT = 52, RIGHT = 16, TOP = 20, GAP = 30, AXIS = 38;
  */
 export function loadCurve(width, runs, choose, quantity = "ttft") {
   const of = (point) => point[`${quantity}_ms`];
-  const known = runs.filter((run) => run.curve?.points.some(of));
+  const known = runs.filter((run) => run.curve && served(run).length);
   if (!known.length) return null;
   const high = Math.round(Math.min(190, Math.max(140, width * 0.3))), low = 92;
   const all = known.flatMap((run) => served(run));
   const x = linear([0, Math.max(...all.map((point) => point.value), ...known.map((run) => Math.min(run.rate ?? 0, 1.4 * lastRate(run)))) * 1.03], [LEFT, width - RIGHT]);
-  const [least, most] = extent(all.flatMap((point) => [of(point).p50, of(point).p99]));
-  const upper = logarithmic([least / 1.3, most * 1.3], [TOP + high, TOP]);
+  const [least, most] = extent(all.flatMap((point) => (known.length === 1 ? [of(point).p50, of(point).p99] : [of(point).p99])));
+  const upper = logarithmic([least / 1.3, most * (known.length === 1 ? 1.3 : 1.7)], [TOP + high, TOP]);
   const second = TOP + high + GAP;
-  const lower = linear([0, Math.max(...all.map((point) => point.output_tokens_per_s)) * 1.1], [second + low, second]);
+  const lower = linear([0, Math.max(...all.map((point) => point.output_tokens_per_s)) * (known.length === 1 ? 1.1 : 1.32)], [second + low, second]);
   const drawing = canvas(width, second + low + AXIS);
   drawing.append(
-    leftAxis(upper, { left: LEFT, right: width - RIGHT, ticks: upper.ticks(5), format: briefTime, title: quantity.toUpperCase(), top: 11 }),
-    leftAxis(lower, { left: LEFT, right: width - RIGHT, ticks: lower.ticks(3), format: brief, title: "output tokens/s", top: second - 9 }),
+    leftAxis(upper, { left: LEFT, right: width - RIGHT, ticks: upper.ticks(5), format: briefTime, title: `${quantity.toUpperCase()}${known.length === 1 ? "" : " p99"}`, top: 11 }),
+    leftAxis(lower, { left: LEFT, right: width - RIGHT, ticks: lower.ticks(4), format: brief, title: "output tokens/s", top: second - 9 }),
     bottomAxis(x, { top: TOP, bottom: second + low, ticks: x.ticks(width < 420 ? 5 : 9), format: plain, title: "requests/s", right: width - RIGHT }),
   );
-  for (const run of known) drawing.append(lines(run, of, x, upper, lower));
+  for (const run of known) drawing.append(lines(run, of, x, upper, lower, known.length === 1));
   if (known.length === 1) drawing.append(...marks(known[0], x, second + low, width));
   drawing.append(...now(known, x, second + low));
   drawing.append(clickArea(x, width, second + low, choose));
   return { drawing, label: known.map(said).join(" "), table: () => asTable(known) };
 }
 
-const served = (run) => run.curve.points.filter((point) => point.ttft_ms && Number.isFinite(point.value));
+const served = (run) => run.curve.points.filter((point) => point.ttft_ms && point.tpot_ms && Number.isFinite(point.value));
 const lastRate = (run) => Math.max(...served(run).map((point) => point.value));
 
-function lines(run, of, x, upper, lower) {
+/** One run: from p50 to p99 where it stands alone, p99 with its letter beside others. */
+function lines(run, of, x, upper, lower, alone) {
   const points = served(run);
   const path = (pick, y) => line(points.map((point) => [x(point.value), y(pick(point))]));
   const band = `${path((point) => of(point).p50, upper)}${line([...points].reverse().map((point) => [x(point.value), upper(of(point).p99)])).replace("M", "L")}Z`;
   return shape(
     "g", { class: `curve run-${run.colour}` },
-    shape("path", { d: band, class: "band" }),
-    shape("path", { d: path((point) => of(point).p50, upper), class: "thin" }),
+    alone ? [shape("path", { d: band, class: "band" }), shape("path", { d: path((point) => of(point).p50, upper), class: "thin" })] : null,
     shape("path", { d: path((point) => of(point).p99, upper), class: "thick" }),
     shape("path", { d: path((point) => point.output_tokens_per_s, lower), class: "thick" }),
     points.map((point) => hint(shape("circle", { cx: round(x(point.value)), cy: round(upper(of(point).p99)), r: 3.4, class: point.slo_holds === false ? "dot missed" : "dot" }), `${plain(point.value)} requests/s`, facts(point))),
     points.map((point) => hint(shape("circle", { cx: round(x(point.value)), cy: round(lower(point.output_tokens_per_s)), r: 3, class: "dot" }), `${plain(point.value)} requests/s`, facts(point))),
-    label(x(points[0].value), upper(of(points[0]).p99) - 8, "p99", { class: "row-name", "text-anchor": "middle" }),
-    label(x(points[0].value), upper(of(points[0]).p50) + 16, "p50", { class: "row-name", "text-anchor": "middle" }),
+    alone
+      ? [label(x(points[0].value), upper(of(points[0]).p99) - 8, "p99", { class: "row-name", "text-anchor": "middle" }), label(x(points[0].value), upper(of(points[0]).p50) + 16, "p50", { class: "row-name", "text-anchor": "middle" })]
+      : [badge(x(points.at(-1).value), upper(of(points.at(-1)).p99) - 13, run), badge(x(points.at(-1).value), lower(points.at(-1).output_tokens_per_s) - 13, run)],
   );
 }
 

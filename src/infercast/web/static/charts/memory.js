@@ -7,7 +7,7 @@ import { apart } from "../lib/scale.js";
 import { hint } from "../lib/tip.js";
 import { badge } from "./distribution.js";
 
-const TOP = 26, HEIGHT = 250, BOTTOM = 22;
+const TOP = 26, HEIGHT = 300, BOTTOM = 22;
 
 /** The drawing for runs: [{letter, colour, memory: {total, parts: [{key, title, bytes}], mean, peak, tokens}}]. */
 export function memoryStack(width, runs) {

@@ -33,7 +33,7 @@ function bar(phase, top, width) {
   phase.families.forEach((family, index) => {
     const wide = family.share * width;
     const piece = shape("g", {}, shape("rect", { x: round(left), y: top + 22, width: round(Math.max(0, wide - 1.5)), height: 32, class: `family shade-${Math.min(index, 6)} ${family.family === "GPU idle" ? "idle" : ""}`, rx: 2 }));
-    if (wide > family.family.length * 6.6 + 12) piece.append(label(left + 7, top + 42, family.family, { class: "on-bar" }));
+    if (wide > family.family.length * 6.6 + 12) piece.append(label(left + 7, top + 42, family.family, { class: index > 1 || family.family === "GPU idle" ? "on-bar pale" : "on-bar" }));
     group.append(hint(piece, `${family.family}: ${percent(family.share)}`, [
       `${time(family.perStep)} per step`, `bound by ${BOUNDS[family.bound] ?? family.bound}`, family.source ? `latency: ${family.source}` : "", family.names,
     ]));

@@ -7,47 +7,64 @@ let count = 0;
 const nextId = () => `input-${(count += 1)}`;
 const STEPS = 240;
 
+/** The values that a slider stops at: two digits that count, each once, evenly over its range. */
+function roundValues(low, high, linear, whole) {
+  const all = Array.from({ length: STEPS + 1 }, (_, step) => {
+    const raw = linear ? low + (step / STEPS) * (high - low) : low * (high / low) ** (step / STEPS);
+    return whole ? Math.round(Number(raw.toPrecision(2))) : Number(raw.toPrecision(2));
+  });
+  return [...new Set(all)];
+}
+
 /** A slider on a logarithmic (or linear) range beside a number that can be typed. */
 export function slider({ label, unit, low, high, linear = false, whole = false, change, help = "", note = null }) {
   const id = nextId();
-  const toStep = (value) => (linear ? (value - low) / (high - low) : Math.log(value / low) / Math.log(high / low)) * STEPS;
-  const toValue = (step) => {
-    const raw = linear ? low + (step / STEPS) * (high - low) : low * (high / low) ** (step / STEPS);
-    return whole ? Math.round(Number(raw.toPrecision(2))) : Number(raw.toPrecision(2));
-  };
-  const range = element("input", { type: "range", min: 0, max: STEPS, step: 1, "aria-label": label, title: help });
+  const values = roundValues(low, high, linear, whole);
+  const last = values.length - 1;
+  const toValue = (step) => values[step];
+  const toStep = (value) => values.reduce((best, each, step) => (Math.abs(each - value) < Math.abs(values[best] - value) ? step : best), 0);
+  const range = element("input", { type: "range", min: 0, max: last, step: 1, "aria-label": label, title: help });
   const number = element("input", { type: "text", inputmode: "decimal", class: "number", id });
   const node = element("div", { class: "field" }, element("div", { class: "field-head" }, element("label", { for: id }, label), element("span", { class: "value" }, number, unit)), range, note);
-  const paint = () => range.style.setProperty("--filled", `${(range.value / STEPS) * 100}%`);
+  const paint = () => range.style.setProperty("--filled", `${(range.value / last) * 100}%`);
   const say = (value) => range.setAttribute("aria-valuetext", `${plain(value)} ${unit}`);
   let settled = null;
   range.addEventListener("input", () => { const value = toValue(Number(range.value)); number.value = plain(value); paint(); say(value); change(value, { record: false }); });
   range.addEventListener("change", () => change(toValue(Number(range.value)), { record: true }));
   number.addEventListener("change", () => {
     const value = Number(number.value.replaceAll(",", ""));
-    if (Number.isFinite(value) && value > 0) change(whole ? Math.round(value) : value, { record: true });
+    if (Number.isFinite(value) && (value > 0 || low === 0)) change(whole ? Math.round(value) : value, { record: true });
     else show(settled);
   });
   function show(value) {
     settled = value;
     if (document.activeElement !== number) number.value = value === null ? "" : plain(value);
-    if (document.activeElement !== range || toValue(Number(range.value)) !== value) range.value = value ? Math.round(toStep(Math.min(high, Math.max(low, value)))) : 0;
+    if (document.activeElement !== range || toValue(Number(range.value)) !== value) range.value = value ? toStep(value) : 0;
     paint();
     say(value ?? low);
   }
   return { node, show };
 }
 
-/** One of a few: radio buttons beside each other. */
+/** One of a few: radio buttons beside each other; a value from an address that is none of them gets one of its own. */
 export function segments({ label, choices, change, help = "", hideLabel = false }) {
   const name = nextId();
-  const radios = new Map(choices.map(([value, text]) => [value, element("input", { type: "radio", name, value: String(value), onchange: () => change(value, { record: true }) })]));
+  const radios = new Map();
+  const bar = element("div", { class: "segments" });
+  const add = (value, text) => {
+    radios.set(value, element("input", { type: "radio", name, value: String(value), onchange: () => change(value, { record: true }) }));
+    bar.append(element("label", {}, radios.get(value), element("span", {}, text)));
+  };
+  for (const [value, text] of choices) add(value, text);
   const node = element(
     "div", { class: "field", role: "radiogroup", "aria-label": label, title: help },
-    hideLabel ? null : element("div", { class: "field-head" }, element("span", { class: "name" }, label)),
-    element("div", { class: "segments" }, choices.map(([value, text]) => element("label", {}, radios.get(value), element("span", {}, text)))),
+    hideLabel ? null : element("div", { class: "field-head" }, element("span", { class: "name" }, label)), bar,
   );
-  return { node, show(value) { for (const [each, radio] of radios) radio.checked = each === value; } };
+  function show(value) {
+    if (!radios.has(value)) add(value, String(value));
+    for (const [each, radio] of radios) radio.checked = each === value;
+  }
+  return { node, show };
 }
 
 /** One of many: a list that opens. */

@@ -67,9 +67,20 @@ export function bottomAxis(scale, { top, bottom, ticks, format, title, right }) 
     "g",
     { class: "axis" },
     ticks.map((value) => shape("line", { x1: round(scale(value)), x2: round(scale(value)), y1: top, y2: bottom, class: "rule" })),
-    ticks.map((value) => label(scale(value), bottom + 15, format(value), { "text-anchor": "middle" })),
+    spaced(ticks, scale, format).map((value) => label(scale(value), bottom + 15, format(value), { "text-anchor": "middle" })),
     title ? label(right, bottom + 30, title, { "text-anchor": "end", class: "axis-title" }) : null,
   );
+}
+
+/** Those ticks whose labels do not touch the one before. */
+function spaced(ticks, scale, format) {
+  let end = -Infinity;
+  return ticks.filter((value) => {
+    const half = format(value).length * 3.4 + 5;
+    if (scale(value) - half < end) return false;
+    end = scale(value) + half;
+    return true;
+  });
 }
 
 /** Horizontal rules with numbers left of them. */

@@ -13,7 +13,7 @@ export function digits(value, count = 3) {
 }
 
 /** As few digits as say it: 12, 0.5, 1,024. */
-export const plain = (value) => (Number.isFinite(value) ? Number(value.toPrecision(4)).toLocaleString("en-US", { maximumFractionDigits: 6 }) : "–");
+export const plain = (value) => (Number.isFinite(value) ? Number(value.toPrecision(Math.abs(value) >= 1e4 ? 7 : 4)).toLocaleString("en-US", { maximumFractionDigits: 6 }) : "–");
 
 const TIMES = [[1, "µs", 1e3], [1e3, "ms", 1], [6e4, "s", 1e-3], [7.2e6, "min", 1 / 6e4], [Infinity, "h", 1 / 3.6e6]];
 

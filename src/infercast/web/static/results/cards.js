@@ -8,9 +8,12 @@ import { stepBars } from "../charts/steps.js";
 import { timeline } from "../charts/timeline.js";
 import { chartCard } from "../lib/chart.js";
 import { element } from "../lib/dom.js";
+import { plain } from "../lib/format.js";
 import { term } from "../lib/tip.js";
+import { dayCard } from "./day.js";
 import { basisBody, costBody, promiseBody } from "./facts.js";
 import { planCard } from "./plan.js";
+import { powerCard } from "./power.js";
 
 /** Builds the cards: `show(views, chosen)` draws them, `curve` is the card that needs load curves. */
 export function buildCards(node, store, transport, catalog) {
@@ -29,7 +32,7 @@ export function buildCards(node, store, transport, catalog) {
   const cost = chartCard({ title: "Cost and energy", draw: body(costBody) });
   const basis = chartCard({ title: "What this rests on", kind: "wide", draw: body(basisBody) });
   const right = element("div", { class: "stack" }, steps.card, promise.card);
-  node.append(ttft.card, tpot.card, curve.card, memory.card, roof.card, right, load.card, cost.card, planCard(store, transport, catalog), basis.card);
+  node.append(ttft.card, tpot.card, curve.card, memory.card, roof.card, right, load.card, cost.card, planCard(store, transport, catalog), dayCard(store, transport), powerCard(store, transport), basis.card);
   const perRun = [roof, steps, load, promise, cost, basis];
   for (const card of [ttft, tpot, curve]) card.card.classList.add("needs-answer");
   for (const card of [...perRun, { card: right }]) card.card.classList.add("needs-chosen");
@@ -47,13 +50,20 @@ export function buildCards(node, store, transport, catalog) {
       card.card.querySelector("h2").dataset.run = chosen.letter;
       card.show(data);
     }
-    curve.remark.textContent = store.run.answered?.turns ? "Along request rates; sessions have none." : "Latency from p50 to p99, and throughput. Click on the axis to set the request rate.";
+    curve.remark.textContent = store.run.answered?.turns ? "Along request rates; sessions have none." : `${several ? "Latency at p99" : "Latency from p50 to p99"}, and throughput. Click on the axis to set the request rate.`;
     ttft.remark.textContent = "Share of requests by latency; percentiles below with their 80 % intervals.";
     tpot.remark.textContent = "Mean time between the tokens of one answer.";
-    memory.remark.textContent = chosen.memory ? "The KV cache fills as requests run." : "";
+    memory.remark.textContent = roomWords(chosen.memory);
     roof.remark.textContent = "Area of a circle: share of the time. Orange: steps with prompts; blue: decode.";
   }
   return { show, curve: curve.card };
+}
+
+/** How much the KV cache holds. */
+function roomWords(memory) {
+  if (!memory) return "";
+  if (!memory.fits) return "More than the GPU has is striped.";
+  return `Room for ${plain(memory.tokens)} tokens, such as ${plain(memory.sequences)} sequences of ${plain(memory.context)}.`;
 }
 
 /** Buttons of which one is pressed. */

@@ -10,7 +10,8 @@ const MOST_KEPT = 40;
 export function followCurves(store, transport, card) {
   const kept = new Map();
   let asking = null, seen = false;
-  new IntersectionObserver((entries) => { seen = entries.at(-1).isIntersecting; if (seen) next(); }, { rootMargin: "160px" }).observe(card);
+  new IntersectionObserver((entries) => { seen = entries.at(-1).isIntersecting; if (seen) next(); }).observe(card);
+  window.addEventListener("pagehide", () => asking?.abort());
 
   const keyOf = (run) => {
     const state = { ...store.fields.others(run.answered) };

@@ -53,5 +53,6 @@ export function jobPlace(transport, done) {
     line.textContent = `${words}${Number.isFinite(seconds) ? ` · ${plain(Math.round(seconds))} s` : ""}${steps > 1 ? ` · part ${steps}` : ""}`;
   }
 
+  window.addEventListener("pagehide", cancel);
   return { node, start, cancel };
 }

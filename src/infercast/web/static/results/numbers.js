@@ -14,14 +14,14 @@ export const NUMBERS = [
     parts: (value) => { const [number, prefix] = scaled(value); return [number, `${prefix} tokens/s`.trim()]; }, brief: (value) => joined(scaled(value)), told: "tokens/s",
   },
   {
-    key: "cost", term: "usd-per-million-tokens", title: "Cost", sub: "", less: true,
+    key: "cost", term: "usd-per-million-tokens", title: "Cost", sub: "per M tokens", less: true,
     value: (forecast) => forecast.usd_per_million_output_tokens, interval: () => null,
-    parts: (value) => (Number.isFinite(value) ? [dollars(value), "per M tokens"] : ["–", "no price known"]), brief: dollars, told: "per M tokens",
+    parts: (value) => (Number.isFinite(value) ? [dollars(value), ""] : ["–", "no price known"]),
   },
   {
-    key: "energy", term: "energy", title: "Energy", sub: "", less: true, optional: true,
+    key: "energy", term: "energy", title: "Energy", sub: "per token", less: true, optional: true,
     value: (forecast) => energyOf(forecast)?.perToken, interval: (forecast) => energyOf(forecast)?.interval,
-    parts: (value) => [digits(value), "J per token"], brief: digits, told: "J per token",
+    parts: (value) => [digits(value), "J"],
   },
 ];
 

@@ -15,7 +15,7 @@ export function planCard(store, transport, catalog) {
   const most = element("input", { type: "number", id: "plan-most", class: "text", min: 1, max: 64, value: 8 });
   const objective = element("select", { id: "plan-objective" }, catalog.objectives.map((each) => element("option", { value: each }, each)));
   const note = element("p", { class: "card-note" });
-  const job = jobPlace(transport, (result) => shown(result, store, titles));
+  const job = jobPlace(transport, (answer) => shown(answer.plan, store, titles));
   const boxes = [...new Set([...chosen, "h100-sxm", "b200-sxm", "rtx-pro-6000", "mi300x", "l4"])].filter((name) => titles.has(name)).map((name) => {
     const box = element("input", { type: "checkbox", onchange: () => { if (box.checked) chosen.add(name); else chosen.delete(name); } });
     box.checked = chosen.has(name);
@@ -36,7 +36,7 @@ export function planCard(store, transport, catalog) {
     note,
     element("div", { class: "plan-form" },
       element("fieldset", {}, element("legend", {}, "Choose from"), element("div", { class: "chips" }, boxes)),
-      element("label", {}, "Most GPUs", most), element("label", {}, "Look for least", objective), button),
+      element("label", {}, "Most GPUs", most), element("label", {}, "Objective", objective), button),
     job.node,
   );
   store.listen(() => {
@@ -47,9 +47,10 @@ export function planCard(store, transport, catalog) {
 }
 
 function shown(result, store, titles) {
-  const rows = [...new Map([result.winner, ...(result.front ?? []), ...(result.simulated ?? [])].filter(Boolean).map((each) => [nameOf(each, titles), each])).values()].slice(0, MOST_ROWS);
+  const fields = store.fields.named;
+  const rows = [...new Map([result.winner, ...(result.front ?? []), ...(result.simulated ?? [])].filter(Boolean).map((each) => [nameOf(each, titles, fields), each])).values()].slice(0, MOST_ROWS);
   const heading = result.winner
-    ? element("p", { class: "plan-answer" }, element("strong", {}, nameOf(result.winner, titles)), ` keeps the SLO for ${dollars(result.winner.cost_per_hour)} per hour.`)
+    ? element("p", { class: "plan-answer" }, element("strong", {}, nameOf(result.winner, titles, fields)), ` keeps the SLO for ${dollars(result.winner.cost_per_hour)} per hour.`)
     : element("p", { class: "plan-answer" }, "Nothing that was tried keeps the SLO.");
   return [
     heading,
@@ -62,7 +63,7 @@ function row(each, index, result, store, titles) {
   const fact = (title, value) => element("div", { class: "fact" }, element("dt", {}, title), element("dd", {}, value));
   return element(
     "li", { class: each.slo_holds ? "holds" : "fails" },
-    element("p", { class: "plan-name" }, nameOf(each, titles), element("span", { class: `pill ${each.slo_holds ? "good" : "bad"}` }, each.slo_holds ? "holds" : "misses")),
+    element("p", { class: "plan-name" }, nameOf(each, titles, store.fields.named), element("span", { class: `pill ${each.slo_holds ? "good" : "bad"}` }, each.slo_holds ? "holds" : "misses")),
     element("dl", {},
       fact("per hour", Number.isFinite(each.cost_per_hour) ? dollars(each.cost_per_hour) : "–"), fact("TTFT p99", time(each.ttft_ms?.p99)), fact("TPOT p95", time(each.tpot_ms?.p95)),
       fact("odds", percent(each.odds)), fact("GPUs", plain(each.total_gpus))),
@@ -71,10 +72,10 @@ function row(each, index, result, store, titles) {
 }
 
 /** A candidate in words: 2 × TP4 on H100 SXM, fp8. */
-function nameOf(each, titles) {
+function nameOf(each, titles, fields) {
   const layout = [each.tensor_parallel_size > 1 ? `TP${each.tensor_parallel_size}` : "", each.pipeline_parallel_size > 1 ? `PP${each.pipeline_parallel_size}` : "", each.enable_expert_parallel ? "EP" : ""].filter(Boolean).join(" ");
   const replicas = each.replicas * (each.data_parallel_size ?? 1);
-  const settings = Object.entries(each.settings ?? {}).filter(([name]) => name !== "max_model_len").map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
+  const settings = Object.entries(each.settings ?? {}).filter(([name]) => name !== "max_model_len").map(([name, value]) => `${fields.get(name)?.label.toLowerCase() ?? name.replaceAll("_", " ")} ${typeof value === "boolean" ? (value ? "on" : "off") : plain(value)}`);
   return [`${plain(each.total_gpus)} × ${titles.get(each.gpu) ?? each.gpu}`, layout, replicas > 1 ? `${replicas} replicas` : "", each.quantization, each.kv_cache_dtype !== "auto" ? `KV ${each.kv_cache_dtype}` : "", ...settings].filter(Boolean).join(", ");
 }
 

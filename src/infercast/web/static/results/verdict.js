@@ -35,13 +35,20 @@ function sentence(view, catalog) {
   const { forecast, state } = view;
   const gpu = catalog.gpus.find((each) => each.name === state.gpu);
   const strong = (text) => element("strong", {}, text);
-  const load = state.concurrency ? `${plain(state.concurrency)} clients` : `${digits(forecast.requests_per_s)} requests/s`;
   const name = view.run.config ? view.run.config.name : state.model;
   return [
-    strong(name), " on ", strong(`${forecast.gpus} × ${gpu ? short(gpu.title) : state.gpu}`), " serves ", forecast.saturated && state.rate ? `${load.replace(" requests/s", "")} of ${plain(state.rate)} requests/s` : load,
-    ": half of all users see the first token within ", strong(time(forecast.ttft_ms.p50)),
-    " and then ", strong(`${digits(1000 / forecast.tpot_ms.p50)} tokens/s`), ".",
+    strong(name), " on ", strong(`${forecast.gpus} × ${gpu ? short(gpu.title) : state.gpu}`), ` ${loadOf(forecast, state)}`,
+    ": half of all users see the first token within ", strong(time(forecast.ttft_ms?.p50)),
+    forecast.tpot_ms ? [" and then ", strong(`${digits(1000 / forecast.tpot_ms.p50)} tokens/s`)] : "", ".",
   ];
+}
+
+/** What is sent, or what is served of it where that is less. */
+function loadOf(forecast, state) {
+  if (forecast.saturated && state.rate) return `serves ${digits(forecast.requests_per_s)} of ${plain(state.rate)} requests/s`;
+  if (state.concurrency) return `with ${plain(state.concurrency)} clients`;
+  if (state.session_rate) return `at ${plain(state.session_rate)} sessions/s`;
+  return state.rate ? `at ${plain(state.rate)} requests/s` : `after a burst of ${plain(forecast.workload.requests)} requests`;
 }
 
 function pills(view) {

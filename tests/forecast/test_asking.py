@@ -1,0 +1,129 @@
+"""Names in place of objects, and progress for people."""
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import infercast
+from infercast.forecast.telling import told_progress, told_stages
+
+QUICK: dict[str, Any] = {"gpu": "l4", "predictor": "roofline"}
+
+
+def test_names_are_the_same_as_objects() -> None:
+    workload = infercast.synthetic_workload(rate=8, count=30, input_lengths=100, output_lengths=10)
+    made = infercast.simulate(infercast.deploy("qwen3-0.6b", "l4", quantization="fp8", predictor="roofline"), workload)
+    load: dict[str, Any] = {"rate": 8, "count": 30, "input_lengths": 100, "output_lengths": 10}
+    named = infercast.simulate("qwen3-0.6b", **QUICK, quantization="fp8", **load)
+    assert named.ttft == made.ttft
+    assert named.workload.description == workload.description
+
+
+def test_default_lengths_are_those_of_the_command_line_within_the_model() -> None:
+    short = infercast.EngineSettings(max_model_len=512)
+    forecast = infercast.simulate("qwen3-0.6b", **QUICK, settings=short, rate=8, count=30)
+    assert max(each.num_input + each.num_output for each in forecast.workload.requests) <= 512
+
+
+def test_a_trace_by_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n1,100,10\n2,100,10\n")
+    forecast = infercast.simulate("qwen3-0.6b", str(path), **QUICK, count=2)
+    assert len(forecast.workload.requests) == 2
+    with pytest.raises(infercast.InputError, match="seed has no meaning with a trace"):
+        infercast.simulate("qwen3-0.6b", path, **QUICK, seed=3)
+
+
+def test_two_pools_by_name() -> None:
+    forecast = infercast.forecast_disaggregated(
+        "qwen3-0.6b", "qwen3-0.6b", prefill_gpu="l4", decode_gpu="l40s", rate=2, count=20
+    )
+    assert forecast.title == "qwen3-0.6b on 1 x l4, 1 x l40s"
+
+
+def test_a_sweep_and_a_step_by_name() -> None:
+    sweep = infercast.sweep("qwen3-0.6b", "l4", concurrencies=[1, 2], count=20, predictor="roofline")
+    assert [point.label for point in sweep.points] == ["1", "2"]
+    varied = infercast.sweep("qwen3-0.6b", "l4", vary=("max_num_seqs", [8, 16]), rate=4, count=20, predictor="roofline")
+    assert len(varied.points) == 2
+    assert infercast.estimate_step("qwen3-0.6b", infercast.prefill_shape(64), gpu="l4").num_tokens == 64
+
+
+def test_a_plan_by_name() -> None:
+    found = infercast.plan("qwen3-0.6b", rate=2, count=20, slo="ttft_p99<2s", gpus=["l4"], max_gpus=1, price=1.0)
+    assert found.winner is not None
+    assert found.winner.cost == 1.0
+    assert repr(found).startswith("<Plan: qwen3-0.6b, ttft_p99<2s: 1 x TP1 on l4")
+    assert "winner" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "sentence"),
+    [
+        (("qwen3-0.6b",), {"rate": 3}, "the str 'qwen3-0.6b' is a model, which needs a GPU to run on: gpu='h200-sxm'"),
+        (("qwen3-0.6b",), QUICK, "say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload"),
+        ((3,), QUICK, "needs a deployment or a model with gpu=..., not the int 3; infercast.deploy"),
+        (("qwen3-0.6b", 12), QUICK, "needs a workload, not the int 12; infercast.synthetic_workload"),
+        (("qwen3-0.6b",), {**QUICK, "gpu": "l44", "rate": 3}, "unknown GPU 'l44'; did you mean l4"),
+    ],
+)
+def test_what_is_missing_is_said(arguments: tuple[Any, ...], options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(infercast.InputError, match=sentence.replace("(", r"\(")):
+        infercast.simulate(*arguments, **options)
+
+
+def test_options_of_what_is_made_already_are_refused() -> None:
+    deployment = infercast.deploy("qwen3-0.6b", "l4", predictor="roofline")
+    workload = infercast.synthetic_workload(rate=3, count=10)
+    with pytest.raises(infercast.InputError, match="quantization is an option of deploy, and <Deployment"):
+        infercast.simulate(deployment, workload, quantization="fp8")
+    with pytest.raises(infercast.InputError, match="rate says how requests are made, and there is a workload already"):
+        infercast.simulate(deployment, workload, rate=3)
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    infercast.simulate("qwen3-0.6b", **QUICK, rate=8, count=20, progress=True)
+    err = capsys.readouterr().err
+    assert "[                        ] 0 of 20 requests" in err
+    assert err.endswith("\r")
+
+
+def test_nothing_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with told_progress(True, 10) as tell, told_stages(True) as say:
+        assert tell is not None
+        assert say is not None
+        tell(5, 1.0)
+        say("something")
+    with told_progress(None, 10) as silent, told_stages(False) as quiet:
+        assert silent is None
+        assert quiet is None
+    assert capsys.readouterr() == ("", "")
+
+
+def test_one_line_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, bundle: dict[str, str], raw: bool) -> None:
+            assert raw
+            shown.append(bundle["text/plain"])
+
+    def display(bundle: dict[str, str], raw: bool, display_id: bool) -> Handle:
+        assert raw
+        assert display_id
+        shown.append(bundle["text/plain"])
+        return Handle()
+
+    module: Any = SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    with told_stages(True) as say:
+        assert say is not None
+        say("first")
+        say("second")
+    assert shown == ["1: first", "2: second", ""]

@@ -1,0 +1,35 @@
+"""What the board draws while one kernel runs again and again, and over a step."""
+
+import pytest
+
+from infercast.forecast.deploy import deploy
+from infercast.forecast.estimate import estimate_kernel, estimate_power
+from infercast.forecast.explain.kernels import decode_shape, estimate_step, prefill_shape
+from infercast.hardware import load_gpu
+from infercast.predict.default import make_predictor
+from infercast.report.kernels import power_dict, power_facts
+
+GPU = load_gpu("h200-sxm")
+
+
+@pytest.mark.parametrize(("m", "limited"), [(1, False), (8192, True)])
+def test_a_kernel_has_its_power(m: int, limited: bool) -> None:
+    values = {"m": m, "n": 8192, "k": 8192, "dtype": "bf16"}
+    found = estimate_kernel(make_predictor("learned"), GPU, "gemm", values)
+    power = estimate_power(GPU, "gemm", values, found)
+    assert power.is_limited == limited
+    assert 120 < power.low <= power.watts <= power.high <= GPU.tdp
+    assert power.joules == pytest.approx(power.watts * float(found.seconds))
+    data = power_dict(power)
+    assert data["joules_per_flop"] == pytest.approx(power.joules / (2.0 * m * 8192 * 8192))
+    assert ("limit" in power_facts(power)[0][1]) == limited
+
+
+def test_a_step_adds_its_kernels_up() -> None:
+    deployment = deploy("llama-3.1-8b", "h200-sxm")
+    decode = estimate_step(deployment, decode_shape(16, 512))
+    work = sum(kernel.count * kernel.dynamic_joules for kernel in decode.kernels)
+    assert decode.joules == pytest.approx(work + decode.board.static_watts * decode.seconds)
+    assert decode.board.idle_watts < decode.watts < GPU.tdp
+    prefill = estimate_step(deployment, prefill_shape(8192))
+    assert prefill.watts == pytest.approx(prefill.board.held_watts, rel=0.05)
