@@ -76,7 +76,7 @@ def table_joules(timer: KernelTimer, board: BoardPower, table: int, rows: Table)
     if chosen.size > MOST_SIZES:
         chosen = chosen[np.unique(np.linspace(0, chosen.size - 1, MOST_SIZES).round().astype(np.int64))]
     seconds = timer.row_seconds(table, chosen)
-    joules = np.zeros(seconds.shape)
+    joules: Table = np.zeros(seconds.shape)
     for column, (call, launches) in enumerate(timer.row_calls(table, chosen)):
         each = seconds[:, column] / np.maximum(launches, 1)
         joules[:, column] = launches * np.asarray(board.dynamic_joules(call.op, np.maximum(each, 1e-9)))
