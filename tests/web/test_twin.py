@@ -2,6 +2,7 @@
 
 import io
 import json
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -75,8 +76,6 @@ def test_the_library_keeps_what_is_used() -> None:
 
 
 def test_unpacking_reads_plain_files_only() -> None:
-    import tarfile
-
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, kind in (("package/a", tarfile.REGTYPE), ("package/link", tarfile.SYMTYPE)):

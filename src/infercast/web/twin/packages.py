@@ -42,19 +42,21 @@ FROM_PYODIDE = ("pyodide.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_std
 UNUSED_LIBRARY = (
     "_pydatetime", "_pydecimal", "_pyio", "_sysconfigdata", "aifc", "antigravity", "argparse", "asyncio/proactor",
     "asyncio/windows", "bdb", "cgi", "cgitb", "chunk", "cmd", "code.py", "compileall", "concurrent/futures/process",
-    "configparser", "dbm", "difflib", "distutils", "doctest", "email", "ensurepip", "ftplib", "getopt", "gettext", "http",
-    "idlelib", "imaplib", "importlib/metadata", "lib2to3", "logging/config", "logging/handlers", "mailbox", "mailcap",
-    "modulefinder", "multiprocessing", "netrc", "nntplib", "ntpath", "optparse", "pdb", "pickletools", "plistlib",
-    "poplib", "profile", "pstats", "pyclbr", "pydoc", "pydoc_data", "pyodide/console", "smtplib", "socketserver",
-    "sqlite3", "tabnanny", "tarfile", "telnetlib", "test", "tkinter", "trace.py", "tracemalloc", "turtle", "unittest",
-    "urllib/request", "uuid", "venv", "wave", "webbrowser", "wsgiref", "xml", "xmlrpc", "zipapp", "zoneinfo",
+    "configparser", "dbm", "difflib", "distutils", "doctest", "email", "ensurepip", "ftplib", "getopt", "gettext",
+    "http", "idlelib", "imaplib", "importlib/metadata", "lib2to3", "logging/config", "logging/handlers", "mailbox",
+    "mailcap", "modulefinder", "multiprocessing", "netrc", "nntplib", "ntpath", "optparse", "pdb", "pickletools",
+    "plistlib", "poplib", "profile", "pstats", "pyclbr", "pydoc", "pydoc_data", "pyodide/console", "smtplib",
+    "socketserver", "sqlite3", "tabnanny", "tarfile", "telnetlib", "test", "tkinter", "trace.py", "tracemalloc",
+    "turtle", "unittest", "urllib/request", "uuid", "venv", "wave", "webbrowser", "wsgiref", "xml", "xmlrpc",
+    "zipapp", "zoneinfo",
 )  # fmt: skip
 """Modules of the standard library that nothing here imports ..."""
 ENCODINGS = ("__init__", "aliases", "ascii", "cp437", "idna", "latin_1", "utf_8")
 """... and the only encodings that something does."""
 UNUSED_NUMPY = (
-    "_simd.", "_umath_tests.", "_rational_tests.", "_operand_flag_tests.", "_struct_ufunc_tests.", "/tests/", "/include/",
-    "/f2py/", "/fft/", "/ma/", "/polynomial/", "/testing/", "/_examples/", "/_pyinstaller/", "/doc/", "lapack_lite.", "/distutils/", "/typing/mypy", ".pyi", ".pyc", ".a", "conftest.py",
+    "_simd.", "_umath_tests.", "_rational_tests.", "_operand_flag_tests.", "_struct_ufunc_tests.", "lapack_lite.",
+    "/tests/", "/include/", "/f2py/", "/fft/", "/ma/", "/polynomial/", "/testing/", "/_examples/", "/_pyinstaller/",
+    "/doc/", "/distutils/", "/typing/mypy", ".pyi", ".pyc", ".a", "conftest.py",
 )  # fmt: skip
 SITE = "lib/python3.12/site-packages/"
 Tell = Callable[[str], None]
