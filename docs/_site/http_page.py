@@ -9,12 +9,13 @@ from infercast.web.openapi import document
 INTRODUCTION = """# Reference: HTTP API
 
 Every path of the API that `infercast web` serves under `/api/v1`, and every field of a state. This page is generated
-from the OpenAPI document, which the server gives as `/api/v1/openapi.json`.
+from the OpenAPI document, which the server gives as `/api/v1/openapi.json`. [The page and the HTTP API](web.md) says
+how they work together.
 
 ```
 infercast web
 curl -s http://127.0.0.1:8000/api/v1/simulate -H 'Content-Type: application/json' \\
-    -d '{"model": "llama-3.1-8b", "gpu": "h200-sxm", "rate": 12}'
+    -d '{"state": {"model": "qwen3-8b", "gpu": "l40s", "rate": 4}}'
 ```
 """
 

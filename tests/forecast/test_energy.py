@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infercast import deploy, simulate, synthetic_workload
+from infercast import EngineSettings, deploy, simulate, synthetic_workload
 from infercast.forecast.energy import IDLE, STATIC
 from infercast.predict.estimate import SOURCES
 
@@ -104,3 +104,13 @@ def test_the_boards_own_limits_move_nothing(same, forecast):
     assert again.ttft == forecast.ttft
     assert again.tpot == forecast.tpot
     assert again.energy == forecast.energy
+
+
+def test_drafts_that_are_looked_up_have_no_kernels_and_no_joules():
+    config = '{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 4}'
+    settings = EngineSettings(speculative_config=config)
+    energy = simulate(
+        deploy("qwen3-0.6b", "h200-sxm", settings),
+        synthetic_workload(count=8, concurrency=4, input_lengths=64, output_lengths=16),
+    ).energy
+    assert energy.joules > 0

@@ -154,6 +154,7 @@ def broken(document: dict[str, Any], *path: Any, value: Any) -> dict[str, Any]:
         (("caveats",), [1], "caveats must be a list of texts"),
         (("usd_per_hour",), "x" * 200, "usd_per_hour must be a number, not 'xxxx"),
         (("workload",), "none", "workload must be an object"),
+        (("requests_per_s",), 10**400, "requests_per_s must be a number, not 1000"),
     ],
 )
 def test_fields_that_are_wrong(save: Save, document: dict[str, Any], path: Any, value: Any, words: str) -> None:
@@ -169,7 +170,7 @@ def test_fields_that_are_wrong(save: Save, document: dict[str, Any], path: Any, 
     [
         ("", "is not JSON"),
         ("[1, 2]", "must hold one JSON object, not list"),
-        ("{}", "no run that `infercast simulate --json` saved"),
+        ("{}", "holds no run that `infercast simulate --json` saved: ttft_ms or pools are missing"),
         ('{"before": 1}', "before must be an object, not 1"),
         ("[" * 100_000, "is not JSON"),
         ('{"ttft_ms": {"mean": NaN}, "pools": [{}]}', "ttft_ms.mean must be a number, not nan"),

@@ -59,6 +59,8 @@ def test_a_quick_answer_of_a_slow_simulation_is_of_fewer_requests() -> None:
     assert (quick["requests"], whole["requests"]) == (150, 200)
     assert quick["command"] == whole["command"]
     assert quick["state"]["num_requests"] == 200
+    json.dumps(quick, allow_nan=False)
+    assert quick["forecast"]["capacity_requests_per_s"] is None
 
 
 def test_an_overload_is_an_answer_and_its_command_says_so() -> None:
@@ -174,3 +176,10 @@ def test_a_bug_is_told_without_its_details(monkeypatch: pytest.MonkeyPatch, capf
     assert (kind, found["error"]["type"]) == (ERROR, "InternalError")
     assert "division" not in found["error"]["message"]
     assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_step_of_one_token_can_be_asked_for() -> None:
+    found = ask(
+        max_num_batched_tokens=1, max_num_seqs=1, num_requests=1, input_len="2", output_len="2", max_model_len=8
+    )
+    assert found["forecast"]["ttft_ms"]["p50"] > 0

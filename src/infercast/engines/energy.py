@@ -80,7 +80,8 @@ def table_joules(timer: KernelTimer, board: BoardPower, table: int, rows: Table)
     for column, (call, launches) in enumerate(timer.row_calls(table, chosen)):
         each = seconds[:, column] / np.maximum(launches, 1)
         joules[:, column] = launches * np.asarray(board.dynamic_joules(call.op, np.maximum(each, 1e-9)))
-    return np.stack([np.interp(rows, chosen, column) for column in joules.T], axis=1)
+    # A table may have no kernels, as that of drafts has none that are looked up in the prompt.
+    return np.array([np.interp(rows, chosen, column) for column in joules.T]).reshape(joules.shape[1], rows.size).T
 
 
 def attention_watts(timer: KernelTimer, board: BoardPower, batches: list[Batch], count: int) -> Table:

@@ -213,6 +213,7 @@ class KernelTimer(Tabled):
         """Seconds of each kernel (columns) for each size up to ``most`` (rows), every launch of the step together."""
         table = np.empty((most + 1, len(calls)))
         for column, call in enumerate(calls):
-            seconds = np.asarray(felt_seconds(call, self._predictor.seconds(call.op, self._gpu)))
+            # One size alone has one number, and not an array of them.
+            seconds = np.broadcast_to(felt_seconds(call, self._predictor.seconds(call.op, self._gpu)), np.shape(sizes))
             table[:, column] = np.interp(np.arange(most + 1), sizes, seconds)
         return table

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from infercast import __version__
@@ -27,6 +28,7 @@ from infercast.web.heavy import capacity_of, energy_of, plan_of
 from infercast.web.memory import memory_of
 from infercast.web.openapi import document as openapi_document
 from infercast.web.state import to_command, to_query
+from infercast.web.strict import finite
 
 Tell = Callable[[str], None]
 """Hears what a long question is at."""
@@ -51,7 +53,7 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
     final = document.get("intervals", True)
     if not isinstance(final, bool):
         raise InputError(f"intervals must be true or false, not {final!r}")
-    run = run_of(asked if final else shortened(asked))
+    run = run_of(asked) if final else quick_run(asked)
     intervals = intervals_of(asked, run) if final else None
     run = decided(asked, run, intervals)
     return {
@@ -59,7 +61,7 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
         "command": command_of(asked, run),
         "final": final,
         "requests": len(run.forecast.workload.requests),
-        "forecast": forecast_dict(run.forecast, intervals),
+        "forecast": finite(forecast_dict(run.forecast, intervals)),
         "memory": memory_of(asked),
         **charts_of(run),
     }
@@ -156,12 +158,16 @@ def command_of(asked: Asked, run: Watched) -> str:
     return command if run.forecast.saturation is None else f"{command} --allow-overload"
 
 
-def shortened(asked: Asked) -> Asked:
-    """The same of few requests, if each of them takes long to simulate."""
-    number = asked.state["num_requests"]
-    if number <= QUICK_REQUESTS or run_key(asked) in _runs or jumps_over(system_asked(asked)):
-        return asked
-    return asked._replace(state={**asked.state, "num_requests": QUICK_REQUESTS})
+def quick_run(asked: Asked) -> Watched:
+    """A run for an answer that must come soon: of few requests where a simulation goes step by step.
+
+    Such a system is not kept full first to see what it serves at most; an overload then shows in the final answer.
+    """
+    if run_key(asked) in _runs or jumps_over(system_asked(asked)):
+        return run_of(asked)
+    number = min(asked.state["num_requests"], QUICK_REQUESTS)
+    few = asked._replace(state={**asked.state, "num_requests": number})
+    return watch_run(system_asked(few), workload_of(few), steady=few.state["steady"], capacity=lambda: inf)
 
 
 def run_of(asked: Asked) -> Watched:

@@ -12,6 +12,7 @@ from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.explain.overview import look_over
 from infercast.forecast.explain.watched import Watched
 from infercast.forecast.intervals.intervals import Intervals
+from infercast.report.files import today
 from infercast.report.forecast import forecast_dict
 from infercast.report.requests import request_rows
 
@@ -39,5 +40,5 @@ def export_of(kind: str, run: Watched, intervals: Intervals, command: str) -> di
     else:
         from infercast.report.page.html import report_page  # noqa: PLC0415 - it loads matplotlib
 
-        text = report_page(look_over(run, intervals), __version__, command)
+        text = report_page(look_over(run, intervals), __version__, command, today())
     return {"name": f"{stem}.{kind}", "text": text}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import json
-import math
 import os
 import queue
 import signal
@@ -19,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from infercast.errors import DoesNotFitError, InfercastError
+from infercast.web.strict import finite
 
 ANSWER, ERROR, SAYS = b"A", b"E", b"S"
 MOST_BYTES = 6 * 2**30
@@ -60,16 +60,8 @@ def line_of(kind: bytes, found: Any) -> bytes:
     try:
         text = json.dumps(found, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        text = json.dumps(_finite(found), separators=(",", ":"))
+        text = json.dumps(finite(found), separators=(",", ":"))
     return kind + text.encode() + b"\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def limit_memory() -> None:

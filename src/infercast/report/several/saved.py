@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +16,8 @@ MOST_BYTES, MOST_RUNS, MOST_LETTERS = 32_000_000, 8, 2000
 QUANTITIES = (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS)
 BOUND, OVERLOADED = "bound", "overloaded"
 SIDES = ("before", "after")
+LARGEST = 1e30
+"""No number of a run is larger."""
 Band = tuple[float, float]
 
 
@@ -104,6 +105,10 @@ class Fields:
         self.data: Mapping[str, Any] = data
         self._path, self._where = path, where
 
+    def refused(self, problem: str) -> FileFormatError:
+        """What is wrong with all of it."""
+        return FileFormatError(self._path, f"{self._where} {problem}".strip())
+
     def wrong(self, key: str, kind: str) -> FileFormatError:
         """What is wrong with a field."""
         where = f"{self._where}.{key}" if self._where else key
@@ -123,7 +128,7 @@ class Fields:
             value = value.get("peak")
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
             raise self.wrong(key, "a number")
         return float(value)
 
@@ -170,7 +175,7 @@ class Fields:
 
 def _run(fields: Fields, name: str) -> SavedRun:
     if "ttft_ms" not in fields.data or "pools" not in fields.data:
-        raise fields.wrong("ttft_ms", "there: this is no run that `infercast simulate --json` saved, it")
+        raise fields.refused("holds no run that `infercast simulate --json` saved: ttft_ms or pools are missing")
     pools = fields.parts("pools")
     if not pools:
         raise fields.wrong("pools", "a list of at least one pool")

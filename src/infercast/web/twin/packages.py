@@ -46,8 +46,9 @@ UNUSED_LIBRARY = (
     "http", "idlelib", "imaplib", "importlib/metadata", "lib2to3", "logging/config", "logging/handlers", "mailbox",
     "mailcap", "modulefinder", "multiprocessing", "netrc", "nntplib", "ntpath", "optparse", "pdb", "pickletools",
     "plistlib", "poplib", "profile", "pstats", "pyclbr", "pydoc", "pydoc_data", "pyodide/console", "smtplib",
-    "socketserver", "sqlite3", "tabnanny", "tarfile", "telnetlib", "test", "tkinter", "trace.py", "tracemalloc", "turtle",
-    "unittest", "urllib/request", "uuid", "venv", "wave", "webbrowser", "wsgiref", "xml", "xmlrpc", "zipapp", "zoneinfo",
+    "socketserver", "sqlite3", "tabnanny", "tarfile", "telnetlib", "test", "tkinter", "trace.py", "tracemalloc",
+    "turtle", "unittest", "urllib/request", "uuid", "venv", "wave", "webbrowser", "wsgiref", "xml", "xmlrpc",
+    "zipapp", "zoneinfo",
 )  # fmt: skip
 """Modules of the standard library that nothing here imports ..."""
 ENCODINGS = ("__init__", "aliases", "ascii", "cp437", "idna", "latin_1", "utf_8")

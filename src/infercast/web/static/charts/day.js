@@ -17,19 +17,20 @@ export function dayChart(width, day) {
   const policies = Object.entries(day.policies);
   const most = Math.max(...policies.map(([, policy]) => policy.replicas_max ?? 1));
   const lower = linear([0, most * 1.15], [second + LOWER, second]);
+  const step = Math.min(108, (width - LEFT - 66) / 3);
   const drawing = canvas(width, second + LOWER + AXIS);
   const points = rates.map((rate, index) => [x(hours[index]), upper(rate)]);
   drawing.append(
     leftAxis(upper, { left: LEFT, right: width - RIGHT, ticks: upper.ticks(3), format: plain, title: "requests/s", top: 11 }),
     leftAxis(lower, { left: LEFT, right: width - RIGHT, ticks: lower.ticks(Math.min(4, most)).filter(Number.isInteger), format: plain, title: "replicas", top: second - 9 }),
-    bottomAxis(x, { top: TOP, bottom: second + LOWER, ticks: [0, 4, 8, 12, 16, 20, 24], format: (hour) => `${hour}:00` }),
+    bottomAxis(x, { top: TOP, bottom: second + LOWER, ticks: width < 420 ? [0, 6, 12, 18, 24] : [0, 4, 8, 12, 16, 20, 24], format: (hour) => `${hour}:00` }),
     shape("path", { d: `${line(points)}V${TOP + UPPER}H${LEFT}Z`, class: "area running" }), shape("path", { d: line(points), class: "edge running" }),
   );
   policies.forEach(([name, policy], index) => {
     const replicas = thinned(policy.replicas_paid ?? policy.replicas);
     drawing.append(shape("path", { d: stairs(replicas.map((count, at) => [x(hours[at]), lower(count) - index * 2])), class: `policy run-${index}` }));
   });
-  drawing.append(...policies.map(([name], index) => shape("g", { class: `run-${index}` }, shape("rect", { x: LEFT + 84 + index * 108, y: second - 17, width: 10, height: 10, rx: 3, class: "policy-key" }), label(LEFT + 99 + index * 108, second - 8, POLICIES[name] ?? name))));
+  drawing.append(...policies.map(([name], index) => shape("g", { class: `run-${index}` }, shape("rect", { x: LEFT + 66 + index * step, y: second - 17, width: 10, height: 10, rx: 3, class: "policy-key" }), label(LEFT + 80 + index * step, second - 8, POLICIES[name] ?? name))));
   drawing.setAttribute("role", "img");
   drawing.setAttribute("aria-label", `A day of up to ${plain(Math.max(...rates))} requests/s. ${policies.map(([name, policy]) => `${POLICIES[name] ?? name}: ${plain(policy.replicas_min)} to ${plain(policy.replicas_max)} replicas`).join("; ")}.`);
   return drawing;

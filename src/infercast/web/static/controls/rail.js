@@ -10,8 +10,8 @@ import { picker } from "./picker.js";
 import { promise } from "./promise.js";
 
 const PARALLEL = [1, 2, 4, 8].map((count) => [count, String(count)]);
-const GROUPS = [["hardware", "Network and host"], ["engine", "Engine settings"], ["traffic", "More about traffic"], ["sessions", "Sessions"], ["money", "Prices"]];
-const NOT_HERE = new Set(["settings", "context"]);
+const GROUPS = [["hardware", "Network, host, power limit"], ["engine", "Engine settings"], ["traffic", "More about traffic"], ["sessions", "Sessions"], ["money", "Prices"], ["energy", "Energy and carbon"]];
+const NOT_HERE = new Set(["settings", "context", "power_limits"]);
 
 /** Builds the rail and keeps it in step with the store. */
 export function buildRail(form, store, catalog) {

@@ -13,6 +13,7 @@ import { term } from "../lib/tip.js";
 import { dayCard } from "./day.js";
 import { basisBody, costBody, promiseBody } from "./facts.js";
 import { planCard } from "./plan.js";
+import { powerCard } from "./power.js";
 
 /** Builds the cards: `show(views, chosen)` draws them, `curve` is the card that needs load curves. */
 export function buildCards(node, store, transport, catalog) {
@@ -31,7 +32,7 @@ export function buildCards(node, store, transport, catalog) {
   const cost = chartCard({ title: "Cost and energy", draw: body(costBody) });
   const basis = chartCard({ title: "What this rests on", kind: "wide", draw: body(basisBody) });
   const right = element("div", { class: "stack" }, steps.card, promise.card);
-  node.append(ttft.card, tpot.card, curve.card, memory.card, roof.card, right, load.card, cost.card, planCard(store, transport, catalog), dayCard(store, transport), basis.card);
+  node.append(ttft.card, tpot.card, curve.card, memory.card, roof.card, right, load.card, cost.card, planCard(store, transport, catalog), dayCard(store, transport), powerCard(store, transport), basis.card);
   const perRun = [roof, steps, load, promise, cost, basis];
   for (const card of [ttft, tpot, curve]) card.card.classList.add("needs-answer");
   for (const card of [...perRun, { card: right }]) card.card.classList.add("needs-chosen");

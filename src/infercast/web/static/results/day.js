@@ -27,7 +27,7 @@ export function dayCard(store, transport) {
 
   store.listen(() => { fill(note, `Replicas of this deployment over a day whose mean is ${plain(store.state.rate ?? 0)} requests/s.`); });
   return element(
-    "section", { class: "card wide day", "aria-labelledby": "day-title" },
+    "section", { class: "card day", "aria-labelledby": "day-title" },
     element("header", { class: "card-head" }, element("h2", { id: "day-title" }, "A day: how many replicas, and when?")),
     note,
     element("div", { class: "plan-form" }, element("div", { class: "day-peak" }, height.node), button),
@@ -41,12 +41,12 @@ function shown(day) {
   const rows = Object.entries(day.policies).map(([name, policy]) => [
     POLICIES[name] ?? name, policy.replicas_min === policy.replicas_max ? plain(policy.replicas_max) : `${plain(policy.replicas_min)} to ${plain(policy.replicas_max)}`,
     plain(Math.round(policy.gpu_hours)), Number.isFinite(policy.usd_per_day) ? dollars(policy.usd_per_day) : "–", Number.isFinite(policy.wall_kwh_per_day) ? digits(policy.wall_kwh_per_day) : "–",
-    policy.minutes_out_of_slo < 0.01 ? "0" : digits(policy.minutes_out_of_slo, 2), policy.reaches_goal ? "yes" : "no",
+    policy.minutes_out_of_slo < 0.01 ? "0" : digits(policy.minutes_out_of_slo, 2), policy.reaches_goal ? "reached" : "missed",
   ]);
   const goal = `within SLO for ${plain(day.goal.share * 100)} % of ${day.goal.of}`;
   return [
     element("p", { class: "plan-answer" }, element("strong", {}, `${plain(day.smallest_fixed_fleet ?? 0)} replicas`), ` are the smallest fixed fleet that is ${goal}; one serves up to ${digits(day.replica.requests_per_s_at_slo)} requests/s within the SLO.`),
     place,
-    table("Policies", ["policy", "replicas", "GPU hours per day", "cost per day", "kWh at the wall", "minutes out of SLO", "reaches the goal"], rows),
+    table("Policies, per day", ["policy", "replicas", "GPU hours", "cost", "kWh", "minutes out of SLO", "goal"], rows),
   ];
 }
