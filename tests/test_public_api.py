@@ -56,6 +56,7 @@ PUBLIC = [
     "deploy",
     "diagnose",
     "estimate",
+    "estimate_power",
     "estimate_step",
     "estimate_variants",
     "explain_command",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from infercast.forecast.day.day import DayPlan, plan_day
     from infercast.forecast.deploy import deploy, load_model
     from infercast.forecast.energy import Energy
-    from infercast.forecast.estimate import estimate
+    from infercast.forecast.estimate import estimate, estimate_power
     from infercast.forecast.explain.breakdown import Breakdown, explain_run
     from infercast.forecast.explain.diagnose import Diagnosis, diagnose
     from infercast.forecast.explain.kernels import StepCost, decode_shape, estimate_step, prefill_shape
@@ -114,6 +114,7 @@ _HOMES = {
     "deploy": "forecast.deploy",
     "diagnose": "forecast.explain.diagnose",
     "estimate": "forecast.estimate",
+    "estimate_power": "forecast.estimate",
     "estimate_step": "forecast.explain.kernels",
     "estimate_variants": "forecast.variants",
     "explain_command": "forecast.command.explain",
@@ -197,6 +198,7 @@ __all__ = [
     "deploy",
     "diagnose",
     "estimate",
+    "estimate_power",
     "estimate_step",
     "estimate_variants",
     "explain_command",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from infercast import EngineSettings, deploy, simulate, synthetic_workload
+from infercast import deploy, forecast_disaggregated, simulate, synthetic_workload
+from infercast.engines.corrections import Corrections, Factor
+from infercast.engines.vllm.settings import EngineSettings
 from infercast.forecast.energy import IDLE, STATIC
 from infercast.predict.estimate import SOURCES
 
@@ -106,11 +110,33 @@ def test_the_boards_own_limits_move_nothing(same, forecast):
     assert again.energy == forecast.energy
 
 
-def test_drafts_that_are_looked_up_have_no_kernels_and_no_joules():
-    config = '{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 4}'
-    settings = EngineSettings(speculative_config=config)
-    energy = simulate(
-        deploy("qwen3-0.6b", "h200-sxm", settings),
-        synthetic_workload(count=8, concurrency=4, input_lengths=64, output_lengths=16),
-    ).energy
-    assert energy.joules > 0
+def test_two_pools_draw_together():
+    deployment = deploy("qwen3-0.6b", "h200-sxm")
+    workload = synthetic_workload(count=12, rate=10, input_lengths=512, output_lengths=32)
+    energy = forecast_disaggregated(deployment, deployment, workload).energy
+    assert energy.gpus == 2
+    assert [phase.name for phase in energy.phases] == ["prefill", "decode"]
+    assert energy.idle_watts < energy.mean_watts < 700
+
+
+def test_drafts_have_their_joules():
+    drafting = '{"method": "ngram", "num_speculative_tokens": 3}'
+    settings = EngineSettings(speculative_config=drafting, max_model_len=4096)
+    workload = synthetic_workload(count=8, concurrency=4, input_lengths=256, output_lengths=32)
+    energy = simulate(deploy("qwen3-0.6b", "h200-sxm", settings), workload).energy
+    assert energy.idle_watts < energy.mean_watts < 700
+
+
+def test_corrected_times_keep_the_work_and_change_what_time_costs():
+    plain = deploy("llama-3.1-8b", "h200-sxm")
+    slower = replace(plain, corrections=Corrections(prompts=Factor(1.5, 0.05), decodes=Factor(1.5, 0.05)))
+    workload = synthetic_workload(count=8, concurrency=4, input_lengths=256, output_lengths=64)
+    first, second = (simulate(each, workload).energy for each in (plain, slower))
+    assert first.joules < second.joules < 1.5 * first.joules
+    assert second.mean_watts < first.mean_watts
+
+
+def test_an_unknown_board_has_a_wider_interval():
+    known, other = run().energy, run(gpu="rtx-4090").energy
+    assert other.source == "unseen"
+    assert other.high / other.low > known.high / known.low

@@ -2,8 +2,9 @@
 
 import pytest
 
+from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
-from infercast.forecast.estimate import estimate_kernel, estimate_power
+from infercast.forecast.estimate import estimate_kernel, estimate_power, power_of
 from infercast.forecast.explain.kernels import decode_shape, estimate_step, prefill_shape
 from infercast.hardware import load_gpu
 from infercast.predict.default import make_predictor
@@ -16,13 +17,20 @@ GPU = load_gpu("h200-sxm")
 def test_a_kernel_has_its_power(m: int, limited: bool) -> None:
     values = {"m": m, "n": 8192, "k": 8192, "dtype": "bf16"}
     found = estimate_kernel(make_predictor("learned"), GPU, "gemm", values)
-    power = estimate_power(GPU, "gemm", values, found)
+    power = power_of(GPU, "gemm", values, found)
+    assert estimate_power("gemm", "h200-sxm", **values) == power
     assert power.is_limited == limited
     assert 120 < power.low <= power.watts <= power.high <= GPU.tdp
     assert power.joules == pytest.approx(power.watts * float(found.seconds))
     data = power_dict(power)
     assert data["joules_per_flop"] == pytest.approx(power.joules / (2.0 * m * 8192 * 8192))
     assert ("limit" in power_facts(power)[0][1]) == limited
+
+
+def test_power_is_of_one_kernel() -> None:
+    with pytest.raises(InputError, match="power is of one kernel; sizes name 2"):
+        estimate_power("gemm", "h200-sxm", m=[1, 2], n=4096, k=4096)
+    assert estimate_power("decode", GPU, batch=8, kv_len=512, heads=32, kv_heads=8, head_dim=128).watts > 120
 
 
 def test_a_step_adds_its_kernels_up() -> None:

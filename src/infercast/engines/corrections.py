@@ -128,8 +128,10 @@ class CorrectedTimer(KernelTimer):
         return self._own.limit_felt(rows, slowed, seconds)
 
     def sequence_calls(self, queries: Table, keys: Table) -> list[tuple[int, Call, Quantity]]:
-        """Attention of one batch."""
-        return self._own.sequence_calls(queries, keys)
+        """Attention of one batch; the work is the same, whatever it takes."""
+        factor = self._factors[not np.any(queries > 1)]
+        calls = self._own.sequence_calls(queries, keys)
+        return [(column, call, factor * np.asarray(each)) for column, call, each in calls]
 
     def _longer(self, estimate: StepEstimate) -> StepEstimate:
         factor = self._factors[estimate.rows[0] >= self._decoding_row]

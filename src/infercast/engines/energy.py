@@ -76,13 +76,14 @@ def table_joules(timer: KernelTimer, board: BoardPower, table: int, rows: Table)
     if chosen.size > MOST_SIZES:
         chosen = chosen[np.unique(np.linspace(0, chosen.size - 1, MOST_SIZES).round().astype(np.int64))]
     seconds = timer.row_seconds(table, chosen)
-    joules = np.zeros(seconds.shape)
+    joules: Table = np.zeros(seconds.shape)
     for column, (call, launches) in enumerate(timer.row_calls(table, chosen)):
         each = seconds[:, column] / np.maximum(launches, 1)
         joules[:, column] = launches * np.asarray(board.dynamic_joules(call.op, np.maximum(each, 1e-9)))
-    # A table may have no kernels, as that of drafts has none that are looked up in the prompt.
-    columns = [np.interp(rows, chosen, column) for column in joules.T]
-    return np.array(columns).reshape(len(columns), rows.size).T
+    spread = np.empty((rows.size, joules.shape[1]))  # a table of drafts may have no column at all
+    for column, values in enumerate(joules.T):
+        spread[:, column] = np.interp(rows, chosen, values)
+    return spread
 
 
 def attention_watts(timer: KernelTimer, board: BoardPower, batches: list[Batch], count: int) -> Table:

@@ -50,6 +50,26 @@ def estimate(
     return _checked(chosen, build_op(kernel, sizes), device)
 
 
+def estimate_power(
+    kernel: str | Op,
+    gpu: str | Path | Gpu,
+    *,
+    predictor: str | Predictor = "learned",
+    network: str | None = None,
+    **sizes: Any,
+) -> KernelPower:
+    """What the board draws while one kernel runs again and again: watts, an 80 % interval, joules of a launch.
+
+    Named as for :func:`estimate`, in the time that it estimates; one kernel, not an array of them.
+    """
+    found = estimate(kernel, gpu, predictor=predictor, network=network, **sizes)
+    if np.size(found.seconds) != 1:
+        raise InputError(f"power is of one kernel; sizes name {np.size(found.seconds)}")
+    device = gpu if isinstance(gpu, Gpu) else _device(str(gpu))
+    op = build_op(kernel, sizes) if isinstance(kernel, str) else kernel
+    return kernel_power(board_under(device), op, float(np.ravel(found.seconds)[0]))
+
+
 # Kept, because making them takes longer than an estimate.
 _known_predictor = lru_cache(make_predictor)
 _device = lru_cache(load_gpu)
@@ -65,9 +85,9 @@ def estimate_kernel(predictor: Predictor, gpu: Gpu, family: str, values: dict[st
     return replace(found, seconds=seconds, low=low, high=high, bound=str(np.asarray(found.bound).item()))
 
 
-def estimate_power(gpu: Gpu, family: str, values: dict[str, Any], estimate: Estimate) -> KernelPower:
+def power_of(gpu: Gpu, family: str, values: dict[str, Any], found: Estimate) -> KernelPower:
     """What the board draws while such a kernel runs again and again, each in the time that was estimated."""
-    return kernel_power(board_under(gpu), build_op(family, values), float(estimate.seconds))
+    return kernel_power(board_under(gpu), build_op(family, values), float(found.seconds))
 
 
 def _checked(predictor: Predictor, op: Op, gpu: Gpu) -> Estimate:
@@ -91,7 +111,7 @@ def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> I
             found = estimate_kernel(predictor, gpu, family, values)
         except InputError as problem:
             raise FileFormatError(path, str(problem), line=number) from None
-        power = estimate_power(gpu, family, values, found)
+        power = power_of(gpu, family, values, found)
         results = (found.seconds, found.low, found.high, found.source, found.bound, power.watts, power.joules)
         yield {**row, **{name: _plain(value) for name, value in zip(RESULTS, results, strict=True)}}
 

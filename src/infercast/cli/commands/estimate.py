@@ -10,7 +10,7 @@ import typer
 from infercast.cli.options import shared as options
 from infercast.cli.options.printed import Form, print_result
 from infercast.errors import InputError
-from infercast.forecast.estimate import estimate_kernel, estimate_power, estimate_table
+from infercast.forecast.estimate import estimate_kernel, estimate_table, power_of
 from infercast.forecast.shapes import SHAPES
 from infercast.hardware import load_gpu, with_network
 from infercast.predict.default import make_predictor
@@ -101,7 +101,7 @@ def command(
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in values.items()
     )
     rows_ = [("latency", format_seconds(numbers["seconds"])), ("80 % interval", interval), ("source", estimate.source)]
-    power = estimate_power(device, family, values, estimate)
+    power = power_of(device, family, values, estimate)
     rows_ += [("bound by", str(estimate.bound)), *power_facts(power)]
     print_result(
         form,

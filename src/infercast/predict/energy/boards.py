@@ -2,7 +2,8 @@
 
 Of two boards that are alike in a thing, both have it in the same measure:
 
-- idle and active power go with silicon x clock on one side, with the TDP on the other: their geometric mean;
+- idle and active power go with silicon x clock on one side, with the TDP on the other: their geometric mean; boards
+  with GDDR idle lower;
 - energy of an operation goes with TDP / (tensor rate x what is left of the clock under load): boards are built so that
   their tensor cores can just be fed;
 - energy of a byte goes with that to the power of `BYTES_FOLLOW`, because part of it is the memory's own, which is alike
