@@ -10,7 +10,7 @@ export function showVerdict(node, view, catalog, store) {
   const { run } = view;
   node.classList.toggle("waiting", run.waiting);
   if (run.error) return fill(node, problem(run, store));
-  if (!view.forecast) return fill(node, element("p", { class: "loading" }, "Simulating …"));
+  if (!view.forecast) return fill(node, element("p", { class: "loading" }, store.transport.waits ?? "Simulating …"));
   return fill(
     node,
     element("h1", { class: "sentence" }, sentence(view, catalog)),
