@@ -37,6 +37,7 @@ QUICK = {
     "simulate": (SMALL, "--gpu", "l4", *LOAD, "--slo", "ttft_p99<1s"),
     "disaggregate": (SMALL, "--prefill-gpu", "l4", "--decode-gpu", "a10", *LOAD),
     "sweep": (SMALL, "--gpu", "l4", "--rates", "4,8", "-n", "30", "--predictor", "roofline"),
+    "energy": (SMALL, "--gpu", "l4", *LOAD, "--power-limits", "50,72"),
     "memory": (SMALL, "--gpu", "l4"),
     "kernels": (SMALL, "--gpu", "l4", "--decode", "4", "--context", "500"),
     "estimate": ("gemm", "--m", "1", "--n", "64", "--k", "64", "--gpu", "l4"),

@@ -149,6 +149,22 @@ def test_files_to_keep() -> None:
     assert "infercast simulate llama-3.1-8b" in answer("export", {"state": QUICK, "kind": "html"})["text"]
 
 
+def test_several_states_on_one_page() -> None:
+    states = [QUICK, {**QUICK, "gpu": "l40s"}, {**QUICK, "gpu": "l40s", "rate": 3.0}]
+    page = answer("export", {"states": states, "kind": "html"})
+    assert page["name"] == "comparison.html"
+    assert "3 runs compared" in page["text"]
+    found = json.loads(answer("export", {"states": states, "kind": "json"})["text"])
+    assert list(found) == ["llama-3.1-8b h200-sxm", "llama-3.1-8b l40s (2)", "llama-3.1-8b l40s (3)"]
+    for document in (
+        {"states": [QUICK], "kind": "html"},
+        {"states": 3, "kind": "json"},
+        {"states": states, "kind": "csv"},
+    ):
+        with pytest.raises(InputError):
+            answer("export", document)
+
+
 def test_a_plan_and_a_day() -> None:
     told: list[str] = []
     state = {"slo": "ttft_p99<2s,tpot_p95<80ms", "gpus": ["h200-sxm"], "max_gpus": 2, "num_requests": 200, "rate": 4.0}

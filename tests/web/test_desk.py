@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from infercast.web import answers
 from infercast.web import workers as module
 from infercast.web.desk import Desk
 from infercast.web.jobs import CANCELLED, DONE, QUEUED, Jobs
+from infercast.web.worker import line_of, reply_to
 from infercast.web.workers import BusyError, Reply, TooLongError, Worker, Workers
 
 
@@ -230,6 +232,31 @@ def test_too_many_jobs_are_refused_and_old_ones_forgotten(monkeypatch: pytest.Mo
         monkeypatch.setattr("infercast.web.jobs.KEPT_SECONDS", -1.0)
         assert jobs.get(first.id) is None
         await jobs.close()
+
+    run(test)
+
+
+def _no_memory(*_: Any) -> Any:
+    raise MemoryError
+
+
+def test_a_worker_without_memory_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(answers.QUESTIONS, "memory", _no_memory)
+    body = line_of(*reply_to("memory", {}, print))[1:-1]
+
+    class Full(Slow):
+        async def ask(self, name: str, document: Mapping[str, Any], seconds: float, tell: Any = None) -> Reply:
+            return Reply(False, body)
+
+    async def test() -> None:
+        workers = Workers(1)
+        full = Full()
+        workers._free = [full]
+        assert not (await workers.ask("memory", {}, 1.0)).ok
+        assert full.dead
+        Slow.gate.set()
+        assert (await workers.ask("memory", {}, 1.0)).ok
+        await workers.close()
 
     run(test)
 

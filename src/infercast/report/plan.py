@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from infercast.forecast.plan.candidate import Candidate
+from infercast.forecast.plan.power import Drawn
 from infercast.forecast.plan.result import Figures, Plan, Row, Stage
 from infercast.report.caveats import FORECASTS
 from infercast.report.intervals import format_interval, interval_fields
@@ -200,6 +201,13 @@ def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
     }
 
 
+def _drawn_dict(drawn: Drawn) -> dict[str, Any]:
+    """What a candidate draws; its interval in joules."""
+    found = asdict(drawn)
+    ends = [drawn.joules_per_output_token * found.pop(end) for end in ("low", "high")]
+    return {**found, "joules_per_output_token_interval": ends}
+
+
 def _figures_dict(figures: Figures) -> dict[str, Any]:
     return {
         "ttft_ms": milliseconds(figures.ttft),
@@ -218,6 +226,6 @@ def _figures_dict(figures: Figures) -> dict[str, Any]:
         "bottleneck": figures.bottleneck,
         "source": figures.source,
         "beyond_budget": figures.beyond or None,
-        "energy": None if figures.drawn is None else asdict(figures.drawn),
+        "energy": None if figures.drawn is None else _drawn_dict(figures.drawn),
         **interval_fields(figures.intervals),
     }

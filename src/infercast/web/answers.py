@@ -22,7 +22,7 @@ from infercast.web.arguments import Asked, capacity_known, read_asked, system_as
 from infercast.web.catalogue import catalogue
 from infercast.web.charts import charts_of
 from infercast.web.curve import curve_of
-from infercast.web.exports import check_kind, export_of
+from infercast.web.exports import check_kind, comparison_of, export_of, title_of
 from infercast.web.fields import CAPACITY, CURVE, ENERGY, FIELDS, MEMORY, PLAN, SIMULATE
 from infercast.web.heavy import capacity_of, energy_of, plan_of
 from infercast.web.memory import memory_of
@@ -35,6 +35,7 @@ Tell = Callable[[str], None]
 Answer = dict[str, Any]
 QUICK_REQUESTS = 150
 """Of an answer that must come soon, where a simulation goes step by step."""
+MOST_COMPARED = 4
 KEPT_RUNS = 4
 """Runs whose intervals, files or details may be asked for next."""
 OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions")
@@ -98,11 +99,24 @@ def energy(document: Mapping[str, Any], tell: Tell) -> Answer:
 
 
 def export(document: Mapping[str, Any], _: Tell) -> Answer:
-    """A run as a file of a ``kind``: its name and what it holds."""
-    kind, asked = check_kind(document.get("kind")), read_asked(document)
+    """A run as a file of a ``kind``, or several ``states`` side by side: its name and what it holds."""
+    kind, several = check_kind(document.get("kind")), document.get("states")
+    if several is not None:
+        if not isinstance(several, list) or not 2 <= len(several) <= MOST_COMPARED:
+            raise InputError(f"states must be a list of 2 to {MOST_COMPARED} states")
+        runs = [_whole(read_asked({"state": each})) for each in several]
+        documents = [forecast_dict(run.forecast, intervals) for run, intervals in runs]
+        return comparison_of(kind, documents, [title_of(run.forecast) for run, _ in runs])
+    asked = read_asked(document)
+    run, intervals = _whole(asked)
+    return export_of(kind, run, intervals, command_of(asked, run))
+
+
+def _whole(asked: Asked) -> tuple[Watched, Intervals]:
+    """A run with everything that is said of it."""
     run = run_of(asked)
     intervals = intervals_of(asked, run)
-    return export_of(kind, decided(asked, run, intervals), intervals, command_of(asked, run))
+    return decided(asked, run, intervals), intervals
 
 
 def openapi(_: Mapping[str, Any], __: Tell) -> Answer:

@@ -39,14 +39,17 @@ def api_page(document: dict[str, Any]) -> str:
 
 
 def _path(base: str, path: str, told: dict[str, Any]) -> str:
-    rows = []
+    """One section for all methods that do the same."""
+    by_summary: dict[str, list[str]] = {}
     for method in ("get", "post", "delete"):
-        if method not in told:
-            continue
-        each = told[method]
+        if method in told:
+            by_summary.setdefault(told[method]["summary"], []).append(method)
+    rows = []
+    for summary, methods in by_summary.items():
+        each = told[methods[-1]]
+        names = " ".join(f'<span class="method">{method.upper()}</span>' for method in methods)
         rows.append(
-            f'<section><h2><span class="method {method}">{method.upper()}</span> '
-            f"<code>{escape(base + path)}</code></h2><p><strong>{escape(each['summary'])}.</strong> "
+            f"<section><h2>{names} <code>{escape(base + path)}</code></h2><p><strong>{escape(summary)}.</strong> "
             f"{_prose(each.get('description', ''))}</p>{_keys(each)}{_codes(each)}</section>"
         )
     return "\n".join(rows)

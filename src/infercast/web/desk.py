@@ -107,5 +107,8 @@ class Desk:
 
 def has_config(document: Mapping[str, Any]) -> bool:
     """Whether a question is about a model of the asker's own."""
-    state = document.get("state")
-    return document.get("config") is not None or (isinstance(state, Mapping) and state.get("config") is not None)
+    several = document.get("states")
+    states = [document.get("state"), *(several if isinstance(several, list) else ())]
+    return document.get("config") is not None or any(
+        isinstance(state, Mapping) and state.get("config") is not None for state in states
+    )

@@ -116,6 +116,11 @@ def _asked() -> dict[str, Any]:
                 "type": "object",
                 "description": "What a config.json holds, in place of the model; it is not kept. At most 256 KiB.",
             },
+            "states": {
+                "type": "array",
+                "items": {"$ref": "#/components/schemas/State"},
+                "description": "Of export: 2 to 4 states to compare, in place of the state.",
+            },
             "intervals": {"type": "boolean", "default": True, "description": "Of simulate: with 80 % intervals."},
         },
         "example": {"state": {"model": "llama-3.1-8b", "gpu": "h200-sxm", "rate": 12}},
@@ -181,7 +186,10 @@ def _in_url(name: str) -> list[dict[str, Any]]:
 
 def _export() -> dict[str, Any]:
     kinds = {"name": "kind", "in": "path", "required": True, "schema": {"enum": ["html", "csv", "json"]}}
-    words = "The HTML report (needs matplotlib), a row per request (CSV), or the forecast (JSON), to download."
+    words = (
+        "The HTML report (needs matplotlib), a row per request (CSV), or the forecast (JSON), to download. With "
+        "`states`, a list of 2 to 4 states, the HTML page and the JSON compare them."
+    )
     told = {"summary": "A run as a file", "description": words, "operationId": "export", "parameters": [kinds]}
     return {"post": {**told, "requestBody": _body(), "responses": _replies("A file", {"type": "string"})}}
 

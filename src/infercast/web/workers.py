@@ -17,8 +17,10 @@ from infercast.web.worker import ANSWER, ERROR, SAYS
 LONGEST_LINE = 64 * 2**20
 MOST_WAITING = 256
 """Questions that wait for a worker; further ones are refused at once."""
-MOST_ANSWERS = 2000
+MOST_ANSWERS = 1000
 """After so many a worker is replaced by a fresh one."""
+OUT_OF_MEMORY = b'{"error":{"type":"MemoryError"'
+"""How the reply of a worker begins that has no memory left."""
 PATIENCE = 60.0
 """Seconds that a question waits for its turn."""
 
@@ -133,7 +135,10 @@ class Workers:
                 if worker is not None:
                     await worker.kill()
                 worker = await Worker.start(self.folder.name)
-            return await worker.ask(name, document, seconds)
+            reply = await worker.ask(name, document, seconds)
+            if reply.body.startswith(OUT_OF_MEMORY):
+                await worker.kill()  # what it keeps may be what fills it
+            return reply
         finally:
             self._give(worker)
 

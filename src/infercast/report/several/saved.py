@@ -75,6 +75,16 @@ def read_runs(paths: Sequence[Path]) -> list[SavedRun]:
             found.append(_run(Fields(document, path), path.stem))
     if len(found) > MOST_RUNS:
         raise InputError(f"{len(found)} runs are more than a page compares; give at most {MOST_RUNS}")
+    return _numbered(found)
+
+
+def runs_of(documents: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[SavedRun]:
+    """The runs of documents that are at hand, each with a name."""
+    return _numbered([_run(Fields(each, Path(name)), name) for each, name in zip(documents, names, strict=True)])
+
+
+def _numbered(found: list[SavedRun]) -> list[SavedRun]:
+    """The same, with numbers where several have one name."""
     names = [run.name for run in found]
     return [
         run if names.count(run.name) == 1 else run._replace(name=f"{run.name} ({number})")

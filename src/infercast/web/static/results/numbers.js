@@ -9,30 +9,49 @@ export const NUMBERS = [
   latencyNumber("ttft", "TTFT", "p99"),
   latencyNumber("tpot", "TPOT", "p50"),
   {
-    key: "throughput", term: "throughput", title: "Throughput", sub: "", unit: "tokens/s", less: false,
-    value: (forecast) => forecast.output_tokens_per_s, interval: (forecast) => forecast.output_tokens_per_s_interval,
-    parts: (value) => { const [number, prefix] = scaled(value); return [number, `${prefix} tokens/s`.trim()]; }, brief: (value) => joined(scaled(value)), told: "tokens/s",
+    key: "throughput",
+    term: "throughput",
+    title: "Throughput",
+    sub: "tokens/s",
+    less: false,
+    value: (forecast) => forecast.output_tokens_per_s,
+    interval: (forecast) => forecast.output_tokens_per_s_interval,
+    parts: (value) => scaled(value),
   },
   {
-    key: "cost", term: "usd-per-million-tokens", title: "Cost", sub: "per M tokens", less: true,
-    value: (forecast) => forecast.usd_per_million_output_tokens, interval: () => null,
+    key: "cost",
+    term: "usd-per-million-tokens",
+    title: "Cost",
+    sub: "per M tokens",
+    less: true,
+    value: (forecast) => forecast.usd_per_million_output_tokens,
+    interval: () => null,
     parts: (value) => (Number.isFinite(value) ? [dollars(value), ""] : ["–", "no price known"]),
   },
   {
-    key: "energy", term: "energy", title: "Energy", sub: "per token", less: true, optional: true,
-    value: (forecast) => energyOf(forecast)?.perToken, interval: (forecast) => energyOf(forecast)?.interval,
+    key: "energy",
+    term: "energy",
+    title: "Energy",
+    sub: "per token",
+    less: true,
+    optional: true,
+    value: (forecast) => energyOf(forecast)?.perToken,
+    interval: (forecast) => energyOf(forecast)?.interval,
     parts: (value) => [digits(value), "J"],
   },
 ];
 
 function latencyNumber(quantity, title, percentile) {
   return {
-    key: `${quantity}-${percentile}`, term: quantity, title, sub: percentile, less: true,
+    key: `${quantity}-${percentile}`,
+    term: quantity,
+    title,
+    sub: percentile,
+    less: true,
     value: (forecast) => reach(forecast, `${quantity}_ms`, percentile),
     interval: (forecast) => reach(forecast, `${quantity}_ms_interval`, percentile),
     parts: latency,
   };
 }
 
-/** A value where its unit stands in the heading or is known from a number beside it. */
-export const text = (number, value) => (number.brief ? number.brief(value) : joined(number.parts(value)));
+export const text = (number, value) => joined(number.parts(value));
