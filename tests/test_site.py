@@ -111,3 +111,11 @@ def test_pages_count_bundled_models_and_gpus_right() -> None:
     assert f"{models} bundled names" in (ROOT / "README.md").read_text("utf-8")
     assert f"{gpus} bundled" in (ROOT / "README.md").read_text("utf-8")
     assert f"{models} models and\n{gpus} GPUs" in (ROOT / "docs" / "index.md").read_text("utf-8")
+
+
+def test_the_page_on_installing_names_every_extra() -> None:
+    settings = (ROOT / "pyproject.toml").read_text("utf-8")
+    extras = settings.split("[project.optional-dependencies]")[1].split("\n[")[0]
+    page = (ROOT / "docs" / "install.md").read_text("utf-8")
+    for name in re.findall(r"^([a-z]+) = ", extras, re.MULTILINE):
+        assert f"`infercast[{name}]`" in page

@@ -33,6 +33,16 @@ def test_the_best_value_keeps_the_slo(infercast: Any) -> None:
     assert "No power limit that was tried" in none["answer"]
 
 
+def test_surer_odds_take_more_energy(infercast: Any) -> None:
+    free = infercast(*WORDS, "--power-limits", "72", "--json").json["points"][-1]
+    asked = ("--power-limits", "30,45,60", "--slo", f"tpot_p95<{1.6 * free['tpot_ms']['p95']}ms", "--json")
+    plain = infercast(*WORDS, *asked).json
+    sure = infercast(*WORDS, *asked, "--odds", max(0.1, plain["best_slo_odds"] + 0.01)).json
+    assert sure["best_value"] is None or sure["best_slo_odds"] > plain["best_slo_odds"]
+    assert sure["saved_share"] <= plain["saved_share"]
+    assert infercast(*WORDS, "--odds", 0.9).sentence == "least_odds needs an slo to hold"
+
+
 def test_clocks_and_tables_and_rows(infercast: Any, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     text = infercast(*WORDS, "--gpu-clocks", "1000,1500", "--csv", path).out

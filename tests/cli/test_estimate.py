@@ -30,7 +30,7 @@ HEADS = ("--heads", 32, "--kv-heads", 8, "--head-dim", 128)
 )
 def test_every_family_has_an_estimate(infercast: Any, words: tuple[object, ...]) -> None:
     estimate = infercast("estimate", *words, "--gpu", "h200-sxm", "--json").json
-    assert set(estimate) == {"seconds", "low", "high", "source", "bound"}
+    assert set(estimate) == {"seconds", "low", "high", "source", "bound", "power"}
     assert 0 < estimate["low"] <= estimate["seconds"] <= estimate["high"] < 1
 
 
@@ -61,7 +61,7 @@ def test_a_table_comes_back_with_estimates(infercast: Any, tmp_path: Path) -> No
     path.write_text("name,m,n,k\nqkv,32,6144,4096\nup,32,28672,4096\n")
     rows = list(csv.DictReader(io.StringIO(infercast("estimate", "gemm", "--csv", path, "--gpu", "h200-sxm").out)))
     assert [row["name"] for row in rows] == ["qkv", "up"]
-    assert list(rows[0]) == ["name", "m", "n", "k", "seconds", "low", "high", "source", "bound"]
+    assert list(rows[0]) == ["name", "m", "n", "k", "seconds", "low", "high", "source", "bound", "watts", "joules"]
     alone = infercast("estimate", "gemm", "--m", 32, "--n", 6144, "--k", 4096, "--gpu", "h200-sxm", "--json").json
     assert float(rows[0]["seconds"]) == pytest.approx(alone["seconds"])
 

@@ -1,6 +1,7 @@
 """``--format``: one answer as a table, JSON, CSV or Markdown."""
 
 import csv
+import inspect
 import io
 import json
 from itertools import pairwise
@@ -8,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from infercast.cli.app import load_command
+from infercast.cli.registry import COMMANDS
 from infercast.report.tabular import csv_text, flat, rows_of
 
+WITHOUT_TABLES = ("web",)
+"""A server has no answer of its own."""
 LOAD = ("--rate", 8, "-n", 30, "--predictor", "roofline")
 ANSWERS = [
     (("gpus",), 53, "name"),
@@ -87,3 +92,9 @@ def test_what_a_row_holds() -> None:
     assert rows_of({"points": [{"a": 1}, {"b": True}]}, "points") == [{"a": 1}, {"b": True}]
     assert rows_of({"both": {"x": {"a": 1}}}, "both") == [{"name": "x", "a": 1}]
     assert csv_text([{"a": 1}, {"b": True, "a": "x,y"}]) == 'a,b\n1,\n"x,y",true\n'
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in WITHOUT_TABLES])
+def test_every_command_with_an_answer_has_the_option(name: str) -> None:
+    parameters = inspect.signature(load_command(name)).parameters
+    assert {"format", "as_json"} <= set(parameters)

@@ -168,6 +168,14 @@ def test_help_of_every_command(infercast: Any) -> None:
         assert "--json" in text.out
 
 
+@pytest.mark.parametrize("name", ["simulate", "plan", "calibrate"])
+def test_help_cuts_no_option_at_80_columns(infercast: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = infercast(name, "--help").out
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_without_a_command_the_help_is_shown(infercast: Any) -> None:
     result = infercast()
     assert "Usage: infercast" in result.out + result.err

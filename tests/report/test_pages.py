@@ -76,15 +76,22 @@ def said(*words: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes a page when it is first asked for: tests are shared out to several processes."""
     folder = tmp_path_factory.mktemp("pages")
-    found = {name: folder / f"{name}.html" for name in PAGES}
-    for name, path in found.items():
-        said(*(DRAFTS if word == "DRAFTS" else word for word in PAGES[name].split()), path)
-    return {**found, "several": several(folder)}
+
+    def make(name: str) -> Path:
+        path = folder / f"{name}.html"
+        if not path.exists() and name == "several":
+            several(folder)
+        elif not path.exists():
+            said(*(DRAFTS if word == "DRAFTS" else word for word in PAGES[name].split()), path)
+        return path
+
+    return make
 
 
-def several(folder: Path) -> Path:
+def several(folder: Path) -> None:
     """Four runs, one of them overloaded, with a long name."""
     gpus = {"h200": "h200-sxm", "h100": "h100-sxm", "b200": "b200-sxm", "an-overloaded-small-one": "l4"}
     load = "--rate 12 -n 60 --max-model-len 8192 --allow-overload --json"
@@ -92,11 +99,10 @@ def several(folder: Path) -> Path:
         text = said("simulate", "llama-3.1-8b", "--gpu", gpu, *load.split())
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
     said("report", *(folder / f"{name}.json" for name in gpus), "--out", folder / "several.html")
-    return folder / "several.html"
 
 
 @pytest.fixture
-def opened(browser: "Browser", pages: dict[str, Path]) -> Iterator[Callable[..., "Page"]]:
+def opened(browser: "Browser", page_of: Callable[[str], Path]) -> Iterator[Callable[..., "Page"]]:
     """Opens a page by its name; in the end the browser may not have complained about any."""
     complaints: list[str] = []
     contexts = []
@@ -107,7 +113,7 @@ def opened(browser: "Browser", pages: dict[str, Path]) -> Iterator[Callable[...,
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
-        page.goto(pages[name].as_uri())
+        page.goto(page_of(name).as_uri())
         return page
 
     yield open_page

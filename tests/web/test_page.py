@@ -41,7 +41,7 @@ def test_it_loads_and_answers(open_page: Open) -> None:
     assert re.search("llama-3.1-8b on 1 . H200", page.locator("#verdict h1").inner_text())
     assert "SLO holds" in page.locator("#verdict").inner_text()
     titles = page.locator("#tiles h3").all_inner_texts()
-    assert titles[:5] == ["TTFT p50", "TTFT p99", "TPOT p50", "Throughput", "Cost"]
+    assert titles[:5] == ["TTFT p50", "TTFT p99", "TPOT p50", "Throughput tokens/s", "Cost per M tokens"]
     assert page.locator("#tiles .bar-range").count() >= 4  # every latency has its interval
     for name in ("Time to first token", "Time per output token", "Memory of one GPU", "Kernels on the roofline"):
         card = page.get_by_role("region", name=name, exact=True).first

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from infercast import __version__
 from infercast.cli.options.printed import with_formats
@@ -37,6 +38,25 @@ class OneSentence(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
 
+class WholeNames(TyperCommand):
+    """A command whose help breaks long options into lines on a narrow terminal, where typer would cut them."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Called by typer for --help."""
+        from typer import rich_utils  # noqa: PLC0415 - loaded for help alone
+
+        for name in ("highlighter", "negative_highlighter"):
+            if (highlight := getattr(rich_utils, name, None)) is not None:
+                setattr(rich_utils, name, partial(_folded, highlight))
+        super().format_help(ctx, formatter)
+
+
+def _folded(highlight: Callable[..., Any], text: Any) -> Any:
+    found = highlight(text)
+    found.overflow = "fold"
+    return found
+
+
 def usage_sentence(problem: Any) -> str:
     """What is wrong with a command line, and where it is explained."""
     said = " ".join(problem.format_message().split()).rstrip(".").replace(". Did you", "; did you")
@@ -63,7 +83,7 @@ def make_app(asked: str | None, *, completing: bool = False) -> typer.Typer:
     )
     app.callback()(root)
     if asked is not None:
-        app.command(asked)(load_command(asked))
+        app.command(asked, cls=WholeNames)(load_command(asked))
         return app
     for name, sentence in COMMANDS.items():
         app.command(name, help=sentence)(_only_listed)

@@ -34,7 +34,9 @@ COMMANDS = {
     "capacity": "Plan a day of traffic: replicas over time by three policies, what they cost, and minutes out of SLO.",
     "report": "Compare runs that were saved with --json: every number side by side, what differs, and one page of all.",
     "web": "Serve a page to play with forecasts, and an HTTP API; only to this machine by default.",
-    "estimate": "Estimate the latency of one kernel, or of a CSV of shapes: 80 % interval, source and bound.",
+    "estimate": (
+        "Estimate the latency and the power of one kernel, or of a CSV of shapes: 80 % interval, source and bound."
+    ),
     "gpus": "List the GPUs that are known, or show one with the source of its numbers.",
     "models": "List the models that are bundled, or show how one config.json is understood.",
     "hosts": "List the CPUs that --host knows by name, and how fast one thread of each is.",

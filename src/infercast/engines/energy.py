@@ -80,7 +80,7 @@ def table_joules(timer: KernelTimer, board: BoardPower, table: int, rows: Table)
     for column, (call, launches) in enumerate(timer.row_calls(table, chosen)):
         each = seconds[:, column] / np.maximum(launches, 1)
         joules[:, column] = launches * np.asarray(board.dynamic_joules(call.op, np.maximum(each, 1e-9)))
-    spread = np.empty((rows.size, joules.shape[1]))  # a table of drafts may have no column at all
+    spread: Table = np.empty((len(rows), len(joules.T)))  # a table of drafts may have no column at all
     for column, values in enumerate(joules.T):
         spread[:, column] = np.interp(rows, chosen, values)
     return spread

@@ -14,7 +14,7 @@ from infercast.report.fitting import Column, FittingTable
 from infercast.report.layout import facts, section, styled
 from infercast.report.quantities import ENERGIES, milliseconds
 from infercast.report.text_chart import Chart, Series, TextCharts
-from infercast.units import format_joules, format_percent, format_seconds, format_watts
+from infercast.units import format_joules, format_odds, format_percent, format_seconds, format_watts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,8 +38,13 @@ def render_savings(found: Savings) -> list[RenderableType]:
         section(f"Energy under {what}", FittingTable(_columns(found), found.points)),
         TextCharts(_charts(found)),
         section("Answer", styled(fill(sentence_of(found), NARROW))),
-        *([] if found.slo is None else [section("Held against", facts([("SLO", str(found.slo))]))]),
+        *([] if found.slo is None else [section("Held against", facts(_promise_rows(found)))]),
     ]
+
+
+def _promise_rows(found: Savings) -> list[tuple[str, str]]:
+    rows = [("SLO", str(found.slo))]
+    return rows if found.odds is None else [*rows, ("odds", f"{format_odds(found.odds)} that the best value keeps it")]
 
 
 def sentence_of(found: Savings) -> str:
@@ -126,6 +131,7 @@ def savings_dict(found: Savings) -> dict[str, Any]:
         "slo": None if found.slo is None else str(found.slo),
         "own_value": found.free.number,
         "best_value": None if best is None else best.number,
+        "best_slo_odds": found.odds,
         "saved_share": found.saved,
         "answer": sentence_of(found),
         "points": [_point_dict(found, point) for point in found.points],

@@ -9,7 +9,7 @@ import typer
 from infercast.cli.options import plots
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
-from infercast.cli.options.decision import Decided, slo_of, tariff_of
+from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
 from infercast.cli.options.facility import facility_of
 from infercast.cli.options.groups import Deployed, Served, asked_deployment, takes
 from infercast.cli.options.printed import Form, print_result
@@ -34,6 +34,10 @@ def command(
         str | None,
         plots.of_axis("--gpu-clocks", metavar="A:B:N", help="MHz to lock the GPU at instead: 1000:1980:8."),
     ] = None,
+    least_odds: Annotated[
+        float,
+        of_decision("--odds", metavar="P", help="How sure the SLO must be to hold, such as 0.9; 0: by the forecast."),
+    ] = 0.0,
     tensor_parallel_size: options.TensorParallel = 1,
     pipeline_parallel_size: options.PipelineParallel = 1,
     data_parallel_size: options.DataParallel = 1,
@@ -85,6 +89,7 @@ def command(
             clocks=clocks,
             settings=settings,
             slo=slo_of(given),
+            least_odds=least_odds,
             price=tariff_of(given),
             facility=facility_of(given),
             router=router,

@@ -22,6 +22,7 @@ from infercast.forecast.money import Tariff
 from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.sweep.points import Point
 from infercast.forecast.sweep.sweep import sweep
+from infercast.forecast.verdict import judge
 from infercast.forecast.wall import Facility, Wall
 from infercast.hardware import Gpu
 from infercast.hardware.limited import MEGA
@@ -52,6 +53,8 @@ class Savings(Answer):
     best: Point | None
     """The least energy at the wall of those that keep the SLO; None where none does."""
     slo: Slo | None = None
+    odds: float | None = None
+    """The probability that the best value keeps the SLO; None without one."""
 
     def _words(self) -> str:
         best = "none" if self.best is None else self.best.label
@@ -71,6 +74,7 @@ def save_energy(
     power_limits: Iterable[float] | None = None,
     clocks: Iterable[float] | None = None,
     slo: Slo | str | None = None,
+    least_odds: float = 0.0,
     price: Tariff | float | None = None,
     facility: Facility | None = None,
     settings: Settings | None = None,
@@ -80,9 +84,14 @@ def save_energy(
 ) -> Savings:
     """Simulate a workload under several power limits in watts, or clocks in MHz, and find the one that saves most.
 
-    Without either, power limits from two fifths of the GPU's own limit on are tried. ``options`` are those of
-    `deploy`. Energy is counted at the wall, with servers and building.
+    Without either, power limits from two fifths of the GPU's own limit on are tried. The SLO must hold with a
+    probability of ``least_odds``; 0: by the forecast's own numbers. ``options`` are those of `deploy`. Energy is
+    counted at the wall, with servers and building.
     """
+    if not 0.0 <= least_odds < 1.0:
+        raise InputError(f"least_odds must be a probability from 0 to below 1, not {least_odds:g}")
+    if least_odds and slo is None:
+        raise InputError("least_odds needs an slo to hold")
     if power_limits is not None and clocks is not None:
         raise InputError("power limits or clocks are varied, not both; give one of them")
     promise = parse_slo(slo) if isinstance(slo, str) else slo
@@ -100,19 +109,22 @@ def save_energy(
         return found.title
 
     title = simulate(values)
+    judged = _Judged(promise, least_odds)
     for _ in range(HALVINGS):
-        between = _beside(points, _best(points))
+        between = _beside(points, judged.best(points))
         if not between:
             break
         simulate(between)
+    best = judged.best(points)
     return Savings(
         title=title.partition(", held")[0],
         workload=workload.description,
         name=name,
         points=tuple(points[number] for number in sorted(points)),
         free=points[own],
-        best=_best(points),
+        best=best,
         slo=promise,
+        odds=None if best is None else judged.odds(best),
     )
 
 
@@ -139,11 +151,27 @@ def _usual(own: float) -> list[float]:
     return [STEP * round(value / STEP) for value in np.linspace(LEAST * own, own, VALUES).tolist()[:-1]]
 
 
-def _best(points: dict[float, Point]) -> Point | None:
-    """The least energy of those that keep up and keep the SLO; of equals the one that is held back least."""
-    kept = [point for point in points.values() if not point.is_overloaded and point.holds is not False]
-    able = [point for point in kept if point.forecast is not None]
-    return min(able, key=lambda point: (round(joules_of(point), 6), -(point.number or 0.0)), default=None)
+class _Judged:
+    """Which point is best by an SLO, whose odds take a few short simulations for each point that is asked for."""
+
+    def __init__(self, slo: Slo | None, least_odds: float) -> None:
+        self._slo, self._least, self._known = slo, least_odds, dict[float | None, float]()
+
+    def best(self, points: dict[float, Point]) -> Point | None:
+        """The least energy of those that keep up and keep the SLO; of equals the one that is held back least."""
+        kept = [point for point in points.values() if not point.is_overloaded and point.holds is not False]
+        able = [point for point in kept if point.forecast is not None]
+        able.sort(key=lambda point: (round(joules_of(point), 6), -(point.number or 0.0)))
+        sure = (point for point in able if not self._least or (self.odds(point) or 0.0) >= self._least)
+        return next(sure, None)
+
+    def odds(self, point: Point) -> float | None:
+        """The probability that the SLO holds; None without one."""
+        if self._slo is None or point.forecast is None:
+            return None
+        if point.number not in self._known:
+            self._known[point.number] = judge(point.forecast, self._slo).odds
+        return self._known[point.number]
 
 
 def _beside(points: dict[float, Point], best: Point | None) -> list[float]:

@@ -1,12 +1,12 @@
 // A day of traffic: requests per second over it, and how many replicas each policy runs.
 
-import { bottomAxis, canvas, label, leftAxis, line, round } from "../lib/chart.js";
+import { bottomAxis, canvas, label, leftAxis, line, round, textWidth } from "../lib/chart.js";
 import { shape } from "../lib/dom.js";
 import { plain } from "../lib/format.js";
 import { linear } from "../lib/scale.js";
 
 const LEFT = 40, RIGHT = 12, TOP = 20, UPPER = 84, LOWER = 110, GAP = 30, AXIS = 22;
-export const POLICIES = { fixed: "Fixed fleet", scheduled: "By timetable", autoscaled: "Autoscaled" };
+export const POLICIES = { fixed: "Fixed fleet", scheduled: "Timetable", autoscaled: "Autoscaled" };
 
 /** The drawing of a capacity answer. */
 export function dayChart(width, day) {
@@ -17,7 +17,7 @@ export function dayChart(width, day) {
   const policies = Object.entries(day.policies);
   const most = Math.max(...policies.map(([, policy]) => policy.replicas_max ?? 1));
   const lower = linear([0, most * 1.15], [second + LOWER, second]);
-  const step = Math.min(108, (width - LEFT - 66) / 3);
+  const step = Math.min(24 + textWidth("Autoscaled") * 1.15, (width - LEFT - 66) / 3);
   const drawing = canvas(width, second + LOWER + AXIS);
   const points = rates.map((rate, index) => [x(hours[index]), upper(rate)]);
   drawing.append(

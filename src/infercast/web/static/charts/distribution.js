@@ -1,13 +1,14 @@
 // How long requests wait: the distribution of a latency, and below it its percentiles with their 80 % intervals.
 
-import { bottomAxis, canvas, label, line, round } from "../lib/chart.js";
+import { bottomAxis, canvas, label, line, round, textWidth } from "../lib/chart.js";
 import { shape, table } from "../lib/dom.js";
 import { briefTime, time } from "../lib/format.js";
 import { extent, logarithmic } from "../lib/scale.js";
 import { hint } from "../lib/tip.js";
 
 const SHOWN = ["p50", "p90", "p95", "p99"];
-const SIDE = 34, RIGHT = 62, AXIS = 24, ROW = 19;
+const SIDE = 34, AXIS = 24, ROW = 19;
+let right = 62;
 
 /** The drawing for runs: [{letter, colour, quantiles, percentiles, intervals, before, limits}]. */
 export function distribution(width, runs, title) {
@@ -18,7 +19,8 @@ export function distribution(width, runs, title) {
   const hill = alone ? 92 : 46;
   const block = hill + rows.length * ROW + (alone ? 10 : 16);
   const bottom = 6 + block * known.length;
-  const x = logarithmic(range(known), [SIDE, width - RIGHT]);
+  right = 16 + Math.max(...known.flatMap((run) => rows.map((name) => textWidth(time(run.percentiles[name]), 13) * 1.06)));
+  const x = logarithmic(range(known), [SIDE, width - right]);
   const drawing = canvas(width, bottom + AXIS);
   drawing.append(bottomAxis(x, { top: 4, bottom, ticks: x.ticks(width < 420 ? 5 : 8), format: briefTime }));
   drawing.append(...limits(known, x, bottom, width));
@@ -45,7 +47,7 @@ function one(run, x, { top, hill, rows, width, alone }) {
     const path = outline(run.quantiles, x, base, hill - 4);
     group.append(shape("path", { d: `${path}V${base}H${SIDE}Z`, class: "hill" }), shape("path", { d: path, class: "hill-edge" }));
   }
-  group.append(shape("line", { x1: SIDE, x2: width - RIGHT, y1: base, y2: base, class: "base" }));
+  group.append(shape("line", { x1: SIDE, x2: width - right, y1: base, y2: base, class: "base" }));
   if (!alone) group.append(badge(14, base - 14, run));
   rows.forEach((name, index) => group.append(whisker(run, name, x, base + 13 + index * ROW, width)));
   return group;
@@ -74,7 +76,7 @@ function limits(runs, x, bottom, width) {
   return [...seen.values()].flatMap((limit) => {
     const at = x(limit.limit), side = at > width * 0.6 ? "end" : "start";
     return [
-      shape("rect", { x: round(at), y: 4, width: Math.max(0, round(width - RIGHT - at)), height: bottom - 4, class: "beyond" }),
+      shape("rect", { x: round(at), y: 4, width: Math.max(0, round(width - right - at)), height: bottom - 4, class: "beyond" }),
       shape("line", { x1: round(at), x2: round(at), y1: 4, y2: bottom, class: "limit" }),
       label(at + (side === "end" ? -5 : 5), 14, `SLO ${limit.name} < ${briefTime(limit.limit)}`, { "text-anchor": side, class: "limit-name" }),
     ];

@@ -1,6 +1,6 @@
 // GPU memory as a stack that fills: what each part takes, and how far requests fill the KV cache.
 
-import { canvas, label, round } from "../lib/chart.js";
+import { canvas, label, round, textWidth } from "../lib/chart.js";
 import { shape, table } from "../lib/dom.js";
 import { digits, gibibytes, joined, percent } from "../lib/format.js";
 import { apart } from "../lib/scale.js";
@@ -74,12 +74,14 @@ function legend(names, memory, left, room) {
   const places = apart(names.map((each) => each.y), 33, TOP + 8, TOP + HEIGHT - 8);
   return names.map(({ part, y }, index) => {
     const at = places[index];
-    const more = part.key === "kv_cache" ? `${percent(memory.peak)} used at most` : part.more ?? "";
+    const size = joined(gibibytes(part.bytes));
+    const longer = part.key === "kv_cache" && Number.isFinite(memory.peak) ? `${size} · ${percent(memory.peak)} used at most` : size;
+    const fits = left + 27 + textWidth(longer) < room;
     return shape(
       "g", { class: "layer-name" },
       shape("path", { d: `M${round(left + 3)} ${round(y)}L${round(left + 16)} ${round(at)}H${round(left + 22)}`, class: "lead" }),
       label(left + 27, at - 2, part.title, { class: "part" }),
-      label(left + 27, at + 12, `${joined(gibibytes(part.bytes))}${more && room - left > 190 ? ` · ${more}` : ""}`, { class: "row-name" }),
+      label(left + 27, at + 12, fits ? longer : size, { class: "row-name" }),
     );
   });
 }

@@ -1,6 +1,6 @@
 // The kernels of an average step under the GPU's roofline: prefill and decode on one picture, size by share of time.
 
-import { bottomAxis, canvas, label, leftAxis, line, round } from "../lib/chart.js";
+import { bottomAxis, canvas, label, leftAxis, line, round, textWidth } from "../lib/chart.js";
 import { shape, table } from "../lib/dom.js";
 import { brief, digits, joined, percent, scaled } from "../lib/format.js";
 import { extent, logarithmic } from "../lib/scale.js";
@@ -33,7 +33,7 @@ export function roofline(width, phases) {
   const size = (each) => Math.max(3, area * Math.sqrt(each.share));
   points.sort((one, other) => other.share - one.share);
   for (const each of points) drawing.append(bubble(each, x, y, size(each)));
-  const written = peaks.map(([, value]) => box(width - RIGHT - 60, y(value) - 10, 126, 14));
+  const written = peaks.map(([dtype, value]) => { const wide = textWidth(`${dtype} ${rate(value)}`) + 6; return box(width - RIGHT - wide / 2, y(value) - 10, wide, 14); });
   drawing.append(...names(points, x, y, size, width, height, written));
   return { drawing, label: said(points), table: () => asTable(points) };
 }
@@ -70,7 +70,7 @@ function names(points, x, y, size, width, height, written) {
   const taken = points.filter((each) => each.share > 0.02).map((each) => box(x(each.intensity), y(each.reached), size(each) * 2, size(each) * 2)).concat(written);
   const found = [];
   for (const each of points.filter((point) => point.share > 0.012).slice(0, 12)) {
-    const cx = x(each.intensity), cy = y(each.reached), r = size(each), wide = each.name.length * 6.1 + 4;
+    const cx = x(each.intensity), cy = y(each.reached), r = size(each), wide = textWidth(each.name) + 6;
     const places = [[cx + r + 4 + wide / 2, cy], [cx - r - 4 - wide / 2, cy], [cx, cy + r + 9], [cx, cy - r - 8], [cx + r + wide / 2, cy + r + 4], [cx - r - wide / 2, cy + r + 4]];
     const place = places.find(([px, py]) => {
       const at = box(px, py, wide, 13);

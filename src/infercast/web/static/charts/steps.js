@@ -1,6 +1,6 @@
 // Where the time of a step goes: kernel families of average steps with prompts and of those that decode alone.
 
-import { canvas, label, round } from "../lib/chart.js";
+import { canvas, label, round, textWidth } from "../lib/chart.js";
 import { element, shape, table } from "../lib/dom.js";
 import { percent, time } from "../lib/format.js";
 import { hint } from "../lib/tip.js";
@@ -33,7 +33,7 @@ function bar(phase, top, width) {
   phase.families.forEach((family, index) => {
     const wide = family.share * width;
     const piece = shape("g", {}, shape("rect", { x: round(left), y: top + 22, width: round(Math.max(0, wide - 1.5)), height: 32, class: `family shade-${Math.min(index, 6)} ${family.family === "GPU idle" ? "idle" : ""}`, rx: 2 }));
-    if (wide > family.family.length * 6.6 + 12) piece.append(label(left + 7, top + 42, family.family, { class: index > 1 || family.family === "GPU idle" ? "on-bar pale" : "on-bar" }));
+    if (wide > textWidth(family.family) * 1.1 + 14) piece.append(label(left + 7, top + 42, family.family, { class: index > 1 || family.family === "GPU idle" ? "on-bar pale" : "on-bar" }));
     group.append(hint(piece, `${family.family}: ${percent(family.share)}`, [
       `${time(family.perStep)} per step`, `bound by ${BOUNDS[family.bound] ?? family.bound}`, family.source ? `latency: ${family.source}` : "", family.names,
     ]));

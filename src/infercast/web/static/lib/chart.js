@@ -58,6 +58,14 @@ export const label = (x, y, text, attributes = {}) => shape("text", { x: round(x
 
 export const round = (value) => Math.round(value * 10) / 10;
 
+const ruler = document.createElement("canvas").getContext("2d");
+
+/** Pixels that a text takes in the page's font, whichever the reader's machine has. */
+export function textWidth(text, size = 12) {
+  ruler.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+  return ruler.measureText(text).width;
+}
+
 /** A path through points: [[x, y], ...]. */
 export const line = (points) => points.map(([x, y], index) => `${index ? "L" : "M"}${round(x)} ${round(y)}`).join("");
 
@@ -76,7 +84,7 @@ export function bottomAxis(scale, { top, bottom, ticks, format, title, right }) 
 function spaced(ticks, scale, format) {
   let end = -Infinity;
   return ticks.filter((value) => {
-    const half = format(value).length * 3.4 + 5;
+    const half = textWidth(format(value)) / 2 + 5;
     if (scale(value) - half < end) return false;
     end = scale(value) + half;
     return true;

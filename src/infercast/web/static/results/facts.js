@@ -13,7 +13,7 @@ export function costBody(view) {
   const rows = [
     [term("gpu-hour", "All GPUs"), `${dollars(forecast.usd_per_hour)} per hour`],
     ["Million output tokens", dollars(forecast.usd_per_million_output_tokens)],
-    ["Million tokens, input and output", dollars(forecast.usd_per_million_tokens)],
+    ["Million tokens, all", dollars(forecast.usd_per_million_tokens)],
     ["Thousand requests", dollars(forecast.usd_per_request * 1000)],
     [term("throughput", "Output tokens/s per GPU"), joined(scaled(forecast.output_tokens_per_s_a_gpu ?? forecast.output_tokens_per_s / forecast.gpus))],
     [term("goodput", "Goodput"), Number.isFinite(forecast.goodput_requests_per_s) ? `${digits(forecast.goodput_requests_per_s)} requests/s` : "no SLO"],

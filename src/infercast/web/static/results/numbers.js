@@ -9,9 +9,9 @@ export const NUMBERS = [
   latencyNumber("ttft", "TTFT", "p99"),
   latencyNumber("tpot", "TPOT", "p50"),
   {
-    key: "throughput", term: "throughput", title: "Throughput", sub: "", unit: "tokens/s", less: false,
+    key: "throughput", term: "throughput", title: "Throughput", sub: "tokens/s", less: false,
     value: (forecast) => forecast.output_tokens_per_s, interval: (forecast) => forecast.output_tokens_per_s_interval,
-    parts: (value) => { const [number, prefix] = scaled(value); return [number, `${prefix} tokens/s`.trim()]; }, brief: (value) => joined(scaled(value)), told: "tokens/s",
+    parts: (value) => scaled(value),
   },
   {
     key: "cost", term: "usd-per-million-tokens", title: "Cost", sub: "per M tokens", less: true,
@@ -34,5 +34,4 @@ function latencyNumber(quantity, title, percentile) {
   };
 }
 
-/** A value where its unit stands in the heading or is known from a number beside it. */
-export const text = (number, value) => (number.brief ? number.brief(value) : joined(number.parts(value)));
+export const text = (number, value) => joined(number.parts(value));

@@ -13,8 +13,8 @@ export function showTiles(node, views) {
   fill(node, known.length ? numbers.map((number) => (views.length > 1 ? compared(number, views) : single(number, known[0]))) : null);
 }
 
-function heading(number, sub = number.sub) {
-  return element("h3", {}, term(number.term, number.title), sub ? element("span", { class: "sub" }, ` ${sub}`) : null);
+function heading(number) {
+  return element("h3", {}, term(number.term, number.title), number.sub ? element("span", { class: "sub" }, ` ${number.sub}`) : null);
 }
 
 function single(number, view) {
@@ -36,7 +36,7 @@ function compared(number, views) {
   const best = number.less ? Math.min(...known) : Math.max(...known);
   return element(
     "div", { class: "tile" },
-    heading(number, number.sub || number.told),
+    heading(number),
     views.map((view, index) => element(
       "div", { class: `tile-row run-${view.colour} ${values[index] === best && known.length > 1 ? "best" : ""} ${view.run.waiting ? "waiting" : ""}` },
       element("span", { class: "letter" }, view.letter),
