@@ -38,6 +38,8 @@ RUN_SPREAD = 0.045
 """What runs of one kind of board differ by beside what is known of the board, as the standard deviation of a logarithm:
 one board idles at 117 W and another at 135, and weights of one model cost more to multiply than those of another.
 Chosen on own runs on H200s (benchmarks/accuracy/energy_runs.py)."""
+HELD_BACK_SPREAD = 0.1
+"""The same on top for boards under a limit or a clock that an operator has set, which were not measured: an assumption."""
 BUSY_SHARE = 0.2
 """Share of a run's joules that chips draw for being busy, whatever they do."""
 Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]
@@ -228,7 +230,8 @@ def _pool_energy(
     parts[IDLE] = board.idle_watts * waiting
     joules = sum(parts.values())
     peaks = [energy.peak_watts for several in phases.values() for _, energy in several]
-    half = EIGHTY * hypot(board.spread, RUN_SPREAD)
+    held_back = deployment.gpu.unlimited is not None
+    half = EIGHTY * hypot(board.spread, RUN_SPREAD, HELD_BACK_SPREAD if held_back else 0.0)
     # Joules follow the time that kernels take: of kernels that keep the chip busy, and where clients wait for answers,
     # of all that is drawn meanwhile.
     follows = BUSY_SHARE + (parts[STATIC] / joules if workload.rate is None else 0.0)
