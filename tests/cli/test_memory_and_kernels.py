@@ -13,10 +13,11 @@ MEMORY_KEYS = {
 }  # fmt: skip
 STEP_KEYS = {
     "deployment", "num_tokens", "padded_tokens", "launch", "gpu_us", "gpu_low_us", "gpu_high_us", "gap_us", "host_us",
-    "step_us", "source", "kind", "notes", "kernels",
+    "step_us", "joules", "watts", "power_source", "source", "kind", "notes", "kernels",
 }  # fmt: skip
 KERNEL_KEYS = {"terms", 
     "name", "family", "launches", "us", "low_us", "high_us", "total_us", "source", "bound", "achieved", "limit", "unit",
+    "watts", "joules", "total_joules",
 }  # fmt: skip
 ON_H200 = ("llama-3.1-8b", "--gpu", "h200-sxm")
 

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, hypot
+from math import exp
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from infercast.engines.deployment import Deployment
-from infercast.engines.energy import Batch, StepsEnergy, steps_energy
+from infercast.engines.energy import StepsEnergy
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.intervals.uncertainty import EIGHTY, Spread, uncertainty_of
-from infercast.forecast.system import busiest
-from infercast.predict.adjust.power import board_under
-from infercast.predict.energy.model import BoardPower
+from infercast.forecast.intervals.uncertainty import Spread
+from infercast.forecast.pool_energy import PoolEnergy, pool_energy
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.served import Served
@@ -29,17 +25,7 @@ from infercast.serve.totals import PhaseTotals
 if TYPE_CHECKING:
     from infercast.forecast.result import Forecast
 
-STATIC, IDLE = "static", "idle"
-"""Parts beside the kernel families: static power while kernels run, and power while none does."""
-MOST_SEQUENCES = 256
-"""Sequences of a batch that stands for others: more of them draw no more power while they run."""
 WATT_HOUR = 3600.0
-RUN_SPREAD = 0.045
-"""What runs of one kind of board differ by beside what is known of the board, as the standard deviation of a logarithm:
-one board idles at 117 W and another at 135, and weights of one model cost more to multiply than those of another.
-Chosen on own runs on H200s (benchmarks/accuracy/energy_runs.py)."""
-BUSY_SHARE = 0.2
-"""Share of a run's joules that chips draw for being busy, whatever they do."""
 Drawing = tuple[Deployment, KernelTimer, Sequence[Record]]
 """A deployment, the timer of its steps, and what each replica did."""
 
@@ -121,25 +107,6 @@ class Energy:
         return self.low / self.joules, self.high / self.joules
 
 
-@dataclass(frozen=True, slots=True)
-class _PoolEnergy:
-    """What the GPUs of one pool drew."""
-
-    board: BoardPower
-    gpus: int
-    by_part: dict[str, float]
-    phases: dict[str, list[tuple[PhaseTotals, StepsEnergy]]]
-    """Of each replica."""
-    tensor: int
-    peak_watts: float
-    half_width: float
-    """Of the 80 % interval, as a logarithm."""
-
-    @property
-    def joules(self) -> float:
-        return sum(self.by_part.values())
-
-
 def energy_of(forecast: Forecast) -> Energy | None:
     """What a run drew; None where the power of a GPU is not known."""
     pools = [(pool.deployment, pool.pool.timer, pool.records) for pool in forecast.pools]
@@ -156,7 +123,7 @@ def energy_of_pools(
     """The same of pools by what their replicas did in so many seconds; ``spread``: how far an engine may be off, where
     it is not that of its deployment.
     """
-    drawn = [_pool_energy(*pool, workload, duration, spread) for pool in pools]
+    drawn = [pool_energy(*pool, workload, duration, spread) for pool in pools]
     joules = sum(pool.joules for pool in drawn)
     if joules <= 0:
         return None
@@ -187,7 +154,7 @@ def energy_of_pools(
     )
 
 
-def _phases(pools: Iterable[_PoolEnergy]) -> Iterable[PhaseEnergy]:
+def _phases(pools: Iterable[PoolEnergy]) -> Iterable[PhaseEnergy]:
     """Steps with prompts and steps without, of all replicas of all pools."""
     found: dict[str, list[tuple[int, PhaseTotals, StepsEnergy]]] = {}
     for pool in pools:
@@ -198,73 +165,3 @@ def _phases(pools: Iterable[_PoolEnergy]) -> Iterable[PhaseEnergy]:
         seconds = sum(tensor * energy.kernel_seconds for tensor, _, energy in of_all)
         steps, tokens = (sum(getattr(totals, what) for _, totals, _ in of_all) for what in ("steps", "tokens"))
         yield PhaseEnergy(name, steps, tokens, joules, joules / max(seconds, 1e-12))
-
-
-def _pool_energy(
-    deployment: Deployment,
-    timer: KernelTimer,
-    records: Sequence[Record],
-    workload: Workload,
-    duration: float,
-    spread: Spread | None,
-) -> _PoolEnergy:
-    """What the replicas of one pool drew."""
-    board, layout = board_under(deployment.gpu), deployment.layout
-    phases: dict[str, list[tuple[PhaseTotals, StepsEnergy]]] = {}
-    parts = {STATIC: 0.0, IDLE: 0.0}
-    busy = 0.0
-    for record in records:
-        for name, totals in record.phases.items():
-            if not totals.steps:
-                continue
-            batches = typical_batches(totals, _computed_inputs(record, workload) if name == "prefill" else 0)
-            energy = steps_energy(timer, board, totals, batches)
-            phases.setdefault(name, []).append((totals, energy))
-            for family, value in energy.dynamic.items():
-                parts[family] = parts.get(family, 0.0) + layout.tensor * value
-            parts[STATIC] += layout.tensor * energy.static
-            busy += layout.tensor * energy.kernel_seconds
-    waiting = max(len(records) * layout.replica_gpus * duration - busy, 0.0)
-    parts[IDLE] = board.idle_watts * waiting
-    joules = sum(parts.values())
-    peaks = [energy.peak_watts for several in phases.values() for _, energy in several]
-    half = EIGHTY * hypot(board.spread, RUN_SPREAD)
-    # Joules follow the time that kernels take: of kernels that keep the chip busy, and where clients wait for answers,
-    # of all that is drawn meanwhile.
-    follows = BUSY_SHARE + (parts[STATIC] / joules if workload.rate is None else 0.0)
-    half = hypot(half, follows * _by_times(deployment, records, spread))
-    gpus = len(records) * layout.replica_gpus
-    return _PoolEnergy(board, gpus, parts, phases, layout.tensor, max(peaks, default=board.idle_watts), half)
-
-
-def _by_times(deployment: Deployment, records: Sequence[Record], spread: Spread | None) -> float:
-    """How far the seconds of kernels may be off, as a logarithm."""
-    about = uncertainty_of(deployment, busiest(records), spread)
-    return max(about.prompts, about.decodes)
-
-
-def _computed_inputs(record: Record, workload: Workload) -> int:
-    """Prompt tokens that a replica computed."""
-    served = np.flatnonzero(~np.isnan(record.last_token))
-    inputs = sum(workload.requests[number].num_input for number in served.tolist())
-    return int(inputs - record.num_cached[served].sum())
-
-
-def typical_batches(totals: PhaseTotals, prompt_tokens: int) -> list[Batch]:
-    """Batches like those of a phase's steps, of which so many tokens were of prompts: these, and sequences that decode.
-
-    Sequences that decode have a token each, or as many as they verify where there are no prompts.
-    """
-    context = totals.context / totals.sequences
-    prompt_tokens = min(prompt_tokens, totals.tokens)
-    decodes = max(totals.tokens - prompt_tokens, 0)
-    prompts = max(totals.sequences - decodes, 0)
-    batches = []
-    if prompt_tokens and prompts:
-        new, count = max(1, round(prompt_tokens / prompts)), min(max(1, round(prompts / totals.steps)), MOST_SEQUENCES)
-        batches.append((np.full(count, new), np.full(count, new)))
-    rest = totals.sequences - (prompts if prompt_tokens else 0)
-    if rest > 0 and decodes > 0:
-        new, count = max(1, round(decodes / rest)), min(max(1, round(rest / totals.steps)), MOST_SEQUENCES)
-        batches.append((np.full(count, new), np.full(count, new + round(context))))
-    return batches
