@@ -4,47 +4,27 @@
     python benchmarks/accuracy/energy.py --table kernel_power.parquet [--every 5] [--predicted]
 
 Readings of a table are not only the kernel's power: the meter gives the mean of a second, so that in short loops it
-still shows what ran before (energy_points.py). What it will read is learned on four groups in five, as a factor of the
-power by physics, and scored on the fifth; no forecast uses that factor, because in a step energies add up.
+still shows what ran before. What it will read is learned on four groups in five by what makes the bundled archive
+(fit_power.py), and scored on the fifth. Steps and runs do not use it, because energies add up there.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from energy_points import Array, Points, by_family, points_of
 from fit_energy import left_out
-from infercast.fit.boost import Settings, boost
+from fit_power import learn
 from infercast.fit.train import HELD_OUT_SHARE
 from infercast.hardware import load_gpu
-from infercast.predict.artifact.forest import Forest
 from infercast.predict.energy.model import BoardPower, board_power
 
-SETTINGS = Settings(trees=300, depth=7)
 EIGHTY = 1.2816
 GPUS = ("h200-sxm", "b200-sxm")
-
-
-@dataclass(frozen=True)
-class Reader:
-    """What a meter will read, learned as a factor of power by physics."""
-
-    forest: Forest
-    ends: tuple[tuple[float, float], tuple[float, float]]
-    """Of the logarithm of the factor's error, the ends of the 80 % interval: loops that settle, and others."""
-
-    def read(self, points: Points, board: BoardPower) -> Array:
-        return points.power(board) * np.exp(self.forest.predict(points.features(board)))
-
-    def covers(self, points: Points, read: Array) -> Array:
-        low, high = np.where(points.is_settled[:, None], *self.ends).T
-        miss = np.log(points.watts / read)
-        return (miss >= low) & (miss <= high)
 
 
 def main() -> None:
@@ -92,22 +72,11 @@ def _hidden(points: Points, board: BoardPower) -> tuple[Array, Array, Array, Arr
     if hidden.all() or not hidden.any():
         return None
     known, tested = points.part(~hidden), points.part(hidden)
-    reader = learn(known, board)
-    read = reader.read(tested, board)
-    return _error(read, tested), reader.covers(tested, read), tested.is_settled, _error(tested.power(board), tested)
-
-
-def learn(points: Points, board: BoardPower) -> Reader:
-    """A reader of all these rows; its interval comes from groups that a trial fit has not seen."""
-    target = np.log(points.watts / points.power(board))
-    trial = points.group // HELD_OUT_SHARE % HELD_OUT_SHARE == 0
-    ends = ((-0.1, 0.1), (-0.3, 0.3))
-    if trial.any() and not trial.all():
-        features = points.features(board)
-        forest = boost(features[~trial], target[~trial], SETTINGS)
-        miss, settled = target[trial] - forest.predict(features[trial]), points.is_settled[trial]
-        ends = tuple(_ends(miss[which]) if which.sum() > 20 else _ends(miss) for which in (settled, ~settled))  # type: ignore[assignment]
-    return Reader(boost(points.features(board), target, SETTINGS), ends)
+    reader, _ = learn(known, board)
+    read, (low, high) = reader.read(tested, board), reader.ends(tested).T
+    miss = np.log(tested.watts / read)
+    inside = (miss >= low) & (miss <= high)
+    return _error(read, tested), inside, tested.is_settled, _error(tested.power(board), tested)
 
 
 def print_unseen(points: list[Points]) -> None:
@@ -117,7 +86,7 @@ def print_unseen(points: list[Points]) -> None:
     known, board, errors = board_power(load_gpu(GPUS[0])), board_power(load_gpu(GPUS[1]), known=GPUS[0]), []
     for family, of_gpu in by_family(points):
         if set(GPUS) <= of_gpu.keys():
-            reader, tested = learn(of_gpu[GPUS[0]], known), of_gpu[GPUS[1]]
+            (reader, _), tested = learn(of_gpu[GPUS[0]], known), of_gpu[GPUS[1]]
             read = reader.read(tested, board)
             inside = np.abs(np.log(tested.watts / read)) <= EIGHTY * board.spread
             errors.append((_error(read, tested), inside, tested.is_settled, _error(tested.power(board), tested)))
@@ -139,11 +108,6 @@ def _print_line(name: str, error: Array, inside: Array, settled: Array, physics:
 
 def _error(read: Array, points: Points) -> Array:
     return np.abs(read / points.watts - 1.0)
-
-
-def _ends(miss: Array) -> tuple[float, float]:
-    low, high = np.quantile(miss, [0.1, 0.9])
-    return float(low), float(high)
 
 
 def _cell(error: Iterable[float]) -> str:

@@ -19,6 +19,7 @@ from infercast.predict.adjust.ceiling import CEILINGS
 from infercast.predict.artifact.artifact import load_artifact
 from infercast.predict.artifact.features import KERNELS
 from infercast.predict.artifact.manifest import read_manifest, stamp
+from infercast.predict.energy.metered import POWER
 from infercast.predict.learned import Learned
 from infercast.predict.profile import kernel_profile
 from moves import describe, moves_between
@@ -43,7 +44,7 @@ def main(words: list[str] | None = None) -> int:
         )
         return 1
     for path in asked.artifacts or sorted(FITTED.glob("*.npz")):
-        inputs = CEILINGS if read_manifest(path)["kind"] == CEILINGS.kind else KERNELS
+        inputs = {each.kind: each for each in (CEILINGS, POWER)}.get(read_manifest(path)["kind"], KERNELS)
         inputs = inputs.of(path.stem.partition("-")[2])
         print(f"{path}: {'stamped' if stamp(path, inputs) else 'is stamped already'}")
         load_artifact(path, inputs)

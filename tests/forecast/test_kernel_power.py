@@ -6,8 +6,12 @@ from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
 from infercast.forecast.estimate import estimate_kernel, estimate_power, power_of
 from infercast.forecast.explain.kernels import decode_shape, estimate_step, prefill_shape
+from infercast.forecast.kernel_power import kernel_power
+from infercast.forecast.shapes import build_op
 from infercast.hardware import load_gpu
 from infercast.predict.default import make_predictor
+from infercast.predict.energy.metered import meter_reading
+from infercast.predict.energy.model import board_power
 from infercast.report.kernels import power_dict, power_facts
 
 GPU = load_gpu("h200-sxm")
@@ -25,6 +29,30 @@ def test_a_kernel_has_its_power(m: int, limited: bool) -> None:
     data = power_dict(power)
     assert data["joules_per_flop"] == pytest.approx(power.joules / (2.0 * m * 8192 * 8192))
     assert ("limit" in power_facts(power)[0][1]) == limited
+
+
+def test_what_a_meter_shows_is_told_apart_from_what_a_kernel_draws() -> None:
+    sizes = {"m": 64, "n": 4096, "k": 4096}
+    power = estimate_power("gemm", GPU, **sizes)
+    assert power.meter_low is not None
+    assert power.meter_watts is not None
+    assert power.meter_low <= power.meter_watts < power.low
+    assert power_dict(power)["meter_watts"] == power.meter_watts
+    assert "3,000 launches" in power_facts(power)[-1][1]
+    other = estimate_power("gemm", "h100-sxm", **sizes)
+    assert other.meter_watts is None
+    assert len(power_facts(other)) == 2
+
+
+def test_settled_loops_of_scans_say_what_the_kernel_draws() -> None:
+    op = build_op("gdn_scan", {"batch": 2, "q_len": 16384, "heads": 32, "key_heads": 16})
+    board, seconds = board_power(GPU), 1.5e-3
+    reading = meter_reading(op, GPU, seconds)
+    alone, metered = kernel_power(board, op, seconds), kernel_power(board, op, seconds, reading)
+    assert reading is not None
+    assert reading.own == 1.0
+    assert metered.watts == pytest.approx(min(alone.watts * reading.factor, board.held_watts))
+    assert metered.low <= metered.watts <= metered.high <= GPU.tdp
 
 
 def test_power_is_of_one_kernel() -> None:

@@ -14,9 +14,10 @@ from infercast.predict.adjust.ceiling import CEILINGS
 from infercast.predict.artifact.artifact import POOLED, Entry, load_artifact, save_artifact
 from infercast.predict.artifact.features import KERNELS, code_of
 from infercast.predict.artifact.manifest import manifest_path, read_manifest, stamp
+from infercast.predict.energy.metered import POWER
 
 ROOT = Path(__file__).parents[2]
-KINDS = {"kernels": KERNELS, "ceilings": CEILINGS}
+KINDS = {"kernels": KERNELS, "ceilings": CEILINGS, "power": POWER}
 ARCHIVES = sorted(path.stem for path in (DATA / "fitted").glob("*.npz"))
 BUNDLED = [(name, KINDS[name.partition("-")[0]].of(name.partition("-")[2])) for name in ARCHIVES]
 

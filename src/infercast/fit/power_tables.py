@@ -29,12 +29,11 @@ from infercast.models.shard import Shard
 from infercast.ops import Attention, Call, EncoderAttention, Gemm, MoE, Op, Scan, ShortConvolution, StateUpdate
 from infercast.ops.elementwise import quantise
 from infercast.ops.recurrent import GATED_DELTA, MAMBA2
+from infercast.predict.energy.loops import copies_of, tabled_calls
 
 Array = npt.NDArray[Any]
 
 FORMATS = {"bfloat16": "bf16", "int4_wo": "int4", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4_a8"}
-COPIES = 6
-"""Copies of the weights that vLLM's products go round, where they are not quantised by the block or to four bits."""
 LEAST_MS = 1e-3
 """A launch that is said to have taken less was not timed."""
 LATENT_MODEL = "deepseek-v3"
@@ -92,11 +91,9 @@ def _gemm(table: pandas.DataFrame) -> Iterator[PowerRows]:
     for part in parts(table, "gemm_dtype", "kernel_source"):
         m, n, k = _ints(part, "m", "n", "k")
         dtype = FORMATS.get(part.gemm_dtype.iloc[0], part.gemm_dtype.iloc[0])
-        goes_round = dtype in ("bf16", "fp8") and part.engine.iloc[0] == "vllm"
-        calls: tuple[tuple[Op, int], ...] = ((Gemm(m, n, k, dtype), 1),)
-        if dtype != "bf16":
-            calls += ((replace(quantise(m, 1), read_per_row=2.0 * k, written_per_row=1.0 * k), 1),)  # type: ignore[arg-type]
-        yield _rows(part, "gemm", calls, n * 1_000_000 + k, COPIES if goes_round else 1)
+        op = Gemm(m, n, k, dtype)
+        copies = copies_of(op) if part.engine.iloc[0] == "vllm" else 1
+        yield _rows(part, "gemm", tabled_calls(op), n * 1_000_000 + k, copies)
 
 
 def _attention(table: pandas.DataFrame) -> Iterator[PowerRows]:

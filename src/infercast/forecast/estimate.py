@@ -19,6 +19,7 @@ from infercast.hardware.network import networks
 from infercast.ops import Op
 from infercast.predict.adjust.power import board_under
 from infercast.predict.default import make_predictor
+from infercast.predict.energy.metered import meter_reading
 from infercast.predict.estimate import Estimate
 from infercast.predict.roofline import Predictor
 
@@ -60,6 +61,8 @@ def estimate_power(
 ) -> KernelPower:
     """What the board draws while one kernel runs again and again: watts, an 80 % interval, joules of a launch.
 
+    On an H200 and a B200 also what a meter shows in a short loop, as published tables have it (``meter_watts``).
+
     Named as for :func:`estimate`, in the time that it estimates; one kernel, not an array of them.
     """
     found = estimate(kernel, gpu, predictor=predictor, network=network, **sizes)
@@ -67,7 +70,7 @@ def estimate_power(
         raise InputError(f"power is of one kernel; sizes name {np.size(found.seconds)}")
     device = gpu if isinstance(gpu, Gpu) else _device(str(gpu))
     op = build_op(kernel, sizes) if isinstance(kernel, str) else kernel
-    return kernel_power(board_under(device), op, float(np.ravel(found.seconds)[0]))
+    return _power(device, op, float(np.ravel(found.seconds)[0]))
 
 
 # Kept, because making them takes longer than an estimate.
@@ -87,7 +90,11 @@ def estimate_kernel(predictor: Predictor, gpu: Gpu, family: str, values: dict[st
 
 def power_of(gpu: Gpu, family: str, values: dict[str, Any], found: Estimate) -> KernelPower:
     """What the board draws while such a kernel runs again and again, each in the time that was estimated."""
-    return kernel_power(board_under(gpu), build_op(family, values), float(found.seconds))
+    return _power(gpu, build_op(family, values), float(found.seconds))
+
+
+def _power(gpu: Gpu, op: Op, seconds: float) -> KernelPower:
+    return kernel_power(board_under(gpu), op, seconds, meter_reading(op, gpu, seconds))
 
 
 def _checked(predictor: Predictor, op: Op, gpu: Gpu) -> Estimate:

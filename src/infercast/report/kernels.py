@@ -139,10 +139,14 @@ def power_facts(power: KernelPower) -> list[tuple[str, str]]:
     interval = f"80 % interval {format_watts(power.low)} to {format_watts(power.high)}, {power.source}"
     per_flop = power.joules_per_flop
     each = "" if per_flop is None else f", {per_flop / PICO:.3g} pJ per FLOP"
-    return [
+    found = [
         ("board power", f"{format_watts(power.watts)}{limited} ({interval})"),
         ("energy", f"{format_joules(power.joules)} per launch{each}"),
     ]
+    if power.meter_watts is not None and power.meter_low is not None and power.meter_high is not None:
+        read = f"80 % interval {format_watts(power.meter_low)} to {format_watts(power.meter_high)}"
+        found.append(("a meter shows", f"{format_watts(power.meter_watts)} over at most 3,000 launches ({read})"))
+    return found
 
 
 def power_dict(power: KernelPower) -> dict[str, Any]:
@@ -155,4 +159,7 @@ def power_dict(power: KernelPower) -> dict[str, Any]:
         "joules_per_flop": power.joules_per_flop,
         "limited": power.is_limited,
         "source": power.source,
+        "meter_watts": power.meter_watts,
+        "meter_low_watts": power.meter_low,
+        "meter_high_watts": power.meter_high,
     }

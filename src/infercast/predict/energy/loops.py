@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast.hardware import Gpu
-from infercast.ops import Op
+from infercast.ops import Gemm, Op
 from infercast.ops.dtypes import BYTES, tensor_rate_of
+from infercast.ops.elementwise import quantise
 from infercast.predict.energy.model import BoardPower, board_power
 from infercast.predict.energy.work import work_of
 from infercast.predict.physics.terms import miss_share
@@ -26,11 +27,11 @@ Array = npt.NDArray[Any]
 PARTS = ("active_watts", "flop", "dram", "l2")
 """What of a board the energy of a launch is a sum of."""
 MOST_LAUNCHES, METER_SECONDS = 3000, 1.3
-SETTLED_SECONDS = 3.0
-"""How long a loop is said to last where the kernel alone is asked for: the meter has long settled."""
 CONSTANT = {"mla": (0.33, 0.5), "sparse_attention": (0.33, 0.5)}
 """Tables of whole modules fill weights and caches with one number (aiconfigurator, collect_mla_module.py), so that
 hardly a bit changes: share of the energy of an operation, as counted on zeros, and of a byte, which is assumed."""
+COPIES, COPIED = 6, ("bf16", "fp8")
+"""Copies of the weights that tables of the default engine's products go round, and in which formats."""
 KEPT, SHARPNESS = 0.55, 4.0
 """Share of L2 that holds what a loop comes back to, and how sharp that is."""
 SIZES = (
@@ -42,8 +43,6 @@ FEATURES = (
     *("log_loop", "raw_share", *(f"{name}_share" for name in PARTS), *(f"log2_{name}" for name in SIZES)),
     *("rate_bits", "weight_bits", "kv_bits", "operators", "updates", "kernel"),
 )
-_LOOP = 0
-"""Where the length of a loop is among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +72,12 @@ class Loops:
         """The same within the board's limit."""
         return np.minimum(board.held_watts, self.raw_watts(board))
 
-    def features(self, board: BoardPower, *, settled: bool = False) -> Array:
-        """One row a loop, columns as in `FEATURES`; ``settled``: as if it had lasted long enough for the meter."""
+    def features(self, board: BoardPower) -> Array:
+        """One row a loop, columns as in `FEATURES`."""
         numbers = np.array([getattr(board, name) for name in PARTS])
         shares = self.parts * numbers / (self.seconds * board.limit_watts)[:, None]
         columns = [np.log(self.lasts), self.raw_watts(board) / board.limit_watts, *shares.T, *self.shape.T]
-        found = np.column_stack(columns)
-        if settled:
-            found[:, _LOOP] = np.maximum(found[:, _LOOP], np.log(SETTLED_SECONDS))
-        return found
+        return np.column_stack(columns)
 
 
 def loops_of(
@@ -105,6 +101,19 @@ def loops_of(
     operation, byte = CONSTANT.get(family, (1.0, 1.0))
     total *= np.array([1.0, operation, byte, byte])
     return Loops(total, seconds, MOST_LAUNCHES * seconds * copies, _shape(calls, rows, kernel))
+
+
+def tabled_calls(op: Op) -> tuple[tuple[Op, int], ...]:
+    """What tables time as one: a product in a narrow format comes with the kernel that quantises its input."""
+    if not isinstance(op, Gemm) or op.dtype in ("bf16", "fp16"):
+        return ((op, 1),)
+    quantised = replace(quantise(op.m, 1), read_per_row=2.0 * op.k, written_per_row=1.0 * op.k)  # type: ignore[arg-type]
+    return ((op, 1), (quantised, 1))
+
+
+def copies_of(op: Op) -> int:
+    """Sets of operands that a table of the default engine goes round."""
+    return COPIES if isinstance(op, Gemm) and op.dtype in COPIED and op.weight_dtype in (None, op.dtype) else 1
 
 
 def parts_of(board: BoardPower, op: Op, seconds: Any, warm: Any) -> list[Any]:
