@@ -17,9 +17,12 @@ settings.load_profile("infercast")
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    """A headless Chromium of this machine, for pages that are looked at as people do."""
+    """A headless Chromium of this machine, for pages that are looked at as people do.
+
+    One per file: while it is open, an event loop runs in this thread, and other tests could not start one.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright of infercast[test]")
     program = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if program is None:

@@ -18,9 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from energy_points import Array, Points, by_family, points_of
-from fit_energy import left_out, power_of
+from fit_energy import left_out
 from infercast.fit.boost import Settings, boost
-from infercast.fit.counted_energy import read_counted
 from infercast.fit.train import HELD_OUT_SHARE
 from infercast.hardware import load_gpu
 from infercast.predict.artifact.forest import Forest
@@ -67,12 +66,9 @@ def main() -> None:
 def print_counted(path: Path) -> None:
     """Kernels with counted joules, by numbers that were found without them."""
     board = board_power(load_gpu("h200-sxm"))
-    rows = list(read_counted(path, board.idle_watts))
-    miss = np.array([np.log(row.watts / power_of(board, row)) for row in rows])
-    inside = np.mean(np.abs(miss) <= EIGHTY * board.spread)
-    print(
-        f"{len(rows)} counted, each kernel left out: {_cell(left_out(board, path))} %; {100 * inside:.0f} % in interval"
-    )
+    errors = left_out(board, path)
+    inside = np.mean(errors <= np.expm1(EIGHTY * board.spread))
+    print(f"{errors.size} counted, each kernel left out: {_cell(errors)} %; {100 * inside:.0f} % in interval")
 
 
 def print_hidden(points: list[Points]) -> None:

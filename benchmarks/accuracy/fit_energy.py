@@ -8,6 +8,7 @@ board's limit in it. Of published readings only products count whose loop was lo
 """
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from energy_points import PARTS, Points, parts_of, points_of
-from infercast.fit.counted_energy import read_counted
+from infercast.fit.counted_energy import Counted, read_counted
 from infercast.hardware import load_gpu
+from infercast.ops import Op
 from infercast.predict.energy.model import BoardPower, board_power
 
 FAMILY = "gemm"
@@ -25,8 +27,10 @@ SURE, BURST_SURE = 0.04, 0.08
 """How far the logarithm of counted power is off by itself: without pauses, and with most of the time paused."""
 READ_SURE = 0.08
 READ_WEIGHT, FEW = 5.0, 10
-PRIOR = np.array([0.02, 0.5, 0.5, 0.2])
-"""Of the logarithms of the four numbers: the first goes with silicon, and readings hardly tell it from bytes."""
+WIDE = np.full(4, 1.0)
+SILICON = np.array([0.02, 0.5, 0.5, 0.2])
+"""How far the logarithms of the four numbers may be from where a fit starts. Readings hardly tell the first, which goes
+with silicon, from bytes."""
 
 
 def main() -> None:
@@ -57,7 +61,7 @@ def fit_counted(board: BoardPower, path: Path, without: str = "") -> BoardPower:
         power = np.minimum(most, board.static_watts + design @ np.exp(logs) / seconds)
         return np.asarray(np.log(power / watts) / sure)
 
-    return _solved(board, misses)
+    return _solved(board, misses, WIDE)
 
 
 def left_out(board: BoardPower, path: Path) -> np.ndarray:
@@ -67,7 +71,7 @@ def left_out(board: BoardPower, path: Path) -> np.ndarray:
     return np.array([abs(power_of(fitted[row.name], row) / row.watts - 1.0) for row in rows])
 
 
-def power_of(board: BoardPower, row) -> float:
+def power_of(board: BoardPower, row: Counted) -> float:
     """What a kernel is estimated to draw, in a burst or without a pause."""
     if row.is_steady:
         return float(np.ravel(board.watts(row.op, row.seconds, warm=row.warm))[0])
@@ -99,16 +103,16 @@ def fit_table(board: BoardPower, points: list[Points]) -> BoardPower:
         # As good as the absolute value far out: a loop that began with an idle meter reads low.
         return np.asarray(np.sign(miss) * np.sqrt(2 * (np.sqrt(1 + miss**2) - 1)) * trust * READ_WEIGHT)
 
-    return _solved(board, misses)
+    return _solved(board, misses, SILICON)
 
 
-def _parts(board: BoardPower, op, seconds, warm) -> list[float]:
+def _parts(board: BoardPower, op: Op, seconds: float, warm: float) -> list[float]:
     return [float(np.ravel(each)[0]) for each in parts_of(board, op, seconds, warm)]
 
 
-def _solved(board: BoardPower, misses) -> BoardPower:
+def _solved(board: BoardPower, misses: Callable[[np.ndarray], np.ndarray], prior: np.ndarray) -> BoardPower:
     start = np.log([getattr(board, name) for name in PARTS])
-    found = least_squares(lambda logs: np.concatenate([misses(logs), (logs - start) / PRIOR]), start)
+    found = least_squares(lambda logs: np.concatenate([misses(logs), (logs - start) / prior]), start)
     return replace(board, **dict(zip(PARTS, np.exp(found.x).tolist(), strict=True)))
 
 

@@ -39,21 +39,25 @@ class OneSentence(TyperGroup):
 
 
 class WholeNames(TyperCommand):
-    """A command whose help breaks long options into lines on a narrow terminal, where typer would cut them."""
+    """A command whose help breaks long options and defaults on a narrow terminal, where typer would cut them."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Called by typer for --help."""
         from typer import rich_utils  # noqa: PLC0415 - loaded for help alone
 
-        for name in ("highlighter", "negative_highlighter"):
-            if (highlight := getattr(rich_utils, name, None)) is not None:
-                setattr(rich_utils, name, partial(_folded, highlight))
+        for name in ("highlighter", "negative_highlighter", "Columns"):
+            made = getattr(rich_utils, name, None)
+            if made is not None and not isinstance(made, partial):
+                setattr(rich_utils, name, partial(_folded, made))
         super().format_help(ctx, formatter)
 
 
-def _folded(highlight: Callable[..., Any], text: Any) -> Any:
-    found = highlight(text)
-    found.overflow = "fold"
+def _folded(make: Callable[..., Any], given: Any) -> Any:
+    """What typer makes of texts, all of which may be broken anywhere."""
+    found = make(given)
+    for text in getattr(found, "renderables", [found]):
+        if hasattr(text, "overflow"):
+            text.overflow = "fold"
     return found
 
 

@@ -44,6 +44,7 @@ class PatientForAWhile(H11Protocol):
 def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), tell: Callable[[str], None]) -> None:
     """Serve until it is interrupted; ``allowed``: further names that it goes by; ``tell`` hears its address."""
     hosts = () if host in ANY_ADDRESS and not allowed else (*LOCAL_HOSTS, host, *allowed)
+    listening = _listen(host, port)
     config = uvicorn.Config(
         make_app(workers, jobs=workers, hosts=hosts),
         http=PatientForAWhile,
@@ -58,7 +59,7 @@ def serve(host: str, port: int, *, workers: int, allowed: tuple[str, ...] = (), 
         timeout_graceful_shutdown=3,
         h11_max_incomplete_event_size=LARGEST_HEAD,
     )
-    server, listening = uvicorn.Server(config), _listen(host, port)
+    server = uvicorn.Server(config)
 
     async def run() -> None:
         serving = asyncio.create_task(server.serve([listening]))

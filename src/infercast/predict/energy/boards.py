@@ -25,8 +25,8 @@ REFERENCE = "h200-sxm"
 BYTES_FOLLOW = 0.7
 GDDR_PICOJOULES = 30.0
 GDDR_IDLE = 0.6
-"""What a board with GDDR idles at, as a share of what one with stacked memory would: published runs of an RTX 5060 Ti
-and of a 5070 Ti draw 5 and 12 % less than without it, and so does a 5090 that had no part in choosing it (18 %)."""
+"""What a board with GDDR idles at, as a share of what one with stacked memory would: published runs of an RTX 5060 Ti,
+a 5070 Ti and a 5090 draw 5, 12 and 18 % less than without it."""
 MOST_WORK = 4.0
 """Chips without tensor cores spend far more on an operation, but not on a byte."""
 PICO = 1e-12

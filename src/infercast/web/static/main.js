@@ -24,12 +24,16 @@ async function start() {
   const store = new Store(fields, transport);
   const showCards = { call: () => {} };
   store.listen(() => {
-    const views = store.runs.map(viewOf), chosen = views[store.selected];
+    const views = store.runs.map(viewOf),
+      chosen = views[store.selected];
     showVerdict(byId("verdict"), chosen, catalog, store);
     showTiles(byId("tiles"), views);
     showChanges(byId("changes"), store, chosen);
     showCards.call(views, chosen);
-    document.body.classList.toggle("busy", store.runs.some((run) => run.waiting));
+    document.body.classList.toggle(
+      "busy",
+      store.runs.some((run) => run.waiting),
+    );
     document.documentElement.dataset.ready = String(store.runs.every((run) => run.final && !run.waiting));
   });
   store.open(fields.fromQuery(window.location.search));
@@ -43,12 +47,16 @@ async function start() {
   window.addEventListener("popstate", () => store.open(fields.fromQuery(window.location.search)));
   sheet();
   glossary(catalog.glossary ?? []);
-  fill(byId("foot"), `infercast ${catalog.version}. A forecast: a simulation of the engine's scheduler with estimated kernel latencies. Nothing on this page is loaded from elsewhere.`);
+  fill(
+    byId("foot"),
+    `infercast ${catalog.version}. A forecast: a simulation of the engine's scheduler with estimated kernel latencies. Nothing on this page is loaded from elsewhere.`,
+  );
 }
 
 /** On a phone the rail is a sheet that opens from below. */
 function sheet() {
-  const rail = byId("rail"), button = byId("open-rail");
+  const rail = byId("rail"),
+    button = byId("open-rail");
   const set = (open) => {
     rail.classList.toggle("open", open);
     document.body.classList.toggle("sheet-open", open);
@@ -57,7 +65,15 @@ function sheet() {
     if (open) rail.querySelector("button, input")?.focus({ preventScroll: true });
   };
   button.addEventListener("click", () => set(!rail.classList.contains("open")));
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") { close(); if (rail.classList.contains("open")) { set(false); button.focus(); } } });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") {
+      close();
+      if (rail.classList.contains("open")) {
+        set(false);
+        button.focus();
+      }
+    }
+  });
   window.addEventListener("scroll", debounced(close, 40), { passive: true });
 }
 
@@ -66,14 +82,39 @@ function glossary(entries) {
   const groups = Map.groupBy ? Map.groupBy(entries, (entry) => entry.group) : new Map([["Words", entries]]);
   fill(
     dialog,
-    element("header", {}, element("h2", {}, "Glossary"), element("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Close")),
-    element("div", { class: "words-list", tabindex: "0", role: "region", "aria-label": "Terms" }, [...groups].map(([group, terms]) => [element("h3", {}, group), element("dl", {}, terms.map((entry) => [element("dt", {}, entry.name ? `${entry.term} (${entry.name})` : entry.term), element("dd", {}, entry.meaning)]))])),
+    element(
+      "header",
+      {},
+      element("h2", {}, "Glossary"),
+      element("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Close"),
+    ),
+    element(
+      "div",
+      { class: "words-list", tabindex: "0", role: "region", "aria-label": "Terms" },
+      [...groups].map(([group, terms]) => [
+        element("h3", {}, group),
+        element(
+          "dl",
+          {},
+          terms.map((entry) => [
+            element("dt", {}, entry.name ? `${entry.term} (${entry.name})` : entry.term),
+            element("dd", {}, entry.meaning),
+          ]),
+        ),
+      ]),
+    ),
   );
   byId("words").addEventListener("click", () => dialog.showModal());
-  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  dialog.addEventListener("click", (event) => {
+    if (event.target === dialog) dialog.close();
+  });
 }
 
 start().catch((error) => {
-  fill(byId("verdict"), element("h1", { class: "sentence" }, "The page could not start."), element("p", { class: "reason", role: "alert" }, error.message));
+  fill(
+    byId("verdict"),
+    element("h1", { class: "sentence" }, "The page could not start."),
+    element("p", { class: "reason", role: "alert" }, error.message),
+  );
   throw error;
 });

@@ -2,7 +2,11 @@
 (() => {
   const key = "infercast-theme";
   let chosen = "auto";
-  try { chosen = localStorage.getItem(key) ?? "auto"; } catch { /* no storage: as the system says */ }
+  try {
+    chosen = localStorage.getItem(key) ?? "auto";
+  } catch {
+    /* no storage: as the system says */
+  }
   if (chosen !== "auto") document.documentElement.dataset.theme = chosen;
   document.addEventListener("DOMContentLoaded", () => {
     const button = document.getElementById("theme");
@@ -16,7 +20,11 @@
       chosen = { auto: "light", light: "dark", dark: "auto" }[chosen];
       if (chosen === "auto") delete document.documentElement.dataset.theme;
       else document.documentElement.dataset.theme = chosen;
-      try { localStorage.setItem(key, chosen); } catch { /* the choice lasts as long as the page */ }
+      try {
+        localStorage.setItem(key, chosen);
+      } catch {
+        /* the choice lasts as long as the page */
+      }
       show();
     });
     show();

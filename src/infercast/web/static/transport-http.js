@@ -6,15 +6,21 @@ const ROOT = "api/v1/";
 const POLL = 350;
 
 export class HttpTransport {
-  async catalog() { return (await this.send("GET", "catalog")).json(); }
+  async catalog() {
+    return (await this.send("GET", "catalog")).json();
+  }
 
-  async ask(name, question, signal) { return (await this.send("POST", name, question, signal)).json(); }
+  async ask(name, question, signal) {
+    return (await this.send("POST", name, question, signal)).json();
+  }
 
   /** A load curve: as a job, because one that nobody wants any more must not keep others waiting. */
   async curve(question, signal) {
     const { id } = await this.start("curve", question);
     if (signal.aborted) await this.cancel(id);
-    const end = () => { this.cancel(id).catch(() => null); };
+    const end = () => {
+      this.cancel(id).catch(() => null);
+    };
     signal.addEventListener("abort", end);
     try {
       for (;;) {
@@ -30,11 +36,17 @@ export class HttpTransport {
     }
   }
 
-  async start(kind, question) { return (await this.send("POST", "jobs", { question: kind, ...question })).json(); }
+  async start(kind, question) {
+    return (await this.send("POST", "jobs", { question: kind, ...question })).json();
+  }
 
-  async job(id, signal) { return (await this.send("GET", `jobs/${encodeURIComponent(id)}`, undefined, signal)).json(); }
+  async job(id, signal) {
+    return (await this.send("GET", `jobs/${encodeURIComponent(id)}`, undefined, signal)).json();
+  }
 
-  async cancel(id) { await this.send("DELETE", `jobs/${encodeURIComponent(id)}`, undefined, undefined, true); }
+  async cancel(id) {
+    await this.send("DELETE", `jobs/${encodeURIComponent(id)}`, undefined, undefined, true);
+  }
 
   async file(kind, question) {
     const answer = await this.send("POST", `export/${kind}`, question);
@@ -58,7 +70,14 @@ export class HttpTransport {
     }
     if (answer.ok) return answer;
     let said = {};
-    try { said = await answer.json(); } catch { /* not JSON: the status says it all */ }
-    throw new Problem(said.error?.message ?? `The server answered with status ${answer.status}.`, { ...said.error, memory: said.memory });
+    try {
+      said = await answer.json();
+    } catch {
+      /* not JSON: the status says it all */
+    }
+    throw new Problem(said.error?.message ?? `The server answered with status ${answer.status}.`, {
+      ...said.error,
+      memory: said.memory,
+    });
   }
 }

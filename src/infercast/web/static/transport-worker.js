@@ -9,16 +9,31 @@ const SCRIPT = "worker.js";
 
 export class WorkerTransport {
   constructor() {
+    this.waits = "Starting Python in your browser …";
     this.line = new Line();
+    this.beside = null;
     this.jobs = new Map();
   }
 
   /** What can be chosen lies beside the page, so that it shows before Python has started. */
-  async catalog() { return (await fetch("catalog.json")).json(); }
+  async catalog() {
+    return (await fetch("catalog.json")).json();
+  }
 
-  ask(name, question, signal) { return this.line.call("ask", name, question, signal); }
+  ask(name, question, signal) {
+    return this.line.call("ask", name, question, signal);
+  }
 
-  curve(question, signal) { return this.line.call("ask", "curve", question, signal); }
+  /** In a worker beside the first one, so that sliders are answered meanwhile; ended when nobody wants it any more. */
+  curve(question, signal) {
+    this.beside ??= new Line();
+    const line = this.beside;
+    signal.addEventListener("abort", () => {
+      line.end();
+      if (this.beside === line) this.beside = null;
+    });
+    return line.call("ask", "curve", question, signal);
+  }
 
   async start(kind, question) {
     const id = `job-${this.jobs.size + 1}`;
@@ -27,8 +42,14 @@ export class WorkerTransport {
     this.jobs.set(id, job);
     line.progress = (progress) => Object.assign(job, progress);
     line.call("ask", kind, question).then(
-      (result) => { Object.assign(job, { state: "done", result }); line.end(); },
-      (error) => { if (job.state === "running") Object.assign(job, { state: "failed", error: { message: error.message } }); line.end(); },
+      (result) => {
+        Object.assign(job, { state: "done", result });
+        line.end();
+      },
+      (error) => {
+        if (job.state === "running") Object.assign(job, { state: "failed", error: { message: error.message } });
+        line.end();
+      },
     );
     return this.job(id);
   }
@@ -76,7 +97,10 @@ class Line {
   }
 
   take({ id, result, error, progress }) {
-    if (progress) { this.progress?.(progress); return; }
+    if (progress) {
+      this.progress?.(progress);
+      return;
+    }
     const waiting = this.asked.get(id);
     if (!waiting) return;
     this.asked.delete(id);
@@ -89,5 +113,7 @@ class Line {
     this.asked.clear();
   }
 
-  end() { this.worker.terminate(); }
+  end() {
+    this.worker.terminate();
+  }
 }

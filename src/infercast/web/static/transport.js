@@ -5,6 +5,7 @@
 //   curve(question, signal)        a load curve, which takes some seconds
 //   start(kind, question)          a job; job(id) says how far it is, cancel(id) ends it
 //   file(kind, question)           an export as a Blob with a name
+//   waits                          what to say before the first answer, where that takes long
 //
 // An error is thrown as a Problem with the sentence to show.
 

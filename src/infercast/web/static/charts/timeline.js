@@ -5,7 +5,9 @@ import { shape, table } from "../lib/dom.js";
 import { digits, percent, plain } from "../lib/format.js";
 import { linear } from "../lib/scale.js";
 
-const LEFT = 40, RIGHT = 10, AXIS = 22;
+const LEFT = 40,
+  RIGHT = 10,
+  AXIS = 22;
 
 /** The drawing for {seconds, running, waiting, kv_usage, output_tokens_per_s}. */
 export function timeline(width, data) {
@@ -24,22 +26,49 @@ export function timeline(width, data) {
     const most = Math.max(...panel.values, panel.format === percent ? 0.01 : 1);
     const bottom = top + 18 + panel.height;
     const y = linear([0, most * 1.08], [bottom, top + 20]);
-    drawing.append(leftAxis(y, { left: LEFT, right: width - RIGHT, ticks: y.ticks(2), format: panel.format }), label(LEFT, top + 13, panel.title, { class: "axis-title" }));
+    drawing.append(
+      leftAxis(y, { left: LEFT, right: width - RIGHT, ticks: y.ticks(2), format: panel.format }),
+      label(LEFT, top + 13, panel.title, { class: "axis-title" }),
+    );
     const points = data.seconds.map((at, index) => [x(at), y(panel.values[index])]);
     drawing.append(
-      shape("path", { d: `${line(points)}L${round(points.at(-1)[0])} ${bottom}L${round(points[0][0])} ${bottom}Z`, class: `area ${panel.colour}` }),
+      shape("path", {
+        d: `${line(points)}L${round(points.at(-1)[0])} ${bottom}L${round(points[0][0])} ${bottom}Z`,
+        class: `area ${panel.colour}`,
+      }),
       shape("path", { d: line(points), class: `edge ${panel.colour}` }),
-      label(width - RIGHT, top + 13, `at most ${panel.format(Math.max(...panel.values))}`, { "text-anchor": "end", class: "row-name" }),
+      label(width - RIGHT, top + 13, `at most ${panel.format(Math.max(...panel.values))}`, {
+        "text-anchor": "end",
+        class: "row-name",
+      }),
     );
     top = bottom + 2;
   }
-  drawing.append(bottomAxis(x, { top: top - 2, bottom: top - 2, ticks: x.ticks(width < 420 ? 4 : 7), format: (value) => `${plain(value)} s` }));
+  drawing.append(
+    bottomAxis(x, {
+      top: top - 2,
+      bottom: top - 2,
+      ticks: x.ticks(width < 420 ? 4 : 7),
+      format: (value) => `${plain(value)} s`,
+    }),
+  );
   const peak = (values) => digits(Math.max(...values));
   return {
     drawing,
     label: `Load over ${digits(end)} seconds: at most ${peak(data.running)} requests run and ${peak(data.waiting)} wait; the KV cache is at most ${percent(Math.max(...data.kv_usage))} full.`,
-    table: () => table("Load over time", ["second", "running", "waiting", "KV cache", "output tokens/s"], data.seconds
-      .map((at, index) => [digits(at), plain(data.running[index]), plain(data.waiting[index]), percent(data.kv_usage[index]), plain(data.output_tokens_per_s[index])])
-      .filter((_, index) => index % 6 === 0)),
+    table: () =>
+      table(
+        "Load over time",
+        ["second", "running", "waiting", "KV cache", "output tokens/s"],
+        data.seconds
+          .map((at, index) => [
+            digits(at),
+            plain(data.running[index]),
+            plain(data.waiting[index]),
+            percent(data.kv_usage[index]),
+            plain(data.output_tokens_per_s[index]),
+          ])
+          .filter((_, index) => index % 6 === 0),
+      ),
   };
 }

@@ -22,14 +22,32 @@ export function slider({ label, unit, low, high, linear = false, whole = false, 
   const values = roundValues(low, high, linear, whole);
   const last = values.length - 1;
   const toValue = (step) => values[step];
-  const toStep = (value) => values.reduce((best, each, step) => (Math.abs(each - value) < Math.abs(values[best] - value) ? step : best), 0);
+  const toStep = (value) =>
+    values.reduce((best, each, step) => (Math.abs(each - value) < Math.abs(values[best] - value) ? step : best), 0);
   const range = element("input", { type: "range", min: 0, max: last, step: 1, "aria-label": label, title: help });
   const number = element("input", { type: "text", inputmode: "decimal", class: "number", id });
-  const node = element("div", { class: "field" }, element("div", { class: "field-head" }, element("label", { for: id }, label), element("span", { class: "value" }, number, unit)), range, note);
+  const node = element(
+    "div",
+    { class: "field" },
+    element(
+      "div",
+      { class: "field-head" },
+      element("label", { for: id }, label),
+      element("span", { class: "value" }, number, unit),
+    ),
+    range,
+    note,
+  );
   const paint = () => range.style.setProperty("--filled", `${(range.value / last) * 100}%`);
   const say = (value) => range.setAttribute("aria-valuetext", `${plain(value)} ${unit}`);
   let settled = null;
-  range.addEventListener("input", () => { const value = toValue(Number(range.value)); number.value = plain(value); paint(); say(value); change(value, { record: false }); });
+  range.addEventListener("input", () => {
+    const value = toValue(Number(range.value));
+    number.value = plain(value);
+    paint();
+    say(value);
+    change(value, { record: false });
+  });
   range.addEventListener("change", () => change(toValue(Number(range.value)), { record: true }));
   number.addEventListener("change", () => {
     const value = Number(number.value.replaceAll(",", ""));
@@ -39,7 +57,8 @@ export function slider({ label, unit, low, high, linear = false, whole = false, 
   function show(value) {
     settled = value;
     if (document.activeElement !== number) number.value = value === null ? "" : plain(value);
-    if (document.activeElement !== range || toValue(Number(range.value)) !== value) range.value = value ? toStep(value) : 0;
+    if (document.activeElement !== range || toValue(Number(range.value)) !== value)
+      range.value = value ? toStep(value) : 0;
     paint();
     say(value ?? low);
   }
@@ -52,13 +71,18 @@ export function segments({ label, choices, change, help = "", hideLabel = false 
   const radios = new Map();
   const bar = element("div", { class: "segments" });
   const add = (value, text) => {
-    radios.set(value, element("input", { type: "radio", name, value: String(value), onchange: () => change(value, { record: true }) }));
+    radios.set(
+      value,
+      element("input", { type: "radio", name, value: String(value), onchange: () => change(value, { record: true }) }),
+    );
     bar.append(element("label", {}, radios.get(value), element("span", {}, text)));
   };
   for (const [value, text] of choices) add(value, text);
   const node = element(
-    "div", { class: "field", role: "radiogroup", "aria-label": label, title: help },
-    hideLabel ? null : element("div", { class: "field-head" }, element("span", { class: "name" }, label)), bar,
+    "div",
+    { class: "field", role: "radiogroup", "aria-label": label, title: help },
+    hideLabel ? null : element("div", { class: "field-head" }, element("span", { class: "name" }, label)),
+    bar,
   );
   function show(value) {
     if (!radios.has(value)) add(value, String(value));
@@ -70,13 +94,23 @@ export function segments({ label, choices, change, help = "", hideLabel = false 
 /** One of many: a list that opens. */
 export function select({ label, choices, change, help = "" }) {
   const id = nextId();
-  const list = element("select", { id, title: help, onchange: () => change(list.value === "" ? null : list.value, { record: true }) }, choices.map(([value, text]) => element("option", { value: value ?? "" }, text)));
-  const node = element("div", { class: "field field-line" }, element("div", { class: "field-head" }, element("label", { for: id }, label)), list);
+  const list = element(
+    "select",
+    { id, title: help, onchange: () => change(list.value === "" ? null : list.value, { record: true }) },
+    choices.map(([value, text]) => element("option", { value: value ?? "" }, text)),
+  );
+  const node = element(
+    "div",
+    { class: "field field-line" },
+    element("div", { class: "field-head" }, element("label", { for: id }, label)),
+    list,
+  );
   return {
     node,
     show(value) {
       const text = value ?? "";
-      if (![...list.options].some((option) => option.value === text)) list.append(element("option", { value: text }, text));
+      if (![...list.options].some((option) => option.value === text))
+        list.append(element("option", { value: text }, text));
       list.value = text;
     },
   };
@@ -84,21 +118,46 @@ export function select({ label, choices, change, help = "" }) {
 
 /** On or off. */
 export function toggle({ label, change, help = "" }) {
-  const box = element("input", { type: "checkbox", role: "switch", onchange: () => change(box.checked, { record: true }) });
-  return { node: element("label", { class: "switch", title: help }, box, label), show(value) { box.checked = Boolean(value); } };
+  const box = element("input", {
+    type: "checkbox",
+    role: "switch",
+    onchange: () => change(box.checked, { record: true }),
+  });
+  return {
+    node: element("label", { class: "switch", title: help }, box, label),
+    show(value) {
+      box.checked = Boolean(value);
+    },
+  };
 }
 
 /** A number or a text that is typed; empty leaves the choice to the engine. */
 export function typed({ label, unit = "", number = false, placeholder = "auto", change, help = "", code = false }) {
   const id = nextId();
-  const input = element("input", { type: "text", id, inputmode: number ? "decimal" : null, class: `text ${code ? "code" : ""}`, placeholder, spellcheck: "false", title: help });
+  const input = element("input", {
+    type: "text",
+    id,
+    inputmode: number ? "decimal" : null,
+    class: `text ${code ? "code" : ""}`,
+    placeholder,
+    spellcheck: "false",
+    title: help,
+  });
   input.addEventListener("change", () => {
     const text = input.value.trim().replaceAll(number ? "," : "\u0000", "");
     if (text === "") return change(null, { record: true });
     const value = number ? Number(text.replace(/k$/i, "")) * (/k$/i.test(text) ? 1024 : 1) : text;
     return number && !Number.isFinite(value) ? show(null) : change(value, { record: true });
   });
-  function show(value) { if (document.activeElement !== input) input.value = value === null || value === undefined ? "" : number ? plain(value) : String(value); }
-  const node = element("div", { class: "field field-line" }, element("div", { class: "field-head" }, element("label", { for: id }, unit ? `${label}, ${unit}` : label)), input);
+  function show(value) {
+    if (document.activeElement !== input)
+      input.value = value === null || value === undefined ? "" : number ? plain(value) : String(value);
+  }
+  const node = element(
+    "div",
+    { class: "field field-line" },
+    element("div", { class: "field-head" }, element("label", { for: id }, unit ? `${label}, ${unit}` : label)),
+    input,
+  );
   return { node, show };
 }

@@ -3,7 +3,11 @@
 import { element } from "../lib/dom.js";
 import { segments, slider } from "./inputs.js";
 
-const SHAPES = [["lognormal", "varied"], ["uniform", "uniform"], ["fixed", "all alike"]];
+const SHAPES = [
+  ["lognormal", "varied"],
+  ["uniform", "uniform"],
+  ["fixed", "all alike"],
+];
 
 /** What a text such as lognormal:700:0.9:16:8000 says: {shape, mean, rest}. */
 export function readLength(text) {
@@ -27,8 +31,21 @@ export function lengths({ label, basis, high, change, help }) {
   const [, , usual, least, most] = String(basis).split(":").map(Number);
   const limits = { least: least || 4, most: most || 1000, usual: usual || 0.9 };
   let now = readLength(basis);
-  const mean = slider({ label, unit: "tokens", low: 4, high, whole: true, help, change: (value, options) => change(writeLength({ ...now, mean: value }, limits), options) });
-  const shape = segments({ label: `${label}: how they vary`, hideLabel: true, choices: SHAPES, change: (value, options) => change(writeLength({ ...now, shape: value }, limits), options) });
+  const mean = slider({
+    label,
+    unit: "tokens",
+    low: 4,
+    high,
+    whole: true,
+    help,
+    change: (value, options) => change(writeLength({ ...now, mean: value }, limits), options),
+  });
+  const shape = segments({
+    label: `${label}: how they vary`,
+    hideLabel: true,
+    choices: SHAPES,
+    change: (value, options) => change(writeLength({ ...now, shape: value }, limits), options),
+  });
   return {
     node: element("div", { class: "field" }, mean.node, shape.node),
     show(text) {

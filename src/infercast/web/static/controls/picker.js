@@ -11,13 +11,42 @@ let count = 0;
 export function picker({ title, options, face, choose, free = false, hint = "" }) {
   count += 1;
   const id = `picker-${count}`;
-  const name = element("strong"), detail = element("small");
-  const button = element("button", { type: "button", class: "picker-button", id, "aria-haspopup": "listbox", "aria-expanded": "false", onclick: () => (list.hidden ? open() : close()) }, element("span", {}, element("span", { class: "unseen" }, `${title}: `), name, detail));
-  const search = element("input", { type: "text", role: "combobox", "aria-label": `Search ${title}`, "aria-expanded": "true", "aria-controls": `${id}-list`, "aria-autocomplete": "list", placeholder: "Search", spellcheck: "false" });
+  const name = element("strong"),
+    detail = element("small");
+  const button = element(
+    "button",
+    {
+      type: "button",
+      class: "picker-button",
+      id,
+      "aria-haspopup": "listbox",
+      "aria-expanded": "false",
+      onclick: () => (list.hidden ? open() : close()),
+    },
+    element("span", {}, element("span", { class: "unseen" }, `${title}: `), name, detail),
+  );
+  const search = element("input", {
+    type: "text",
+    role: "combobox",
+    "aria-label": `Search ${title}`,
+    "aria-expanded": "true",
+    "aria-controls": `${id}-list`,
+    "aria-autocomplete": "list",
+    placeholder: "Search",
+    spellcheck: "false",
+  });
   const rows = element("ul", { id: `${id}-list`, role: "listbox", "aria-label": title });
-  const list = element("div", { class: "picker-list", hidden: true }, search, rows, hint ? element("p", { class: "hint" }, hint) : null);
+  const list = element(
+    "div",
+    { class: "picker-list", hidden: true },
+    search,
+    rows,
+    hint ? element("p", { class: "hint" }, hint) : null,
+  );
   const node = element("div", { class: "picker" }, button, list);
-  let shown = [], active = 0, value = null;
+  let shown = [],
+    active = 0,
+    value = null;
 
   function open() {
     list.hidden = false;
@@ -25,7 +54,10 @@ export function picker({ title, options, face, choose, free = false, hint = "" }
     button.setAttribute("aria-expanded", "true");
     search.value = "";
     filter();
-    active = Math.max(0, shown.findIndex((option) => option.value === value));
+    active = Math.max(
+      0,
+      shown.findIndex((option) => option.value === value),
+    );
     mark();
     search.focus();
   }
@@ -40,7 +72,9 @@ export function picker({ title, options, face, choose, free = false, hint = "" }
 
   function filter() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    shown = options().filter((option) => words.every((word) => `${option.value} ${option.title} ${option.words ?? ""}`.toLowerCase().includes(word)));
+    shown = options().filter((option) =>
+      words.every((word) => `${option.value} ${option.title} ${option.words ?? ""}`.toLowerCase().includes(word)),
+    );
     active = 0;
     let group = null;
     const items = [];
@@ -49,9 +83,28 @@ export function picker({ title, options, face, choose, free = false, hint = "" }
         group = option.group;
         items.push(element("li", { class: "heading", role: "presentation" }, group));
       }
-      items.push(element("li", { role: "option", id: `${id}-${index}`, "aria-selected": String(option.value === value), onclick: () => take(option.value) }, option.title, element("small", {}, option.detail ?? "")));
+      items.push(
+        element(
+          "li",
+          {
+            role: "option",
+            id: `${id}-${index}`,
+            "aria-selected": String(option.value === value),
+            onclick: () => take(option.value),
+          },
+          option.title,
+          element("small", {}, option.detail ?? ""),
+        ),
+      );
     });
-    if (!items.length) items.push(element("li", { class: "heading", role: "presentation" }, free ? "Press Enter to take this name" : "Nothing of this name"));
+    if (!items.length)
+      items.push(
+        element(
+          "li",
+          { class: "heading", role: "presentation" },
+          free ? "Press Enter to take this name" : "Nothing of this name",
+        ),
+      );
     fill(rows, items);
     mark();
   }
@@ -73,17 +126,28 @@ export function picker({ title, options, face, choose, free = false, hint = "" }
   search.addEventListener("input", filter);
   search.addEventListener("keydown", (event) => {
     const move = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8 }[event.key];
-    if (move) { active = Math.max(0, Math.min(shown.length - 1, active + move)); mark(); event.preventDefault(); }
+    if (move) {
+      active = Math.max(0, Math.min(shown.length - 1, active + move));
+      mark();
+      event.preventDefault();
+    }
     if (event.key === "Enter") {
       event.preventDefault();
       if (shown[active]) take(shown[active].value);
       else if (free && search.value.trim()) take(search.value.trim());
     }
-    if (event.key === "Escape") { event.stopPropagation(); close(); }
+    if (event.key === "Escape") {
+      event.stopPropagation();
+      close();
+    }
     if (event.key === "Tab") close(false);
   });
-  node.addEventListener("focusout", (event) => { if (!node.contains(event.relatedTarget) && event.relatedTarget) close(false); });
-  document.addEventListener("pointerdown", (event) => { if (!node.contains(event.target)) close(false); });
+  node.addEventListener("focusout", (event) => {
+    if (!node.contains(event.relatedTarget) && event.relatedTarget) close(false);
+  });
+  document.addEventListener("pointerdown", (event) => {
+    if (!node.contains(event.target)) close(false);
+  });
 
   return {
     node,

@@ -13,15 +13,26 @@ export function chartCard({ title, note = "", draw, tools = [], kind = "" }) {
   const headingId = `card-${count}`;
   const body = element("div", { class: "card-body" });
   const remark = element("p", { class: "card-note" }, note);
-  const asTable = element("button", { type: "button", class: "quiet", "aria-pressed": "false", onclick: () => toggle() }, "Table");
+  const asTable = element(
+    "button",
+    { type: "button", class: "quiet", "aria-pressed": "false", onclick: () => toggle() },
+    "Table",
+  );
   const card = element(
     "section",
     { class: `card ${kind}`, "aria-labelledby": headingId },
-    element("header", { class: "card-head" }, element("h2", { id: headingId }, title), element("div", { class: "card-tools" }, tools, asTable)),
+    element(
+      "header",
+      { class: "card-head" },
+      element("h2", { id: headingId }, title),
+      element("div", { class: "card-tools" }, tools, asTable),
+    ),
     remark,
     body,
   );
-  let data = null, width = 0, showsTable = false;
+  let data = null,
+    width = 0,
+    showsTable = false;
 
   function toggle() {
     showsTable = !showsTable;
@@ -34,7 +45,11 @@ export function chartCard({ title, note = "", draw, tools = [], kind = "" }) {
     width = Math.floor(body.clientWidth);
     if (!width) return;
     const made = draw(width, data);
-    if (!made) { fill(body); asTable.hidden = true; return; }
+    if (!made) {
+      fill(body);
+      asTable.hidden = true;
+      return;
+    }
     asTable.hidden = !made.table;
     if (made.note !== undefined) fill(remark, made.note);
     if (showsTable && made.table) fill(body, made.table());
@@ -45,8 +60,18 @@ export function chartCard({ title, note = "", draw, tools = [], kind = "" }) {
     } else fill(body, made.body);
   }
 
-  new ResizeObserver(() => { if (Math.floor(body.clientWidth) !== width) redraw(); }).observe(body);
-  return { card, remark, redraw, show(next) { data = next; redraw(); } };
+  new ResizeObserver(() => {
+    if (Math.floor(body.clientWidth) !== width) redraw();
+  }).observe(body);
+  return {
+    card,
+    remark,
+    redraw,
+    show(next) {
+      data = next;
+      redraw();
+    },
+  };
 }
 
 /** An empty drawing of a size. */
@@ -74,8 +99,12 @@ export function bottomAxis(scale, { top, bottom, ticks, format, title, right }) 
   return shape(
     "g",
     { class: "axis" },
-    ticks.map((value) => shape("line", { x1: round(scale(value)), x2: round(scale(value)), y1: top, y2: bottom, class: "rule" })),
-    spaced(ticks, scale, format).map((value) => label(scale(value), bottom + 15, format(value), { "text-anchor": "middle" })),
+    ticks.map((value) =>
+      shape("line", { x1: round(scale(value)), x2: round(scale(value)), y1: top, y2: bottom, class: "rule" }),
+    ),
+    spaced(ticks, scale, format).map((value) =>
+      label(scale(value), bottom + 15, format(value), { "text-anchor": "middle" }),
+    ),
     title ? label(right, bottom + 30, title, { "text-anchor": "end", class: "axis-title" }) : null,
   );
 }
@@ -96,7 +125,9 @@ export function leftAxis(scale, { left, right, ticks, format, title, top }) {
   return shape(
     "g",
     { class: "axis" },
-    ticks.map((value) => shape("line", { x1: left, x2: right, y1: round(scale(value)), y2: round(scale(value)), class: "rule" })),
+    ticks.map((value) =>
+      shape("line", { x1: left, x2: right, y1: round(scale(value)), y2: round(scale(value)), class: "rule" }),
+    ),
     ticks.map((value) => label(left - 7, scale(value) + 3.5, format(value), { "text-anchor": "end" })),
     title ? label(0, top, title, { class: "axis-title" }) : null,
   );

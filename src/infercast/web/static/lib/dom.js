@@ -44,7 +44,9 @@ export function debounced(call, milliseconds) {
 /** A table with a caption that screen readers read; numbers stand to the right. */
 export function table(caption, head, rows) {
   const cell = (value, index) =>
-    index === 0 ? element("th", { scope: "row" }, String(value)) : element("td", {}, value instanceof Node ? value : String(value));
+    index === 0
+      ? element("th", { scope: "row" }, String(value))
+      : element("td", {}, value instanceof Node ? value : String(value));
   return element(
     "div",
     { class: "table-frame", tabindex: "0", role: "region", "aria-label": caption },
@@ -52,8 +54,20 @@ export function table(caption, head, rows) {
       "table",
       {},
       element("caption", { class: "unseen" }, caption),
-      element("thead", {}, element("tr", {}, head.map((title) => element("th", { scope: "col" }, title)))),
-      element("tbody", {}, rows.map((row) => element("tr", {}, row.map(cell)))),
+      element(
+        "thead",
+        {},
+        element(
+          "tr",
+          {},
+          head.map((title) => element("th", { scope: "col" }, title)),
+        ),
+      ),
+      element(
+        "tbody",
+        {},
+        rows.map((row) => element("tr", {}, row.map(cell))),
+      ),
     ),
   );
 }

@@ -18,7 +18,12 @@ export class Fields {
 
   /** A whole state from the fields that are given. */
   whole(given) {
-    return Object.fromEntries(this.list.map((field) => [field.name, given[field.name] === undefined ? this.defaultOf(field, given) : given[field.name]]));
+    return Object.fromEntries(
+      this.list.map((field) => [
+        field.name,
+        given[field.name] === undefined ? this.defaultOf(field, given) : given[field.name],
+      ]),
+    );
   }
 
   /** The fields of a state that are not as by default. */
@@ -49,7 +54,8 @@ export class Fields {
     if (field.kind === "names") return text === "" ? [] : text.split(BETWEEN[name] ?? ",");
     if (text === "") return null;
     if (field.kind === "switch") return ["1", "true", "on", "yes"].includes(text.toLowerCase());
-    if (field.kind === "whole" || field.kind === "number") return Number.isFinite(Number(text)) ? Number(text) : undefined;
+    if (field.kind === "whole" || field.kind === "number")
+      return Number.isFinite(Number(text)) ? Number(text) : undefined;
     return text;
   }
 
@@ -83,6 +89,7 @@ export const letter = (index) => "ABCD"[index];
 
 /** Whether two values of a field are alike. */
 export function same(one, other) {
-  if (Array.isArray(one) && Array.isArray(other)) return one.length === other.length && one.every((each, index) => each === other[index]);
+  if (Array.isArray(one) && Array.isArray(other))
+    return one.length === other.length && one.every((each, index) => each === other[index]);
   return (one ?? null) === (other ?? null);
 }

@@ -8,14 +8,26 @@ export function digits(value, count = 3) {
   if (value === 0) return "0";
   const size = Math.floor(Math.log10(Math.abs(value)));
   const decimals = Math.max(0, count - 1 - size);
-  const text = value.toLocaleString("en-US", { minimumFractionDigits: Math.min(decimals, 8), maximumFractionDigits: Math.min(decimals, 8) });
+  const text = value.toLocaleString("en-US", {
+    minimumFractionDigits: Math.min(decimals, 8),
+    maximumFractionDigits: Math.min(decimals, 8),
+  });
   return text.replace("-", "−");
 }
 
 /** As few digits as say it: 12, 0.5, 1,024. */
-export const plain = (value) => (Number.isFinite(value) ? Number(value.toPrecision(Math.abs(value) >= 1e4 ? 7 : 4)).toLocaleString("en-US", { maximumFractionDigits: 6 }) : "–");
+export const plain = (value) =>
+  Number.isFinite(value)
+    ? Number(value.toPrecision(Math.abs(value) >= 1e4 ? 7 : 4)).toLocaleString("en-US", { maximumFractionDigits: 6 })
+    : "–";
 
-const TIMES = [[1, "µs", 1e3], [1e3, "ms", 1], [6e4, "s", 1e-3], [7.2e6, "min", 1 / 6e4], [Infinity, "h", 1 / 3.6e6]];
+const TIMES = [
+  [1, "µs", 1e3],
+  [1e3, "ms", 1],
+  [6e4, "s", 1e-3],
+  [7.2e6, "min", 1 / 6e4],
+  [Infinity, "h", 1 / 3.6e6],
+];
 
 /** Milliseconds as [number, unit]. */
 export function latency(milliseconds) {
@@ -24,7 +36,13 @@ export function latency(milliseconds) {
   return [digits(milliseconds * factor), unit];
 }
 
-const SIZES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [0, ""]];
+const SIZES = [
+  [1e12, "T"],
+  [1e9, "G"],
+  [1e6, "M"],
+  [1e3, "k"],
+  [0, ""],
+];
 
 /** A large number as short as it can be said, for axes: 2 k, 100 T. */
 export function brief(value) {
@@ -42,7 +60,10 @@ export function scaled(value, from = 1e5) {
 }
 
 export const gibibytes = (bytes) => [digits(bytes / 2 ** 30), "GiB"];
-export const percent = (share) => (Number.isFinite(share) ? `${share * 100 >= 99.95 || share === 0 ? Math.round(share * 100) : digits(share * 100, share < 0.1 ? 2 : 3)}${NARROW}%` : "–");
+export const percent = (share) =>
+  Number.isFinite(share)
+    ? `${share * 100 >= 99.95 || share === 0 ? Math.round(share * 100) : digits(share * 100, share < 0.1 ? 2 : 3)}${NARROW}%`
+    : "–";
 
 export function dollars(value) {
   if (!Number.isFinite(value)) return "–";
@@ -73,4 +94,5 @@ export function change(before, after) {
 }
 
 /** A model's size: 8.03 B. */
-export const parameters = (count) => (count >= 1e12 ? `${digits(count / 1e12)} T` : count >= 1e9 ? `${digits(count / 1e9)} B` : `${digits(count / 1e6)} M`);
+export const parameters = (count) =>
+  count >= 1e12 ? `${digits(count / 1e12)} T` : count >= 1e9 ? `${digits(count / 1e9)} B` : `${digits(count / 1e6)} M`;

@@ -10,7 +10,8 @@ export function linear([low, high], [from, to]) {
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = power * ([1, 2, 2.5, 5, 10].find((each) => each * power >= rough) ?? 10);
     const found = [];
-    for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-9; value += step) found.push(Math.abs(value) < step * 1e-9 ? 0 : value);
+    for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-9; value += step)
+      found.push(Math.abs(value) < step * 1e-9 ? 0 : value);
     return found;
   };
   scale.domain = [low, high];
@@ -49,7 +50,8 @@ function inside(low, high, steps) {
 
 /** Smallest and largest of many numbers, those that are no numbers left out. */
 export function extent(values) {
-  let low = Infinity, high = -Infinity;
+  let low = Infinity,
+    high = -Infinity;
   for (const value of values) {
     if (!Number.isFinite(value)) continue;
     if (value < low) low = value;
@@ -69,6 +71,8 @@ export function apart(positions, gap, low, high) {
     placed[index] = Math.min(placed[index], index < placed.length - 1 ? placed[index + 1] - gap : high);
   }
   const found = [];
-  order.forEach((each, index) => { found[each.index] = placed[index]; });
+  order.forEach((each, index) => {
+    found[each.index] = placed[index];
+  });
   return found;
 }

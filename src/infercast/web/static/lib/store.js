@@ -15,12 +15,20 @@ export class Store {
     this.listeners = new Set();
   }
 
-  get run() { return this.runs[this.selected]; }
-  get state() { return this.run.state; }
+  get run() {
+    return this.runs[this.selected];
+  }
+  get state() {
+    return this.run.state;
+  }
 
   /** Calls back with what changed: "runs", "state" or "answer". */
-  listen(call) { this.listeners.add(call); }
-  tell(what) { for (const call of this.listeners) call(what); }
+  listen(call) {
+    this.listeners.add(call);
+  }
+  tell(what) {
+    for (const call of this.listeners) call(what);
+  }
 
   open(states) {
     this.runs.forEach((run) => run.asking?.abort());
@@ -39,7 +47,8 @@ export class Store {
     const state = this.fields.whole({ ...run.state, ...changes });
     const moved = this.fields.differing(run.state, state).length > 0;
     if (moved) {
-      if (!run.sliding && run.answer && !run.waiting && !run.error) run.before = { state: run.answered, answer: run.answer };
+      if (!run.sliding && run.answer && !run.waiting && !run.error)
+        run.before = { state: run.answered, answer: run.answer };
       run.state = state;
       if ("model" in changes) run.config = null;
     }
@@ -90,11 +99,14 @@ export class Store {
   }
 
   /** The address of what is shown. */
-  query() { return this.fields.toQuery(this.runs.map((run) => run.state)); }
+  query() {
+    return this.fields.toQuery(this.runs.map((run) => run.state));
+  }
 
   record() {
     const query = this.query();
-    if (query !== window.location.search.slice(1)) window.history.pushState(null, "", query ? `?${query}` : window.location.pathname);
+    if (query !== window.location.search.slice(1))
+      window.history.pushState(null, "", query ? `?${query}` : window.location.pathname);
   }
 
   /** Asks for the answer of a run: the quick answer first, then the one with intervals. */
@@ -135,16 +147,32 @@ export class Store {
     return { state: this.fields.others(run.state), ...(run.config ? { config: run.config.json } : {}), ...more };
   }
 
-  letterOf(run) { return letter(this.runs.indexOf(run)); }
+  letterOf(run) {
+    return letter(this.runs.indexOf(run));
+  }
 }
 
 const freshRun = (state) => ({
-  state, answered: null, answer: null, fit: null, before: null, error: null, waiting: true, final: false, sliding: false, asking: null, config: null, curve: null,
+  state,
+  answered: null,
+  answer: null,
+  fit: null,
+  before: null,
+  error: null,
+  waiting: true,
+  final: false,
+  sliding: false,
+  asking: null,
+  config: null,
+  curve: null,
 });
 
 function pause(milliseconds, signal) {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, milliseconds);
-    signal.addEventListener("abort", () => { clearTimeout(timer); reject(new DOMException("asked again", "AbortError")); });
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(new DOMException("asked again", "AbortError"));
+    });
   });
 }

@@ -16,7 +16,11 @@ export function hint(node, heading, lines = []) {
 /** The glossary by key, for `term`. */
 export function learn(glossary) {
   words = new Map(glossary.map((entry) => [entry.key, entry]));
-  const hidden = element("div", { hidden: true, id: "meanings" }, glossary.map((entry) => element("p", { id: `meaning-${entry.key}` }, entry.meaning)));
+  const hidden = element(
+    "div",
+    { hidden: true, id: "meanings" },
+    glossary.map((entry) => element("p", { id: `meaning-${entry.key}` }, entry.meaning)),
+  );
   byId("meanings")?.remove();
   document.body.append(hidden);
 }
@@ -35,13 +39,19 @@ export function term(key, text) {
   node.addEventListener("focus", show);
   node.addEventListener("pointerleave", close);
   node.addEventListener("blur", close);
-  node.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
+  node.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") close();
+  });
   return node;
 }
 
 function open(x, y, heading, lines) {
   const tip = byId("tip");
-  fill(tip, element("b", {}, heading), lines.map((text) => element("span", {}, text, element("br"))));
+  fill(
+    tip,
+    element("b", {}, heading),
+    lines.map((text) => element("span", {}, text, element("br"))),
+  );
   tip.hidden = false;
   const { width, height } = tip.getBoundingClientRect();
   const left = Math.max(8, Math.min(x + 14, window.innerWidth - width - 12));
@@ -50,7 +60,9 @@ function open(x, y, heading, lines) {
   tip.style.top = `${top}px`;
 }
 
-export function close() { byId("tip").hidden = true; }
+export function close() {
+  byId("tip").hidden = true;
+}
 
 let timer = 0;
 

@@ -2,16 +2,31 @@
 
 import { letter } from "./fields.js";
 
-const PARTS = { weights: "Weights", activations: "Activations", cuda_graphs: "CUDA graphs", libraries: "Libraries", kv_cache: "KV cache", left_free: "Left free" };
+const PARTS = {
+  weights: "Weights",
+  activations: "Activations",
+  cuda_graphs: "CUDA graphs",
+  libraries: "Libraries",
+  kv_cache: "KV cache",
+  left_free: "Left free",
+};
 
 /** A run as charts want it; null before its first answer. */
 export function viewOf(run, index) {
-  if (!run.answer) return { letter: letter(index), colour: index, run, memory: memoryOf(run), error: run.error, limits: [] };
+  if (!run.answer)
+    return { letter: letter(index), colour: index, run, memory: memoryOf(run), error: run.error, limits: [] };
   const { forecast, timeline, rooflines } = run.answer;
   return {
-    letter: letter(index), colour: index, run, forecast, error: run.error, state: run.answered,
+    letter: letter(index),
+    colour: index,
+    run,
+    forecast,
+    error: run.error,
+    state: run.answered,
     before: run.before && !run.error ? { forecast: run.before.answer.forecast, state: run.before.state } : null,
-    ...(run.error ? {} : { ttft: latencyOf(run, "ttft"), tpot: latencyOf(run, "tpot"), endToEnd: latencyOf(run, "end_to_end") }),
+    ...(run.error
+      ? {}
+      : { ttft: latencyOf(run, "ttft"), tpot: latencyOf(run, "tpot"), endToEnd: latencyOf(run, "end_to_end") }),
     memory: memoryOf(run),
     timeline,
     phases: forecast.phases.map(phaseOf),
@@ -28,7 +43,9 @@ function latencyOf(run, name) {
     percentiles: forecast[`${name}_ms`],
     intervals: forecast[`${name}_ms_interval`] ?? null,
     quantiles: distributions[`${name}_ms`],
-    before: before ? { percentiles: before.forecast[`${name}_ms`], quantiles: before.distributions[`${name}_ms`] } : null,
+    before: before
+      ? { percentiles: before.forecast[`${name}_ms`], quantiles: before.distributions[`${name}_ms`] }
+      : null,
     limits: limitsOf(run.answered.slo, name),
   };
 }
@@ -38,7 +55,10 @@ export function limitsOf(slo, quantity) {
   const short = { end_to_end: "e2e" }[quantity] ?? quantity;
   return [...(slo ?? "").matchAll(/(\w+?)_(p[\d.]+|mean)\s*<=?\s*([\d.]+)\s*(us|ms|s)?/g)]
     .filter(([, name]) => name === short)
-    .map(([, , percentile, value, unit]) => ({ name: percentile, limit: Number(value) * ({ us: 1e-3, ms: 1 }[unit] ?? 1e3) }));
+    .map(([, , percentile, value, unit]) => ({
+      name: percentile,
+      limit: Number(value) * ({ us: 1e-3, ms: 1 }[unit] ?? 1e3),
+    }));
 }
 
 function memoryOf(run) {
@@ -47,10 +67,22 @@ function memoryOf(run) {
   const use = run.error ? null : run.answer?.forecast.kv_usage;
   return {
     total: memory.total_bytes,
-    parts: memory.parts.map((part) => ({ key: part.key.toLowerCase(), title: PARTS[part.key.toLowerCase()] ?? part.title, bytes: part.bytes })).filter((part) => part.bytes > 0),
-    mean: use?.mean ?? NaN, peak: use?.peak ?? NaN,
-    tokens: memory.kv_tokens, sequences: memory.most_sequences, context: memory.context, perToken: memory.kv_bytes_per_token,
-    fits: memory.fits, problem: memory.problem, gpus: memory.gpus,
+    parts: memory.parts
+      .map((part) => ({
+        key: part.key.toLowerCase(),
+        title: PARTS[part.key.toLowerCase()] ?? part.title,
+        bytes: part.bytes,
+      }))
+      .filter((part) => part.bytes > 0),
+    mean: use?.mean ?? NaN,
+    peak: use?.peak ?? NaN,
+    tokens: memory.kv_tokens,
+    sequences: memory.most_sequences,
+    context: memory.context,
+    perToken: memory.kv_bytes_per_token,
+    fits: memory.fits,
+    problem: memory.problem,
+    gpus: memory.gpus,
   };
 }
 
@@ -58,19 +90,48 @@ function memoryOf(run) {
 function phaseOf(phase) {
   const whole = phase.seconds || 1;
   const families = phase.families.map((each) => ({
-    family: each.family, share: each.seconds / whole, perStep: (each.seconds / phase.steps) * 1e3, bound: each.bound, source: each.source,
+    family: each.family,
+    share: each.seconds / whole,
+    perStep: (each.seconds / phase.steps) * 1e3,
+    bound: each.bound,
+    source: each.source,
     names: Object.keys(each.kernels).slice(0, 4).join(", "),
   }));
   if (phase.host_bound_seconds > 0) {
-    families.push({ family: "GPU idle", share: phase.host_bound_seconds / whole, perStep: (phase.host_bound_seconds / phase.steps) * 1e3, bound: "host", source: null, names: "the GPU waits for its host" });
+    families.push({
+      family: "GPU idle",
+      share: phase.host_bound_seconds / whole,
+      perStep: (phase.host_bound_seconds / phase.steps) * 1e3,
+      bound: "host",
+      source: null,
+      names: "the GPU waits for its host",
+    });
   }
-  return { phase: phase.phase, pool: phase.pool, steps: phase.steps, perStep: (phase.seconds / phase.steps) * 1e3, seconds: phase.seconds, tokens: phase.tokens, families };
+  return {
+    phase: phase.phase,
+    pool: phase.pool,
+    steps: phase.steps,
+    perStep: (phase.seconds / phase.steps) * 1e3,
+    seconds: phase.seconds,
+    tokens: phase.tokens,
+    families,
+  };
 }
 
 function rooflineOf(phase) {
   return {
-    phase: phase.phase, bandwidth: phase.dram_bytes_per_s, peaks: phase.peaks_flops_per_s,
-    kernels: phase.kernels.map((each) => ({ name: each.name, family: each.family, share: each.share, intensity: each.flops_per_byte, reached: each.flops_per_s, limit: each.limit_flops_per_s, dtype: each.dtype })),
+    phase: phase.phase,
+    bandwidth: phase.dram_bytes_per_s,
+    peaks: phase.peaks_flops_per_s,
+    kernels: phase.kernels.map((each) => ({
+      name: each.name,
+      family: each.family,
+      share: each.share,
+      intensity: each.flops_per_byte,
+      reached: each.flops_per_s,
+      limit: each.limit_flops_per_s,
+      dtype: each.dtype,
+    })),
   };
 }
 
@@ -82,9 +143,15 @@ export function energyOf(forecast) {
   const energy = forecast?.energy;
   if (!energy) return null;
   return {
-    perToken: forecast.joules_per_output_token, interval: energy.joules_per_output_token_interval ?? null,
-    perRequest: forecast.joules_per_request, perMillion: forecast.watt_hours_per_million_output_tokens,
-    watts: forecast.watts_per_gpu, peak: forecast.peak_watts_per_gpu, idle: energy.idle_watts_per_gpu, limit: energy.limit_watts_per_gpu,
-    wall: forecast.wall_watts, source: energy.source,
+    perToken: forecast.joules_per_output_token,
+    interval: energy.joules_per_output_token_interval ?? null,
+    perRequest: forecast.joules_per_request,
+    perMillion: forecast.watt_hours_per_million_output_tokens,
+    watts: forecast.watts_per_gpu,
+    peak: forecast.peak_watts_per_gpu,
+    idle: energy.idle_watts_per_gpu,
+    limit: energy.limit_watts_per_gpu,
+    wall: forecast.wall_watts,
+    source: energy.source,
   };
 }

@@ -19,20 +19,70 @@ import { powerCard } from "./power.js";
 export function buildCards(node, store, transport, catalog) {
   const named = (view, name) => ({ letter: view.letter, colour: view.colour, ...view[name] });
   const of = (views, name) => views.filter((view) => view[name]).map((view) => named(view, name));
-  const ttft = chartCard({ title: term("ttft", "Time to first token"), draw: (width, { views }) => distribution(width, of(views, "ttft"), "Time to first token") });
-  const tpot = chartCard({ title: term("tpot", "Time per output token"), draw: (width, { views }) => distribution(width, of(views, "tpot"), "Time per output token") });
-  const memory = chartCard({ title: "Memory of one GPU", kind: "third", draw: (width, { views }) => memoryStack(width, views) });
+  const ttft = chartCard({
+    title: term("ttft", "Time to first token"),
+    draw: (width, { views }) => distribution(width, of(views, "ttft"), "Time to first token"),
+  });
+  const tpot = chartCard({
+    title: term("tpot", "Time per output token"),
+    draw: (width, { views }) => distribution(width, of(views, "tpot"), "Time per output token"),
+  });
+  const memory = chartCard({
+    title: "Memory of one GPU",
+    kind: "third",
+    draw: (width, { views }) => memoryStack(width, views),
+  });
   const quantity = chooser(["ttft", "tpot"], () => curve.redraw());
-  const curve = chartCard({ tools: [quantity.node], title: element("span", {}, "Load curve and ", term("knee", "knee")), kind: "two-thirds", draw: (width, { views }) => loadCurve(width, views, (rate) => store.set({ rate, concurrency: null, session_rate: null, turns: null }), quantity.value) ?? { body: element("p", { class: "loading" }, curveWords(store)) } });
-  const roof = chartCard({ title: element("span", {}, "Kernels on the ", term("roofline", "roofline")), draw: (width, { chosen }) => roofline(width, chosen.rooflines ?? []) });
-  const steps = chartCard({ title: "Where the time of a step goes", draw: (width, { chosen }) => stepBars(width, (chosen.phases ?? []).filter((phase) => phase.steps)) });
+  const curve = chartCard({
+    tools: [quantity.node],
+    title: element("span", {}, "Load curve and ", term("knee", "knee")),
+    kind: "two-thirds",
+    draw: (width, { views }) =>
+      loadCurve(
+        width,
+        views,
+        (rate) => store.set({ rate, concurrency: null, session_rate: null, turns: null }),
+        quantity.value,
+      ) ?? { body: element("p", { class: "loading" }, curveWords(store)) },
+  });
+  const roof = chartCard({
+    title: element("span", {}, "Kernels on the ", term("roofline", "roofline")),
+    draw: (width, { chosen }) => roofline(width, chosen.rooflines ?? []),
+  });
+  const steps = chartCard({
+    title: "Where the time of a step goes",
+    draw: (width, { chosen }) =>
+      stepBars(
+        width,
+        (chosen.phases ?? []).filter((phase) => phase.steps),
+      ),
+  });
   const load = chartCard({ title: "Load over time", draw: (width, { chosen }) => timeline(width, chosen.timeline) });
-  const body = (make) => (width, { chosen }) => (chosen.forecast && !chosen.error ? { body: make(chosen) } : null);
-  const promise = chartCard({ title: element("span", {}, "Limits of the ", term("slo", "SLO")), draw: body(promiseBody) });
+  const body =
+    (make) =>
+    (width, { chosen }) =>
+      chosen.forecast && !chosen.error ? { body: make(chosen) } : null;
+  const promise = chartCard({
+    title: element("span", {}, "Limits of the ", term("slo", "SLO")),
+    draw: body(promiseBody),
+  });
   const cost = chartCard({ title: "Cost and energy", draw: body(costBody) });
   const basis = chartCard({ title: "What this rests on", kind: "wide", draw: body(basisBody) });
   const right = element("div", { class: "stack" }, steps.card, promise.card);
-  node.append(ttft.card, tpot.card, curve.card, memory.card, roof.card, right, load.card, cost.card, planCard(store, transport, catalog), dayCard(store, transport), powerCard(store, transport), basis.card);
+  node.append(
+    ttft.card,
+    tpot.card,
+    curve.card,
+    memory.card,
+    roof.card,
+    right,
+    load.card,
+    cost.card,
+    planCard(store, transport, catalog),
+    dayCard(store, transport),
+    powerCard(store, transport),
+    basis.card,
+  );
   const perRun = [roof, steps, load, promise, cost, basis];
   for (const card of [ttft, tpot, curve]) card.card.classList.add("needs-answer");
   for (const card of [...perRun, { card: right }]) card.card.classList.add("needs-chosen");
@@ -50,7 +100,9 @@ export function buildCards(node, store, transport, catalog) {
       card.card.querySelector("h2").dataset.run = chosen.letter;
       card.show(data);
     }
-    curve.remark.textContent = store.run.answered?.turns ? "Along request rates; sessions have none." : `${several ? "Latency at p99" : "Latency from p50 to p99"}, and throughput. Click on the axis to set the request rate.`;
+    curve.remark.textContent = store.run.answered?.turns
+      ? "Along request rates; sessions have none."
+      : `${several ? "Latency at p99" : "Latency from p50 to p99"}, and throughput. Click on the axis to set the request rate.`;
     ttft.remark.textContent = "Share of requests by latency; percentiles below with their 80 % intervals.";
     tpot.remark.textContent = "Mean time between the tokens of one answer.";
     memory.remark.textContent = roomWords(chosen.memory);
@@ -69,7 +121,13 @@ function roomWords(memory) {
 /** Buttons of which one is pressed. */
 function chooser(names, changed) {
   const made = { value: names[0] };
-  const buttons = names.map((name) => element("button", { type: "button", class: "quiet", "aria-pressed": String(name === made.value), onclick: () => choose(name) }, name.toUpperCase()));
+  const buttons = names.map((name) =>
+    element(
+      "button",
+      { type: "button", class: "quiet", "aria-pressed": String(name === made.value), onclick: () => choose(name) },
+      name.toUpperCase(),
+    ),
+  );
   function choose(name) {
     made.value = name;
     buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(names[index] === name)));

@@ -10,12 +10,32 @@ export function showChanges(node, store, view) {
   if (!names.length) return fill(node);
   const told = names.slice(0, 3).map((name) => {
     const text = (state) => store.fields.asText(name, state[name]) || "default";
-    return element("li", {}, element("span", { class: "what" }, store.fields.named.get(name).label), " ", element("s", {}, text(run.before.state)), " → ", element("b", {}, text(run.answered)));
+    return element(
+      "li",
+      {},
+      element("span", { class: "what" }, store.fields.named.get(name).label),
+      " ",
+      element("s", {}, text(run.before.state)),
+      " → ",
+      element("b", {}, text(run.answered)),
+    );
   });
   return fill(
     node,
-    element("p", { class: "unseen" }, "Changed:"), element("ul", {}, told, names.length > 3 ? element("li", {}, `and ${names.length - 3} more`) : null),
+    element("p", { class: "unseen" }, "Changed:"),
+    element("ul", {}, told, names.length > 3 ? element("li", {}, `and ${names.length - 3} more`) : null),
     element("button", { type: "button", class: "quiet", id: "undo", onclick: () => store.back() }, "Undo"),
-    element("button", { type: "button", class: "quiet", onclick: () => { run.before = null; store.tell("answer"); } }, "Dismiss"),
+    element(
+      "button",
+      {
+        type: "button",
+        class: "quiet",
+        onclick: () => {
+          run.before = null;
+          store.tell("answer");
+        },
+      },
+      "Dismiss",
+    ),
   );
 }

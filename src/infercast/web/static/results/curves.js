@@ -9,8 +9,12 @@ const MOST_KEPT = 40;
 /** Asks for the curve of each run that has none for its state, once its card is about to be seen. */
 export function followCurves(store, transport, card) {
   const kept = new Map();
-  let asking = null, seen = false;
-  new IntersectionObserver((entries) => { seen = entries.at(-1).isIntersecting; if (seen) next(); }).observe(card);
+  let asking = null,
+    seen = false;
+  new IntersectionObserver((entries) => {
+    seen = entries.at(-1).isIntersecting;
+    if (seen) next();
+  }).observe(card);
   window.addEventListener("pagehide", () => asking?.abort());
 
   const keyOf = (run) => {

@@ -22,9 +22,17 @@ export function jobPlace(transport, done) {
       const begun = await transport.start(kind, question);
       mine.id = begun.id;
       for (let said = begun; current === mine; said = await transport.job(mine.id)) {
-        if (said.state === "done") { current = null; fill(node, done(said.result)); return; }
+        if (said.state === "done") {
+          current = null;
+          fill(node, done(said.result));
+          return;
+        }
         if (said.state === "failed") throw new Error(said.error?.message ?? "the job failed");
-        if (said.state === "cancelled") { current = null; fill(node, element("p", { class: "card-note" }, "Cancelled.")); return; }
+        if (said.state === "cancelled") {
+          current = null;
+          fill(node, element("p", { class: "card-note" }, "Cancelled."));
+          return;
+        }
         show(said);
         await new Promise((resolve) => setTimeout(resolve, EVERY));
       }
@@ -47,8 +55,23 @@ export function jobPlace(transport, done) {
     let line = node.querySelector(".job-says");
     if (!line) {
       line = element("p", { class: "job-says", role: "status" });
-      fill(node, element("div", { class: "progress", role: "progressbar", "aria-label": "The job runs" }, element("span")), line,
-        element("button", { type: "button", class: "outlined", onclick: async () => { await cancel(); fill(node, element("p", { class: "card-note" }, "Cancelled.")); } }, "Cancel"));
+      fill(
+        node,
+        element("div", { class: "progress", role: "progressbar", "aria-label": "The job runs" }, element("span")),
+        line,
+        element(
+          "button",
+          {
+            type: "button",
+            class: "outlined",
+            onclick: async () => {
+              await cancel();
+              fill(node, element("p", { class: "card-note" }, "Cancelled."));
+            },
+          },
+          "Cancel",
+        ),
+      );
     }
     line.textContent = `${words}${Number.isFinite(seconds) ? ` · ${plain(Math.round(seconds))} s` : ""}${steps > 1 ? ` · part ${steps}` : ""}`;
   }

@@ -8,11 +8,29 @@ import { jobPlace } from "./job.js";
 /** The card with its button. */
 export function powerCard(store, transport) {
   const job = jobPlace(transport, (answer) => shown(answer.energy, store));
-  const button = element("button", { type: "button", class: "strong", id: "power-start", onclick: () => job.start("energy", store.question(store.run)) }, "Try power limits");
+  const button = element(
+    "button",
+    {
+      type: "button",
+      class: "strong",
+      id: "power-start",
+      onclick: () => job.start("energy", store.question(store.run)),
+    },
+    "Try power limits",
+  );
   return element(
-    "section", { class: "card", "aria-labelledby": "power-title" },
-    element("header", { class: "card-head" }, element("h2", { id: "power-title" }, "Energy: which power limit saves most?")),
-    element("p", { class: "card-note" }, "The same load with lower limits of the board's power, within the SLO where one is set."),
+    "section",
+    { class: "card", "aria-labelledby": "power-title" },
+    element(
+      "header",
+      { class: "card-head" },
+      element("h2", { id: "power-title" }, "Energy: which power limit saves most?"),
+    ),
+    element(
+      "p",
+      { class: "card-note" },
+      "The same load with lower limits of the board's power, within the SLO where one is set.",
+    ),
     element("div", { class: "plan-form" }, button),
     job.node,
   );
@@ -20,11 +38,19 @@ export function powerCard(store, transport) {
 
 function shown(found, store) {
   const place = element("div", { class: "day-chart" });
-  new ResizeObserver(() => { if (place.clientWidth) fill(place, powerChart(Math.floor(place.clientWidth), found)); }).observe(place);
+  new ResizeObserver(() => {
+    if (place.clientWidth) fill(place, powerChart(Math.floor(place.clientWidth), found));
+  }).observe(place);
   const saves = Number.isFinite(found.best_value) && found.best_value !== found.own_value;
   return [
     element("p", { class: "plan-answer" }, found.answer),
     place,
-    saves ? element("button", { type: "button", class: "outlined", onclick: () => store.set({ power_limit_w: found.best_value }) }, `Use ${plain(found.best_value)} W`) : null,
+    saves
+      ? element(
+          "button",
+          { type: "button", class: "outlined", onclick: () => store.set({ power_limit_w: found.best_value }) },
+          `Use ${plain(found.best_value)} W`,
+        )
+      : null,
   ];
 }

@@ -6,11 +6,45 @@ import { toast } from "../lib/tip.js";
 /** The command of the selected run with buttons beside it. */
 export function buildShare(node, store, transport) {
   const code = element("code", { tabindex: "0", role: "region", "aria-label": "Command line of this forecast" });
-  const copyCommand = element("button", { type: "button", class: "quiet", id: "copy-command", onclick: () => copy(code.textContent, "Command copied") }, "Copy command");
-  const copyLink = element("button", { type: "button", class: "quiet", id: "copy-link", onclick: () => copy(window.location.href, "Link copied") }, "Copy link");
-  const files = [["html", "HTML"], ["csv", "CSV"], ["json", "JSON"]].map(([kind, title]) =>
-    element("button", { type: "button", class: "quiet", id: `export-${kind}`, "aria-label": `Export as ${title}`, onclick: (event) => save(kind, event.currentTarget) }, title));
-  fill(node, element("div", { class: "command-line" }, element("span", { class: "prompt", "aria-hidden": "true" }, "$"), code), element("div", { class: "command-tools" }, copyCommand, copyLink, element("span", { class: "between" }, "Export"), files));
+  const copyCommand = element(
+    "button",
+    { type: "button", class: "quiet", id: "copy-command", onclick: () => copy(code.textContent, "Command copied") },
+    "Copy command",
+  );
+  const copyLink = element(
+    "button",
+    { type: "button", class: "quiet", id: "copy-link", onclick: () => copy(window.location.href, "Link copied") },
+    "Copy link",
+  );
+  const files = [
+    ["html", "HTML"],
+    ["csv", "CSV"],
+    ["json", "JSON"],
+  ].map(([kind, title]) =>
+    element(
+      "button",
+      {
+        type: "button",
+        class: "quiet",
+        id: `export-${kind}`,
+        "aria-label": `Export as ${title}`,
+        onclick: (event) => save(kind, event.currentTarget),
+      },
+      title,
+    ),
+  );
+  fill(
+    node,
+    element("div", { class: "command-line" }, element("span", { class: "prompt", "aria-hidden": "true" }, "$"), code),
+    element(
+      "div",
+      { class: "command-tools" },
+      copyCommand,
+      copyLink,
+      element("span", { class: "between" }, "Export"),
+      files,
+    ),
+  );
 
   async function save(kind, button) {
     button.disabled = true;
@@ -27,7 +61,9 @@ export function buildShare(node, store, transport) {
     }
   }
 
-  store.listen(() => { code.textContent = (store.run.error ? store.run.fit?.command : store.run.answer?.command) ?? "infercast simulate …"; });
+  store.listen(() => {
+    code.textContent = (store.run.error ? store.run.fit?.command : store.run.answer?.command) ?? "infercast simulate …";
+  });
 }
 
 async function copy(text, said) {
