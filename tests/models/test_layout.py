@@ -87,7 +87,9 @@ def test_spread_experts_need_not_be_divided():
 )
 def test_blocks_of_fp8_weights_are_not_cut(model, tensor, width, remedy):
     config = read_model(model)
-    with pytest.raises(InputError, match=f"experts of {model} to {width} per GPU.* blocks of 128; what works: {remedy}$"):
+    with pytest.raises(
+        InputError, match=f"experts of {model} to {width} per GPU.* blocks of 128; what works: {remedy}$"
+    ):
         check_layout(config, ParallelLayout(tensor))
     check_layout(config, ParallelLayout(tensor, experts=True))
     check_layout(config, ParallelLayout(tensor // 2))
