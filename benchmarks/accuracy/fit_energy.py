@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from energy_points import PARTS, Points, parts_of, points_of
+from energy_points import Points, points_of
 from infercast.fit.counted_energy import Counted, read_counted
 from infercast.hardware import load_gpu
 from infercast.ops import Op
+from infercast.predict.energy.loops import PARTS, parts_of
 from infercast.predict.energy.model import BoardPower, board_power
 
 FAMILY = "gemm"
