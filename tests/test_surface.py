@@ -63,6 +63,8 @@ def test_a_line_says_what_it_is(objects: dict[str, Any]) -> None:
         "tariff": infercast.Tariff(),
         "price": infercast.price_of("l4"),
         "pool": objects["forecast"].pools[0],
+        "energy": objects["forecast"].energy,
+        "wall": objects["forecast"].wall,
     }
     for name, each in {**objects, **others}.items():
         assert len(repr(each)) < LONGEST, name

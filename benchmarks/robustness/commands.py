@@ -45,6 +45,9 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "tune": ("qwen3-30b-a3b", "--gpu", "h200-sxm", "--tokens", "16"),
     "memory": ("qwen3-0.6b", "--gpu", "h200-sxm"),
     "layouts": ("qwen3-0.6b", "--gpu", "l4", "--gpus", "1", "--concurrency", "2", "--output-len", "8"),
+    "energy": ("qwen3-0.6b", "--gpu", "h200-sxm", "--power-limits", "400,600", *SMALL),
+    "report": ("RUN", "RUN"),
+    "web": ("--port", "70000"),  # so that nothing is served
     "disaggregate": ("qwen3-0.6b", "--prefill-gpu", "l4", "--decode-gpu", "l4", *SMALL),
     "estimate": ("gemm", "--gpu", "h200-sxm", "--m", "4", "--n", "64", "--k", "64"),
     "gpus": (),
@@ -128,14 +131,21 @@ KNOWN: dict[str, tuple[str, ...]] = {
         '{"method": "mtp"}', '{"method": "eagle3", "model": "x", "num_speculative_tokens": 3}', "{", "[]", '{"a": 1}',
         '{"method": "medusa", "num_speculative_tokens": 1}', '{"method": "ngram", "num_speculative_tokens": 0}',
     ),
+    "power_limits": ("300,500", "400:700:3", "700:400:3", "400:700:0", "400:700:9999", "nan:nan:3", "175", "701", "0"),
+    "gpu_clocks": ("900,1500", "400:1980:3", "1980:400:3", "400:1980:1e9", "5000", "-1"),
+    "power_limit": ("none,400", "300", "none", "1", "none,none", "1e9", "nan"),
+    "server": ("baseboard", "cards", "desktop", "superchip", "rack"),
+    "objective": ("energy", "cost", "gpus"),
     "acceptance": ("0.7", "2.4", "0.9,0.8", "1", "rate=2", "length=nan", "deepseek-v3-mtp", "Mean acceptance: x"),
 }  # fmt: skip
 FILES_OF = {
     "model": "model", "name": "model", "gpu": "gpu", "prefill_gpu": "gpu", "decode_gpu": "gpu", "trace": "trace",
     "host": "host", "table": "shapes", "files": "runs", "model_config": "folder", "anchors": "folder",
-    "results": "result", "calibration": "calibration",
+    "results": "result", "calibration": "calibration", "runs": "run",
     "measurements": "folder", "data": "folder", "artifact": "noise", "predictor": "noise",
 }  # fmt: skip
+LEFT_ALONE = ("on_gpu", "port", "static")
+"""Options that would measure where there is a GPU, serve, or download."""
 WRITTEN = ("report", "trace_out", "save_result", "out")
 
 
@@ -167,7 +177,7 @@ def _spoilt(command: str, random: Random, files: dict[str, list[str]], folder: P
         words = [family, *words[1:3], *chain.from_iterable(sizes)]
     for _ in range(random.choice((1, 1, 2, 3))):
         parameter = random.choice(parameters(command))
-        if parameter.name == "on_gpu":  # would measure where there is a GPU
+        if parameter.name in LEFT_ALONE:
             continue
         if parameter.param_type_name == "argument":
             words = words[1:] if words and not words[0].startswith("--") else words
@@ -190,6 +200,8 @@ def _spoilt(command: str, random: Random, files: dict[str, list[str]], folder: P
 def _place(word: str, random: Random, files: dict[str, list[str]], folder: Path) -> str:
     if word == "RUNS":
         return random.choice(files["runs"] + files["table"])
+    if word == "RUN":
+        return random.choice(files["run"])
     if word == "RESULT":
         return random.choice(files["result"])
     written = {"OUT": "out", "OUT.npz": "out.npz", "OUT.toml": "out.toml"}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from infercast import simulate
 from infercast.bundled import DATA
 from infercast.hardware import load_gpu
 from infercast.hardware.schema import GPU_FIELDS
@@ -59,7 +61,7 @@ def write_files(folder: Path, random: Random, each: int = 12) -> dict[str, list[
     made: dict[str, list[str]] = {"noise": [_write(folder / f"noise-{name}", text) for name, text in NOISE.items()]}
     makers = {
         "model": _model, "gpu": _gpu, "trace": _trace, "host": _host, "shapes": _shapes, "runs": _runs, "table": _table,
-        "result": _result, "calibration": _calibration,
+        "result": _result, "calibration": _calibration, "run": _saved_run,
     }  # fmt: skip
     for kind, make in makers.items():
         made[kind] = []
@@ -186,6 +188,20 @@ def _result(random: Random, wrong: bool) -> tuple[str, str]:
     }  # fmt: skip
     document = random.choice((plain, {**plain, **lists}, other))
     for _ in range(random.randint(1, 2) if wrong else 0):
+        _spoil(document, random)
+    return ".json", json.dumps(document)
+
+
+@cache
+def _forecast() -> str:
+    """What ``infercast simulate --json`` prints."""
+    found = simulate("qwen3-0.6b", gpu="h200-sxm", rate=5.0, count=8)
+    return json.dumps(found.to_dict())
+
+
+def _saved_run(random: Random, wrong: bool) -> tuple[str, str]:
+    document = json.loads(_forecast())
+    for _ in range(random.randint(1, 6) if wrong else 0):
         _spoil(document, random)
     return ".json", json.dumps(document)
 

@@ -59,6 +59,11 @@ def format_rate(per_second: float, unit: str) -> str:
     return f"{_three_digits(per_second)} {unit}"
 
 
+def format_gpus(count: int) -> str:
+    """Such as ``1 GPU`` or ``8 GPUs``."""
+    return f"{count:,} GPU{'' if count == 1 else 's'}"
+
+
 def format_count(count: float) -> str:
     """Parameter counts as they are spoken of: ``8.03 B``."""
     if not math.isfinite(count):

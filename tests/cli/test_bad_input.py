@@ -153,7 +153,7 @@ def test_a_trace_allows_no_synthetic_options(infercast: Any, tmp_path: Path, opt
 
 
 def test_too_little_memory_is_a_sentence_too(infercast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def exhaust(_: str | None) -> None:
+    def exhaust(*_: object, **__: object) -> None:
         raise MemoryError("Unable to allocate 728. TiB")
 
     monkeypatch.setattr("infercast.cli.app.make_app", exhaust)
@@ -170,9 +170,9 @@ def test_tune_refuses_a_file_as_a_folder_before_it_measures(infercast: Any, tmp_
 def test_with_json_an_error_is_one_line_of_json(infercast: Any) -> None:
     result = infercast("gpus", "h20o", "--json")
     assert (result.code, result.out) == (2, "")
-    assert json.loads(result.err) == {
-        "error": {"type": "UnknownNameError", "message": problem(infercast("gpus", "h20o"))}
-    }
+    error = json.loads(result.err)["error"]
+    assert (error["type"], error["message"]) == ("UnknownNameError", problem(infercast("gpus", "h20o")))
+    assert (error["kind"], error["name"], error["did_you_mean"][0]) == ("GPU", "h20o", "h20")
     assert result.err.count("\n") == 1
 
 
@@ -224,6 +224,8 @@ def test_a_report_on_a_full_disk_leaves_nothing_behind(
         (("simulate", "qwen3-0.6b", "--gpu", "l4", "--rate", "fast"), "'--rate' / '-r': 'fast' is not a valid float"),
         (("memory",), "missing argument 'MODEL'; see infercast memory --help"),
         (("memory", "qwen3-0.6b", "l4", "--gpu", "l4"), "got unexpected extra argument"),
+        (("web", "--host", ""), "--host must be an address or a name, not an empty text"),
+        (("web", "--allow-host", " "), "--allow-host must be an address or a name, not an empty text"),
         (("guess",), "no such command 'guess'; did you mean 'gpus'? see infercast --help"),
     ],
 )

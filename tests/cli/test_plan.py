@@ -78,5 +78,8 @@ def test_power_as_objective_budget_and_choice(infercast: Any) -> None:
     assert result["winner"]["energy"]["peak_watts"] < 2000
     assert {row["power_limit_w"] for row in result["simulated"]} == {None, 400}
     assert "takes least energy at the wall" in infercast(*words).out
+    for kilowatts in (0, -1, "nan", "inf", "1e308"):
+        wrong = infercast(*SMALL, "--power-budget", kilowatts).sentence
+        assert wrong.startswith("--power-budget must be kW above 0, at most 1,000,000, not ")
     wrong = infercast(*SMALL, "--power-limit", "little").sentence
     assert wrong == "--power-limit must be watts with commas between them, or none, not 'little'"

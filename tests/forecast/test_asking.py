@@ -1,5 +1,6 @@
 """Names in place of objects, and progress for people."""
 
+import inspect
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 import infercast
+from infercast.forecast.asking import DeployOptions
 from infercast.forecast.telling import told_progress, told_stages
 
 QUICK: dict[str, Any] = {"gpu": "l4", "predictor": "roofline"}
@@ -127,3 +129,18 @@ def test_one_line_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
         say("first")
         say("second")
     assert shown == ["1: first", "2: second", ""]
+
+
+def test_options_that_are_none() -> None:
+    with pytest.raises(infercast.InputError, match="unknown option 'num_requests'; did you mean count"):
+        infercast.simulate("qwen3-0.6b", **QUICK, rate=1, num_requests=8)
+    with pytest.raises(infercast.InputError, match=r"unknown option 'max_num_seqs'; .* settings=infercast"):
+        infercast.simulate("qwen3-0.6b", **QUICK, rate=1, max_num_seqs=8)
+    for name, value in (("rate", "12"), ("count", 2.5), ("seed", "x"), ("concurrency", "many")):
+        with pytest.raises(infercast.InputError, match=f"{name} must be a "):
+            infercast.simulate("qwen3-0.6b", **QUICK, **{"rate": 1, name: value})
+
+
+def test_options_of_deploy_are_typed() -> None:
+    named = {*inspect.signature(infercast.deploy).parameters} - {"model", "gpu", "options"}
+    assert named <= set(DeployOptions.__annotations__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from infercast.errors import InputError
-from infercast.hardware import load_gpu
-from infercast.hardware.limited import limited_gpu
+from infercast.hardware import gpu_names, load_gpu
+from infercast.hardware.limited import LEAST_POWER, limited_gpu
 from infercast.predict.adjust.power import FREE_SHARE, READING, READING_SHARE, board_under, limits_of, most_lost
 
 GPU = load_gpu("h200-sxm")
@@ -45,11 +45,17 @@ def test_lower_limits_cost_more():
 
 @pytest.mark.parametrize(
     ("limits", "told"),
-    [((800, None), "175 to 700 W"), ((10, None), "175 to 700 W"), ((None, 3000), "396 to 1980 MHz")],
+    [((800, None), "189 to 700 W"), ((10, None), "189 to 700 W"), ((None, 3000), "396 to 1980 MHz")],
 )
 def test_what_no_driver_takes_is_refused(limits, told):
     with pytest.raises(InputError, match=told):
         limited_gpu(GPU, *limits)
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_every_board_idles_below_the_least_limit(name):
+    gpu = load_gpu(name)
+    assert board_under(gpu).idle_watts < LEAST_POWER * gpu.tdp
 
 
 def test_a_limit_and_the_clock_that_it_leads_to_slow_reading_alike():

@@ -87,7 +87,9 @@ def test_spread_experts_need_not_be_divided():
 )
 def test_blocks_of_fp8_weights_are_not_cut(model, tensor, width, remedy):
     config = read_model(model)
-    with pytest.raises(InputError, match=f"experts of {model} to {width} a GPU.* blocks of 128; what works: {remedy}$"):
+    with pytest.raises(
+        InputError, match=f"experts of {model} to {width} per GPU.* blocks of 128; what works: {remedy}$"
+    ):
         check_layout(config, ParallelLayout(tensor))
     check_layout(config, ParallelLayout(tensor, experts=True))
     check_layout(config, ParallelLayout(tensor // 2))
@@ -105,7 +107,7 @@ def test_dense_products_that_are_split_by_their_inputs_keep_whole_blocks():
     for size in (1, 2, 4, 8, 16, 32):
         check_layout(config, ParallelLayout(size))
     narrow = read_model("qwen2.5-0.5b", quantization="fp8_block")  # 14 heads of 64: 448 columns on each of two GPUs
-    with pytest.raises(InputError, match=r"cuts the 896 columns of the attention output of .* to 448 a GPU"):
+    with pytest.raises(InputError, match=r"cuts the 896 columns of the attention output of .* to 448 per GPU"):
         check_layout(narrow, ParallelLayout(2))
 
 

@@ -173,6 +173,7 @@ def test_fields_that_are_wrong(save: Save, document: dict[str, Any], path: Any, 
         ("{}", "holds no run that `infercast simulate --json` saved: ttft_ms or pools are missing"),
         ('{"before": 1}', "before must be an object, not 1"),
         ("[" * 100_000, "is not JSON"),
+        ('"' + "a" * 32_000_000 + '"', "is larger than 32 MB"),
         ('{"ttft_ms": {"mean": NaN}, "pools": [{}]}', "ttft_ms.mean must be a number, not nan"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict
@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from infercast.engines.deployment import Deployment
 from infercast.engines.host import HostCosts
 from infercast.engines.settings import Settings
-from infercast.errors import InputError
+from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.calibration.record import Calibration
 from infercast.forecast.deploy import GpuSource, ModelOptions, ModelSource, deploy
 from infercast.models.spec import ModelConfig
@@ -54,6 +54,8 @@ class DeployOptions(ModelOptions, total=False):
     all2all_backend: str | None
     network: str | None
     pcie_topology: str | None
+    power_limit_w: float | None
+    gpu_clock_mhz: float | None
     api_server: bool
     predictor: str | Predictor
     host: Path | HostCosts | str | None
@@ -65,6 +67,16 @@ class Asked(Load, DeployOptions, total=False):
     """Both."""
 
 
+ON_THE_COMMAND_LINE = {
+    "num_requests": "count",
+    "input_len": "input_lengths",
+    "output_len": "output_lengths",
+    "prefix_len": "prefix_length",
+    "declared_output_len": "declared_length",
+    "power_limit": "power_limit_w",
+    "gpu_clock": "gpu_clock_mhz",
+}
+"""What options of the command line are called here, where names differ."""
 OF_TRACES = {"rate", "count"}
 """What can be changed of a trace."""
 
@@ -73,6 +85,7 @@ def asked_run(
     deployment: Deployable, workload: Servable, gpu: GpuSource | None, options: Mapping[str, Any]
 ) -> tuple[Deployment, Workload]:
     """The deployment and the workload that a caller means."""
+    _check_options(options, Asked.__annotations__)
     load = {name: value for name, value in options.items() if name in Load.__annotations__}
     others = {name: value for name, value in options.items() if name not in load}
     found = asked_deployment(deployment, gpu, others)
@@ -96,7 +109,17 @@ def asked_deployment(deployment: Deployable, gpu: GpuSource | None, options: Map
             f"{short(deployment)} is a model, which needs a GPU to run on: gpu='h200-sxm', say "
             "(infercast.gpu_names() lists them), or infercast.deploy(model, gpu)"
         )
+    _check_options(options, DeployOptions.__annotations__)
     return deploy(deployment, gpu, **options)
+
+
+def _check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
+    for name in options:
+        if name in known:
+            continue
+        here = ON_THE_COMMAND_LINE.get(name)
+        hint = "; an engine's own settings go into settings=infercast.EngineSettings(...)"
+        raise UnknownNameError("option", name, known, hint, near=None if here is None else [here])
 
 
 def asked_workload(workload: Servable, load: Mapping[str, Any], longest: int) -> Workload:

@@ -21,6 +21,7 @@ from infercast.predict.estimate import SOURCES
 from infercast.serve import Record, Workload
 from infercast.serve.fleet.served import Served
 from infercast.serve.totals import PhaseTotals
+from infercast.shown import Shown
 
 if TYPE_CHECKING:
     from infercast.forecast.result import Forecast
@@ -59,8 +60,8 @@ class PoolPower:
     """In the step that drew most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Energy:
+@dataclass(frozen=True, slots=True, repr=False)
+class Energy(Shown):
     """What all GPUs of a run drew from the first request sent to the last token received, in joules and watts."""
 
     joules: float
@@ -90,6 +91,12 @@ class Energy:
     joules_per_request: float
     source: str
     """What the power of the GPUs is known from: one of `predict.estimate.SOURCES`, the weakest of all pools."""
+
+    def _words(self) -> str:
+        token = f"{self.joules_per_output_token:.3g} J per output token"
+        return (
+            f"{self.gpus} GPU{'s' * (self.gpus > 1)}, {self.mean_watts:.0f} W each on average, {token}, {self.source}"
+        )
 
     @property
     def watt_hours_per_million_output_tokens(self) -> float:

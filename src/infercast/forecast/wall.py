@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.hardware.servers import Server, server_of, servers
+from infercast.shown import Shown
 
 if TYPE_CHECKING:
     from infercast.forecast.energy import Energy
@@ -60,8 +61,8 @@ class Facility:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Wall:
+@dataclass(frozen=True, slots=True, repr=False)
+class Wall(Shown):
     """What a run draws at the wall of its building; watts are means over the run, of all GPUs together."""
 
     gpu_watts: float
@@ -96,6 +97,10 @@ class Wall:
     """Watts of the building for each watt of its servers, a factor."""
     servers: tuple[Server, ...]
     """The kind of each pool, with the factors that were used."""
+
+    def _words(self) -> str:
+        token = f"{self.joules_per_output_token:.3g} J per output token"
+        return f"{self.watts:,.0f} W on average, {token}, PUE {self.pue:g}"
 
     @property
     def kilowatt_hours_per_day(self) -> float:

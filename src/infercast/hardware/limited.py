@@ -8,8 +8,9 @@ from infercast.errors import InputError
 from infercast.hardware.changed import ON_CHIP
 from infercast.hardware.gpu import Gpu
 
-LEAST_POWER, LEAST_CLOCK = 0.25, 0.2
-"""Shares of the board's own limit and of its highest clock below which no driver goes, or nothing is known."""
+LEAST_POWER, LEAST_CLOCK = 0.27, 0.2
+"""Shares of the board's own limit and of its highest clock below which no driver goes, or nothing is known; no board
+idles at as much power."""
 MEGA = 1e6
 
 

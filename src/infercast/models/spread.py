@@ -74,7 +74,7 @@ def _check_blocks(config: ModelConfig, layout: ParallelLayout) -> None:
         remedies.append("enable_expert_parallel")
     raise InputError(
         f"layout {layout} cuts the {cut.size:,} columns of the {cut.what} of {config.name} to "
-        f"{cut.size / cut.gpus:g} a GPU, and an engine does not cut fp8 weights inside their blocks of {BLOCK}; "
+        f"{cut.size / cut.gpus:g} per GPU, and an engine does not cut fp8 weights inside their blocks of {BLOCK}; "
         f"what works: {', or '.join(remedies) or 'nothing'}"
     )
 

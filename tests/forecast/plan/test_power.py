@@ -111,3 +111,10 @@ def test_rows_are_kept_for_a_search_that_goes_on(ask: Ask) -> None:
 def test_a_budget_that_cannot_be(ask: Ask) -> None:
     with pytest.raises(InputError, match="power_budget must be watts above 0"):
         ask(power_budget=0.0)
+    with pytest.raises(InputError, match="power_budget must be watts above 0, not inf"):
+        ask(power_budget=float("inf"))
+
+
+def test_a_power_limit_that_no_gpu_takes(ask: Ask) -> None:
+    with pytest.raises(InputError, match=r"a power limit of 5 W is lower than these GPUs take: .* W on"):
+        ask(power_limits=(None, 5.0))

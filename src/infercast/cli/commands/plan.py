@@ -33,6 +33,8 @@ from infercast.forecast.wall import Facility
 from infercast.report.plan import plan_dict, render_plan
 from infercast.report.plan_files.folder import check_folder, write_plan
 
+MOST_KILOWATTS = 1e6
+
 
 @takes(Served, Decided, Working)
 def command(
@@ -144,7 +146,7 @@ def command(
         prices=tuple(None if price is None else price.per_hour for price in prices),
         max_gpus=max_gpus,
         budget=budget,
-        power_budget=None if power_budget is None else 1000.0 * power_budget,
+        power_budget=_watts(power_budget),
         power_limits=_power_limits(power_limit),
         facility=_facility(given, prices),
         metered=tuple(name for name, price in zip(names, prices, strict=True) if price is not None and price.metered),
@@ -182,6 +184,12 @@ def _facility(given: dict[str, Any], prices: Sequence[GpuPrice | None]) -> Facil
         if price is not None:
             facility = facility.or_else(price.pue, price.electricity_price)
     return facility
+
+
+def _watts(kilowatts: float | None) -> float | None:
+    if kilowatts is not None and not 0 < kilowatts < MOST_KILOWATTS:
+        raise InputError(f"--power-budget must be kW above 0, at most {MOST_KILOWATTS:,.0f}, not {kilowatts:g}")
+    return None if kilowatts is None else 1000.0 * kilowatts
 
 
 def _power_limits(given: list[str]) -> tuple[float | None, ...]:

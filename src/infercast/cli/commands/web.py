@@ -55,6 +55,9 @@ def command(
     for package in NEEDED:
         if find_spec(package) is None:
             raise InputError(f"infercast web needs {package}: pip install 'infercast[web]'")
+    for option, names in (("--host", [host]), ("--allow-host", allow_host)):
+        if not all(name.strip() for name in names):  # an empty address would be every network
+            raise InputError(f"{option} must be an address or a name, not an empty text")
     if not 0 <= port <= 65535:
         raise InputError(f"--port must be from 0 to 65535, not {port}")
     number = min(4, os.cpu_count() or 1) if workers is None else workers

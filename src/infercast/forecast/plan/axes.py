@@ -130,6 +130,18 @@ def _power_limits(question: Question, candidate: Candidate) -> Iterable[float | 
     return [limit for limit in dict.fromkeys(asked) if limit is None or limit >= LEAST_POWER * gpu.tdp]
 
 
+def check_power_limits(limits: Iterable[float | None], gpus: Iterable[str], network: str | None) -> None:
+    """Refuse a power limit that is too low for every one of these GPUs; higher ones than a board's own are no limit."""
+    given = [limit for limit in limits if limit is not None]
+    if not given:
+        return
+    least = {gpu: LEAST_POWER * device_of(gpu, network).tdp for gpu in gpus}
+    for limit in given:
+        if not limit >= min(least.values()):
+            known = ", ".join(f"{gpu} from {watts:g} W" for gpu, watts in least.items())
+            raise InputError(f"a power limit of {limit:g} W is lower than these GPUs take: {known} on")
+
+
 def _put_engine(candidate: Candidate, value: str) -> Candidate:
     return replace(candidate, engine=value)
 

@@ -15,7 +15,7 @@ from infercast.forecast.plan.rounds import Rounds
 from infercast.forecast.plan.space import Option, look_at, stems_of
 from infercast.forecast.plan.words import money, named
 from infercast.forecast.slo import QUANTITIES, Limit, Slo
-from infercast.units import format_watts
+from infercast.units import format_gpus, format_watts
 
 CLOSEST = 3
 """Candidates that are simulated to say how close it is."""
@@ -112,7 +112,7 @@ def _what_fits(question: Question) -> tuple[Nearest, ...]:
             except InfercastError:
                 continue
             row = Row(unit, Stage.ESTIMATED, question.cost(unit), reason="more GPUs than allowed")
-            return (Nearest(row, f"{named(row)} fits: {unit.gpus} GPUs for {money(row.cost)}."),)
+            return (Nearest(row, f"{named(row)} fits: {format_gpus(unit.gpus)} for {money(row.cost)}."),)
     return ()
 
 

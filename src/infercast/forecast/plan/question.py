@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 
 from infercast.engines.registry import engine_named
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.calibration.record import Calibration
-from infercast.forecast.plan.axes import AXES, Axis, model_of
+from infercast.forecast.plan.axes import AXES, Axis, check_power_limits, model_of
 from infercast.forecast.plan.candidate import Candidate, Settings
 from infercast.forecast.plan.deployed import Site
 from infercast.forecast.plan.objectives import OBJECTIVES, Objective
@@ -75,12 +76,13 @@ class Question:
             raise InputError(f"max_gpus must be from 1 to {MOST_ENGINES:,}, not {self.max_gpus}")
         if not 0.0 <= self.least_odds < 1.0:
             raise InputError(f"least_odds must be a probability from 0 to below 1, not {self.least_odds:g}")
-        if self.budget is not None and not self.budget > 0:
+        if self.budget is not None and not 0 < self.budget < inf:
             raise InputError(f"budget must be dollars per hour above 0, not {self.budget:g}")
-        if self.power_budget is not None and not self.power_budget > 0:
+        if self.power_budget is not None and not 0 < self.power_budget < inf:
             raise InputError(f"power_budget must be watts above 0, not {self.power_budget:g}")
         if not self.gpus:
             raise InputError("a plan needs at least one kind of GPU to choose from; name some with gpus")
+        check_power_limits(self.power_limits, self.gpus, self.network)
         if self.prices and len(self.prices) != len(self.gpus):
             raise InputError(f"{len(self.prices)} prices were given for {len(self.gpus)} kinds of GPU; give one each")
         if self.workload.concurrency is not None:

@@ -19,6 +19,7 @@ from infercast.forecast.plan.rounds import Rounds, at_rate, climb, halve
 from infercast.forecast.plan.space import HOPELESS, Option, Stem, look_at, stems_of
 from infercast.forecast.plan.words import changes_of, notes_of, why_lost, why_none
 from infercast.forecast.plan.workers import Executor, Serial
+from infercast.units import format_gpus
 
 WAVE = 16
 """Stems that are estimated before the next look at what the best of them would cost."""
@@ -229,7 +230,7 @@ def _unlooked(question: Question, stems: Sequence[Stem]) -> list[Row]:
     for stem in stems:
         least = stem.least(question)
         cost = question.cost(least)
-        words = f"{least.gpus} GPUs" if cost is None else f"{cost:,.2f} per hour"
+        words = format_gpus(least.gpus) if cost is None else f"{cost:,.2f} per hour"
         rows.append(Row(least, Stage.BOUND, cost, reason=f"takes at least {words}, far more than the best"))
     return rows
 

@@ -14,7 +14,7 @@ from infercast.forecast.plan.deployed import deployed, rough_timer
 from infercast.forecast.plan.guess import Engine, Guess, Mix, Steps, guess, mix_of
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Row, Stage
-from infercast.units import format_seconds, format_watts
+from infercast.units import format_gpus, format_seconds, format_watts
 
 HOPELESS = 0.7
 """A headroom by the quick estimate below which a candidate is not simulated. Of those that kept their SLO in some 120
@@ -81,9 +81,10 @@ def _impossible(question: Question, unit: Candidate, replicas: int, lengths: Len
     if question.allows(least) or question.goal.finds_rate:
         return ""
     if least.gpus > question.max_gpus:
-        return f"{question.rate:.3g} requests/s need at least {least.gpus} GPUs, above the {question.max_gpus} allowed"
+        needed = format_gpus(least.gpus)
+        return f"{question.rate:.3g} requests/s need at least {needed}, above the {question.max_gpus} allowed"
     if question.power_budget is not None and not question.allows_power(least):
-        return f"{least.gpus} GPUs that idle draw more than the power budget of {format_watts(question.power_budget)}"
+        return f"{format_gpus(least.gpus)} at idle: above the power budget of {format_watts(question.power_budget)}"
     return f"costs at least {question.cost(least):,.2f} per hour, above the budget of {question.budget:,.2f}"
 
 

@@ -8,7 +8,7 @@ from infercast.engines.registry import engine_named
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Row, Stage
 from infercast.hardware import load_gpu
-from infercast.units import format_joules, format_seconds, format_watts
+from infercast.units import format_gpus, format_joules, format_seconds, format_watts
 
 SURE = 0.9
 """Odds below which it is said what better ones cost."""
@@ -40,7 +40,7 @@ def why_lost(question: Question, best: Row, other: Row | None) -> str:
     if goal.name == "cost":
         more = f"it costs {money(other.cost)}, {_percent(its / mine - 1.0)} more" if its > mine else ""
     elif goal.name == "gpus":
-        more = f"it needs {other.gpus} GPUs, the winner {best.gpus}" if its > mine else ""
+        more = f"it needs {format_gpus(other.gpus)}, the winner {best.gpus}" if its > mine else ""
     elif goal.name == "energy":
         each = f"{format_joules(its)} per output token"
         more = f"it takes {each}, {_percent(its / mine - 1.0)} more" if its > mine else ""
@@ -98,9 +98,9 @@ def why_none(question: Question, rows: Sequence[Row]) -> str:
     tried = [row for row in rows if row.stage is not Stage.REFUSED]
     if not tried:
         reason = rows[0].reason if rows else "no layout is allowed"
-        return f"Nothing fits on up to {question.max_gpus} GPUs: {reason}"
+        return f"Nothing fits on up to {format_gpus(question.max_gpus)}: {reason}"
     seen = [row for row in tried if row.figures is not None]
-    within = f"{question.max_gpus} GPUs" + ("" if question.budget is None else f" and {money(question.budget)}")
+    within = format_gpus(question.max_gpus) + ("" if question.budget is None else f" and {money(question.budget)}")
     within += "" if question.power_budget is None else f" and {format_watts(question.power_budget)}"
     if seen:
         best = max(seen, key=lambda row: row.headroom or 0.0)

@@ -94,11 +94,14 @@ def _numbered(found: list[SavedRun]) -> list[SavedRun]:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path} is larger than {MOST_BYTES // 1_000_000} MB, which no saved run is")
-        document = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)  # a pipe or a device does not say how long it is
     except OSError as problem:
         raise InputError(f"{path} cannot be read: {problem.strerror or problem}") from None
+    if len(content) > MOST_BYTES:
+        raise InputError(f"{path} is larger than {MOST_BYTES // 1_000_000} MB, which no saved run is")
+    try:
+        document = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError):
         raise FileFormatError(path, "is not JSON; save a run with `infercast simulate ... --json > run.json`") from None
     if not isinstance(document, dict):

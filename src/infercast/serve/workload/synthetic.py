@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from numbers import Integral, Real
 from operator import attrgetter
 
 import numpy as np
@@ -89,6 +90,9 @@ def checked_loop(
     seed: int,
 ) -> str:
     """Raise unless these go together; returns how requests arrive, which is all at once in a closed loop."""
+    _check_kinds(Real, "a number", rate=rate, burstiness=burstiness)
+    whole = {"prefix_length": prefix_length, "prefix_groups": prefix_groups, "seed": seed}
+    _check_kinds(Integral, "a whole number", count=count, concurrency=concurrency, **whole)
     if concurrency is not None:
         _check_closed_loop(arrival, rate, concurrency, burstiness)
         arrival = "burst"
@@ -97,6 +101,13 @@ def checked_loop(
     if seed < 0:
         raise InputError(f"seed must be a whole number of at least 0, not {seed!r}")
     return arrival
+
+
+def _check_kinds(kind: type, words: str, **values: object) -> None:
+    """Names of Python, which nobody has parsed: a text is no number."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, kind):
+            raise InputError(f"{name} must be {words}, not {value!r}")
 
 
 def declaring(workload: Workload, tokens: int) -> Workload:

@@ -12,6 +12,7 @@ export class WorkerTransport {
     this.waits = "Starting Python in your browser …";
     this.line = new Line();
     this.beside = null;
+    this.first = null;
     this.jobs = new Map();
   }
 
@@ -21,11 +22,16 @@ export class WorkerTransport {
   }
 
   ask(name, question, signal) {
-    return this.line.call("ask", name, question, signal);
+    const answer = this.line.call("ask", name, question, signal);
+    this.first ??= answer.catch(() => null);
+    return answer;
   }
 
   /** In a worker beside the first one, so that sliders are answered meanwhile; ended when nobody wants it any more. */
-  curve(question, signal) {
+  async curve(question, signal) {
+    // A second Python that starts beside the first one would delay the first answer.
+    await this.first;
+    if (signal.aborted) throw new DOMException("asked again", "AbortError");
     this.beside ??= new Line();
     const line = this.beside;
     signal.addEventListener("abort", () => {
