@@ -61,7 +61,8 @@ def test_a_table_comes_back_with_estimates(infercast: Any, tmp_path: Path) -> No
     path.write_text("name,m,n,k\nqkv,32,6144,4096\nup,32,28672,4096\n")
     rows = list(csv.DictReader(io.StringIO(infercast("estimate", "gemm", "--csv", path, "--gpu", "h200-sxm").out)))
     assert [row["name"] for row in rows] == ["qkv", "up"]
-    assert list(rows[0]) == ["name", "m", "n", "k", "seconds", "low", "high", "source", "bound", "watts", "joules"]
+    found = ["seconds", "low", "high", "source", "bound", "watts", "joules", "meter_watts"]
+    assert list(rows[0]) == ["name", "m", "n", "k", *found]
     alone = infercast("estimate", "gemm", "--m", 32, "--n", 6144, "--k", 4096, "--gpu", "h200-sxm", "--json").json
     assert float(rows[0]["seconds"]) == pytest.approx(alone["seconds"])
 

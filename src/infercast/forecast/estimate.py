@@ -23,7 +23,7 @@ from infercast.predict.energy.metered import meter_reading
 from infercast.predict.estimate import Estimate
 from infercast.predict.roofline import Predictor
 
-RESULTS = ("seconds", "low", "high", "source", "bound", "watts", "joules")
+RESULTS = ("seconds", "low", "high", "source", "bound", "watts", "joules", "meter_watts")
 
 
 def estimate(
@@ -119,7 +119,8 @@ def estimate_table(predictor: Predictor, gpu: Gpu, family: str, path: Path) -> I
         except InputError as problem:
             raise FileFormatError(path, str(problem), line=number) from None
         power = power_of(gpu, family, values, found)
-        results = (found.seconds, found.low, found.high, found.source, found.bound, power.watts, power.joules)
+        latency = (found.seconds, found.low, found.high, found.source, found.bound)
+        results = (*latency, power.watts, power.joules, power.meter_watts)
         yield {**row, **{name: _plain(value) for name, value in zip(RESULTS, results, strict=True)}}
 
 
