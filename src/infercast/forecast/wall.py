@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from infercast.forecast.system import System
 
 KILO = 1000.0
-JOULES_A_KWH = 3.6e6
 TENTH = 1.2815515655446004
 """Standard deviations from the middle of a normal distribution beyond which a tenth of it lies."""
 

@@ -29,8 +29,6 @@ BURST = 1.41
 """Times the TDP, the most that a board draws in bursts of milliseconds, before the limit binds."""
 FLOP_EXPONENT, BYTE_EXPONENT = 0.8, 0.4
 """Powers of the clock that the energies of an operation and of a byte go with: the voltage falls with the clock."""
-LOAD_EXPONENT = 1.4
-"""Power of the clock that a load's watts above idle go with: its speed to the power of 0.6, its energy to 0.8."""
 ACTIVE_EXPONENT = 1.8
 IDLE_FIXED = 0.64
 """Share of idle power that stays at the lowest clock: 77 of 120 W on an H200."""
@@ -108,13 +106,6 @@ class BoardPower:
             l2=self.l2 * change**FLOP_EXPONENT,
             clock=fraction,
         )
-
-    def clock_under(self, watts_at_boost: float, limit: float) -> float:
-        """Share of its clock at which a load that would draw so much unhindered draws no more than ``limit``."""
-        if watts_at_boost <= limit:
-            return 1.0
-        above = max(limit - self.idle_watts, 0.0) / (watts_at_boost - self.idle_watts)
-        return float(np.clip(above ** (1.0 / LOAD_EXPONENT), LEAST_CLOCK, 1.0))
 
 
 def board_power(gpu: Gpu, limit_watts: float | None = None, *, known: str | None = None) -> BoardPower:
