@@ -136,6 +136,14 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "power_limit": ("none,400", "300", "none", "1", "none,none", "1e9", "nan"),
     "server": ("baseboard", "cards", "desktop", "superchip", "rack"),
     "objective": ("energy", "cost", "gpus"),
+    "pue": ("1.2", "1", "2.5", "0.9", "nan"),
+    "server_watts": ("500", "1200", "0", "-1", "inf"),
+    "server_factor": ("1.1", "1.3", "0", "-2"),
+    "grid_carbon": ("400", "50", "0", "-5"),
+    "electricity_price": ("0.1", "0.3", "0", "-1"),
+    "power_limit_w": ("400", "600", "700", "1e9", "0"),
+    "gpu_clock_mhz": ("1200", "1800", "1980", "99999", "0"),
+    "form": ("json", "csv", "md", "table", "xml"),
     "acceptance": ("0.7", "2.4", "0.9,0.8", "1", "rate=2", "length=nan", "deepseek-v3-mtp", "Mean acceptance: x"),
 }  # fmt: skip
 FILES_OF = {
@@ -156,12 +164,16 @@ def parameters(command: str) -> list[Any]:
     return list(group.commands[command].params)  # type: ignore[attr-defined]
 
 
+SEEN = 15
+"""Commands are drawn by their options and as if they had so many more: those with few are tried, too."""
+
+
 def hostile_commands(folder: Path, count: int, seed: int = 0) -> Iterator[list[str]]:
     """So many command lines; files that they name are in the folder."""
     random = Random(seed)
     files = write_files(folder, random, each=12 if count < 500 else 60)
     names = [name for name in COMMANDS if name != "measure" or find_spec("torch") is None]
-    weights = [len(parameters(name)) for name in names]
+    weights = [SEEN + len(parameters(name)) for name in names]
     for _ in range(count):
         yield _spoilt(random.choices(names, weights)[0], random, files, folder)
 
@@ -229,5 +241,5 @@ def _value(parameter: Any, random: Random, files: dict[str, list[str]], folder: 
         return random.choice(files[FILES_OF[name]])
     known = KNOWN.get("gpu" if name.endswith("_gpu") else name, ())
     lengths = LENGTHS if name in ("input_len", "output_len") else known
-    right_or_wrong = {"INT": NUMBERS, "FLOAT": FLOATS}.get(str(parameter.type), lengths)
+    right_or_wrong = lengths or {"INT": NUMBERS, "FLOAT": FLOATS}.get(str(parameter.type), ())
     return random.choice(right_or_wrong if right_or_wrong and random.random() < 0.7 else WORDS)
