@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from infercast.predict.adjust.power import FULL_SHARE, felt, limits_of
 from infercast.predict.roofline import Predictor
 
 
-class Tabled:
+class Tabled(ABC):
     """Kernels of steps by rows of tables: by tokens, by sampled rows, and what an engine has beside these."""
 
     _gpu: Gpu
@@ -31,17 +32,21 @@ class Tabled:
     """Peak of the tensor cores, the most that products lose, and the share of the peak from which on they do."""
 
     @property
+    @abstractmethod
     def _tables(self) -> tuple[Table, ...]:
-        raise NotImplementedError
+        """By tokens, by sampled rows, and what there is beside."""
 
+    @abstractmethod
     def _by_tokens(self, tokens: Size) -> list[Call]:
-        raise NotImplementedError
+        """Kernels that depend on the tokens of a step alone."""
 
+    @abstractmethod
     def _by_rows(self, rows: Size) -> list[Call]:
-        raise NotImplementedError
+        """Those that depend on the rows of the head."""
 
+    @abstractmethod
     def _by_sequence(self, queries: Table, keys: Table, sequences: Table | int = 1) -> list[Call]:
-        raise NotImplementedError
+        """Those that depend on its sequences."""
 
     def kernel_seconds(
         self, rows: Sequence[Mapping[int, float]], varying: Sequence[float], slowed: Mapping[int, float]
