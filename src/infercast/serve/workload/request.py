@@ -115,7 +115,7 @@ class Workload(Answer):
     adapters: Adapters | None = None
     """Where chance chose the adapter of each request."""
     in_turns: bool = False
-    """Whether a request of a session is sent only after the answer before it (`SessionClients`). With a concurrency
+    """Whether a request of a session is sent only after the answer before it (`Clients`). With a concurrency
     it is sessions that are counted then: one begins when another one has ended."""
 
     def _words(self) -> str:
