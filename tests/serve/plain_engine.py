@@ -21,8 +21,8 @@ from infercast.serve.simulation import Replica
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepShape
 from infercast.serve.timeline import Timeline
-from infercast.serve.workload.request import Request, Workload
 from infercast.serve.workload.clients import Clients
+from infercast.serve.workload.request import Request, Workload
 from infercast.serve.workload.source import Source
 
 PlainCache: Any = run_path(str(Path(__file__).with_name("plain_cache.py")))["PlainCache"]
