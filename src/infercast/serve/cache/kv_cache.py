@@ -19,8 +19,9 @@ from infercast.serve.workload.request import Request
 class KvCache(BlockPool):
     """``num_blocks`` blocks that all groups of layers share.
 
-    With ``sparse_windows``, a group with a window keeps only those blocks findable from which the same prompt, or one
-    that was seen to begin like it, can go on; and those before every multiple of ``retained_every`` tokens, if any.
+    With ``sparse_windows``, a group with a window that slides keeps only those blocks findable from which the same
+    prompt, or one that was seen to begin like it, can go on; and those before every multiple of ``retained_every``
+    tokens, if any.
     With ``drops_last``, the last block of a prefix that is found is computed again.
     """
 
@@ -42,6 +43,7 @@ class KvCache(BlockPool):
         self._block_size = shape.block_size
         self._groups = tuple(map(shape.group, range(self.num_groups)))
         self._windowed = tuple(group for group, window in enumerate(shape.windows) if window)
+        self._sparse = tuple(group for group in self._windowed if sparse_windows and not shape.chunked)
         self._is_aligned = shape.aligned and bool(shape.states)
         self._is_plain = self.num_groups == 1 and not self._windowed and not shape.states
         self.renews = self._is_aligned and sparse_windows
@@ -67,10 +69,10 @@ class KvCache(BlockPool):
         else:
             hit, longest = self._lookup(holding, most) if most else (0, 0)
         holding.junction = longest if longest > hit else 0
-        if self.sparse_windows:
+        if self._sparse:
             last = max(holding.shared, num_tokens // self._block_size)
             marks = range(self._segment, last + 1, self._segment) if self._segment else ()
-            for group in self._windowed:
+            for group in self._sparse:
                 needed = self._lookup.window_blocks(group, self._segment) + self._drops_last
                 if self._segment and needed >= self._segment:
                     continue  # every block is before some multiple

@@ -110,11 +110,15 @@ class Lookup:
 
     def _from_start(self, holding: Holding, most: int) -> int:
         """Blocks from the first one on that full attention finds."""
-        position, lines = 0, self._lines
+        return self._onward(holding, self._everywhere, 0, most)
+
+    def _onward(self, holding: Holding, groups: list[int], position: int, most: int) -> int:
+        """How far, up to ``most``, all of these groups find every block from a position on."""
+        lines = self._lines
         for edge, _, end in holding.pieces():
             while position < end and position < most:
                 reach = min(end, most)
-                for group in self._everywhere:
+                for group in groups:
                     line = lines.get((edge, group))
                     if line is None:
                         return position
@@ -126,6 +130,8 @@ class Lookup:
 
     def _in_window(self, holding: Holding, groups: list[int], most: int, *, drops: bool = False) -> int:
         """The furthest block up to ``most`` before which a window has all it looks at; with ``drops``, and it too."""
+        if self._shape.chunked and groups[0] not in self._shape.states:
+            return self._onward(holding, groups, self._first(groups[0], most), most)
         end = position = most
         for edge, start, _ in reversed(holding.pieces()):
             while position > start and position > self._first(groups[0], end - drops):
