@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from infercast.serve.cache.holding import Holding, Line, Span
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.shape import Ends, KvShape
 
 Part = tuple[Line, int, int]
 """Blocks from one position to another, in the oldest span that has them."""
@@ -51,8 +51,11 @@ class Lookup:
             if hit == before or len(self._windowed) <= 1:
                 return hit, longest
 
-    def dropping(self, holding: Holding, most: int, last: int) -> tuple[int, int]:
-        """The same where each kind of layer has to find a block more than it goes on from, up to the ``last`` one."""
+    def dropping(self, holding: Holding, most: int, last: int, *, past_states: bool) -> tuple[int, int]:
+        """The same where each kind of layer has to find a block more than it goes on from, up to the ``last`` one.
+
+        States have nothing to drop. With ``past_states`` one is looked for a block further, and gone on from.
+        """
         kinds = [self._everywhere, *self._windowed] if self._everywhere else self._windowed
         dropped: set[int] = set()
         hit, longest, is_first = most, 0, True
@@ -64,7 +67,9 @@ class Lookup:
                 drops = number not in dropped
                 reach = min(hit + 1, last) if drops else hit
                 if groups is self._everywhere:
-                    found = max(0, self._from_start(holding, reach) - 1)
+                    found = holding.whole = max(0, self._from_start(holding, reach) - 1)
+                elif groups[0] in self._shape.states:
+                    found = self._in_window(holding, groups, min(hit + 1, most) if past_states and drops else hit)
                 else:
                     found = self._in_window(holding, groups, reach, drops=drops)
                 if not drops and found < hit:
@@ -97,6 +102,9 @@ class Lookup:
         With ``drops``, a block more than it goes on from, and a longer prompt can go on, too.
         """
         size = self._shape.block_size
+        if group in self._shape.states:
+            ends = {Ends(size, drops).last(holding.num_input + more) // size for more in range(-drops, 1)}
+            return [range(end - 1, end) for end in sorted({*ends, *marks}) if end]
         if drops:
             ends = {max(0, tokens // size - 1) for tokens in (holding.num_input - 1, holding.num_input)}
             ends.update(mark for mark in marks if mark)
