@@ -63,6 +63,8 @@ class Case:
     windows: tuple[int, ...] = (0,)
     states: str = ""
     """``none``, ``align`` or ``all``: how recurrent layers, whose groups have a window of `STATE`, keep states."""
+    checkpoints: int = 0
+    """Of aligned states: blocks for one that a step leaves before its end (``num_prefill_checkpoint_blocks``)."""
     caching: bool = True
     chunked: bool = True
     threshold: int = 0
@@ -104,7 +106,11 @@ class Case:
         windows = tuple(STATE_WINDOW if window == STATE else window for window in self.windows)
         states = tuple(group for group, window in enumerate(self.windows) if window == STATE)
         extra = drafts * len(states)
-        return KvShape(self.block_size, windows, state_blocks=extra, states=states, aligned=self.states == "align")
+        aligned = self.states == "align"
+        exports = aligned and self.checkpoints > 0
+        return KvShape(
+            self.block_size, windows, state_blocks=extra, states=states, aligned=aligned, exports=exports
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For a file."""
