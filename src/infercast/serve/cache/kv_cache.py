@@ -79,18 +79,27 @@ class KvCache(BlockPool):
         return hit * self._block_size
 
     def admit(
-        self, holding: Holding, num_cached: int, new_tokens: int, num_tokens: int, chunk: int, reserved: int = 0
+        self,
+        holding: Holding,
+        num_cached: int,
+        new_tokens: int,
+        num_tokens: int,
+        chunk: int,
+        reserved: int = 0,
+        spare: int = 0,
     ) -> bool:
         """Start a sequence with the ``num_cached`` tokens that `longest_prefix` found and room for ``new_tokens``.
 
         It starts only if all the blocks for its ``num_tokens``, computed at most ``chunk`` a step, were free now, and
-        those for the new tokens beside the ``reserved`` ones.
+        those for the new tokens beside the ``reserved`` ones; in both cases ``spare`` ones would be left.
         """
         states = self.shape.state_blocks
-        needed = states + self.blocks_to_start(num_cached, new_tokens, num_tokens, chunk)
+        needed = spare + states + self.blocks_to_start(num_cached, new_tokens, num_tokens, chunk)
         if reserved:
-            first = states + self._missing(
-                num_cached // self._block_size, self.shape.blocks_for(num_cached + new_tokens)
+            first = (
+                spare
+                + states
+                + self._missing(num_cached // self._block_size, self.shape.blocks_for(num_cached + new_tokens))
             )
             needed = max(needed, first + reserved)
         if needed > self.num_free:
