@@ -124,8 +124,6 @@ class Engine(Generic[Asked, Filled]):
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
     names: Names
     flags: Flags
-    keeps_promises: bool = False
-    """Whether it keeps room for the answers that clients declare."""
     shares_copies: bool = True
     """Whether copies of data parallelism share experts, and an exchange of tokens needs such copies."""
     commands: Commands = NO_COMMANDS

@@ -158,7 +158,7 @@ def simulate_disaggregated(
     second = RunningPool(decode, num_requests, of_decode, turned_into=receiving)
     sizes = np.array([sequence_bytes(request.num_input) for request in workload.requests])
     wire = _Wire(link, len(first.engines), sizes)
-    prompts = tuple(replace(request, num_output=1) for request in workload.requests)
+    prompts = tuple(replace(request, num_output=1, declared=None, stops=False) for request in workload.requests)
     senders = Senders(replace(workload, requests=prompts), first)
     with no_garbage():
         senders.begin()

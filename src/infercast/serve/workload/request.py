@@ -79,6 +79,7 @@ class Draw:
     prefix_groups: int
     seed: int
     declared_length: int | None = None
+    ignore_eos: bool = True
 
 
 @dataclass(frozen=True, slots=True)
