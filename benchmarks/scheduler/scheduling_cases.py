@@ -73,6 +73,8 @@ class Case:
     v2_runner: bool = True
     retention: int | None = 0
     """The retention interval of versions that have one."""
+    watermark: float = 0.0
+    reserves_prompts: bool = True
     by_priority: bool = False
     max_adapters: int | None = None
     max_model_len: int = LONGEST
@@ -87,7 +89,7 @@ class Case:
     """Steps that the slowest copies take."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name;
-    and priority and adapter, if it has one."""
+    and priority, adapter and most (the ``max_tokens`` of a request whose answer ends before), if it has one."""
 
     @property
     def steps_under_way(self) -> int:

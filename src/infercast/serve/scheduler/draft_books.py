@@ -19,8 +19,15 @@ from infercast.serve.workload.request import Request
 class DraftBooks(Scheduler):
     """Sequences with drafts, and the results of their steps."""
 
-    def __init__(self, policy: MixingPolicy, cache: KvCache, speculation: Speculation, steps_under_way: int) -> None:
-        super().__init__(policy, cache, steps_under_way, decode_together=False)
+    def __init__(
+        self,
+        policy: MixingPolicy,
+        cache: KvCache,
+        speculation: Speculation,
+        steps_under_way: int,
+        max_model_len: int | None = None,
+    ) -> None:
+        super().__init__(policy, cache, steps_under_way, max_model_len, decode_together=False)
         self._speculation = speculation
         self._is_async = not policy.waits_for_tokens
         self._varies = speculation.match < 1.0
