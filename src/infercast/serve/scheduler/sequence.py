@@ -19,7 +19,7 @@ class Sequence(Holding):
     """A request inside the engine, and what it holds of the KV cache."""
 
     __slots__ = (
-        "adapter", "joined", "last_step", "last_token", "not_before", "num_cached", "num_computed", "num_output",
+        "adapter", "joined", "last_step", "last_token", "not_before", "num_cached", "num_computed",
         "num_preemptions", "num_produced", "num_promised", "num_tokens", "num_under_way", "place", "rank",
     )  # fmt: skip
 
