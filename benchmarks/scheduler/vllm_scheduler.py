@@ -197,7 +197,9 @@ def _spec(case: Case, window: int) -> Any:
     shape = {"block_size": case.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
     if case.chunklocal and window:
         return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=window)
-    return SlidingWindowSpec(**shape, sliding_window=window) if window else FullAttentionSpec(**shape)
+    ahead = case.speculation.get("read_ahead", 0) if case.speculation else 0
+    kept = {"extra_retained_tokens": ahead - 1} if ahead else {}
+    return SlidingWindowSpec(**shape, **kept, sliding_window=window) if window else FullAttentionSpec(**shape)
 
 
 def _state_spec(case: Case) -> MambaSpec:
@@ -245,12 +247,19 @@ def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig, setti
         use_v2_model_runner=case.v2_runner, max_concurrent_batches=case.steps_under_way, is_mm_encoder_only=False,
         is_encoder_only=False,
         num_lookahead_tokens=case.speculation["lookahead"] if case.speculation else 0,
-        num_prefill_lookahead_tokens=0, reasoning_config=None,
+        num_prefill_lookahead_tokens=_read_ahead(case), reasoning_config=None,
         max_in_flight_tokens=case.max_num_batched_tokens * case.steps_under_way,
         aux_output_config=Namespace(enabled=False),
         ec_manager_config=Namespace(get_encoder_cache_manager_obj=lambda: None),
     )  # fmt: skip
     return Namespace(**{**needed, **settings})
+
+
+def _read_ahead(case: Case) -> int:
+    """Tokens of a prompt beyond a step that drafts need: of an EAGLE head one, of several prediction heads as many."""
+    if case.speculation is None or case.speculation["method"] != "eagle":
+        return 0
+    return case.speculation.get("read_ahead", 0) or 1
 
 
 def _drafting(case: Case) -> Namespace | None:
