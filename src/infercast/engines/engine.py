@@ -126,8 +126,6 @@ class Engine(Generic[Asked, Filled]):
     """Whether it starts an API server for each copy of data parallelism, and not one for all of them."""
     names: Names
     flags: Flags
-    keeps_promises: bool = False
-    """Whether it keeps room for the answers that clients declare."""
     shares_copies: bool = True
     """Whether copies of data parallelism share experts, and an exchange of tokens needs such copies."""
     commands: Commands = NO_COMMANDS

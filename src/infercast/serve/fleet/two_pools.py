@@ -177,7 +177,7 @@ def simulate_disaggregated(
     check_workload(receiving(decode.replicas[0]), workload)
     num_requests, answered = len(workload.requests), 0
     of_prefill, of_decode = watch or ((), ())
-    prompts = tuple(replace(request, num_output=1) for request in workload.requests)
+    prompts = tuple(replace(request, num_output=1, declared=None, stops=False) for request in workload.requests)
     clients = clients_of(prefill.replicas[0], replace(workload, requests=prompts), prefill.servers)
     transfers = _Transfers(workload.requests)
     first = RunningPool(prefill, num_requests, clients, of_prefill)
