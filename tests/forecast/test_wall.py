@@ -129,10 +129,10 @@ def test_what_is_given_goes_before_the_list_with_watts_too(forecast: Forecast, t
 
 def test_a_plan_asked_for_anywhere_has_the_electricity_of_owned_gpus(tmp_path: Path) -> None:
     tariff = owned(tmp_path / "ours.toml", "electricity_price = 0.10\npue = 1.2\n")
-    workload, slo = synthetic_workload(rate=1, count=10), parse_slo("ttft_p99<1s")
+    slo = parse_slo("ttft_p99<1s")
     for given, expected in ((None, (1.2, 0.1)), (Facility(electricity_price=0.5), (1.2, 0.5))):
         asked = question_of(
-            "llama-3.1-8b", workload, slo, gpus=["h200-sxm"], engines=["vllm"], tariff=tariff, facility=given
+            "llama-3.1-8b", lambda _: LOAD, slo, gpus=["h200-sxm"], engines=["vllm"], tariff=tariff, facility=given
         )
         assert asked.metered == ("h200-sxm",)
         assert (asked.facility.pue, asked.facility.electricity_price) == expected

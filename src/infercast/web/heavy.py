@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from infercast.errors import InputError
@@ -31,13 +32,12 @@ def plan_of(asked: Asked, tell: Tell) -> dict[str, Any]:
     model, gpus = str(asked.model), tuple(known_gpu(name) for name in state["gpus"])
     if not gpus:
         raise InputError("gpus is empty; a plan needs at least one kind of GPU to choose from")
-    workload = workload_of(asked)
     drafts = {name: state[name] for name in ("acceptance", "speculative_config")}
     if drafts["speculative_config"] is not None:
         check_draft(drafts["speculative_config"])
     question = question_of(
         model,
-        workload,
+        partial(workload_of, asked),
         slo,
         gpus=gpus,
         engines=(asked.engine.name,),

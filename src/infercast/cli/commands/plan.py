@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -126,7 +127,7 @@ def command(
     names = options.comma_list("--gpu", gpu)
     question = question_of(
         model,
-        served.workload_of(context),
+        partial(served.workload_of, context),
         slo,
         gpus=names,
         engines=options.comma_list("--engine", engine),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -11,7 +11,7 @@ from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
 from infercast.forecast.money import Tariff, around
 from infercast.forecast.plan.candidate import Settings
-from infercast.forecast.plan.question import Question
+from infercast.forecast.plan.question import Question, length_for
 from infercast.forecast.slo import Slo
 from infercast.forecast.wall import Facility
 from infercast.serve import Workload
@@ -40,7 +40,7 @@ def long_enough(workload: Workload, slo: Slo) -> Workload:
 
 def question_of(
     model: str,
-    workload: Workload,
+    draw: Callable[[int], Workload],
     slo: Slo,
     *,
     gpus: Sequence[str],
@@ -51,12 +51,15 @@ def question_of(
     drafts: Mapping[str, Any] | None = None,
     varies: bool = False,
     is_counted: bool = True,
+    max_model_len: int | None = None,
     **others: Any,
 ) -> Question:
     """What is asked of a plan, by a command, a page or a program; ``others`` are fields of `Question` as they are.
 
-    ``drafts``: settings of speculative decoding; ``varies``: settings are tried by name. Where it is not said how many
-    requests there are (``is_counted``), they are as many as the SLO needs.
+    ``draw`` makes the requests, of at most so many tokens. Every candidate is told the longest sequence that it is to
+    serve, and requests are drawn within it, as `simulate` would draw them for any of them. ``drafts``: settings of
+    speculative decoding; ``varies``: settings are tried by name. Where it is not said how many requests there are
+    (``is_counted``), they are as many as the SLO needs.
     """
     given, chosen = facility or Facility(), tuple(engine_named(name).name for name in engines)
     prices = [tariff.price(name, given) for name in gpus]
@@ -64,6 +67,10 @@ def question_of(
         for name, price in zip(gpus, prices, strict=True):
             if price is None:
                 raise InputError(tariff.unknown(name))
+    workload = draw(max_model_len or load_model(model).max_positions)
+    if max_model_len is None:
+        max_model_len = length_for(model, workload)
+        workload = draw(max_model_len)
     return Question(
         model=model,
         workload=workload if is_counted else long_enough(workload, slo),
@@ -75,6 +82,7 @@ def question_of(
         facility=around(prices, given),
         quantizations=formats_of(model, quantizations),
         settings=drafts_tried(chosen, drafts or {}, varies=varies),
+        max_model_len=max_model_len,
         **others,
     )
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Unpack
 
 from infercast.engines.registry import DEFAULT_ENGINE
 from infercast.forecast.asking import Load, Servable, asked_workload
-from infercast.forecast.deploy import load_model
 from infercast.forecast.money import Tariff
 from infercast.forecast.plan.asked import USUAL_GPUS, question_of
 from infercast.forecast.plan.result import Plan
@@ -45,10 +45,9 @@ def plan(
     is what stands around the GPUs. ``tell`` is told of each part of the work as it begins; True shows it.
     """
     promised = parse_slo(slo) if isinstance(slo, str) else slo
-    requests = asked_workload(workload, load, max_model_len or load_model(model).max_positions)
     question = question_of(
         model,
-        requests,
+        partial(asked_workload, workload, load),
         promised,
         gpus=gpus,
         engines=engines,
