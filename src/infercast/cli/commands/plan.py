@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -127,7 +126,7 @@ def command(
     names = options.comma_list("--gpu", gpu)
     question = question_of(
         model,
-        partial(served.workload_of, context),
+        lambda longest: served.workload_of(context, longest=longest),
         slo,
         gpus=names,
         engines=options.comma_list("--engine", engine),
