@@ -183,7 +183,7 @@ def _simulate(
             (family.source, family.seconds) for phase in forecast.phases for family in phase.families if family.source
         ),
         verdict=forecast.verdict,
-        price=forecast.tariff.price(gpu.name),
+        price=forecast.tariff.price(gpu.name, forecast.facility),
         cost=forecast.cost,
         energy=forecast.energy,
         wall=forecast.wall,

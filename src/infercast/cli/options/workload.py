@@ -85,8 +85,8 @@ TooLong = Annotated[
 Seed = Annotated[int, of_number("--seed", help="Same seed, same result.")]
 
 
-def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> Workload:
-    """The workload that the options of a command ask for, by the names above.
+def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT, *, longest: int | None = None) -> Workload:
+    """The workload that the options of a command ask for, by the names above, of at most so many tokens.
 
     All requests are within the model's length; what was clipped, cut or left out for it is in the description.
     """
@@ -98,10 +98,10 @@ def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT) -> W
     refuse_idle_options(context, _idle(given), trace is not None)
     if given.get("turns") is None and (idle := [name for name in OF_SESSIONS if is_given(context, name)]):
         raise InputError(f"--{idle[0].replace('_', '-')} needs --turns, how many turns a session has")
-    longest = longest_asked(context)
-    if longest is not None and longest < 1:
-        raise InputError(f"max_model_len must be at least 1, not {longest}")
-    longest = longest or load_model(given["model"]).max_positions
+    asked = longest_asked(context)
+    if asked is not None and asked < 1:
+        raise InputError(f"max_model_len must be at least 1, not {asked}")
+    longest = longest or asked or load_model(given["model"]).max_positions
     replays = trace is not None
     workload = replayed(Path(trace), given, longest) if replays else random_requests(given, longest, default_count)
     if too_long == "truncate":
