@@ -65,6 +65,14 @@ class Forecast(Plotted, Outcome):
     """What was worked out of it and is not worked out again."""
 
     @property
+    def window(self) -> tuple[float, float] | None:
+        """From when to when the requests that count were sent, where they are those of the steady part; in seconds."""
+        if not self.steady_only:
+            return None
+        start = float(self.clients.sent_at.min())
+        return start + self.steady.begin, start + self.steady.end
+
+    @property
     def deployment(self) -> Deployment:
         """What was put where; of two pools the first."""
         return self.pools[0].deployment

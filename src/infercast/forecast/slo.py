@@ -118,19 +118,13 @@ def _limit(text: str) -> Limit:
     return Limit(quantity, percentile, float(number) * UNITS[unit])
 
 
-def attainment(served: Record | Served, slo: Slo, since: float | None = None) -> float:
-    """The share of requests whose own TTFT, TPOT and end-to-end time stay below every limit.
+def attainment(served: Record | Served, slo: Slo, which: Array | None = None) -> float:
+    """The share of requests, or of those ``which`` count, whose own TTFT, TPOT and end-to-end time stay below every limit.
 
-    ``since``: of those sent from then on. An answer of one token has no TPOT and keeps any limit on it.
+    An answer of one token has no TPOT and keeps any limit on it.
     """
     kept = keeps(served, slo)
-    return float((kept if since is None else kept[served.sent_at >= since]).mean())
-
-
-def goodput(served: Record | Served, slo: Slo) -> float:
-    """Requests a second that do, over the whole run."""
-    duration = float(served.last_token.max() - served.sent_at.min())
-    return float(np.count_nonzero(keeps(served, slo))) / duration
+    return float((kept if which is None else kept[which]).mean())
 
 
 def keeps(served: Record | Served, slo: Slo) -> Array:
@@ -213,15 +207,15 @@ def value_of(forecast: Forecast, limit: Limit) -> float:
 def _values(forecast: Forecast, quantity: str) -> Array:
     """The latency of every request that counts."""
     served = forecast.clients
-    since = served.sent_at >= counted_from(forecast)
+    inside = counted(forecast)
     values: Array = getattr(served, QUANTITIES[quantity])
-    return values[since[served.num_output > 1] if quantity == "tpot" else since]
+    return values[inside[served.num_output > 1] if quantity == "tpot" else inside]
 
 
-def counted_from(forecast: Forecast) -> float:
-    """When the first request that counts was sent."""
-    start = float(forecast.clients.sent_at.min())
-    return start + forecast.steady.begin if forecast.steady_only else start
+def counted(forecast: Forecast) -> Array:
+    """Which requests count: all, or those sent in the steady part."""
+    sent, window = forecast.clients.sent_at, forecast.window
+    return np.ones(sent.size, dtype=bool) if window is None else (sent >= window[0]) & (sent <= window[1])
 
 
 def interval_of(forecast: Forecast, limit: Limit, intervals: Intervals) -> tuple[float, float] | None:

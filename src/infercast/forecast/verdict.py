@@ -10,7 +10,7 @@ from infercast.forecast.slo import (
     Limit,
     Slo,
     attainment,
-    counted_from,
+    counted,
     headroom,
     holds,
     interval_of,
@@ -73,7 +73,7 @@ def judge(forecast: Forecast, slo: Slo | str, intervals: Intervals | None = None
         from infercast.forecast.intervals.intervals import forecast_intervals  # noqa: PLC0415 - it imports results
 
         intervals = forecast_intervals(forecast)
-    share, least = attainment(forecast.clients, slo, counted_from(forecast)), headroom(forecast, slo)
+    share, least = attainment(forecast.clients, slo, counted(forecast)), headroom(forecast, slo)
     return Verdict(
         slo=slo,
         limits=tuple(

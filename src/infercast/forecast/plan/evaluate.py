@@ -21,7 +21,7 @@ from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Figures, Row, Stage
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
-from infercast.forecast.slo import QUANTITIES, Slo, attainment, goodput, odds, value_of
+from infercast.forecast.slo import QUANTITIES, Slo, attainment, counted, odds, value_of
 from infercast.forecast.system import System, system_of, two_pools
 from infercast.serve import Workload
 from infercast.serve.fleet.served import Served
@@ -116,15 +116,15 @@ def figures_of(forecast: Forecast, slo: Slo, times: int = 1, *, intervals: bool 
     rooms = {limit.name: limit.seconds / max(value_of(forecast, limit), 1e-12) for limit in slo.limits}
     tightest = min(rooms, key=lambda name: rooms[name])
     bands = forecast_intervals(forecast) if intervals else None
-    capacity = forecast.state.capacity
+    capacity, share = forecast.state.capacity, attainment(forecast.clients, slo, counted(forecast))
     return Figures(
         ttft=forecast.ttft,
         tpot=forecast.tpot,
         end_to_end=forecast.end_to_end,
         output_tokens_per_second=times * forecast.output_tokens_per_second,
         requests_per_second=times * forecast.requests_per_second,
-        attainment=attainment(forecast.clients, slo),
-        goodput=times * goodput(forecast.clients, slo),
+        attainment=share,
+        goodput=times * share * forecast.requests_per_second,
         headroom=rooms[tightest],
         tightest=tightest,
         state=forecast.state.word,
