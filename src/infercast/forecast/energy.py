@@ -62,8 +62,8 @@ class PoolPower:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Energy(Shown):
-    """What all GPUs of a run drew, in joules and watts: in its steady part where that is what is forecast, else from the
-    first request sent to the last token received.
+    """What all GPUs of a run drew, in joules and watts: in its steady part where that is what is forecast, or else from
+    the first request sent to the last token received.
     """
 
     joules: float
@@ -121,9 +121,7 @@ def energy_of(forecast: Forecast) -> Energy | None:
     pools = [(pool.deployment, pool.pool.timer, pool.records) for pool in forecast.pools]
     window, rates = forecast.window, (forecast.requests_per_second, forecast.output_tokens_per_second)
     seconds = forecast.duration if window is None else window[1] - window[0]
-    return energy_of_pools(
-        pools, forecast.workload, forecast.clients, seconds, rates=None if window is None else rates
-    )
+    return energy_of_pools(pools, forecast.workload, forecast.clients, seconds, rates=None if window is None else rates)
 
 
 def energy_of_pools(

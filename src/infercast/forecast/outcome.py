@@ -40,7 +40,7 @@ class Outcome:
 
 
 def part_of(steady: SteadyState, state: State, asked: bool, open_ended: bool) -> SteadyState | None:
-    """The steady part if it is asked for, which there must be then, or if the run decided its length; None: all of it."""
+    """The steady part if it is asked for, which there must be then, or if the run decided its length; None: the run."""
     if asked and state.saturation is not None:
         raise SaturatedError(state.sentence)
     if asked and not steady.reached:

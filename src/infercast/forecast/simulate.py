@@ -22,10 +22,10 @@ from infercast.forecast.asking import (
 )
 from infercast.forecast.capacity import full_rate, kept_full, typical
 from infercast.forecast.deploy import GpuSource
+from infercast.forecast.intervals.redraw import longest_taken
 from infercast.forecast.outcome import Outcome, outcome_of, part_of
 from infercast.forecast.pools import link_run, pool_run
 from infercast.forecast.result import Forecast
-from infercast.forecast.intervals.redraw import longest_taken
 from infercast.forecast.saturation import OVERLOADED, State, find_state, judged
 from infercast.forecast.slo import Slo
 from infercast.forecast.steady import OVERLOAD, SteadyState, find_steady, further_requests
@@ -100,12 +100,14 @@ def simulate_system(
     run: Run | None = None,
     capacity: Callable[[], float] | None = None,
     slo: Slo | None = None,
+    medians: bool = True,
 ) -> Forecast:
     """Simulate a workload; of an open-ended one as much as a steady result takes (`forecast.steady`).
 
     ``watch`` makes for each pool one watcher a replica, told of the steps of a run; ``run``: what the system did with
     the workload, where it has been asked already; ``capacity``: what it serves of such requests when it is kept full,
-    for those who ask for many rates of them and work it out once; ``slo``: what is to be known well beside medians.
+    for those who ask for many rates of them and work it out once; ``slo``: what is to be known well beside ``medians``,
+    or instead of them.
     """
     if not isinstance(workload, Workload):
         raise InputError(
@@ -120,7 +122,7 @@ def simulate_system(
         steady_state = judged(steady_state, state)
         if not workload.open_ended:
             break
-        count, stopped = _further(run, workload, steady_state, state, slo)
+        count, stopped = _further(run, workload, steady_state, state, slo, medians)
         steady_state = steady_state._replace(stopped=stopped)
         if count is None:
             break
@@ -142,13 +144,13 @@ def simulate_system(
 
 
 def _further(
-    run: Run, workload: Workload, steady: SteadyState, state: State, slo: Slo | None
+    run: Run, workload: Workload, steady: SteadyState, state: State, slo: Slo | None, medians: bool
 ) -> tuple[int | None, str]:
     """How many requests a run should have instead; or None, and why it may stay as it is."""
     if state.word == OVERLOADED:
         return None, OVERLOAD
     phases = (phase for records in run.records for record in records for phase in record.phases.values())
-    return further_requests(run.clients, workload, steady, sum(phase.stretches for phase in phases), slo)
+    return further_requests(run.clients, workload, steady, sum(phase.stretches for phase in phases), slo, medians)
 
 
 def _within(run: Run, part: SteadyState | None) -> tuple[tuple[Record, ...], ...]:

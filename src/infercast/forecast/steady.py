@@ -42,15 +42,16 @@ STAYS = 90
 """Requests still come for as long after the last one that counts as so many per cent of all requests stay."""
 GROUPS = 20
 """Stretches of a part that tell what chance does."""
-PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.018, 0.25, 0.04
+PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.02, 0.25, 0.04
 """Standard errors that a run goes on for: of the medians of TTFT and TPOT, of their 99th percentiles, and of what an
 SLO limits unless it is clear on which side of its limit it lies ..."""
 CLEAR = 2.5
 """... by so many standard errors."""
 MOST_REQUESTS, MOST_STRETCHES = 50_000, 400_000
 """A run is cut at so many requests, or batches that were planned."""
-LEAST_TIMES, MOST_TIMES = 1.5, 6.0
-"""How many times as long the next run is at least, and at most."""
+NEARLY, LEAST_TIMES, MOST_TIMES = 1.3, 1.5, 6.0
+"""A run that should be so many times as long is left as it is; the next one is so many times as long at least, and at
+most."""
 ASKED, ENOUGH, OVERLOAD, CUT = "asked", "precise", "overloaded", "limit"
 """Why a run ends where it does: so many requests were asked for, results are known well, no length would help, or it
 would take too long."""
@@ -114,14 +115,21 @@ def find_steady(served: Record | Served, workload: Workload) -> SteadyState:
 
 
 def further_requests(
-    served: Record | Served, workload: Workload, steady: SteadyState, stretches: int, slo: Slo | None = None
+    served: Record | Served,
+    workload: Workload,
+    steady: SteadyState,
+    stretches: int,
+    slo: Slo | None = None,
+    medians: bool = True,
 ) -> tuple[int | None, str]:
     """How many requests a run should have instead, in which so many batches were planned; or None, and why not more."""
     count = len(workload.requests)
     if steady.reached:
         start = float(served.sent_at.min())
-        times = max(_times_longer(Batches(served, workload, start + steady.begin, start + steady.end), slo))
-        if times <= 1.0:
+        batches = Batches(served, workload, start + steady.begin, start + steady.end)
+        asked = [*(_for_medians(batches) if medians else ()), *(() if slo is None else _for_slo(batches, slo))]
+        times = max(asked, default=0.0)
+        if times <= NEARLY:
             return None, ENOUGH
     else:
         times = (steady.num_needed or 2 * count) / count
@@ -130,12 +138,16 @@ def further_requests(
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
 
 
-def _times_longer(batches: Batches, slo: Slo | None) -> Iterator[float]:
-    """How many times as long a steady part would have to be for each thing that is to be known."""
+def _for_medians(batches: Batches) -> Iterator[float]:
+    """How many times as long a steady part would have to be for each percentile that is always told."""
     for name in ("ttft", "tpot"):
         for fraction, target in ((0.5, PRECISION), (0.99, TAIL_PRECISION)):
             yield (batches.error(name, fraction) / target) ** 2
-    for limit in () if slo is None else slo.limits:
+
+
+def _for_slo(batches: Batches, slo: Slo) -> Iterator[float]:
+    """The same for what is promised."""
+    for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
         if values.size:
             value = float(values.mean() if fraction is None else np.percentile(values, 100 * fraction))

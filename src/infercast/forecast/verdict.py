@@ -35,7 +35,8 @@ class JudgedLimit:
     value: float | None
     """None where no request has such a latency; the limit holds then."""
     interval: tuple[float, float] | None
-    odds: float
+    odds: float | None
+    """None where the run shows no steady latencies."""
 
     @property
     def headroom(self) -> float | None:
@@ -51,8 +52,8 @@ class Verdict(Answer):
     limits: tuple[JudgedLimit, ...]
     holds: bool
     """In the forecast's own numbers."""
-    odds: float
-    """The probability that all limits hold."""
+    odds: float | None
+    """The probability that all limits hold; None where the run shows no steady latencies."""
     headroom: float | None
     """The smallest limit / forecast, a factor; None where no request has any of the latencies."""
     attainment: float

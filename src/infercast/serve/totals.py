@@ -109,7 +109,7 @@ class PhaseTotals:
             found.slowed = dict(self.slowed)
             for name in ("running", "waiting", "held_blocks"):
                 setattr(found, name, replace(getattr(self, name)))
-            found._add_portions(self._left[:, None, :])  # noqa: SLF001 - its own kind
+            found._add_portions(self._left[:, None, :])
         return found
 
     def since(self, before: PhaseTotals) -> PhaseTotals:

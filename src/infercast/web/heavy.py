@@ -9,7 +9,7 @@ from infercast.errors import InputError
 from infercast.forecast.day.day import plan_day
 from infercast.forecast.day.outcome import Goal
 from infercast.forecast.day.traffic import made_up_day
-from infercast.forecast.plan.asked import drafts_tried, formats_of, long_enough
+from infercast.forecast.plan.asked import drafts_tried, formats_of
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.search import plan
 from infercast.forecast.slo import Slo
@@ -18,7 +18,7 @@ from infercast.forecast.sweep.savings import save_energy
 from infercast.report.day_data import day_dict
 from infercast.report.plan import plan_dict
 from infercast.report.savings import savings_dict
-from infercast.serve.workload.asked import DEFAULT_COUNT, lengths_within
+from infercast.serve.workload.asked import lengths_within
 from infercast.web.arguments import Asked, check_draft, deployment_of, known_gpu, longest_of, workload_of
 
 Tell = Callable[[str], None]
@@ -32,14 +32,13 @@ def plan_of(asked: Asked, tell: Tell) -> dict[str, Any]:
     model, gpus = str(asked.model), tuple(known_gpu(name) for name in state["gpus"])
     if not gpus:
         raise InputError("gpus is empty; a plan needs at least one kind of GPU to choose from")
-    workload = workload_of(asked)
     prices = [asked.tariff.price(gpu) for gpu in gpus]
     drafts = {name: state[name] for name in ("acceptance", "speculative_config")}
     if drafts["speculative_config"] is not None:
         check_draft(drafts["speculative_config"])
     question = Question(
         model=model,
-        workload=long_enough(workload, slo) if state["num_requests"] == DEFAULT_COUNT else workload,
+        workload=workload_of(asked),
         slo=slo,
         gpus=gpus,
         engines=(asked.engine.name,),

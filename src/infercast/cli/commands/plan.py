@@ -12,7 +12,7 @@ from infercast.cli import completion, outputs
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
-from infercast.cli.options.engine import AcceptanceOption, SpeculativeConfig, is_given, note
+from infercast.cli.options.engine import AcceptanceOption, SpeculativeConfig, note
 from infercast.cli.options.facility import facility_of, of_facility
 from infercast.cli.options.groups import Served, asked_calibration, takes
 from infercast.cli.options.printed import Form, print_result
@@ -23,7 +23,7 @@ from infercast.engines.settings import read_setting
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
 from infercast.forecast.money import GpuPrice
-from infercast.forecast.plan.asked import ANY, USUAL_GPUS, drafts_tried, formats_of, long_enough
+from infercast.forecast.plan.asked import ANY, USUAL_GPUS, drafts_tried, formats_of
 from infercast.forecast.plan.axes import AXES, Axis, setting_axis
 from infercast.forecast.plan.objectives import OBJECTIVES
 from infercast.forecast.plan.question import Question
@@ -139,7 +139,7 @@ def command(
     drafts = {"acceptance": acceptance, "speculative_config": speculative_config}
     question = Question(
         model=model,
-        workload=workload if is_given(context, "num_requests") else long_enough(workload, slo),
+        workload=workload,
         slo=slo,
         gpus=tuple(names),
         engines=chosen,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from infercast.forecast.explain.step_log import EngineRun, StepLog, new_log
 from infercast.forecast.result import Forecast
-from infercast.forecast.slo import Slo
 from infercast.forecast.simulate import simulate_system
+from infercast.forecast.slo import Slo
 from infercast.forecast.system import System
 from infercast.serve import Workload
 from infercast.serve.watching import Progress

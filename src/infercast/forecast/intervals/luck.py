@@ -4,10 +4,11 @@ Of the steady part of a run its own batches tell (`steady_luck`): requests that 
 batches, and what their means differ by says how well the mean of all is known, or the share below a percentile.
 Batches that are alike to their neighbours count for less. The interval is that of an endless run.
 
-Of a run of so many requests, ramp-up and drain included, the interval is that of another such run (`luck_of`). A few further workloads are drawn and served, mostly shorter than the run itself. If requests had nothing to do with
-each other, the spread of a mean or a percentile over such draws would follow from the distribution of the latency
-alone. A queue makes them alike, so the spread is larger: by which factor is read off the draws, and the same factor is
-applied to a run of full length. docs/validation.md says how often the result of another seed lies within.
+Of a run of so many requests, ramp-up and drain included, the interval is that of another such run (`luck_of`). A few
+further workloads are drawn and served, mostly shorter than the run itself. If requests had nothing to do with each
+other, the spread of a mean or a percentile over such draws would follow from the distribution of the latency alone. A
+queue makes them alike, so the spread is larger: by which factor is read off the draws, and the same factor is applied
+to a run of full length. docs/validation.md says how often the result of another seed lies within.
 """
 
 from __future__ import annotations

@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil
 from typing import Any
 
 from infercast.engines.registry import engine_named
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
 from infercast.forecast.plan.candidate import Settings
-from infercast.forecast.slo import Slo
-from infercast.serve import Workload
-from infercast.serve.workload.asked import DEFAULT_COUNT
-from infercast.serve.workload.redraw import redrawn
 
 USUAL_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
 """What is chosen from where nobody says."""
 ANY = "any"
 WEIGHTS = (None, "fp8", "int4")
 """What any format of weights means: the checkpoint's, 8 bits, 4 bits."""
-STAYS, MOST_REQUESTS = 5.0, 5000
-"""A run is so many times as long as a request stays that just keeps the SLO, within so many requests."""
-
-
-def long_enough(workload: Workload, slo: Slo) -> Workload:
-    """Random requests, so many that the run is some times as long as a request may stay."""
-    if workload.drawn is None or workload.rate is None:
-        return workload
-    limits = slo.of_a_request
-    outputs = sum(request.num_output for request in workload.requests) / len(workload.requests)
-    stay = min(limits.get("e2e", 3600.0), limits.get("ttft", 1.0) + limits.get("tpot", 0.05) * outputs)
-    needed = min(MOST_REQUESTS, max(DEFAULT_COUNT, ceil(STAYS * stay * workload.rate / 100) * 100))
-    return redrawn(workload, seed=workload.drawn.seed, count=needed) or workload
 
 
 def formats_of(model: str, given: Sequence[str]) -> tuple[str | None, ...]:

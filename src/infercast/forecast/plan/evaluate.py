@@ -23,12 +23,14 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import QUANTITIES, Slo, attainment, counted, odds, value_of
 from infercast.forecast.system import System, system_of, two_pools
-from infercast.serve import Workload
 from infercast.serve.fleet.served import Served
+from infercast.serve.workload.redraw import dealt_out
 from infercast.units import format_percent
 
 Array = npt.NDArray[Any]
 
+CLEARLY = 0.75
+"""A run that is to decide its own length is of no interest where its first requests keep so little of a limit."""
 FULL = 0.95
 """Share of the KV cache from which on it is what limits."""
 
@@ -48,15 +50,15 @@ def _row(candidate: Candidate, question: Question, *, intervals: bool) -> Row:
     try:
         timers = [own_timer(question.site, pool.unit) for pool in candidate.pools]
         system, times = system_for(candidate, question, timers)
-        workload = share_of(question.workload, times)
+        workload = question.workload if times == 1 else dealt_out(question.workload, times)
         run = system.serve(workload)
         room, tightest = served_headroom(run.clients, question.slo)
-        if room <= 1.0 and not intervals:
+        if room <= (CLEARLY if workload.open_ended else 1.0) and not intervals:
             # Whether it could keep up in the long run, which takes as long again, no longer matters.
             return Row(
                 candidate, Stage.SIMULATED, cost, headroom=room, reason=f"misses {tightest} by {100 / room - 100:.0f} %"
             )
-        forecast = replace(simulate_system(system, workload, run=run), facility=question.facility)
+        forecast = replace(simulate_system(system, workload, run=run, slo=question.slo), facility=question.facility)
     except InfercastError as problem:
         return Row(candidate, Stage.REFUSED, cost, reason=str(problem))
     figures = figures_of(forecast, question.slo, times, intervals=intervals)
@@ -84,18 +86,10 @@ def system_for(candidate: Candidate, question: Question, timers: Sequence[Kernel
     return two_pools(*units, instances=instances, link=question.link, timers=(timers[0], timers[1])), 1
 
 
-def share_of(workload: Workload, times: int) -> Workload:
-    """Every so-many-th request, as a load balancer deals them out."""
-    if times == 1:
-        return workload
-    rate = None if workload.rate is None else workload.rate / times
-    return replace(workload, requests=workload.requests[::times], rate=rate, drawn=None)
-
-
 def short_headroom(question: Question, candidate: Candidate, timers: Sequence[KernelTimer], count: int) -> float:
     """The headroom that the first ``count`` requests see: quick, and mostly too good, as the queue begins empty."""
     system, times = system_for(candidate, question, timers)
-    workload = share_of(question.workload, times)
+    workload = question.workload if times == 1 else dealt_out(question.workload, times)
     served = system.serve(replace(workload, requests=workload.requests[:count], drawn=None)).clients
     return served_headroom(served, question.slo)[0]
 

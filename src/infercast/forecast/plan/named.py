@@ -9,7 +9,7 @@ from infercast.engines.registry import DEFAULT_ENGINE, engine_named
 from infercast.forecast.asking import Load, Servable, asked_workload
 from infercast.forecast.deploy import load_model
 from infercast.forecast.money import Tariff
-from infercast.forecast.plan.asked import USUAL_GPUS, formats_of, long_enough
+from infercast.forecast.plan.asked import USUAL_GPUS, formats_of
 from infercast.forecast.plan.question import Question
 from infercast.forecast.plan.result import Plan
 from infercast.forecast.plan.search import plan as search
@@ -45,8 +45,6 @@ def plan(
     """
     promised = parse_slo(slo) if isinstance(slo, str) else slo
     requests = asked_workload(workload, load, max_model_len or load_model(model).max_positions)
-    if workload is None and "count" not in load:
-        requests = long_enough(requests, promised)
     tariff = price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price)
     prices = [tariff.price(name) for name in gpus]
     question = Question(

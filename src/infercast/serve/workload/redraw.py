@@ -28,11 +28,19 @@ def extended(workload: Workload, count: int, longest: int) -> Workload:
     """
     drawn = workload.drawn
     assert drawn is not None
-    other = _labelled(workload, drawn_with(drawn, count=count), drawn.seed)
+    other = _labelled(workload, drawn_with(drawn, count=count * workload.every), drawn.seed)
+    if workload.every > 1:
+        other = dealt_out(other, workload.every)
     how, longest = workload.cut or ("truncate", longest)
     other = without_too_long(other, longest) if how == "skip" else truncated(other, longest)
     _, clipped, limit = workload.description.partition(CLIPPED)
     return replace(other, description=f"{other.description}{clipped}{limit}", open_ended=True, cut=workload.cut)
+
+
+def dealt_out(workload: Workload, times: int) -> Workload:
+    """Every so-many-th request, as a load balancer deals them out."""
+    rate = None if workload.rate is None else workload.rate / times
+    return replace(workload, requests=workload.requests[::times], rate=rate, every=times)
 
 
 def redrawn_with(workload: Workload, **others: Any) -> Workload | None:

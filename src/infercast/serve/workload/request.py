@@ -120,6 +120,8 @@ class Workload(Answer):
     `extended` draws more."""
     cut: tuple[str, int] | None = None
     """What is done with random requests of more than so many tokens: ``truncate`` or ``skip``."""
+    every: int = 1
+    """These are every so-many-th request of what was drawn."""
     in_turns: bool = False
     """Whether a request of a session is sent only after the answer before it (`SessionClients`). With a concurrency
     it is sessions that are counted then: one begins when another one has ended."""

@@ -18,9 +18,9 @@ CLIPPED = "; default lengths clipped to max_model_len "
 """In the description of a workload, with a number after it."""
 BURST_COUNT = 1000
 """Requests that come all at once where nobody says how many."""
-FIRST_COUNT, FIRST_ROUNDS, MOST_FIRST = 1500, 6, 20_000
-"""What a run that decides its own length tries first: so many requests, or so many of each client of a closed loop,
-within reason."""
+FIRST_COUNT, FIRST_ROUNDS, FIRST_OF_CLIENTS, MOST_FIRST = 1500, 8, 200, 20_000
+"""What a run that decides its own length tries first: so many requests; of a closed loop so many of each client and so
+many in all, within reason."""
 
 
 def synthetic_workload(
@@ -102,7 +102,7 @@ def first_count(count: int | None, concurrency: int | None, arrival: str) -> int
         return count
     if concurrency is None or not isinstance(concurrency, Integral):
         return BURST_COUNT if arrival == "burst" else FIRST_COUNT
-    return min(max(FIRST_COUNT, FIRST_ROUNDS * int(concurrency)), MOST_FIRST)
+    return min(max(FIRST_OF_CLIENTS, FIRST_ROUNDS * int(concurrency)), MOST_FIRST)
 
 
 def checked_loop(
