@@ -48,8 +48,13 @@ def part_of(steady: SteadyState, state: State, asked: bool, open_ended: bool) ->
     return steady if asked or (open_ended and steady.reached) else None
 
 
-def outcome_of(served: Record | Served, workload: Workload, steady: SteadyState | None = None) -> Outcome:
-    """Sum a run up; with a steady part, over the requests sent in it and what was finished within it."""
+def outcome_of(
+    served: Record | Served, steady: SteadyState | None = None, workload: Workload | None = None
+) -> Outcome:
+    """Sum a run up; with a steady part, over the requests sent in it and what was finished within it.
+
+    Rates of a steady part of random requests that are spread out are those of an endless run of their ``workload``.
+    """
     start, last = float(served.sent_at.min()), float(served.last_token.max())
     begin, end = (start, last) if steady is None else (start + steady.begin, start + steady.end)
     kept = (served.sent_at >= begin) & (served.sent_at <= end)
@@ -62,8 +67,9 @@ def outcome_of(served: Record | Served, workload: Workload, steady: SteadyState 
     tokens = tokens if seen == all_tokens else tokens * all_tokens / seen
     finished = np.count_nonzero(_between(served.last_token, begin, end))
     requests, outputs = float(finished) / (end - begin), float(tokens) / (end - begin)
-    if steady is not None and workload.drawn is not None:
-        requests, outputs = _long_run(workload, workload.drawn, requests, outputs)
+    drawn = None if steady is None or workload is None else workload.drawn
+    if workload is not None and drawn is not None and drawn.spread_out:
+        requests, outputs = _long_run(workload, drawn, requests, outputs)
     several = served.num_output[kept] > 1
     ttft, total = served.ttft[kept], served.end_to_end[kept]
     tpot = (total - ttft)[several] / (served.num_output[kept][several] - 1)

@@ -22,6 +22,8 @@ STABLE, FILLING, BACKLOGGED, OVERLOADED = "stable", "filling", "backlogged", "ov
 FEW, FEW_OF_ALL = 10, 0.02
 """Requests that wait: fewer, or so small a share of all, are no backlog."""
 HALF_FULL = 0.5
+FAR_ABOVE = 3.0
+"""A queue by chance has a length of three times its mean one time in twenty."""
 
 
 class Saturation(NamedTuple):
@@ -111,6 +113,8 @@ def find_state(
         return State(STABLE, offered=workload.rate)
     most = engines * full_rate(replica, workload) if capacity is None else capacity()
     word = OVERLOADED if workload.rate > most else STABLE if steady.settled else FILLING
+    if word == STABLE and workload.drawn is None and _has_backlog(served, to_clear) and _ends_above(served):
+        word = BACKLOGGED
     return State(word, most, workload.rate, to_clear)
 
 
@@ -165,3 +169,11 @@ def _has_backlog(served: Record | Served, to_clear: float) -> bool:
     num_waiting = int(np.count_nonzero(served.started_at > end))
     enough = max(FEW, FEW_OF_ALL * served.sent_at.size)
     return num_waiting >= enough and to_clear > float(np.median(served.last_token - served.started_at))
+
+
+def _ends_above(served: Record | Served) -> bool:
+    """Whether more requests are in the system when the last one comes than there were on average, by far."""
+    start, end = float(served.sent_at.min()), float(served.sent_at.max())
+    stayed = np.minimum(served.last_token, end) - served.sent_at
+    average = float(stayed.sum()) / max(end - start, 1e-9)
+    return served.in_system_at(end) > FAR_ABOVE * average

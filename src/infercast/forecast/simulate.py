@@ -128,7 +128,7 @@ def simulate_system(
             break
         workload, run = extended(workload, count, longest_taken(workload, system.pools[-1].replica)), None
     part = part_of(steady_state, state, steady, workload.open_ended)
-    seen = outcome_of(run.clients, workload, part)
+    seen = outcome_of(run.clients, part, workload)
     pools = zip(system.pools, _within(run, part), strict=True)
     return Forecast(
         **{field.name: getattr(seen, field.name) for field in fields(Outcome)},

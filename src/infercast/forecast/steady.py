@@ -164,7 +164,7 @@ def _too_short(num_requests: int, end: float, in_system: float) -> SteadyState:
 
 def two_digits(needed: float) -> int:
     """A number of requests, rounded up."""
-    rounded = 10 ** max(0, len(str(ceil(needed))) - 2)
+    rounded: int = 10 ** max(0, len(str(ceil(needed))) - 2)
     return rounded * ceil(needed / rounded)
 
 

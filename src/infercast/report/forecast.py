@@ -47,7 +47,7 @@ FAMILY_FIELDS = ("family", "seconds", "share", "bound", "source")
 def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
     """Tables for a terminal."""
     style = "bold" if forecast.state.is_steady else "bold red"
-    about = [styled(forecast.headline, style=style)]
+    about: list[RenderableType] = [styled(forecast.headline, style=style)]
     about += [section(title, facts(rows)) for title, rows in system_facts(forecast)]
     latencies = [(each.title, *latency_cells(values)) for each, values, _ in latencies_of(forecast)]
     title = "Latency, without ramp-up and drain" if forecast.steady_only else "Latency"
