@@ -48,9 +48,7 @@ def part_of(steady: SteadyState, state: State, asked: bool, open_ended: bool) ->
     return steady if asked or (open_ended and steady.reached) else None
 
 
-def outcome_of(
-    served: Record | Served, steady: SteadyState | None = None, workload: Workload | None = None
-) -> Outcome:
+def outcome_of(served: Record | Served, steady: SteadyState | None = None, workload: Workload | None = None) -> Outcome:
     """Sum a run up; with a steady part, over the requests sent in it and what was finished within it.
 
     Rates of a steady part of random requests that are spread out are those of an endless run of their ``workload``.

@@ -120,7 +120,7 @@ def simulate_system(
         steady_state = find_steady(run.clients, workload)
         state = _state(system, workload, run.clients, steady_state, most)
         steady_state = judged(steady_state, state)
-        if not workload.open_ended:
+        if not workload.open_ended or workload.drawn is None:
             break
         count, stopped = _further(run, workload, steady_state, state, slo, medians)
         steady_state = steady_state._replace(stopped=stopped)

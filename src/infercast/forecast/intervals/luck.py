@@ -149,7 +149,11 @@ def steady_luck(served: Record | Served, workload: Workload, begin: float, end: 
     of_tokens = [_gaps_error(gaps[inside], counts[inside], places, each) for each in fractions]
     tokens = np.bincount(places, counts[inside], BATCHES)
     # At a steady rate of arrivals as much is served as comes.
-    rate = 0.0 if batches.is_spread_out and workload.rate is not None else error_of_mean(tokens / max(float(tokens.mean()), 1e-30))
+    rate = (
+        0.0
+        if batches.is_spread_out and workload.rate is not None
+        else error_of_mean(tokens / max(float(tokens.mean()), 1e-30))
+    )
     return STUDENT_OF_BATCHES * np.array([*ttft, *tpot, *of_tokens, *whole, rate])
 
 

@@ -35,9 +35,9 @@ FULL = 0.95
 """Share of the KV cache from which on it is what limits."""
 
 
-def evaluate(candidate: Candidate, question: Question) -> Row:
-    """Simulate the whole workload on a candidate, without intervals."""
-    return _row(candidate, question, intervals=False)
+def evaluate(candidate: Candidate, question: Question, *, medians: bool = True) -> Row:
+    """Simulate the whole workload on a candidate, without intervals; without ``medians`` just for what is promised."""
+    return _row(candidate, question, intervals=False, medians=medians)
 
 
 def evaluate_closely(candidate: Candidate, question: Question) -> Row:
@@ -45,7 +45,7 @@ def evaluate_closely(candidate: Candidate, question: Question) -> Row:
     return _row(candidate, question, intervals=True)
 
 
-def _row(candidate: Candidate, question: Question, *, intervals: bool) -> Row:
+def _row(candidate: Candidate, question: Question, *, intervals: bool, medians: bool = True) -> Row:
     cost = question.cost(candidate)
     try:
         timers = [own_timer(question.site, pool.unit) for pool in candidate.pools]
@@ -58,7 +58,9 @@ def _row(candidate: Candidate, question: Question, *, intervals: bool) -> Row:
             return Row(
                 candidate, Stage.SIMULATED, cost, headroom=room, reason=f"misses {tightest} by {100 / room - 100:.0f} %"
             )
-        forecast = replace(simulate_system(system, workload, run=run, slo=question.slo), facility=question.facility)
+        forecast = replace(
+            simulate_system(system, workload, run=run, slo=question.slo, medians=medians), facility=question.facility
+        )
     except InfercastError as problem:
         return Row(candidate, Stage.REFUSED, cost, reason=str(problem))
     figures = figures_of(forecast, question.slo, times, intervals=intervals)
