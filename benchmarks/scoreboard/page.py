@@ -30,7 +30,7 @@ Medians are compared where a source has them, otherwise means; *capped batches* 
 closed loops are simulated in part and extrapolated (within 1 % of the whole). Nothing is fitted to a row or a source.
 
 Errors are absolute percentages in the median over runs, with the median signed error in brackets (above 0: the forecast
-is too high), and the share of measured values inside the 80 % intervals. *Grade* A: settings are known, B: some are
+is too high), and the share of measured values inside the 80 % intervals, with half their mean width. *Grade* A: settings are known, B: some are
 implied.
 """
 WORST = 10
@@ -68,7 +68,7 @@ def _in_short(runs: Sequence[Run], known: Sequence[Run]) -> str:
     more = ["", "| grade A, all runs | mean | median | p90 | in 80% intervals |", "| --- | --: | --: | --: | --: |"]
     for name, title in QUANTITIES.items():
         if (each := errors_of(known, name)) is not None:
-            more.append(f"| {title} | {each.mean:.1%} | {each.median:.1%} | {each.p90:.1%} | {each.inside:.0%} |")
+            more.append(f"| {title} | {each.mean:.1%} | {each.median:.1%} | {each.p90:.1%} | {each.inside:.0%} | {each.width:.0%} |")
     return "\n".join([*head, *lines, *more]).replace("%", " %") + "\n"
 
 
@@ -82,7 +82,7 @@ def _table(runs: Sequence[Run], dimension: str, title: str) -> str:
         cells = []
         for quantity in QUANTITIES:
             errors = errors_of(group, quantity)
-            cells += [_cell(errors), "" if errors is None else f"{errors.inside:.0%}"]
+            cells += [_cell(errors), "" if errors is None else f"{errors.inside:.0%}, ±{errors.width:.0%}"]
         lines.append(f"| {name} | {len(group)} | {' | '.join(cells)} |")
     return "\n".join([*head, *lines]).replace("%", " %") + "\n"
 

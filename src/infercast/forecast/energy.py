@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.energy import StepsEnergy
+from infercast.engines.engine import Version
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.intervals.uncertainty import Spread
 from infercast.forecast.pool_energy import PoolEnergy, pool_energy
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record, Workload
@@ -125,12 +125,12 @@ def energy_of_pools(
     workload: Workload,
     clients: Record | Served,
     duration: float,
-    spread: Spread | None = None,
+    version: Version = (),
 ) -> Energy | None:
-    """The same of pools by what their replicas did in so many seconds; ``spread``: how far an engine may be off, where
-    it is not that of its deployment.
+    """The same of pools by what their replicas did in so many seconds; ``version``: of the release that the engine's
+    stands in for.
     """
-    drawn = [pool_energy(*pool, workload, duration, spread) for pool in pools]
+    drawn = [pool_energy(*pool, workload, duration, version) for pool in pools]
     joules = sum(pool.joules for pool in drawn)
     if joules <= 0:
         return None
