@@ -63,6 +63,8 @@ class Case:
     windows: tuple[int, ...] = (0,)
     states: str = ""
     """``none``, ``align`` or ``all``: how recurrent layers, whose groups have a window of `STATE`, keep states."""
+    checkpoints: int = 0
+    """Of aligned states: blocks for one that a step leaves before its end (``num_prefill_checkpoint_blocks``)."""
     caching: bool = True
     chunked: bool = True
     threshold: int = 0
@@ -71,6 +73,8 @@ class Case:
     v2_runner: bool = True
     retention: int | None = 0
     """The retention interval of versions that have one."""
+    watermark: float = 0.0
+    reserves_prompts: bool = True
     by_priority: bool = False
     max_adapters: int | None = None
     max_model_len: int = LONGEST
@@ -85,7 +89,7 @@ class Case:
     """Steps that the slowest copies take."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """turn, input, output, prefix [(content, tokens)], and answer: the content of the output, if it has a name;
-    and priority and adapter, if it has one."""
+    and priority, adapter and most (the ``max_tokens`` of a request whose answer ends before), if it has one."""
 
     @property
     def steps_under_way(self) -> int:
@@ -104,7 +108,11 @@ class Case:
         windows = tuple(STATE_WINDOW if window == STATE else window for window in self.windows)
         states = tuple(group for group, window in enumerate(self.windows) if window == STATE)
         extra = drafts * len(states)
-        return KvShape(self.block_size, windows, state_blocks=extra, states=states, aligned=self.states == "align")
+        aligned = self.states == "align"
+        exports = aligned and self.checkpoints > 0
+        return KvShape(
+            self.block_size, windows, state_blocks=extra, states=states, aligned=aligned, exports=exports
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For a file."""

@@ -52,7 +52,10 @@ class Real:
         self.num_added += 1
         tokens = [content * 100_003 + k for content, count in request["prefix"] for k in range(count)]
         tokens += [OWN + index * 100_003 + k for k in range(len(tokens), request["input"])]
-        sampling = SamplingParams(max_tokens=request["output"], ignore_eos=True, temperature=0.0)
+        most = request.get("most", request["output"])
+        sampling = SamplingParams(max_tokens=most, ignore_eos=True, temperature=0.0)
+        if most > request["output"]:
+            sampling.stop_token_ids = [self._token(index, request["output"] - 1)]
         self.scheduler.add_request(
             Request(
                 request_id=str(index),
@@ -112,10 +115,14 @@ class Real:
         started = {each.req_id for each in output.scheduled_new_reqs} | {*output.scheduled_cached_reqs.resumed_req_ids}
         accepted = 0
         if self.draws is not None and drafts and key not in started:
-            accepted = min(drafts, self.draws.accepted(number, request.max_tokens)[position])
-        answer = self.case.requests[number]["answer"]
-        first = (ANSWERED + number * 100_003 if answer is None else answer * 100_003) + position
+            accepted = min(drafts, self.draws.accepted(number, self.case.requests[number]["output"])[position])
+        first = self._token(number, position)
         return [*range(first, first + 1 + accepted)]
+
+    def _token(self, number: int, position: int) -> int:
+        """A token of an answer."""
+        answer = self.case.requests[number]["answer"]
+        return (ANSWERED + number * 100_003 if answer is None else answer * 100_003) + position
 
     def _drafts(self, key: str, output: Any) -> list[int]:
         """Drafts for the next step of a request, where they are known before it is planned."""
@@ -124,7 +131,8 @@ class Real:
             return []
         count = output.num_spec_tokens_to_schedule
         if self.speculation.match < 1.0 and not request.is_prefill_chunk:
-            count = self.draws.drafted(int(key), request.max_tokens)[request.num_output_tokens]
+            output = self.case.requests[int(key)]["output"]
+            count = self.draws.drafted(int(key), output)[request.num_output_tokens]
         return [7] * count
 
 
@@ -143,6 +151,8 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
         async_scheduling=case.is_async,
         is_encoder_decoder=False,
         policy="priority" if case.by_priority else "fcfs",
+        watermark=case.watermark,
+        scheduler_reserve_full_isl=case.reserves_prompts,
     )
     if case.speculation is not None:
         taken = 0 if case.speculation["slots_by_step"] else case.speculation["slots_taken"] * case.max_num_seqs

@@ -125,10 +125,10 @@ class Engine(Generic[Asked, Filled]):
     """Whether this release launches a model by other code than the one whose host times were measured."""
     load_balancer: str
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
+    servers_by_rank: bool = False
+    """Whether it starts an API server for each copy of data parallelism, and not one for all of them."""
     names: Names
     flags: Flags
-    keeps_promises: bool = False
-    """Whether it keeps room for the answers that clients declare."""
     shares_copies: bool = True
     """Whether copies of data parallelism share experts, and an exchange of tokens needs such copies."""
     commands: Commands = NO_COMMANDS

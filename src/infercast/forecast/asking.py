@@ -18,7 +18,7 @@ from infercast.predict.roofline import Predictor
 from infercast.serve import Workload
 from infercast.serve.workload.asked import lengths_within
 from infercast.serve.workload.lengths import INPUT_LEN, OUTPUT_LEN, LengthDistribution
-from infercast.serve.workload.synthetic import synthetic_workload
+from infercast.serve.workload.synthetic import ended, synthetic_workload
 
 Deployable = Deployment | ModelSource
 """A deployment, or a model that is deployed with ``gpu`` and the options of `deploy`."""
@@ -39,6 +39,7 @@ class Load(TypedDict, total=False):
     prefix_length: int
     prefix_groups: int
     declared_length: int
+    ignore_eos: bool
     seed: int
 
 
@@ -77,7 +78,7 @@ ON_THE_COMMAND_LINE = {
     "gpu_clock": "gpu_clock_mhz",
 }
 """What options of the command line are called here, where names differ."""
-OF_TRACES = {"rate", "count"}
+OF_TRACES = {"rate", "count", "declared_length", "ignore_eos"}
 """What can be changed of a trace."""
 
 
@@ -156,7 +157,8 @@ def _trace(path: str | PathLike[str], load: Mapping[str, Any]) -> Workload:
     for name in load:
         if name not in OF_TRACES:
             raise InputError(f"{name} has no meaning with a trace, which brings its own; rate and count change it")
-    return scaled(read_trace(path), rate=load.get("rate"), limit=load.get("count"))
+    workload = scaled(read_trace(path), rate=load.get("rate"), limit=load.get("count"))
+    return ended(workload, load.get("declared_length"), load.get("ignore_eos"))
 
 
 def short(value: Any) -> str:

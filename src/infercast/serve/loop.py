@@ -270,6 +270,8 @@ class Loop:
         plan = step.plan
         done = self.scheduler.complete(plan)
         others = [*plan.fresh, *plan.sampled] if plan.fresh else plan.sampled
+        if plan.thrown_away:
+            others = [each for each in others if each not in plan.thrown_away]
         self.record.tokens(time, plan.num_yielded, others, done, plan.left, apart=plan.is_apart)
         for sequence in done:
             self.clients.answer(self.record.last_end, sequence.index)

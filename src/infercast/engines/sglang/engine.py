@@ -68,7 +68,6 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         check_gpu=partial(check_capability, "SGLang", OLDEST, "Turing, such as t4"),
         fuses_norms=fuses_norms,
         shares_copies=False,
-        keeps_promises=True,
         spread=spread,
         sizes_for=sizes_for,
         tried=TRIED,

@@ -128,6 +128,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         is_new_kernel=partial(is_new, ENGINES[name]),
         has_new_runner=lambda model: runs_v2(model, ENGINES[name]) and not runs_v2(model, ENGINES[MEASURED]),
         load_balancer="vllm",
+        servers_by_rank=True,
         names=Names(**read_data("engines/vllm/names.toml")),
         flags=flags_of(name),
         commands=Commands(**read_data("engines/vllm/commands.toml")),

@@ -9,6 +9,34 @@ STATE_WINDOW = 2
 """A state stands for all tokens before it: the next token looks at the block that ends, or is under way, before it."""
 
 
+class Ends(NamedTuple):
+    """Where states are left that can be found again: at the ends of blocks of ``size`` tokens."""
+
+    size: int
+    drops: bool = False
+    """The last block of what attention finds is computed again, so the state before it is the one of use."""
+    exports: bool = False
+    """A step that ends a prompt leaves the last state of use, too, and need not end there."""
+
+    def last(self, num_tokens: int) -> int:
+        """Where the last state lies that the same tokens, sent again, can begin with; 0: nowhere."""
+        size = self.size
+        return max(0, num_tokens // size * size - size) if self.drops else (num_tokens - 1) // size * size
+
+    def is_left(self, start: int, end: int, place: int) -> bool:
+        """Whether a step from one token to another leaves the state at a place between them."""
+        return self.exports and start % self.size == 0 and start + self.size <= place < end
+
+
+class Reach(NamedTuple):
+    """Tokens that a step computes of a sequence, drafts among them."""
+
+    start: int
+    end: int
+    prompt_end: int
+    """Where its prompt ends, or what it had of its answer before it gave way."""
+
+
 class KvShape(NamedTuple):
     """Blocks of ``block_size`` tokens; ``windows`` has one entry a group of layers, 0 for full attention."""
 
@@ -25,6 +53,8 @@ class KvShape(NamedTuple):
     """Groups whose blocks are states, each as it is where the block ends; their window is `STATE_WINDOW`."""
     aligned: bool = False
     """A step leaves one state, which can be found again if it ends with a block; or each of its blocks has one."""
+    exports: bool = False
+    """Of aligned states: see `Ends`."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -51,6 +81,7 @@ class KvShape(NamedTuple):
             state_blocks=0,
             states=(),
             aligned=False,
+            exports=False,
         )
 
     @property
@@ -81,9 +112,8 @@ class KvShape(NamedTuple):
     def group(self, number: int) -> KvShape:
         """One group alone."""
         states = (0,) if number in self.states else ()
-        return KvShape(
-            self.sizes[number], (self.windows[number],), chunked=self.chunked, states=states, aligned=self.aligned
-        )
+        kept = {"states": states, "aligned": self.aligned, "exports": self.exports}
+        return KvShape(self.sizes[number], (self.windows[number],), chunked=self.chunked, **kept)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks of the least size for that many tokens."""
@@ -105,7 +135,7 @@ class KvShape(NamedTuple):
         window, size = self.windows[group], self.sizes[group]
         whole = -(-num_tokens // size)
         if group in self.states:
-            return min(whole, 2) if self.aligned else whole
+            return min(whole, 2 + self.exports) if self.aligned else whole
         if not window:
             return whole
         if self.chunked:

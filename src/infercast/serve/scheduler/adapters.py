@@ -81,13 +81,19 @@ class PriorityAdapterScheduler(_Bounded, PriorityScheduler):
 
 
 def adapter_scheduler(
-    policy: MixingPolicy, cache: KvCache, steps_under_way: int, max_adapters: int, *, decode_together: bool
+    policy: MixingPolicy,
+    cache: KvCache,
+    steps_under_way: int,
+    max_adapters: int,
+    max_model_len: int | None = None,
+    *,
+    decode_together: bool,
 ) -> Scheduler:
     """The scheduler that a policy asks for, bounded."""
     found: _Bounded
     if isinstance(policy, ByPriority):
-        found = PriorityAdapterScheduler(policy, cache, steps_under_way, decode_together=decode_together)
+        found = PriorityAdapterScheduler(policy, cache, steps_under_way, max_model_len, decode_together=decode_together)
     else:
-        found = AdapterScheduler(policy, cache, steps_under_way, decode_together=decode_together)
+        found = AdapterScheduler(policy, cache, steps_under_way, max_model_len, decode_together=decode_together)
     found.max_adapters = max_adapters
     return found

@@ -19,15 +19,27 @@ from infercast.serve.workload.request import Request
 class DraftBooks(Scheduler):
     """Sequences with drafts, and the results of their steps."""
 
-    def __init__(self, policy: MixingPolicy, cache: KvCache, speculation: Speculation, steps_under_way: int) -> None:
-        super().__init__(policy, cache, steps_under_way, decode_together=False)
+    def __init__(
+        self,
+        policy: MixingPolicy,
+        cache: KvCache,
+        speculation: Speculation,
+        steps_under_way: int,
+        max_model_len: int | None = None,
+    ) -> None:
+        super().__init__(policy, cache, steps_under_way, max_model_len, decode_together=False)
         self._speculation = speculation
         self._is_async = not policy.waits_for_tokens
         self._varies = speculation.match < 1.0
+        self._unsure = 0 if policy.settles else speculation.num_drafts
         self.counts = DraftCounts(by_accepted=[0] * (1 + speculation.num_drafts))
 
     def _sequence(self, index: int, request: Request) -> Sequence:
         return DraftSequence(index, request, self.cache.path(request), self._num_groups)
+
+    def _known(self, sequence: Sequence) -> int:
+        """All its tokens."""
+        return sequence.num_tokens
 
     def most_steps(self, plan: Plan) -> int:
         """Nobody knows what the next one will be."""

@@ -18,7 +18,7 @@ from infercast.serve.workload.arrivals import MOST_REQUESTS, arrival_times
 from infercast.serve.workload.lengths import LONGEST, LengthDistribution
 from infercast.serve.workload.pauses import Pauses, parse_pauses
 from infercast.serve.workload.request import Draw, Request, Segment, Workload
-from infercast.serve.workload.synthetic import as_lengths, checked_loop, declaring, describe_arrivals, describe_prefixes
+from infercast.serve.workload.synthetic import as_lengths, checked_loop, describe_arrivals, describe_prefixes, ended
 
 Array = NDArray[Any]
 
@@ -54,6 +54,7 @@ def session_workload(
     prefix_length: int = 0,
     prefix_groups: int = 1,
     declared_length: int | None = None,
+    ignore_eos: bool = True,
     seed: int = 0,
 ) -> Workload:
     """``count`` requests that are turns of random sessions, the same for the same arguments on every machine.
@@ -87,7 +88,7 @@ def session_workload(
     )  # fmt: skip
     requests, num_sessions = _drawn(drawn)
     workload = Workload(requests, concurrency, rate, _described(drawn, num_sessions), drawn, in_turns=True)
-    return workload if declared_length is None else declaring(workload, declared_length)
+    return ended(workload, declared_length, None if ignore_eos else False)
 
 
 def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
