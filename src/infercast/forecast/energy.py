@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.energy import StepsEnergy
+from infercast.engines.engine import Version
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.intervals.uncertainty import Spread
 from infercast.forecast.pool_energy import PoolEnergy, pool_energy
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record, Workload
@@ -129,13 +129,13 @@ def energy_of_pools(
     workload: Workload,
     clients: Record | Served,
     duration: float,
-    spread: Spread | None = None,
+    version: Version = (),
     rates: tuple[float, float] | None = None,
 ) -> Energy | None:
-    """The same of pools by what their replicas did in so many seconds; ``spread``: how far an engine may be off, where
-    it is not that of its deployment; ``rates``: requests and output tokens a second, where not all of a run counts.
+    """The same of pools by what their replicas did in so many seconds; ``version``: of the release that the engine's
+    stands in for; ``rates``: requests and output tokens a second, where not all of a run counts.
     """
-    drawn = [pool_energy(*pool, workload, duration, spread) for pool in pools]
+    drawn = [pool_energy(*pool, workload, duration, version) for pool in pools]
     joules = sum(pool.joules for pool in drawn)
     if joules <= 0:
         return None

@@ -128,6 +128,7 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         title="vLLM",
         note="" if name == MEASURED else f"rules by its source, costs as measured on {MEASURED.partition('@')[2]}",
         is_measured=name == MEASURED,
+        close_since=(0, 20),
         is_new_kernel=partial(is_new, ENGINES[name]),
         has_new_runner=lambda model: runs_v2(model, ENGINES[name]) and not runs_v2(model, ENGINES[MEASURED]),
         load_balancer="vllm",
