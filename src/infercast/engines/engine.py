@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from infercast.engines.host import HostCosts, bundled_host
 from infercast.engines.measured import Fields, MeasuredSetup, ProfiledStep
+from infercast.engines.release import VERSION, numbers
 from infercast.engines.settings import TYPES, Resolved, Settings
 from infercast.engines.words import NO_COMMANDS, Commands, Flags, Names
 from infercast.errors import FileFormatError
@@ -116,16 +117,18 @@ class Engine(Generic[Asked, Filled]):
     """What to know of a release whose costs were not measured."""
     is_measured: bool = True
     """Whether its costs were measured; those of another release stand in otherwise, and intervals are wider."""
+    close_since: Version = ()
+    """Since which release its kind is close to the measured one: published runs of these are about as far off."""
     is_new_kernel: Callable[[Op, Gpu], bool] = lambda *_: False
     """Whether this release runs a kernel of its own for an operator that nobody measured; an older one stands in."""
     has_new_runner: Callable[[ModelConfig], bool] = lambda _: False
     """Whether this release launches a model by other code than the one whose host times were measured."""
     load_balancer: str
     """What it has before several replicas, by the names of `infercast.serve.fleet.router`."""
+    servers_by_rank: bool = False
+    """Whether it starts an API server for each copy of data parallelism, and not one for all of them."""
     names: Names
     flags: Flags
-    keeps_promises: bool = False
-    """Whether it keeps room for the answers that clients declare."""
     shares_copies: bool = True
     """Whether copies of data parallelism share experts, and an exchange of tokens needs such copies."""
     commands: Commands = NO_COMMANDS
@@ -205,6 +208,12 @@ class Engine(Generic[Asked, Filled]):
     def family(self) -> str:
         """The name without the version, which is that of its folder of data."""
         return self.name.partition("@")[0]
+
+    @property
+    def version(self) -> Version:
+        """As numbers, as far as the name has it."""
+        found = VERSION.fullmatch(self.name.partition("@")[2])
+        return numbers(found[1]) if found else ()
 
     def settings(self, given: Mapping[str, Any] | None = None, tell: Tell = lambda _: None) -> Asked:
         """Settings from the values of flags by name; ``tell`` hears what is left aside."""

@@ -17,7 +17,7 @@ from infercast.engines.timer import KernelTimer
 from infercast.forecast.deploy import ModelOptions, deploy, load_model
 from infercast.forecast.intervals.intervals import half_widths
 from infercast.forecast.intervals.odds import slower_by
-from infercast.forecast.intervals.uncertainty import uncertainty_of
+from infercast.forecast.intervals.uncertainty import EIGHTY, uncertainty_of
 from infercast.hardware import gpu_from_driver_name
 from infercast.serve import Record, Replica, simulate
 from infercast.validate.by_load import CLASSES, PREFIX, LoadErrors, OnOwnHost, errors_of, load_class, on_own_host
@@ -77,11 +77,20 @@ class Validation:
         return _median("ape", (getattr(run, quantity) for run in self.runs if kind in (None, run.kind)))
 
     def coverage(self, *quantities: str, kind: str | None = None, file: str | None = None) -> float | None:
-        """How many of the measured values lie in their 80 % intervals, as a fraction; of some runs only if told so."""
+        """How many of the measured values lie in the 80 % intervals that `simulate` shows of the same runs, as a
+        fraction; of some runs only if told so.
+        """
         chosen = [run for run in self.runs if kind in (None, run.kind) and file in (None, run.file)]
         pairs = (getattr(run, quantity) for run in chosen for quantity in quantities)
         inside = [pair.is_inside for pair in pairs if pair is not None and pair.is_inside is not None]
         return float(np.mean(inside)) if inside else None
+
+    def width(self, *quantities: str, kind: str | None = None, file: str | None = None) -> float | None:
+        """The mean half width of these intervals, as a fraction of the forecast: the narrower, the sharper."""
+        chosen = [run for run in self.runs if kind in (None, run.kind) and file in (None, run.file)]
+        pairs = (getattr(run, quantity) for run in chosen for quantity in quantities)
+        widths = [pair.width for pair in pairs if pair is not None and pair.width is not None]
+        return float(np.mean(widths)) if widths else None
 
     def median_loaded(self, quantity: str) -> float | None:
         """Median error of one quantity over the runs whose requests arrive over time."""
@@ -239,10 +248,10 @@ def _started(
 def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, record: Record) -> list[float]:
     """How far each of these may be off; the engine is as it was before the run."""
     uncertainty = uncertainty_of(deployment, record)
-    widths: list[float] = half_widths(
+    widths = half_widths(
         replica, uncertainty, lambda engine: summary_of(simulate(engine, run.workload)), chances_of(record)
-    ).tolist()
-    return widths
+    )
+    return [float(each) for each in widths.together]
 
 
 def _compare(
@@ -250,7 +259,8 @@ def _compare(
 ) -> RunComparison:
     """Percentiles and throughput of one run, both sides by the same definitions."""
     both = zip(measured_summary(run).tolist(), summary_of(record).tolist(), widths, strict=True)
-    pairs = [Comparison(*each) for each in both]
+    pairs = [Comparison(*each, middle=each[2] * slower / EIGHTY) for each in both]
+    pairs[-1] = replace(pairs[-1], middle=-pairs[-1].middle)  # what is slower has a lower rate
     ttft_p50, ttft_p95, ttft_p99, tpot_p50, tpot_p95, rate = pairs
     return RunComparison(
         file=measured.path.name,

@@ -36,7 +36,7 @@ def render_validation(validation: Validation) -> list[RenderableType]:
         *_load_sections(validation),
         section(f"Median absolute error{left_out}", medians),
         *(Text(line) for line in _joule_medians(validation)),
-        section("Measured values inside the 80 % intervals of forecasts", _coverage_grid(validation)),
+        section("Measured values inside the 80 % intervals of forecasts, and their mean half width", _coverage_grid(validation)),
         render_reliability(reliability_of(validation.runs)),
         render_orders(orders_of(validation.runs)),
     ]
@@ -53,8 +53,9 @@ def _coverage_grid(validation: Validation) -> RenderableType:
 
 
 def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
-    shares = [validation.coverage(quantity, **chosen) for quantity in QUANTITIES]
-    return [_percent(share) for share in (*shares, validation.coverage(*QUANTITIES, **chosen))]
+    groups = [*((quantity,) for quantity in QUANTITIES), tuple(QUANTITIES)]
+    both = [(validation.coverage(*each, **chosen), validation.width(*each, **chosen)) for each in groups]
+    return ["-" if share is None else f"{_percent(share)}, +-{_percent(width)}" for share, width in both]
 
 
 def _scatter_grid(validation: Validation) -> RenderableType:
@@ -199,7 +200,9 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
             "joules_per_output_token_interval_coverage": validation.coverage(JOULES),
             "kv_blocks_ape_max": max((pair.ape for _, pair in validation.kv_blocks if pair), default=None),
             "interval_coverage": validation.coverage(*QUANTITIES),
+            "interval_half_width_mean": validation.width(*QUANTITIES),
             **{f"{quantity}_interval_coverage": validation.coverage(quantity) for quantity in QUANTITIES},
+            **{f"{quantity}_interval_half_width_mean": validation.width(quantity) for quantity in QUANTITIES},
             "reliability_worst": promises[0].worst,
             "runs": len(validation.runs),
             "stalled_runs": validation.num_stalled,

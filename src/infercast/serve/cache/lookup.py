@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from infercast.serve.cache.holding import Holding, Line, Span
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.shape import Ends, KvShape
 
 Part = tuple[Line, int, int]
 """Blocks from one position to another, in the oldest span that has them."""
@@ -15,7 +15,7 @@ class Lookup:
     """Finds spans of blocks."""
 
     def __init__(self, shape: KvShape) -> None:
-        self._shape = shape
+        self._shape = shape._replace(retained=0)  # nobody looks at what is kept before a window
         self._lines: dict[tuple[int, int], Line] = {}
         self._everywhere = [group for group, window in enumerate(shape.windows) if not window]
         kinds: dict[int, list[int]] = {}
@@ -51,8 +51,11 @@ class Lookup:
             if hit == before or len(self._windowed) <= 1:
                 return hit, longest
 
-    def dropping(self, holding: Holding, most: int, last: int) -> tuple[int, int]:
-        """The same where each kind of layer has to find a block more than it goes on from, up to the ``last`` one."""
+    def dropping(self, holding: Holding, most: int, last: int, *, past_states: bool) -> tuple[int, int]:
+        """The same where each kind of layer has to find a block more than it goes on from, up to the ``last`` one.
+
+        States have nothing to drop. With ``past_states`` one is looked for a block further, and gone on from.
+        """
         kinds = [self._everywhere, *self._windowed] if self._everywhere else self._windowed
         dropped: set[int] = set()
         hit, longest, is_first = most, 0, True
@@ -64,7 +67,9 @@ class Lookup:
                 drops = number not in dropped
                 reach = min(hit + 1, last) if drops else hit
                 if groups is self._everywhere:
-                    found = max(0, self._from_start(holding, reach) - 1)
+                    found = holding.whole = max(0, self._from_start(holding, reach) - 1)
+                elif groups[0] in self._shape.states:
+                    found = self._in_window(holding, groups, min(hit + 1, most) if past_states and drops else hit)
                 else:
                     found = self._in_window(holding, groups, reach, drops=drops)
                 if not drops and found < hit:
@@ -97,6 +102,9 @@ class Lookup:
         With ``drops``, a block more than it goes on from, and a longer prompt can go on, too.
         """
         size = self._shape.block_size
+        if group in self._shape.states:
+            ends = {Ends(size, drops).last(holding.num_input + more) // size for more in range(-drops, 1)}
+            return [range(end - 1, end) for end in sorted({*ends, *marks}) if end]
         if drops:
             ends = {max(0, tokens // size - 1) for tokens in (holding.num_input - 1, holding.num_input)}
             ends.update(mark for mark in marks if mark)
@@ -110,11 +118,15 @@ class Lookup:
 
     def _from_start(self, holding: Holding, most: int) -> int:
         """Blocks from the first one on that full attention finds."""
-        position, lines = 0, self._lines
+        return self._onward(holding, self._everywhere, 0, most)
+
+    def _onward(self, holding: Holding, groups: list[int], position: int, most: int) -> int:
+        """How far, up to ``most``, all of these groups find every block from a position on."""
+        lines = self._lines
         for edge, _, end in holding.pieces():
             while position < end and position < most:
                 reach = min(end, most)
-                for group in self._everywhere:
+                for group in groups:
                     line = lines.get((edge, group))
                     if line is None:
                         return position
@@ -126,6 +138,8 @@ class Lookup:
 
     def _in_window(self, holding: Holding, groups: list[int], most: int, *, drops: bool = False) -> int:
         """The furthest block up to ``most`` before which a window has all it looks at; with ``drops``, and it too."""
+        if self._shape.chunked and groups[0] not in self._shape.states:
+            return self._onward(holding, groups, self._first(groups[0], most), most)
         end = position = most
         for edge, start, _ in reversed(holding.pieces()):
             while position > start and position > self._first(groups[0], end - drops):
