@@ -25,7 +25,7 @@ from infercast.serve.step import StepTimer
 def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: StepTimer, warmed_up: bool) -> Replica:
     """One replica of a deployment."""
     host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
-    is_v2, drafting = runs_v2(deployment.model, version), settings.drafting
+    is_v2, drafting, shape = runs_v2(deployment.model, version), settings.drafting, deployment.memory.kv.shape
     first_uses = None
     if not warmed_up:
         largest_graph = max(settings.capture_sizes, default=0)
@@ -54,7 +54,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         timer=timer,
         policy=policy,
         num_blocks=deployment.memory.request_blocks,
-        kv_shape=deployment.memory.kv.shape.even,
+        kv_shape=shape if settings.tier is None else shape.of_one_size,
         prefix_caching=settings.enable_prefix_caching,
         sparse_windows=settings.retention_interval is not None,
         retained_every=settings.retention_interval or 0,
