@@ -74,6 +74,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
         max_adapters=most_adapters(settings),
+        tells_load=version.weighs_cache,
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
         offload=_offload(deployment, settings, is_v2=is_v2),
         speculation=None if drafting is None else _speculation(drafting, version),
