@@ -164,7 +164,7 @@ def _text_fields(found: Source, is_seeing: bool, defaults: Mapping[str, Any]) ->
         fields = Fields(inner.values, inner.where, outer=found.values)
     present = {key: value for key, value in fields.values.items() if value is not None}
     fields = Fields({**defaults, **present}, fields.where, fields.outer)
-    # What only some families look at, and what no kernel depends on, is checked all the same: an engine would stop here.
+    # What some families ignore and no kernel depends on is checked all the same: an engine would stop here.
     fields.count("sliding_window")
     for key in ("rope_scaling", "rope_parameters"):
         fields.section(key)
