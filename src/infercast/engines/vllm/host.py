@@ -62,8 +62,10 @@ class VllmHost(HostCosts):
     plan_sequence: float
     plan_token: float
     prepare: float
+    prepare_sequence: float = 0.0
     kv_group: float
     sample: float
+    sample_prompt: float = 0.0
     graph_launch: float
     prompt_step: float
     piece_layer: float
@@ -157,8 +159,12 @@ class VllmHostModel:
             if num_prompts < num_sequences:
                 launching += host.mixed_layer * (work.delta_layers + work.mamba_layers)
         plan = host.plan + host.plan_sequence * num_sequences + host.plan_token * (num_tokens - num_sequences)
+        if num_prompts:
+            launching += host.sample_prompt
         process = host.process + host.process_sequence * num_sequences
-        prepare = self._prepare + (host.sparse_step if work.sparse_layers and num_sequences > 1 else 0.0)
+        prepare = self._prepare + host.prepare_sequence * num_sequences
+        if work.sparse_layers and num_sequences > 1:
+            prepare += host.sparse_step
         return HostCost(plan, prepare, launching, process, host.wake)
 
     def borrowed_share(self, model: str) -> float:
