@@ -209,13 +209,13 @@ def jumps_over(system: System) -> bool:
     return plain or system.wire is not None
 
 
-def around(forecast: Outcome, widths: Array, gains: Gains = Gains(), slower: float = 0.0) -> Intervals:
+def around(forecast: Outcome, widths: Array, gains: Gains | None = None, slower: float = 0.0) -> Intervals:
     """Intervals of these widths around a forecast's own numbers; no time is shorter by more than ``gains`` says.
 
     Their middle is slower than the forecast by a part of each width (`odds_within`). Of two percentiles the higher one
     is no earlier: so neither are the ends of its interval.
     """
-    moved = widths * slower / EIGHTY
+    moved, gains = widths * slower / EIGHTY, gains or Gains()
     gained = np.maximum(widths - moved, 0.0)
     times, rate = (slice(0, -1), -1)
     most = np.array([gains.prompts, gains.decodes, gains.decodes, max(gains)])[:, None]

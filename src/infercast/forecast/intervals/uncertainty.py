@@ -69,9 +69,9 @@ experts were off by that (52 ms for 72) while they were known from one prompt of
 NEW_RUNNER_SPREAD = 0.15
 """The same of a model that a release launches by other code than the measured one. With one set of host times, lone
 prompts of measured models with experts are 4 % off under the newer runner, and 10 % the other way under the older."""
-ELSEWHERE = Spread(prompts=0.05, decodes=0.03)
+ELSEWHERE = Spread(prompts=0.04, decodes=0.02)
 """What steps on several GPUs or behind a server have beyond those of measured engines, which have neither."""
-CLOSE_RELEASE = Spread(prompts=0.05, decodes=0.04, host=0.05)
+CLOSE_RELEASE = Spread(prompts=0.04, decodes=0.03, host=0.05)
 """What is added in squares for a release that was not measured and is close to one that was. Published runs of vLLM
 0.22 with the costs of 0.25: 4 % off in TTFT and 2 % in TPOT (median), four of five within 10 and 5 %."""
 OLDER_RELEASE = Spread(prompts=0.6, decodes=0.15, host=0.47)
@@ -190,10 +190,10 @@ def _corrected(about: Uncertainty, known: Corrections) -> Uncertainty:
     )
 
 
-def widened(prompts: float, decodes: float, spread: Spread, release: Spread = Spread()) -> Uncertainty:
+def widened(prompts: float, decodes: float, spread: Spread, release: Spread | None = None) -> Uncertainty:
     """What estimates say of steps with prompts and without, and what is added to it."""
     others = [hypot(step, EIGHTY * each) for step, each in zip((prompts, decodes, 0.0), spread, strict=True)]
-    added = [EIGHTY * each for each in release]
+    added = [EIGHTY * each for each in release or Spread()]
     ends = [hypot(each, more) for each, more in zip(others, added, strict=True)]
     shares = [(more / end) ** 2 if end else 0.0 for more, end in zip(added, ends, strict=True)]
     return Uncertainty(*ends, by_release=Spread(*shares))
