@@ -25,11 +25,11 @@ from infercast.forecast.intervals.slowed import slowed
 from infercast.forecast.intervals.uncertainty import (
     EIGHTY,
     LINK_SPREAD,
-    PROBED_HOST,
     RUN_TO_RUN,
     Gains,
     Uncertainty,
     gains_of,
+    probed_host,
     uncertainty_of,
 )
 from infercast.forecast.latency import NAMES, Percentiles
@@ -190,7 +190,7 @@ def _rests(widths: Widths, at: int, about: Uncertainty) -> Rests:
     of_host = about.by_release.host
     kernels, release = hypot(gpu * (1 - of_step) ** 0.5, link), hypot(gpu * of_step**0.5, host * of_host**0.5)
     machine = host * (1 - of_host) ** 0.5
-    probed = host * min(hypot(EIGHTY * PROBED_HOST, about.host * of_host**0.5) / about.host, 1.0)
+    probed = host * probed_host(about.host) / about.host
     run = RUN_TO_RUN.prompts if at < len(NAMES) else RUN_TO_RUN.decodes
     left_gpu = gpu * min(EIGHTY * CALIBRATED * run / step, 1.0) if step else 0.0
     left_host = host * min(EIGHTY * CALIBRATED * RUN_TO_RUN.host / about.host, 1.0)
