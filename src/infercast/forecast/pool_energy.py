@@ -67,16 +67,17 @@ def pool_energy(
     parts = {STATIC: 0.0, IDLE: 0.0}
     busy = 0.0
     for record in records:
+        times = 1.0 if record.span is None else duration / record.span
         for name, totals in record.phases.items():
             if not totals.steps:
                 continue
-            batches = typical_batches(totals, computed_inputs(record, workload) if name == "prefill" else 0)
-            energy = steps_energy(timer, board, totals, batches)
+            prompts = round(record.share * computed_inputs(record, workload)) if name == "prefill" else 0
+            energy = steps_energy(timer, board, totals, typical_batches(totals, prompts))
             phases.setdefault(name, []).append((totals, energy))
             for family, value in energy.dynamic.items():
-                parts[family] = parts.get(family, 0.0) + layout.tensor * value
-            parts[STATIC] += layout.tensor * energy.static
-            busy += layout.tensor * energy.kernel_seconds
+                parts[family] = parts.get(family, 0.0) + times * layout.tensor * value
+            parts[STATIC] += times * layout.tensor * energy.static
+            busy += times * layout.tensor * energy.kernel_seconds
     waiting = max(len(records) * layout.replica_gpus * duration - busy, 0.0)
     parts[IDLE] = board.idle_watts * waiting
     joules = sum(parts.values())

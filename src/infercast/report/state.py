@@ -46,6 +46,7 @@ def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[s
             "requests": steady.num_requests if steady.reached else 0,
             "requests_needed": steady.num_needed,
         },
+        "stopped": steady.stopped,
         "steady_only": steady_only,
     }
 

@@ -13,6 +13,7 @@ from infercast.engines.engine import DraftPasses, Engine
 from infercast.engines.sharing import shared_seconds
 from infercast.engines.speculation import Drafting
 from infercast.engines.vllm.block_size import default_block_size
+from infercast.engines.vllm.checks import check_blocks
 from infercast.engines.vllm.expert_defaults import EXPERT_LAUNCHES
 from infercast.engines.vllm.expert_padding import expert_multiples
 from infercast.engines.vllm.flags import flags_of, settings_of
@@ -80,7 +81,10 @@ def _resolve(settings: EngineSettings, model: ModelConfig, layout: ParallelLayou
     if resolved.mamba_cache_mode == ALIGN and resolved.version.needs_whole_blocks:
         tokens, threshold = resolved.max_num_batched_tokens, resolved.long_prefill_token_threshold
         check_aligned(size, tokens, threshold, chunked_prefill=resolved.enable_chunked_prefill)
-    return replace(resolved, block_size=size)
+    resolved = replace(resolved, block_size=size)
+    shard = model.shard(layout)
+    check_blocks(resolved, [cache for stack in model.stacks for cache in stack.mixer.caches(shard)])
+    return resolved
 
 
 def _drafting(settings: EngineSettings, model: ModelConfig, layout: ParallelLayout) -> Drafting | None:

@@ -47,6 +47,8 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         opens_blocks=not version.needs_whole_blocks,
         last_apart=version.parts_last,
         passed_apart=version.passed_apart,
+        watermark=settings.watermark,
+        reserves_prompts=settings.scheduler_reserve_full_isl,
     )
     if settings.scheduling_policy == "priority":
         policy = ByPriority(**asdict(policy), steps_over=version.steps_over)
@@ -54,7 +56,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         timer=timer,
         policy=policy,
         num_blocks=deployment.memory.request_blocks,
-        kv_shape=deployment.memory.kv.shape.even,
+        kv_shape=deployment.memory.kv.shape.even._replace(retained=max(0, settings.read_ahead - 1)),
         prefix_caching=settings.enable_prefix_caching,
         sparse_windows=settings.retention_interval is not None,
         retained_every=settings.retention_interval or 0,
@@ -85,6 +87,7 @@ def _speculation(drafting: Drafting, version: EngineVersion) -> Speculation:
         match=drafting.match,
         lookahead=drafting.lookahead,
         drops_block=drafting.drops_block,
+        read_ahead=drafting.read_ahead,
         slots_taken=drafting.slots_taken,
         slots_by_step=version.slots_by_step,
         pads_new=True,

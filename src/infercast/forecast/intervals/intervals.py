@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from infercast.forecast.intervals.luck import LENGTHS, LENGTHS_STEP_BY_STEP, luck_of
+from infercast.forecast.intervals.luck import LENGTHS, LENGTHS_STEP_BY_STEP, luck_of, steady_luck
 from infercast.forecast.intervals.odds import slower_by
 from infercast.forecast.intervals.results import chance_in, smoothed_of
 from infercast.forecast.intervals.slowed import slowed
@@ -171,7 +171,11 @@ def forecast_intervals(forecast: Forecast) -> Intervals:
     uncertainties = [uncertainty_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]
     lengths = LENGTHS if jumps_over(system) else LENGTHS_STEP_BY_STEP
     replica = system.pools[-1].replica
-    luck = luck_of(forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths)
+    luck: Array | None
+    if (window := forecast.window) is not None:
+        luck = steady_luck(served, forecast.workload, *window)
+    else:
+        luck = luck_of(forecast.workload, served, replica, lambda other: system.serve(other).clients, lengths)
     chance = chance_in(served) if luck is None else luck
     widths = system_half_widths(system, forecast.workload, uncertainties, smoothed_of, chance)
     gains = [gains_of(pool.deployment, busiest(pool.records)) for pool in forecast.pools]

@@ -76,7 +76,7 @@ class Holding:
 
     __slots__ = (
         "earlier", "exported", "first", "index", "junction", "left_behind", "length", "named", "num_input",
-        "num_states", "path", "shared", "spans", "tails", "whole",
+        "num_output", "num_states", "path", "shared", "spans", "tails", "whole",
     )  # fmt: skip
 
     def __init__(self, index: int, path: Path, num_input: int, num_groups: int) -> None:
@@ -85,7 +85,7 @@ class Holding:
         """Of the leading blocks that other requests may have in common with it ..."""
         self.shared = path[-1][2] if path else 0
         """... and how many these are."""
-        self.num_input = num_input
+        self.num_input, self.num_output = num_input, 0
         self.length = 0
         """Blocks of each group up to here are held ..."""
         self.first = [0] * num_groups

@@ -22,8 +22,7 @@ class KvCache(BlockPool):
     With ``sparse_windows``, a group with a window that slides keeps only those blocks findable from which the same
     prompt, or one that was seen to begin like it, can go on; and those before every multiple of ``retained_every``
     tokens, if any.
-    With ``drops_last``, the last block of a prefix that is found is computed again; ``states_drop`` says that groups
-    of states are taken to have such a block, too, and ``past_states`` that a state is then looked for a block further.
+    With ``drops_last``, the last block of a prefix that is found is computed again.
     """
 
     def __init__(
@@ -35,15 +34,13 @@ class KvCache(BlockPool):
         sparse_windows: bool = False,
         retained_every: int = 0,
         drops_last: bool = False,
-        states_drop: bool = True,
-        past_states: bool = False,
     ) -> None:
         super().__init__(num_blocks, shape, caching=caching)
         self.shape = shape
         self.sparse_windows = sparse_windows
         self._segment = retained_every // shape.block_size
-        self._drops_last, self._states_drop, self._past_states = drops_last, states_drop, past_states
-        self.ends = Ends(shape.block_size, drops_last, shape.exports)
+        self._drops_last = drops_last
+        self.ends = Ends(shape.block_size, drops_last, shape.rules.exports)
         """Where aligned states can be found again."""
         self._block_size = shape.block_size
         self._groups = tuple(map(shape.group, range(self.num_groups)))
@@ -51,7 +48,7 @@ class KvCache(BlockPool):
         self._sparse = tuple(group for group in self._windowed if sparse_windows and not shape.chunked)
         self._is_aligned = shape.aligned and bool(shape.states)
         self._is_plain = self.num_groups == 1 and not self._windowed and not shape.states
-        self.renews = self._is_aligned and sparse_windows
+        self.renews = self._is_aligned and shape.rules.renews
         self._new_states: set[tuple[int, int]] = set()
         """Edges and positions of states that become findable by the step that is being planned."""
         self._paths = PrefixPaths(shape.block_size)
@@ -71,13 +68,13 @@ class KvCache(BlockPool):
             # Where groups are looked up together, and windows are sparse, the last block may be full to be dropped.
             last = num_tokens // self._block_size if self.sparse_windows and self.num_groups > 1 else most
             holding.whole = most
-            hit, longest = self._lookup.dropping(holding, most, last, past_states=self._past_states)
+            hit, longest = self._lookup.dropping(holding, most, last, past_states=self.shape.rules.past_attention)
         else:
             hit, longest = self._lookup(holding, most) if most else (0, 0)
             holding.whole = hit
         holding.junction = longest if longest > hit else 0
         if self._sparse:
-            last = max(holding.shared, num_tokens // self._block_size)
+            last = (holding.num_input + holding.num_output) // self._block_size
             marks = range(self._segment, last + 1, self._segment) if self._segment else ()
             for group in self._sparse:
                 drops = self._drops_last and group not in self.shape.states
@@ -236,8 +233,8 @@ class KvCache(BlockPool):
         self._new_states.clear()
 
     def renew(self, holding: Holding, num_tokens: int) -> None:
-        """Where windows are sparse, the last state of a prompt counts as new as long as its sequence holds it."""
-        if self._drops_last and self._states_drop and num_tokens % self._block_size:
+        """The last state of use of a prompt counts as new as long as its sequence holds it and computes with it."""
+        if self._drops_last and self.shape.rules.drop and num_tokens % self._block_size:
             return
         last = num_tokens // self._block_size
         if last and last == self.ends.last(holding.num_input) // self._block_size and last <= holding.shared:

@@ -91,7 +91,7 @@ class RunningPool:
         watch: Sequence[Watcher] = (),
         turned_into: Callable[[Replica], Replica] = lambda replica: replica,
     ) -> None:
-        """``arrivals``: requests that come to its router; ``turned_into``: what an engine is made into, once in lockstep."""
+        """``arrivals``: what comes to its router; ``turned_into``: what each engine is made into then."""
         check_size(len(pool.replicas), num_requests)
         self._arrivals, first = arrivals, pool.replicas[0]
         self._last_arrival = 0.0

@@ -64,6 +64,8 @@ class _Received:
     def __init__(self, timer: StepTimer) -> None:
         self._timer, self._groups = timer, groups_of(timer)
         self.decode = self._groups.decode
+        adapted = getattr(timer, "adapted", None)
+        self.adapted: _Received | None = adapted and _Received(adapted)
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         return self._timer(taken_in(shape), steps)
