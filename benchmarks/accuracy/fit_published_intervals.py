@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "scoreboard"))
 from infercast.errors import InfercastError
 from infercast.forecast.csv_rows import read_rows
 from infercast.forecast.intervals.intervals import LEVEL, MOST_REQUESTS, MOST_STEP_BY_STEP, jumps_over
@@ -30,6 +31,7 @@ from infercast.validate.published.load import RowReader
 from infercast.validate.published.results import results_of
 from infercast.validate.published.run import PublishedRun
 from infercast.validate.published.shortened import shortened
+from pages import as_published
 
 STEP = 1.1
 """What is made longer by this factor to see what moves."""
@@ -84,7 +86,7 @@ def look_at(run: PublishedRun) -> Values:
 
 def read_values(path: Path, gpus: tuple[str, ...]) -> Iterator[Values]:
     for line, row in enumerate(read_rows(path), start=2):
-        run = read_collected(RowReader(path, line, row))
+        run = read_collected(RowReader(path, line, as_published(row)))
         if run.problem or run.grade != "A" or run.gpu not in gpus:
             continue
         try:

@@ -30,8 +30,8 @@ Medians are compared where a source has them, otherwise means; *capped batches* 
 closed loops are simulated in part and extrapolated (within 1 % of the whole). Nothing is fitted to a row or a source.
 
 Errors are absolute percentages in the median over runs, with the median signed error in brackets (above 0: the forecast
-is too high), and the share of measured values inside the 80 % intervals that `simulate` shows of the same runs, with half
-the width of these in the mean. *Grade* A: settings are known, B: some are implied.
+is too high), and the share of measured values inside the 80 % intervals that `simulate` shows of the same runs,
+with half the width of these in the mean. *Grade* A: settings are known, B: some are implied.
 """
 WORST = 10
 SAME = ("source", "model", "gpu", "engine", "load")

@@ -89,6 +89,8 @@ def read_record(path: Path) -> dict[str, Any]:
 def _packed(run: Mapping[str, Any]) -> dict[str, Any]:
     """A run with forecast, error, whether it is inside and half the width in a list."""
     return {
-        name: [value["predicted"], value["error"], int(value["inside"]), value["width"]] if name in QUANTITIES else value
+        name: [value["predicted"], value["error"], int(value["inside"]), value["width"]]
+        if name in QUANTITIES
+        else value
         for name, value in run.items()
     }

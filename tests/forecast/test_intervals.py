@@ -212,7 +212,12 @@ def crossing(p50: float, p99: float) -> Intervals:
     """Of a forecast whose p99 is told apart better or worse than its p50."""
     values = Percentiles(10.0, 9.0, 9.2, 9.4, 10.0)
     outcome = SimpleNamespace(
-        ttft=values, tpot=values, inter_token=values, end_to_end=values, output_tokens_per_second=5.0, requests_per_second=1.0
+        ttft=values,
+        tpot=values,
+        inter_token=values,
+        end_to_end=values,
+        output_tokens_per_second=5.0,
+        requests_per_second=1.0,
     )
     widths = np.array([*[0.1, p50, 0.2, 0.3, p99] * 4, 0.1])
     return module.around(outcome, widths)  # type: ignore[arg-type]

@@ -9,8 +9,8 @@ from math import hypot
 import numpy as np
 
 from infercast.engines.deployment import Deployment
-from infercast.engines.engine import Version
 from infercast.engines.energy import Batch, StepsEnergy, steps_energy
+from infercast.engines.engine import Version
 from infercast.engines.timer import KernelTimer
 from infercast.forecast.intervals.uncertainty import EIGHTY, uncertainty_of
 from infercast.forecast.system import busiest

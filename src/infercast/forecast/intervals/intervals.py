@@ -25,11 +25,11 @@ from infercast.forecast.intervals.slowed import slowed
 from infercast.forecast.intervals.uncertainty import (
     EIGHTY,
     LINK_SPREAD,
-    PROBED_HOST,
     RUN_TO_RUN,
     Gains,
     Uncertainty,
     gains_of,
+    probed_host,
     uncertainty_of,
 )
 from infercast.forecast.latency import NAMES, Percentiles
@@ -194,7 +194,7 @@ def _rests(widths: Widths, at: int, about: Uncertainty) -> Rests:
     of_host = about.by_release.host
     kernels, release = hypot(gpu * (1 - of_step) ** 0.5, link), hypot(gpu * of_step**0.5, host * of_host**0.5)
     machine = host * (1 - of_host) ** 0.5
-    probed = host * min(hypot(EIGHTY * PROBED_HOST, about.host * of_host**0.5) / about.host, 1.0)
+    probed = host * probed_host(about.host) / about.host
     run = RUN_TO_RUN.prompts if at < len(NAMES) else RUN_TO_RUN.decodes
     left_gpu = gpu * min(EIGHTY * CALIBRATED * run / step, 1.0) if step else 0.0
     left_host = host * min(EIGHTY * CALIBRATED * RUN_TO_RUN.host / about.host, 1.0)
@@ -213,13 +213,13 @@ def jumps_over(system: System) -> bool:
     return plain or system.wire is not None
 
 
-def around(forecast: Outcome, widths: Array, gains: Gains = Gains(), slower: float = 0.0) -> Intervals:
+def around(forecast: Outcome, widths: Array, gains: Gains | None = None, slower: float = 0.0) -> Intervals:
     """Intervals of these widths around a forecast's own numbers; no time is shorter by more than ``gains`` says.
 
     Their middle is slower than the forecast by a part of each width (`odds_within`). Of two percentiles the higher one
     is no earlier: so neither are the ends of its interval.
     """
-    moved = widths * slower / EIGHTY
+    moved, gains = widths * slower / EIGHTY, gains or Gains()
     gained = np.maximum(widths - moved, 0.0)
     times, rate = (slice(0, -1), -1)
     most = np.array([gains.prompts, gains.decodes, gains.decodes, max(gains)])[:, None]

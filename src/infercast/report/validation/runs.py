@@ -36,7 +36,10 @@ def render_validation(validation: Validation) -> list[RenderableType]:
         *_load_sections(validation),
         section(f"Median absolute error{left_out}", medians),
         *(Text(line) for line in _joule_medians(validation)),
-        section("Measured values inside the 80 % intervals of forecasts, and their mean half width", _coverage_grid(validation)),
+        section(
+            "Measured values inside the 80 % intervals of forecasts, and their mean half width",
+            _coverage_grid(validation),
+        ),
         render_reliability(reliability_of(validation.runs)),
         render_orders(orders_of(validation.runs)),
     ]
