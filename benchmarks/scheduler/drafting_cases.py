@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from scheduling_cases import LONGEST, STATE, Case, conversations, most_blocks, short_requests, with_stops
 
+from infercast.engines.vllm.versions import rules_of
 from infercast.serve.speculation import ACCEPTED, MATCHED, Draws, Speculation
 
 MODES = {
@@ -24,6 +25,7 @@ MODES = {
     "drafts-hybrid": "full attention and windows",
     "drafts-states-off": "recurrent layers without prefix caching",
     "drafts-windows": "windows of two lengths, with and without full attention",
+    "drafts-states": "recurrent layers with prefix caching, some of which leave a state before a step's end, too",
     "drafts-heads": "several prediction heads, which read ahead of a step, with windows or without",
     "drafts-stops": "answers that end by EOS",
 }
@@ -61,6 +63,8 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912 - a branc
     method = {"drafts-model": "draft_model", "drafts-lookup": "ngram"}.get(mode, "eagle")
     if mode in ("drafts-starts", "drafts-talk", "drafts-window", "drafts-windows"):
         method = rng.choice(["eagle", "draft_model", "ngram"])
+    if mode == "drafts-states":
+        method = rng.choice(["mtp", "mtp", "eagle", "ngram"])
     case.is_async = mode not in ("drafts-sync", "drafts-lookup") and method != "ngram"
     if mode in ("drafts-model", "drafts-no-cache", "drafts-by-batch", "drafts-heads"):
         case.is_async = rng.random() < 0.5
@@ -84,12 +88,21 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912 - a branc
     elif mode == "drafts-states-off":
         case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
         case.states, case.caching = "none", False
+    elif mode == "drafts-states":
+        case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
+        case.block_size = size = rng.choice([8, 16, 32])  # a state is no smaller than a step with all its drafts
+        case.states, case.is_async = "align", method != "ngram" and rng.random() < 0.7
+        case.checkpoints = int(rules_of(version).exports_states and rng.random() < 0.4)
+        case.max_num_batched_tokens = max(case.max_num_batched_tokens, 2 * size)
+        if rules_of(version).sparse_windows and rng.random() < 0.2:
+            case.retention = rng.choice([None, size, 4 * size])
     case.speculation = _speculation(rng, version, mode, method, seqs)
     case.max_num_batched_tokens += case.speculation["slots_taken"] * seqs
     if mode == "drafts-starts":
         case.requests = _one_token_starts(rng, size)
     else:
-        case.requests = conversations(rng, size) if mode == "drafts-talk" else short_requests(rng, size)
+        talks = mode == "drafts-talk" or (mode == "drafts-states" and rng.random() < 0.5)
+        case.requests = conversations(rng, size) if talks else short_requests(rng, size)
     longest = max(request["input"] + request["output"] for request in case.requests)
     if mode == "drafts-short":
         case.max_model_len = longest + rng.choice([0, 0, 1, 3])
@@ -118,7 +131,7 @@ def _speculation(rng: random.Random, version: str, mode: str, method: str, seqs:
         "acceptance": rates,
         "match": 0.5 if method == "ngram" else 1.0,
         "lookahead": 0 if method == "ngram" else count,
-        "drops_block": method == "eagle",
+        "drops_block": method in ("eagle", "mtp"),
         "slots_taken": int(method == "draft_model"),
         "slots_by_step": version != "0.25",
         "pads_new": True,

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from infercast.engines.vllm.versions import rules_of
-from infercast.serve.cache.shape import STATE_WINDOW, KvShape
+from infercast.serve.cache.shape import STATE_WINDOW, KvShape, StateRules
 
 MODES = {
     "async": "asynchronous scheduling, prefix caching, chunked prefill",
@@ -24,6 +24,9 @@ MODES = {
     "states-align": "recurrent layers whose steps end with blocks",
     "sync-states": "the same two, one step after the other",
     "states-talk": "the same two, with prompts that continue earlier answers",
+    "states-export": "recurrent layers that leave a state before a step's end, too, in any order of scheduling",
+    "chunks": "full attention and chunks, in any order of scheduling",
+    "sizes": "full attention and windows in blocks of different sizes, in any order of scheduling",
     "pipeline-v1": "a pipeline under the V1 model runner",
     "pipeline-v2": "a pipeline under the V2 model runner",
     "pipeline-sync": "a pipeline without asynchronous scheduling",
@@ -53,6 +56,7 @@ def is_run(mode: str, version: str) -> bool:
     """Whether a version has the mode: the V1 model runner with asynchronous pipelines, all states, sparse windows."""
     rules = rules_of(version)
     needed = {"pipeline-v1": not rules.v2_for_all, "states-all": rules.writes_every_state}
+    needed["states-export"] = rules.exports_states
     needed |= {name: version == "0.25" for name in MODES if "offload" in name}
     return needed.get(mode, True) and (mode != "retention" or rules.sparse_windows)
 
@@ -68,8 +72,14 @@ class Case:
     num_blocks: int
     block_size: int = 16
     windows: tuple[int, ...] = (0,)
+    chunklocal: bool = False
+    """Windows are chunks."""
+    block_sizes: tuple[int, ...] = ()
+    """Tokens in a block of each group, where groups differ."""
     states: str = ""
     """``none``, ``align`` or ``all``: how recurrent layers, whose groups have a window of `STATE`, keep states."""
+    checkpoints: int = 0
+    """Of aligned states: blocks for one that a step leaves before its end (``num_prefill_checkpoint_blocks``)."""
     caching: bool = True
     chunked: bool = True
     threshold: int = 0
@@ -108,6 +118,9 @@ class Case:
         """The cache as our scheduler has it."""
         drafts = self.speculation["num_drafts"] if self.speculation else 0
         retained = max(0, self.speculation.get("read_ahead", 0) - 1) if self.speculation else 0
+        if self.block_sizes or self.chunklocal:
+            size = min(self.block_sizes, default=self.block_size)
+            return KvShape(size, self.windows, block_sizes=self.block_sizes, chunked=self.chunklocal)
         if self.states == "none":
             tokens = tuple(window for window in self.windows if window != STATE)
             held = (len(self.windows) - len(tokens)) * (1 + drafts)
@@ -115,8 +128,16 @@ class Case:
         windows = tuple(STATE_WINDOW if window == STATE else window for window in self.windows)
         states = tuple(group for group, window in enumerate(self.windows) if window == STATE)
         extra = drafts * len(states)
-        aligned = self.states == "align"
-        return KvShape(self.block_size, windows, state_blocks=extra, states=states, aligned=aligned, retained=retained)
+        aligned, release = self.states == "align", rules_of(self.version)
+        drafts_known = self.speculation is not None and self.speculation["method"] == "mtp" and release.knows_drafts
+        rules = StateRules(
+            exports=aligned and self.checkpoints > 0,
+            renews=release.renews_states,
+            drop=not drafts_known,
+            past_attention=release.past_attention,
+        )
+        kept = {"states": states, "aligned": aligned, "rules": rules, "retained": retained}
+        return KvShape(self.block_size, windows, state_blocks=extra, **kept)
 
     def as_dict(self) -> dict[str, Any]:
         """For a file."""
@@ -151,7 +172,9 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 
         case.states = "align" if STATE in case.windows else ""
         case.max_num_batched_tokens = max(case.max_num_batched_tokens, size)
         case.retention = rng.choice([None, size, 2 * size, 8 * size, 16 * size])
-    if "states" in mode:
+    if mode in ("states-export", "chunks", "sizes"):
+        _in_any_order(case, rng)
+    elif "states" in mode:
         case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
         case.states = {"states-off": "none", "states-all": "all", "states-align": "align"}.get(mode, "")
         case.states = case.states or rng.choice(["all", "align"] if rules_of(version).writes_every_state else ["align"])
@@ -160,7 +183,7 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 
     _schedule_by_priority(case, rng, window)
     _vary(case, rng, window)
     talks = mode in ("conversation", "states-talk", "offload-talk", "offload-answers", "stops-talk") or (
-        case.by_priority and rng.random() < 0.3
+        (case.by_priority or mode in ("states-export", "chunks", "sizes")) and rng.random() < 0.3
     )
     make = {"storms": storm, "duplicates": duplicates, "sessions": sessions}.get(
         mode, conversations if talks else short_requests
@@ -180,6 +203,34 @@ def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912, PLR0915 
         case.slowest_copy = rng.choice([0, 3, 20])
         case.num_blocks = 1 + most + rng.randint(0, 2 * most)
     return case
+
+
+def _in_any_order(case: Case, rng: random.Random) -> None:
+    """Caches of kinds that fewer models have, under any of the ways to schedule."""
+    size, window = case.block_size, rng.choice([1, 4, 5, 16]) * case.block_size
+    if case.mode == "states-export":
+        case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
+        case.states, case.checkpoints = "align", 1
+        case.max_num_batched_tokens = max(case.max_num_batched_tokens, 2 * size)
+    elif case.mode == "chunks":
+        case.chunklocal = True
+        case.windows = rng.choice([(window, 0), (window, window, window, 0), (0, window)])
+    else:
+        # The window of some is shorter than a block of full attention.
+        factor = rng.choice([2, 2, 4])
+        window = rng.choice([size, 2 * size + 3, 4 * size, 8 * size, 37])
+        narrow = (window,) * rng.choice([1, 5])
+        is_first = rng.random() < 0.5
+        case.windows = (0, *narrow) if is_first else (*narrow, 0)
+        case.block_sizes = tuple(size if each else factor * size for each in case.windows)
+    case.is_async, case.by_priority = rng.random() < 0.7, rng.random() < 0.2
+    case.caching = case.states != "" or rng.random() < 0.9
+    case.threshold = rng.choice([0, 0, 0, 7, 50]) if case.states == "" else 0
+    if rng.random() < 0.2 and rules_of(case.version).sparse_windows and case.mode != "chunks":
+        case.retention = rng.choice([None, 4 * size, 16 * size])
+    if rng.random() < 0.2:
+        case.pipeline = rng.choice([2, 3, 4])
+        case.v2_runner = rules_of(case.version).v2_for_all or rng.random() < 0.5
 
 
 def _label(case: Case, rng: random.Random) -> None:

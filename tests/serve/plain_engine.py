@@ -21,8 +21,8 @@ from infercast.serve.simulation import Replica
 from infercast.serve.stages import StagedTimeline
 from infercast.serve.step import StepShape
 from infercast.serve.timeline import Timeline
+from infercast.serve.workload.clients import Clients
 from infercast.serve.workload.request import Request, Workload
-from infercast.serve.workload.sessions import source_of
 from infercast.serve.workload.source import Source
 
 PlainCache: Any = run_path(str(Path(__file__).with_name("plain_cache.py")))["PlainCache"]
@@ -370,7 +370,7 @@ class Engine:
 
 def simulate(replica: Replica, workload: Workload) -> Record:
     """Serve a workload, the plain way."""
-    clients = source_of(workload, replica.request_path_seconds, replica.request_token_seconds)
+    clients = Clients(workload, replica.request_path_seconds, replica.request_token_seconds)
     record = Record(len(workload.requests), replica.num_blocks, replica.token_path_seconds, replica.token_turn_seconds)
     for _ in Engine(replica, clients, record).turns():
         pass

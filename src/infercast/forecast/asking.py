@@ -144,9 +144,10 @@ def asked_workload(workload: Servable, load: Mapping[str, Any], longest: int) ->
 def _random(load: dict[str, Any], longest: int) -> Workload:
     if load.get("rate") is None and load.get("concurrency") is None and load.get("arrival") != "burst":
         raise InputError("say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload")
-    if not {"input_lengths", "output_lengths"} & load.keys():
+    asked = load.get("input_lengths", INPUT_LEN), load.get("output_lengths", OUTPUT_LEN)
+    if all(isinstance(each, (str, int)) for each in asked):
         room = longest - load.get("prefix_length", 0)
-        load["input_lengths"], load["output_lengths"], _ = lengths_within(INPUT_LEN, OUTPUT_LEN, room)
+        load["input_lengths"], load["output_lengths"], _ = lengths_within(*map(str, asked), room)
     return synthetic_workload(**load)
 
 

@@ -15,6 +15,9 @@ from infercast.units import format_seconds
 
 # From the most to the least trusted; a sum is only as good as its weakest part.
 SOURCES = ("measured", "few-shot", "sibling", "unseen", "physics", "published", "typical", "roofline")
+ALONE, ENGINE, LASTING = CONDITIONS = ("alone", "engine", "sustained")
+"""What a kernel's time is of: one launch by itself after a pause, with cold operands, as `infercast measure` times it;
+the same between the other kernels of an engine; launches without a pause, at the clock that the power limit leaves."""
 BOUND = "roofline"
 """The source whose numbers are the least that hardware allows, not what is expected."""
 
@@ -53,12 +56,15 @@ class Estimate(Shown):
     """Where the number comes from: one of `SOURCES`."""
     bound: str | npt.NDArray[Any]
     """What limits the kernel: ``tensor``, ``dram``, ``special``, ``fma``, ``link`` or ``launch``."""
+    condition: str = ""
+    """Of a kernel that was asked for by itself, one of `CONDITIONS`; empty within a step."""
 
     def _words(self) -> str:
+        among = f"{self.condition}, " if self.condition else ""
         if np.ndim(self.seconds):
-            return f"{np.size(self.seconds):,} shapes, {self.source}"
+            return f"{np.size(self.seconds):,} shapes, {among}{self.source}"
         low, high = format_seconds(float(self.low)), format_seconds(float(self.high))
-        return f"{format_seconds(float(self.seconds))} ({low} to {high}), {self.source}, bound by {self.bound}"
+        return f"{format_seconds(float(self.seconds))} ({low} to {high}), {among}{self.source}, bound by {self.bound}"
 
     def taken(self, which: npt.NDArray[Any]) -> Estimate:
         """Of an array of shapes these, each as often as it is named."""

@@ -128,9 +128,11 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         title="vLLM",
         note="" if name == MEASURED else f"rules by its source, costs as measured on {MEASURED.partition('@')[2]}",
         is_measured=name == MEASURED,
+        close_since=(0, 20),
         is_new_kernel=partial(is_new, ENGINES[name]),
         has_new_runner=lambda model: runs_v2(model, ENGINES[name]) and not runs_v2(model, ENGINES[MEASURED]),
         load_balancer="vllm",
+        servers_by_rank=True,
         names=Names(**read_data("engines/vllm/names.toml")),
         flags=flags_of(name),
         commands=Commands(**read_data("engines/vllm/commands.toml")),
@@ -157,7 +159,9 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         check_memory=check_state_blocks,
         tokens_under_way=lambda settings, layout: settings.most_under_way(layout.pipeline),
         host_type=VllmHost,
-        host_model=lambda host, *what: VllmHostModel(host, launch_work(*what)),
+        host_model=lambda host, model, layout, gpu, settings: VllmHostModel(
+            host, launch_work(model, layout, gpu), settings.mamba_cache_mode
+        ),
         replica=vllm_replica,
         shared_seconds=shared_seconds,
         measured_setup=measured_setup,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from infercast.engines.speculation import Drafting
+from infercast.engines.speculation import MTP, Drafting
 from infercast.engines.vllm.block_size import DATACENTER_BLACKWELL, UNIT
 from infercast.engines.vllm.checks import DENSE, check_settings
 from infercast.engines.vllm.graphs import MODES, Graphs, capture_sizes
@@ -14,6 +14,7 @@ from infercast.engines.vllm.verify_graphs import VerifyGraphs, rounded_sizes, wi
 from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError
 from infercast.hardware import Gpu
+from infercast.serve.cache.shape import StateRules
 from infercast.shown import Chosen
 from infercast.units import GIB
 
@@ -116,8 +117,14 @@ class ResolvedSettings(EngineSettings):
     @property
     def state_blocks(self) -> StateBlocks:
         """How states of recurrent layers are cached."""
-        drafts = 0 if self.drafting is None else self.drafting.num_drafts
-        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts)
+        drafts, version = 0 if self.drafting is None else self.drafting.num_drafts, self.version
+        rules = StateRules(
+            exports=version.exports_states,
+            renews=version.renews_states,
+            drop=not (version.knows_drafts and self.drafting is not None and self.drafting.method == MTP),
+            past_attention=version.past_attention,
+        )
+        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts, rules)
 
     @property
     def tier(self) -> TierSettings | None:

@@ -37,7 +37,11 @@ class _Bounded(Scheduler):
         """A slot may be free as soon as somebody's last token is under way."""
         if self._passed:
             self._is_blocked = False
-        return super().plan()
+        plan = super().plan()
+        if plan is not None:
+            planned = (*(self.cohort.members if plan.decodes else ()), *plan.sequences)
+            plan.has_adapters = any(each.adapter is not None for each in planned)
+        return plan
 
     def _plan_waiting(self, plan: Plan) -> None:
         planned = [*(self.cohort.members if plan.decodes else ()), *plan.sequences]

@@ -91,7 +91,7 @@ class Cohort(Group[Sequence]):
         sequence.num_produced = sequence.num_promised - self._unknown
         sequence.num_tokens = computed + (sequence.num_promised < sequence.num_most)
         sequence.joined = APART
-        sequence.length = -(-computed // self._block_size)
+        sequence.length = sequence.num_states = -(-computed // self._block_size)
         self._cache.name(sequence, computed - self._unknown)
 
     def due(self) -> list[Sequence]:
@@ -147,7 +147,7 @@ class Cohort(Group[Sequence]):
     def _move_on(self, member: Sequence, step: int) -> None:
         """Let a member's windows leave behind what they do not look at in a step."""
         computed = member.num_computed + step - 1 - member.joined
-        member.length = -(-computed // self._block_size)
+        member.length = member.num_states = -(-computed // self._block_size)
         self._cache.name(member, computed - self._unknown)
         behind = member.num_under_way + (self._behind if member.joined < step - 1 else 0)
         self._cache.slide(member, computed - behind)

@@ -31,11 +31,16 @@ class DraftBooks(Scheduler):
         self._speculation = speculation
         self._is_async = not policy.waits_for_tokens
         self._varies = speculation.match < 1.0
+        self._unsure = 0 if policy.settles else speculation.num_drafts
         self._unsettled = max(0, speculation.read_ahead - 1)
         self.counts = DraftCounts(by_accepted=[0] * (1 + speculation.num_drafts))
 
     def _sequence(self, index: int, request: Request) -> Sequence:
         return DraftSequence(index, request, self.cache.path(request), self._num_groups)
+
+    def _known(self, sequence: Sequence) -> int:
+        """All its tokens."""
+        return sequence.num_tokens
 
     def most_steps(self, plan: Plan) -> int:
         """Nobody knows what the next one will be."""

@@ -119,7 +119,7 @@ class DraftScheduler(DraftBooks):
         if not new_tokens:
             return True
         slots = min(computed + new_tokens + self._lookahead, longest)
-        if not self._make_room(sequence, slots - computed, plan):
+        if not self._make_room(sequence, new_tokens, plan, slots - computed - new_tokens):
             return False
         self._in_prompt |= sequence.in_prompt
         self._put_drafts(plan, sequence, new_tokens, new_tokens - missing)
@@ -142,7 +142,10 @@ class DraftScheduler(DraftBooks):
             new_tokens = self._aligned(sequence, num_cached, new_tokens)
         new_tokens = self._readable(num_tokens - num_cached, new_tokens)
         slots = min(num_cached + new_tokens + self._lookahead, self._longest) - num_cached
-        if not new_tokens or not self._admit(sequence, num_cached, slots, promised):
+        if not new_tokens:
+            return 0
+        reach = self._reach(sequence, num_cached, new_tokens) if self._is_aligned else None
+        if not self._admit(sequence, num_cached, slots, promised, reach=reach):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens
@@ -188,6 +191,8 @@ class DraftScheduler(DraftBooks):
         if self._settles:
             sequence.num_under_way += new_tokens
         self._name(sequence, min(reached, known))
+        if self.cache.renews:
+            self.cache.renew(sequence, min(reached, known))
         sequence.room = sequence.length * self._block_size
         sequence.in_prompt = drafts < 0
         sequence.num_drafts = self._next_drafts if drafts >= 0 else 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.cache.shape import Ends
 from infercast.serve.scheduler.alignment import Prompt, opened_blocks, whole_blocks
 from infercast.serve.scheduler.sequence import Sequence
 
@@ -74,7 +75,7 @@ class MixingPolicy(Policy, Protocol):
     def first_chunk(self, missing: int, budget: int, *, alone: bool) -> int:
         """The same for one that starts; 0: it has to wait."""
 
-    def align(self, prompt: Prompt, new_tokens: int, block_size: int, *, starts: bool) -> int:
+    def align(self, prompt: Prompt, new_tokens: int, ends: Ends, *, starts: bool) -> int:
         """As many of these tokens as end where the state of recurrent layers can be found again; 0: none now."""
 
     def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:
@@ -140,15 +141,15 @@ class FirstCome:
             return 0
         return self.chunk(missing, budget, alone=alone)
 
-    def align(self, prompt: Prompt, new_tokens: int, block_size: int, *, starts: bool) -> int:
+    def align(self, prompt: Prompt, new_tokens: int, ends: Ends, *, starts: bool) -> int:
         """By one of two rules; the first one looks for where prompts part when one ``starts``, and no more after."""
         if self.max_num_batched_tokens == WHOLE_PROMPT:  # it arrives with its state
             return new_tokens
         if self.opens_blocks:
             threshold = self.long_prefill_token_threshold or self.max_num_batched_tokens
             most = min(threshold, self.max_num_batched_tokens)
-            return opened_blocks(prompt, new_tokens, block_size, most, last_apart=self.last_apart)
-        return whole_blocks(prompt if starts else prompt._replace(parts_at=0), new_tokens, block_size)
+            return opened_blocks(prompt, new_tokens, ends, most, last_apart=self.last_apart)
+        return whole_blocks(prompt if starts else prompt._replace(parts_at=0), new_tokens, ends)
 
     def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:
         """The prompt and what was produced before, or just what a step computes; nothing for tokens to come."""

@@ -9,6 +9,7 @@ step, is planned by itself.
 from __future__ import annotations
 
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.cache.shape import Reach
 from infercast.serve.scheduler.alignment import Prompt
 from infercast.serve.scheduler.policy import MixingPolicy
 from infercast.serve.scheduler.running import Running
@@ -158,14 +159,20 @@ class Scheduler(Running):
         last = sequence.num_input + sequence.num_most
         return under_way > 0 and sequence.num_computed + 2 - under_way >= last
 
-    def _make_room(self, sequence: Sequence, new_tokens: int, plan: Plan) -> bool:
-        """Blocks for the new tokens, for which others give way until there are enough."""
-        if self._is_windowed:
-            self.cache.slide(sequence, sequence.num_computed - sequence.num_under_way)
-        while not self.cache.grow(sequence, sequence.num_computed + new_tokens):
+    def _make_room(self, sequence: Sequence, new_tokens: int, plan: Plan, ahead: int = 0) -> bool:
+        """Blocks for the new tokens and some ahead of them, for which others give way until there are enough."""
+        reach = self._move_on(sequence, new_tokens)
+        while not self.cache.grow(sequence, sequence.num_computed + new_tokens + ahead, reach):
             if self._preempt(plan) is sequence:
                 return False
         return True
+
+    def _move_on(self, sequence: Sequence, new_tokens: int) -> Reach | None:
+        """Let its windows leave behind what no step looks at; tells what states have to know of the next."""
+        computed = sequence.num_computed
+        if self._is_windowed:
+            self.cache.slide(sequence, computed - sequence.num_under_way, self._unsure)
+        return self._reach(sequence, computed, new_tokens) if self._is_aligned else None
 
     def _preempt(self, plan: Plan) -> Sequence:
         """Somebody gives way, and will compute its tokens again, before anyone else who waits."""
@@ -220,21 +227,41 @@ class Scheduler(Running):
         new_tokens = self.policy.first_chunk(num_tokens - num_cached, self._budget, alone=self._is_alone())
         if self._is_aligned:
             new_tokens = self._aligned(sequence, num_cached, new_tokens)
-        if not new_tokens or not self._admit(sequence, num_cached, new_tokens, promised):
+        if not new_tokens:
+            return 0
+        reach = self._reach(sequence, num_cached, new_tokens) if self._is_aligned else None
+        if not self._admit(sequence, num_cached, new_tokens, promised, reach=reach):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens
 
-    def _admit(self, sequence: Sequence, num_cached: int, new_tokens: int, promised: int, reserved: int = 0) -> bool:
+    def _admit(
+        self,
+        sequence: Sequence,
+        num_cached: int,
+        new_tokens: int,
+        promised: int,
+        reserved: int = 0,
+        reach: Reach | None = None,
+    ) -> bool:
         """Blocks for the first tokens of a sequence, and some left free where others run."""
         spare = self._watermark if self.running else 0
-        return self.cache.admit(sequence, num_cached, new_tokens, promised, self._most_under_way, reserved, spare)
+        most = self._most_under_way
+        return self.cache.admit(sequence, num_cached, new_tokens, promised, most, reserved, spare, reach)
+
+    def _known(self, sequence: Sequence) -> int:
+        """Tokens of a sequence's prompt and answer that are known."""
+        return sequence.num_input + sequence.num_produced
 
     def _aligned(self, sequence: Sequence, computed: int, new_tokens: int) -> int:
         """Fewer tokens of a prompt, so that the step ends where its state can be found again."""
-        known = sequence.num_input + sequence.num_produced
+        known = self._known(sequence)
         prompt = Prompt(computed, sequence.num_input, known, sequence.junction * self._block_size)
-        return self.policy.align(prompt, new_tokens, self._block_size, starts=sequence not in self.running)
+        return self.policy.align(prompt, new_tokens, self.cache.ends, starts=sequence not in self.running)
+
+    def _reach(self, sequence: Sequence, computed: int, new_tokens: int) -> Reach:
+        """What aligned states have to know of a step."""
+        return Reach(computed, computed + new_tokens, max(sequence.num_input, self._known(sequence) - 1))
 
     def _put(self, plan: Plan, sequence: Sequence, new_tokens: int) -> None:
         """Enter a sequence into the plan and count its tokens as computed; if it caught up, it samples a token."""

@@ -20,7 +20,7 @@ class Sequence(Holding):
 
     __slots__ = (
         "adapter", "joined", "last_step", "last_token", "not_before", "num_cached", "num_computed", "num_most",
-        "num_output", "num_preemptions", "num_produced", "num_promised", "num_tokens", "num_under_way", "place", "rank",
+        "num_preemptions", "num_produced", "num_promised", "num_tokens", "num_under_way", "place", "rank",
     )  # fmt: skip
 
     def __init__(self, index: int, request: Request, path: Path = (), num_groups: int = 1) -> None:
@@ -60,8 +60,9 @@ class Plan:
     """What one step computes: a token each of ``decodes`` sequences that decode together, and others beside them."""
 
     __slots__ = (
-        "computed", "contexts", "decode_context", "decodes", "early", "ending", "fresh", "held", "is_apart", "left",
-        "new_tokens", "num_cut", "num_preempted", "sampled", "sequences", "started", "thrown_away", "wasted", "yielded",
+        "computed", "contexts", "decode_context", "decodes", "early", "ending", "fresh", "has_adapters", "held",
+        "is_apart", "left", "new_tokens", "num_cut", "num_preempted", "sampled", "sequences", "started",
+        "thrown_away", "wasted", "yielded",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -96,6 +97,8 @@ class Plan:
         """Of those that decode together, how many have no use for a token: they ended, or had to leave meanwhile."""
         self.thrown_away: list[Sequence] = []
         """Of those sampled beside them, the same."""
+        self.has_adapters = False
+        """Whether a sequence of the step has a LoRA adapter."""
         self.num_cut = 0
         """Prompts of which a part is left: their last row is computed and thrown away."""
 
