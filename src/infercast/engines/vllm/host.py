@@ -141,7 +141,8 @@ class VllmHostModel:
     @property
     def waited_share(self) -> float:
         """Where Mamba2 writes states at the end of every block, each layer asks the GPU how many of a prompt to write,
-        so that the two work by turns in part. Nothing else that runs recurrent layers waits for the GPU."""
+        so that the two work by turns in part. Nothing else that runs recurrent layers waits for the GPU.
+        """
         return RECURRENT_WAIT * self._work.mamba_layers / self._work.layers if self._mode == ALL else 0.0
 
     def cost(self, launch: Launch, num_sequences: int, num_tokens: int, num_prompts: int) -> HostCost:
