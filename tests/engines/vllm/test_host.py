@@ -82,7 +82,8 @@ def test_what_a_model_takes_to_launch(model, latent, experts, shared):
 def test_layers_that_are_made_of_small_operations(model, latent, delta, mamba, sparse):
     work = launch_work(read_model(model), ParallelLayout(1), H200)
     assert (work.latent_layers, work.recurrent_layers) == (latent, 0)
-    assert (work.delta_layers, work.mamba_layers, work.sparse_layers) == (delta, mamba, sparse)
+    assert (work.fused_delta_layers, work.mamba_layers, work.sparse_layers) == (delta, mamba, sparse)
+    assert work.delta_layers == 0
 
 
 def test_quantising_is_fused_and_launched_with_its_neighbour():
@@ -153,8 +154,10 @@ def test_every_group_of_layers_has_inputs_of_its_own():
     assert prepare == pytest.approx(host.prepare + 6 * host.kv_group)
 
 
-def hybrid(model, mode):
-    work = launch_work(read_model(model), ParallelLayout(1), H200)
+def hybrid(model, mode, scans="triton"):
+    config = read_model(model)
+    config = replace(config, weights=replace(config.weights, scans_kernel=scans))
+    work = launch_work(config, ParallelLayout(1), H200)
     return VllmHostModel(bundled_host(VllmHost, "vllm"), work, mode)
 
 
@@ -202,12 +205,20 @@ def test_piecewise_decoding_is_no_slower_than_published_steps():
 
 
 def test_what_few_models_told_is_said():
-    model = read_model("qwen3.5-35b-a3b")
-    (said,) = hybrid("qwen3.5-35b-a3b", NONE).rests_on(model)
-    assert "qwen3.5-35b-a3b and qwen3.5-4b only" in said
-    assert "without FlashInfer" in said
+    (said,) = hybrid("qwen3.5-35b-a3b", NONE).rests_on()
     assert "45 ms" in said
-    named = replace(model, weights=replace(model.weights, scans_kernel="triton"))
-    (said,) = hybrid("qwen3.5-35b-a3b", NONE).rests_on(named)
-    assert "FlashInfer" not in said
-    assert hybrid("llama-3.1-8b", NONE).rests_on(read_model("llama-3.1-8b")) == []
+    assert "qwen3.5-35b-a3b and qwen3.5-4b only" in said
+    (said,) = hybrid("qwen3.5-35b-a3b", NONE, scans="").rests_on()
+    assert "published idle prompts" in said
+    assert "where FlashInfer is not installed" in said
+    assert hybrid("llama-3.1-8b", NONE).rests_on() == []
+
+
+def test_flashinfer_scans_by_itself_where_vllm_takes_it():
+    # qwen_gdn_linear_attn.py: FlashInfer's kernel by default on Hopper and Blackwell; Kimi's delta rule has Triton's.
+    config = read_model("qwen3.5-35b-a3b")
+    hopper, ampere = (launch_work(config, ParallelLayout(1), load_gpu(name)) for name in ("h200-sxm", "a100-sxm"))
+    assert (hopper.delta_layers, hopper.fused_delta_layers) == (0, 30)
+    assert (ampere.delta_layers, ampere.fused_delta_layers) == (30, 0)
+    kimi = launch_work(read_model("kimi-linear-48b-a3b"), ParallelLayout(1), H200)
+    assert kimi.delta_layers > 0 == kimi.fused_delta_layers
