@@ -66,7 +66,7 @@ ADDED = {
     "energy.": "joules joules_interval joules_per_output_token_interval idle_watts_per_gpu limit_watts_per_gpu source",
     "energy.parts[].": "part joules share",
     "energy.pools[].": "gpus watts_per_gpu peak_watts_per_gpu",
-    "energy.phases[].": "phase joules watts_per_gpu joules_per_token",
+    "energy.phases[].": "phase joules watts_per_gpu burst_watts_per_gpu joules_per_token",
     "wall.": "gpu_watts server_watts watts peak_watts joules joules_interval kwh_per_day grams_co2_per_hour pue",
     "wall.servers[].": "kind gpus base_watts factor fitted",
     "prices[].": "gpu gpus usd_per_gpu_hour provider kind date source",

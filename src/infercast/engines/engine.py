@@ -74,6 +74,9 @@ class HostModel(Protocol):
     def borrowed_share(self, model: str) -> float:
         """The share of what launching a prompt costs that was seen in one other model only."""
 
+    def rests_on(self, model: ModelConfig, /) -> list[str]:
+        """Sentences: which of its times were seen in few models or under special conditions."""
+
 
 class DraftPasses(Protocol):
     """How passes that draft reach the GPU."""
@@ -185,7 +188,7 @@ class Engine(Generic[Asked, Filled]):
     """Tokens of a sequence that its blocks have to have room for beside its window."""
 
     host_type: type[HostCosts]
-    host_model: Callable[[Any, ModelConfig, ParallelLayout, Gpu], HostModel]
+    host_model: Callable[[Any, ModelConfig, ParallelLayout, Gpu, Filled], HostModel]
     """What a model costs a host of `host_type`."""
 
     replica: Callable[[Deployment, Filled, StepTimer, bool], Replica]

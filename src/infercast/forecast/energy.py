@@ -41,7 +41,9 @@ class PhaseEnergy:
     tokens: int
     joules: float
     watts: float
-    """Per GPU, while kernels ran."""
+    """Per GPU while kernels ran, as a meter shows it: at most the board's limit."""
+    burst_watts: float
+    """The same within the steps: for milliseconds, before its clock has come down, a board draws more than its limit."""
 
     @property
     def joules_per_token(self) -> float:
@@ -174,6 +176,8 @@ def energy_of_pools(
 def _phases(pools: Iterable[PoolEnergy]) -> Iterable[PhaseEnergy]:
     """Steps with prompts and steps without, of all replicas of all pools."""
     found: dict[str, list[tuple[int, PhaseTotals, StepsEnergy]]] = {}
+    pools = list(pools)
+    limit = max((pool.board.limit_watts for pool in pools), default=0.0)
     for pool in pools:
         for name, several in pool.phases.items():
             found.setdefault(name, []).extend((pool.tensor, *each) for each in several)
@@ -181,4 +185,5 @@ def _phases(pools: Iterable[PoolEnergy]) -> Iterable[PhaseEnergy]:
         joules = sum(tensor * energy.joules for tensor, _, energy in of_all)
         seconds = sum(tensor * energy.kernel_seconds for tensor, _, energy in of_all)
         steps, tokens = (sum(getattr(totals, what) for _, totals, _ in of_all) for what in ("steps", "tokens"))
-        yield PhaseEnergy(name, steps, tokens, joules, joules / max(seconds, 1e-12))
+        watts = joules / max(seconds, 1e-12)
+        yield PhaseEnergy(name, steps, tokens, joules, min(watts, limit), watts)

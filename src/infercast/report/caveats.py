@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from infercast.engines.deployment import Deployment
 from infercast.forecast.explain.phases import Phase
-from infercast.forecast.intervals.uncertainty import borrowed_share, is_older
+from infercast.forecast.intervals.uncertainty import is_older
 from infercast.forecast.notes import estimate_notes
 from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import OVERLOADED
 from infercast.report.layout import section, styled
-from infercast.report.state import BORROWED_TIMES, host_rows
+from infercast.report.state import host_rows
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -119,7 +119,5 @@ def _of_deployment(deployment: Deployment, phases: Sequence[Phase]) -> list[str]
             f"Host times are those of another machine ({deployment.host.title}); `infercast measure --host`, or "
             "`infercast calibrate` with a benchmark, fits them to yours."
         )
-    waits = [text for _, text in host_rows(deployment, phases)]
-    if borrowed_share(deployment) > 0 and BORROWED_TIMES not in waits:
-        waits.append(BORROWED_TIMES)
-    return sentences + waits
+    sentences += deployment.host_model.rests_on(deployment.model)
+    return sentences + [text for _, text in host_rows(deployment, phases)]

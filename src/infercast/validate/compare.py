@@ -21,6 +21,7 @@ from infercast.forecast.intervals.results import chance_in, smoothed_of
 from infercast.forecast.intervals.uncertainty import EIGHTY, uncertainty_of
 from infercast.hardware import gpu_from_driver_name
 from infercast.serve import Record, Replica, simulate
+from infercast.validate.by_load import CLASSES, PREFIX, LoadErrors, OnOwnHost, errors_of, load_class, on_own_host
 from infercast.validate.dummy_weights import with_dummy_weights
 from infercast.validate.joules import compare_joules, energy_of_record
 from infercast.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
@@ -57,6 +58,10 @@ class RunComparison:
     """... and those of them that came from the host's memory, where there is such a tier."""
     joules_per_output_token: Comparison | None = None
     """Of the GPU's board, where the file has them."""
+    load: str | None = None
+    """The class of load, where requests arrive over time ..."""
+    own_host: OnOwnHost | None = None
+    """... and the same run at the host's speed that the lightest load of its file shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,11 @@ class Validation:
         loaded = (run for run in self.runs if run.parts is not None and not run.parts.is_static)
         return _median("ape", (getattr(run, quantity) for run in loaded))
 
+    def by_load(self) -> tuple[LoadErrors, ...]:
+        """Errors under load, from light to heavy, and of shared prefixes."""
+        classes = [*(name for _, name in CLASSES), PREFIX]
+        return tuple(_load_errors(name, [run for run in self.runs if run.load == name]) for name in classes)
+
     def median_part(self, part: str) -> float | None:
         """Median error of one part over the runs that tell it."""
         return _median("ape", (getattr(run.parts, part) for run in self.runs if run.parts is not None))
@@ -105,6 +115,19 @@ class Validation:
     def kinds(self) -> tuple[str, ...]:
         """Kinds of runs, in order of appearance."""
         return tuple(dict.fromkeys(run.kind for run in self.runs))
+
+
+def _load_errors(name: str, runs: list[RunComparison]) -> LoadErrors:
+    known = [run.own_host for run in runs if run.own_host is not None]
+    return LoadErrors(
+        name=name,
+        num_runs=len(runs),
+        ttft_p50=errors_of(run.ttft_p50 for run in runs),
+        tpot_p50=errors_of(run.tpot_p50 for run in runs),
+        num_known=len(known),
+        ttft_p50_known=errors_of(each.ttft_p50 for each in known),
+        tpot_p50_known=errors_of(each.tpot_p50 for each in known),
+    )
 
 
 def _file_parts(name: str, runs: list[RunComparison]) -> FileParts:
@@ -149,6 +172,8 @@ def validate(
         kv_blocks.append((measured.path.name, blocks))
         num_stalled += measured.num_stalled
         replica = deployment.replica(warmed_up=warmed_up)
+        loaded: list[tuple[Replica, MeasuredRun]] = []
+        first = len(runs)
         for run in measured.runs:
             if progress is not None:
                 progress(f"{measured.path.name}: {run.label}")
@@ -158,7 +183,12 @@ def validate(
                 continue
             widths = _half_widths(before, deployment, run, record)
             compared = _compare(measured, run, record, widths, slower_by([deployment], run.workload))
-            runs.append(replace(compared, joules_per_output_token=_joules(deployment, replica, run, record)))
+            joules = _joules(deployment, replica, run, record)
+            runs.append(replace(compared, joules_per_output_token=joules, load=load_class(run)))
+            if runs[-1].load is not None:
+                loaded.append((before, run))
+        own_hosts = iter(on_own_host(loaded))
+        runs[first:] = [run if run.load is None else replace(run, own_host=next(own_hosts)) for run in runs[first:]]
     return Validation(tuple(runs), tuple(kv_blocks), num_stalled)
 
 

@@ -75,10 +75,10 @@ def check_blocks(settings: ResolvedSettings, caches: Iterable[Cache]) -> None:
         )
     if interval is None or interval in (DENSE, "0"):
         return
-    if not any(cache.window and not cache.chunked or not cache.bytes_per_token for cache in caches):
+    if not any((cache.window and not cache.chunked) or not cache.bytes_per_token for cache in caches):
         raise InputError(
-            f"prefix_cache_retention_interval {interval} has no effect on a model without sliding windows and recurrent "
-            "layers, and vLLM refuses it; leave it out or set it to 0"
+            f"prefix_cache_retention_interval {interval} has no effect on a model without sliding windows or recurrent "
+            "layers; leave it out or set it to 0"
         )
     if int(interval) % size:
         raise InputError(

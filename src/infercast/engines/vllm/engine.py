@@ -159,7 +159,9 @@ def _release(name: str) -> Engine[EngineSettings, ResolvedSettings]:
         check_memory=check_state_blocks,
         tokens_under_way=lambda settings, layout: settings.most_under_way(layout.pipeline),
         host_type=VllmHost,
-        host_model=lambda host, *what: VllmHostModel(host, launch_work(*what)),
+        host_model=lambda host, model, layout, gpu, settings: VllmHostModel(
+            host, launch_work(model, layout, gpu), settings.mamba_cache_mode
+        ),
         replica=vllm_replica,
         shared_seconds=shared_seconds,
         measured_setup=measured_setup,

@@ -26,6 +26,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
     """One replica of a deployment."""
     host, version, stages = deployment.host, settings.version, deployment.layout.pipeline
     is_v2, drafting = runs_v2(deployment.model, version), settings.drafting
+    shape = deployment.memory.kv.shape._replace(retained=max(0, settings.read_ahead - 1))
     first_uses = None
     if not warmed_up:
         largest_graph = max(settings.capture_sizes, default=0)
@@ -56,7 +57,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         timer=timer,
         policy=policy,
         num_blocks=deployment.memory.request_blocks,
-        kv_shape=deployment.memory.kv.shape.even._replace(retained=max(0, settings.read_ahead - 1)),
+        kv_shape=shape if settings.tier is None else shape.of_one_size,
         prefix_caching=settings.enable_prefix_caching,
         sparse_windows=settings.retention_interval is not None,
         retained_every=settings.retention_interval or 0,
@@ -73,6 +74,7 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         launch_spread=LAUNCH_SPREAD,
         settle_seconds=SETTLE_SECONDS,
         max_adapters=most_adapters(settings),
+        tells_load=version.weighs_cache,
         stages_in_turn=stages > 1 and settings.async_scheduling and not is_v2,
         offload=_offload(deployment, settings, is_v2=is_v2),
         speculation=None if drafting is None else _speculation(drafting, version),

@@ -12,7 +12,7 @@ from infercast.forecast.latency import NAMES
 from infercast.forecast.pools import PoolRun
 from infercast.forecast.result import Forecast
 from infercast.forecast.saturation import OVERLOADED
-from infercast.report.breakdown import largest_parts
+from infercast.report.breakdown import BY_PLACE, composition_cells, largest_parts
 from infercast.report.caveats import caveats
 from infercast.report.decision import LIMIT_COLUMNS, cost_rows, limit_cells, price_words, promise_rows, slo_title
 from infercast.report.energy import energy_interval, energy_rows
@@ -146,6 +146,8 @@ def _kernels(overview: Overview) -> str:
             title = phase_title(pool, phase)
             parts.append(f"<h3>{escape(pool_title(pool, title[:1].upper() + title[1:]))}</h3>")
             parts.append(plain_table(PHASE_COLUMNS, phase_cells(phase), words=(0, 3, 4, 5)))
+    if overview.breakdown.composition is not None:
+        parts.append(f"<h3>{BY_PLACE}</h3>{plain_table(*composition_cells(overview.breakdown.composition))}")
     return "".join(parts)
 
 

@@ -114,9 +114,15 @@ class Holding:
         """Where blocks lie that are not shared."""
         return -1 - self.index
 
-    def pieces(self) -> Path:
-        """Its path, and its own edge where it may find something there."""
-        return (*self.path, (self.own_edge, self.shared, 1 << 60)) if self.left_behind else self.path
+    def pieces(self, ratio: int = 1) -> Path:
+        """Its path, and its own edge where it may find something there; in blocks that are so many times as long.
+
+        A longer block lies where its last tokens do.
+        """
+        path = (*self.path, (self.own_edge, self.shared, 1 << 60)) if self.left_behind else self.path
+        if ratio == 1:
+            return path
+        return tuple((edge, first // ratio, end // ratio) for edge, first, end in path if first // ratio < end // ratio)
 
     def kept(self, group: int, start: int, end: int) -> list[tuple[int, int]]:
         """Parts of these blocks that become findable when they are full."""

@@ -104,7 +104,12 @@ class KvShape(NamedTuple):
 
     @property
     def even(self) -> KvShape:
-        """The same cache with blocks of one size: a group whose blocks hold half as many tokens counts as two.
+        """The same cache; where all groups have blocks of one size, that is said once."""
+        return self if len({*self.sizes}) > 1 else self._replace(block_size=self.sizes[0], block_sizes=())
+
+    @property
+    def of_one_size(self) -> KvShape:
+        """About the same cache with blocks of one size: a group whose blocks hold half as many tokens counts as two.
 
         A window shorter than such a block (those of DeepSeek-V4) is as many blocks as a decoding sequence has of it.
         """
