@@ -89,8 +89,17 @@ def test_a_variant_that_exists_costs_what_the_model_costs(batch, context):
     deployment = infercast.deploy("llama-3.1-8b", "h200-sxm")
     step = infercast.estimate_step(deployment, infercast.decode_shape(batch, context))
     variant = infercast.estimate_variants("h200-sxm", batch=batch, context=context, **LLAMA)
-    assert float(variant.seconds) == pytest.approx(float(step.gpu.seconds), rel=1e-12)
+    assert float(variant.gpu_seconds) == pytest.approx(float(step.gpu.seconds), rel=1e-12)
+    assert float(variant.seconds) == pytest.approx(step.seconds, rel=1e-12)
     assert int(variant.parameters) == 8_030_261_248
+
+
+def test_a_small_variant_waits_for_its_host():
+    sizes = {"layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "inter": 8192, "head_dim": 64}
+    variant = infercast.estimate_variants("h200-sxm", batch=16, context=2000, **sizes)
+    step = infercast.estimate_step("llama-3.2-1b", infercast.decode_shape(16, 2000), gpu="h200-sxm")
+    assert float(variant.gpu_seconds) < step.host_seconds
+    assert float(variant.seconds) == pytest.approx(step.seconds, rel=1e-12)
 
 
 def test_a_grid_of_variants_is_its_variants_one_by_one():
@@ -99,7 +108,7 @@ def test_a_grid_of_variants_is_its_variants_one_by_one():
     assert grid.seconds.shape == grid.parameters.shape == (2, 3)
     one = infercast.estimate_variants("a100-sxm-80gb", **{**LLAMA, "layers": 32, "hidden": 3072})
     assert float(one.seconds) == pytest.approx(grid.seconds[1, 1], rel=1e-12)
-    assert np.all(np.diff(grid.seconds, axis=0) > 0)
+    assert np.all(np.diff(grid.gpu_seconds, axis=0) > 0)
 
 
 def test_variants_need_all_sizes_and_no_others():

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from infercast.engines.engine import Launch
+from infercast.engines.registry import engine_named
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu
+from infercast.models.layout import ParallelLayout
+from infercast.models.read import read_model
 from infercast.ops import Attention, Gemm, Op
 from infercast.ops.elementwise import embedding, gated_activation, kv_write, norm, rope, sampling
 from infercast.predict.adjust.power import throttle_decoding
@@ -21,6 +25,8 @@ from infercast.shown import Shown
 
 Array = npt.NDArray[Any]
 Sizes = dict[str, Array]
+LIKE, LARGEST_GRAPH = "llama-3.1-8b", 512
+"""A model like these, and the sequences of the largest CUDA graph: what a host needs to know."""
 NAMES = ("layers", "hidden", "heads", "kv_heads", "inter", "head_dim", "vocabulary")
 
 
@@ -29,7 +35,9 @@ class Variants(Shown):
     """One element a variant."""
 
     seconds: Array
-    """GPU time of a step, in seconds."""
+    """Seconds of a step, as its GPU or the default engine's host takes longer."""
+    gpu_seconds: Array
+    """GPU time of its kernels, in seconds."""
     parameters: Array
     """Number of parameters of the model."""
 
@@ -73,7 +81,23 @@ def estimate_variants(
         )
     products, others, sequences = by_part.values()
     slower = throttle_decoding(device, 2.0 * batch * _weights(all_sizes), products + others)
-    return Variants(slower * products + others + sequences, _parameters(all_sizes))
+    gpu_seconds = slower * products + others + sequences
+    gaps, host_seconds = _host(batch, all_sizes["layers"], device)
+    return Variants(np.maximum(gpu_seconds + gaps, host_seconds), gpu_seconds, _parameters(all_sizes))
+
+
+def _host(batch: int, layers: Array, gpu: Gpu) -> tuple[Array, float]:
+    """What the GPU idles between kernels, by layers, and what the default engine's host takes for a step."""
+    engine, gaps = engine_named(), {}
+    model, host = read_model(LIKE), engine.default_host().behind_server()
+    for count in np.unique(layers).tolist():
+        stacks = (replace(model.stacks[0], layers=count),)
+        known = engine.host_model(host, replace(model, stacks=stacks), ParallelLayout(), gpu)
+        gaps[count] = known.gap_seconds
+    launch = Launch.FULL_GRAPH if batch <= LARGEST_GRAPH else Launch.PIECEWISE_GRAPHS
+    cost = engine.host_model(host, model, ParallelLayout(), gpu).cost(launch, batch, batch, 0)
+    values, where = np.unique(layers, return_inverse=True)
+    return np.array([gaps[count] for count in values.tolist()])[where].reshape(layers.shape), cost.total
 
 
 Build = Callable[..., Op]

@@ -68,7 +68,6 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         check_gpu=partial(check_capability, "SGLang", OLDEST, "Turing, such as t4"),
         fuses_norms=fuses_norms,
         shares_copies=False,
-        keeps_promises=True,
         spread=spread,
         sizes_for=sizes_for,
         tried=TRIED,
@@ -87,6 +86,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         ties_groups=False,
         before=before,
         tuned_since=TUNED_SINCE,
+        close_since=(0, 5, 16),
     )
 
 
