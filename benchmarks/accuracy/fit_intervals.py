@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from infercast.forecast.intervals.intervals import LEVEL, responses
+from infercast.forecast.intervals.intervals import LEVEL, half_widths
 from infercast.forecast.intervals.uncertainty import HOST_SPREAD, uncertainty_of
 from infercast.serve import simulate
 from infercast.validate.compare import deployment_of
@@ -38,9 +38,10 @@ def values_of(measured: MeasuredFile, model_config: Path | None) -> np.ndarray:
         if run.kind == WARM_UP:
             continue
         about = uncertainty_of(deployment, record)
-        moved = responses(before, about, lambda engine, run=run: summary_of(simulate(engine, run.workload)))
+        served = lambda engine, run=run: summary_of(simulate(engine, run.workload))  # noqa: E731
+        widths = half_widths(before, about, served, chances_of(record))
         errors = np.log(measured_summary(run) / summary_of(record))
-        rows.append(np.stack([errors, *moved, chances_of(record)], axis=1)[COUNTED])
+        rows.append(np.stack([errors, widths.gpu, widths.host, widths.luck], axis=1)[COUNTED])
     return np.concatenate(rows)
 
 

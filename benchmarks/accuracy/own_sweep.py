@@ -3,11 +3,12 @@
     pip install 'infercast[fit]' && python benchmarks/accuracy/own_sweep.py measurements [--shown]
 
 With ``--shown`` only the first: the public estimate against all rows, kernels alone against the time of a burst, and
-sustained ones against the time under the power limit where that held a row at least half of the time. Models were fitted
-to these rows, so errors are smaller, and more of them inside the interval, than for other shapes.
+sustained ones against the time under the power limit where that held a row at least half of the time. Models were
+fitted to these rows, so errors are smaller, and more of them inside the interval, than for other shapes.
 
-Then five folds; a group is one (n, k) pair, one head layout, one expert layout, one width of a memory-bound kernel. Prints
-mean, median and 90th percentile of the absolute error of latency and the share inside the 80 % interval, in per cent.
+Then five folds; a group is one (n, k) pair, one head layout, one expert layout, one width of a memory-bound kernel.
+Prints mean, median and 90th percentile of the absolute error of latency and the share inside the 80 % interval, in per
+cent.
 Then models of nothing but the first points of the sweep, as `infercast measure` orders them, scored on all others.
 """
 
@@ -74,10 +75,7 @@ def as_shown(folder: Path) -> None:
 def scored(folder: Path, families: tuple[str, ...] | None = None, sample: int | None = None) -> Iterator[Score]:
     """By kind and condition; ``sample``: at most so many rows of each reading."""
     found = defaultdict(list)
-    for rows in read_sweep(folder, families):
-        if sample is not None and len(rows.seconds) > sample:
-            chosen = np.sort(np.random.default_rng(0).permutation(len(rows.seconds))[:sample])
-            rows = replace(rows, op=taken(rows.op, chosen), seconds=rows.seconds[chosen], index=rows.index[chosen])
+    for rows in (sampled(each, sample) for each in read_sweep(folder, families)):
         table = pandas.read_parquet(folder / f"{TABLES.get(rows.family, SPARSE.get(rows.family, rows.family))}.parquet")
         table = table.loc[rows.index]
         for condition, column, which in (
@@ -96,6 +94,14 @@ def scored(folder: Path, families: tuple[str, ...] | None = None, sample: int | 
         inside = float(np.mean((low <= measured) & (measured <= high)))
         figures = (float(error.mean()), float(np.median(error)), float(np.quantile(error, 0.9)))
         yield Score(kind, condition, source, error.size, *figures, inside)
+
+
+def sampled(rows: Any, most: int | None) -> Any:
+    """At most so many of the rows."""
+    if most is None or len(rows.seconds) <= most:
+        return rows
+    chosen = np.sort(np.random.default_rng(0).permutation(len(rows.seconds))[:most])
+    return replace(rows, op=taken(rows.op, chosen), seconds=rows.seconds[chosen], index=rows.index[chosen])
 
 
 def taken(op: Any, which: np.ndarray) -> Any:

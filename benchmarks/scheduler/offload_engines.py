@@ -127,7 +127,10 @@ def real_offloading(case: Case) -> Any:
 
         def __init__(self, case: Case) -> None:
             page = 2 * case.block_size * 4
-            tensors = [KVCacheTensor(size=case.num_blocks * page, shared_by=["layer0"])]
+            place = {"shared_by": ["layer0"]}
+            if case.version != "0.25":
+                place = {"layers": ["layer0"], "layer_stride": case.num_blocks * page, "block_stride": page}
+            tensors = [KVCacheTensor(size=case.num_blocks * page, **place)]
             extra: dict[str, Any] = {"cpu_bytes_to_use": case.tier_blocks * case.tier_factor * page}
             extra |= {"block_size": case.block_size * case.tier_factor, "offload_prompt_only": case.prompts_only}
             extra |= {"store_threshold": case.store_threshold}

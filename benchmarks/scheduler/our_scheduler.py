@@ -49,7 +49,6 @@ class Ours:
             sparse_windows=version.sparse_windows and case.retention is not None,
             retained_every=case.retention or 0,
             drops_last=bool(case.speculation and case.speculation["drops_block"]),
-            past_states=case.version == "0.25",
         )
         kind = ByPriority if case.by_priority else FirstCome
         rules = {"steps_over": version.steps_over} if case.by_priority else {}

@@ -108,8 +108,10 @@ def format_percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def format_odds(probability: float) -> str:
-    """A probability in whole percent; nothing is ever quite sure."""
+def format_odds(probability: float | None) -> str:
+    """A probability in whole percent; nothing is ever quite sure, and a dash where there is none."""
+    if probability is None:
+        return "-"
     percent = round(100 * probability)
     return "< 1 %" if percent < 1 else "> 99 %" if percent > 99 else f"{percent} %"
 

@@ -44,3 +44,7 @@ def test_rows_of_kernels_shorter_than_the_hosts_launch_are_of_the_host() -> None
     replayed = 1.2 * physics + 4e-6
     assert is_of_kernel("gemm", replayed, np.log(replayed / physics)).all()
     assert is_of_kernel("attention_decode", by_host, np.log(by_host / physics)).all()
+
+
+def test_experts_far_beyond_their_physics_are_no_experts_that_anybody_serves() -> None:
+    assert is_of_kernel("moe", np.ones(3), np.log([30.0, 4.0, 0.9])).tolist() == [False, True, True]

@@ -8,7 +8,7 @@ from math import sqrt
 from random import Random
 from typing import Any
 
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.shape import KvShape, StateRules
 from infercast.serve.first_use import FirstUses
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.prefill_first import PrefillFirst
@@ -127,7 +127,9 @@ def states(seed: object, **changes: Any) -> Scenario:
     groups = tuple(group for group, window in enumerate(windows) if window)
     is_new = rng.random() < 0.4
     kind: dict[str, Any] = {
-        "kv_shape": KvShape(size, windows, states=groups, aligned=is_new or rng.random() < 0.6),
+        "kv_shape": KvShape(
+            size, windows, states=groups, aligned=is_new or rng.random() < 0.6, rules=StateRules(renews=is_new)
+        ),
         "prefix_caching": True,
         "chunked_prefill": True,
         "settles": is_new,

@@ -77,7 +77,7 @@ class Deployment(Answer):
     @property
     def host_model(self) -> HostModel:
         """What the model costs the host."""
-        return self.engine.host_model(self.host, self.model, self.layout, self.gpu)
+        return self.engine.host_model(self.host, self.model, self.layout, self.gpu, self.settings)
 
     @property
     def has_default_host(self) -> bool:

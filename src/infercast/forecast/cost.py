@@ -71,7 +71,9 @@ def facility_of(forecast: Forecast) -> Facility:
 
 
 def cost_of(forecast: Forecast, tariff: Tariff | None = None) -> Cost | None:
-    """What a run costs at the rates that it reached; None where a price is not known."""
+    """What a run costs at the rates that it reached; None where a price is not known, or no rate is a steady one."""
+    if not forecast.state.is_steady:
+        return None
     prices = prices_of(forecast, forecast.tariff if tariff is None else tariff)
     per_hour = hourly([(count, price) for count, _, price in prices])
     if per_hour is None:

@@ -45,8 +45,8 @@ def estimate(
     """What a kernel takes on a GPU: seconds, an 80 % interval, source and bound.
 
     ``condition`` says of what: ``alone`` is one launch by itself after a pause, as `infercast measure` times it,
-    ``engine`` the same between the other kernels of an engine, as steps and simulations count it, ``sustained`` launches
-    without a pause, at the clock that the board's power limit leaves. The interval is of the one that was asked for.
+    ``engine`` the same between the other kernels of an engine, as steps and simulations count it, ``sustained``
+    launches without a pause, at the clock that the board's power limit leaves. The interval is of the one asked for.
 
     A kernel is an operator, or named by its family and sizes as on the command line:
     ``estimate("gemm", "h200-sxm", m=4096, n=14336, k=4096)``. Sizes may be arrays, which give arrays; a million

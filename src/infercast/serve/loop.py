@@ -119,6 +119,7 @@ class Loop:
             index, request, sent = clients.pop()
             self.scheduler.add(index, request)
             self.record.sent_at[index] = sent
+            self.record.mark(index, clock)
             if self.progress is not None and index % TELL_EVERY == 0:
                 self.progress(index, clock)
         return arrival

@@ -78,6 +78,8 @@ class Replica:
     """How it drafts tokens; None: it does not."""
     offload: Offload | None = None
     """The tier of the KV cache in the host's memory, if there is one."""
+    tells_load: bool = False
+    """Whether a balancer before several is told of its requests and its KV cache whatever the model (vLLM 0.27)."""
 
 
 def simulate(

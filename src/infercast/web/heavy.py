@@ -18,7 +18,7 @@ from infercast.forecast.sweep.savings import save_energy
 from infercast.report.day_data import day_dict
 from infercast.report.plan import plan_dict
 from infercast.report.savings import savings_dict
-from infercast.serve.workload.asked import DEFAULT_COUNT, lengths_within
+from infercast.serve.workload.asked import lengths_within
 from infercast.web.arguments import Asked, check_draft, deployment_of, known_gpu, longest_of, workload_of
 
 Tell = Callable[[str], None]
@@ -45,7 +45,6 @@ def plan_of(asked: Asked, tell: Tell) -> dict[str, Any]:
         facility=asked.facility,
         quantizations=state["quantizations"],
         drafts=drafts,
-        is_counted=state["num_requests"] != DEFAULT_COUNT,
         max_gpus=state["max_gpus"],
         budget=state["budget"],
         power_budget=None if state["power_budget"] is None else 1000.0 * state["power_budget"],

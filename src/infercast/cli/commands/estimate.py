@@ -90,7 +90,7 @@ def command(
 ) -> None:
     """Estimate the latency and the power of one kernel, or of a CSV of shapes: 80 % interval, source and bound.
 
-    Latency is of one launch alone; beside it stand the same kernel inside an engine, and without a pause at the power limit.
+    Latency is of one launch alone; then of the same kernel inside an engine, and without a pause at the power limit.
 
     For example:
 

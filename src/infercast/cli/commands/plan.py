@@ -11,7 +11,7 @@ from infercast.cli import completion, outputs
 from infercast.cli.options import shared as options
 from infercast.cli.options import workload as served
 from infercast.cli.options.decision import Decided, of_decision, slo_of, tariff_of
-from infercast.cli.options.engine import AcceptanceOption, SpeculativeConfig, is_given, note
+from infercast.cli.options.engine import AcceptanceOption, SpeculativeConfig, note
 from infercast.cli.options.facility import facility_of, of_facility
 from infercast.cli.options.groups import Served, asked_calibration, takes
 from infercast.cli.options.printed import Form, print_result
@@ -135,7 +135,6 @@ def command(
         quantizations=_names("--quantization", quantization),
         drafts={"acceptance": acceptance, "speculative_config": speculative_config},
         varies=bool(vary),
-        is_counted=is_given(context, "num_requests"),
         max_gpus=max_gpus,
         budget=budget,
         power_budget=_watts(power_budget),

@@ -13,7 +13,7 @@ from infercast.cli.options.sessions import OF_SESSIONS, labelled
 from infercast.cli.options.shared import of_workload
 from infercast.errors import InputError
 from infercast.forecast.deploy import load_model
-from infercast.serve.workload.asked import DEFAULT_COUNT, random_requests
+from infercast.serve.workload.asked import random_requests
 from infercast.serve.workload.redraw import begun_anew, scaled
 from infercast.serve.workload.request import Workload
 from infercast.serve.workload.synthetic import ended
@@ -45,7 +45,9 @@ Concurrency = Annotated[
 ]
 NumRequests = Annotated[
     int | None,
-    of_number("--num-requests", "-n", help=f"Requests in all; default: {DEFAULT_COUNT}, or the whole trace."),
+    of_number(
+        "--num-requests", "-n", help="Requests in all; default: as many as a steady result takes, or the whole trace."
+    ),
 ]
 InputLen = Annotated[
     str, of_length("--input-len", help="Prompt tokens: 512, uniform:MIN:MAX, lognormal:MEAN:SIGMA[:MIN:MAX].")
@@ -85,7 +87,9 @@ TooLong = Annotated[
 Seed = Annotated[int, of_number("--seed", help="Same seed, same result.")]
 
 
-def workload_of(context: typer.Context, default_count: int = DEFAULT_COUNT, *, longest: int | None = None) -> Workload:
+def workload_of(
+    context: typer.Context, default_count: int | None = None, *, longest: int | None = None
+) -> Workload:
     """The workload that the options of a command ask for, by the names above, of at most so many tokens.
 
     All requests are within the model's length; what was clipped, cut or left out for it is in the description.

@@ -87,6 +87,7 @@ def _release(name: str) -> Engine[SglangSettings, ResolvedSglang]:
         ties_groups=False,
         before=before,
         tuned_since=TUNED_SINCE,
+        close_since=(0, 5, 16),
     )
 
 

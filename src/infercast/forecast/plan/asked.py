@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil
 from typing import Any
 
 from infercast.engines.registry import engine_named
@@ -15,27 +14,12 @@ from infercast.forecast.plan.question import Question, length_for
 from infercast.forecast.slo import Slo
 from infercast.forecast.wall import Facility
 from infercast.serve import Workload
-from infercast.serve.workload.asked import DEFAULT_COUNT
-from infercast.serve.workload.redraw import redrawn
 
 USUAL_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
 """What is chosen from where nobody says."""
 ANY = "any"
 WEIGHTS = (None, "fp8", "int4")
 """What any format of weights means: the checkpoint's, 8 bits, 4 bits."""
-STAYS, MOST_REQUESTS = 5.0, 5000
-"""A run is so many times as long as a request stays that just keeps the SLO, within so many requests."""
-
-
-def long_enough(workload: Workload, slo: Slo) -> Workload:
-    """Random requests, so many that the run is some times as long as a request may stay."""
-    if workload.drawn is None or workload.rate is None:
-        return workload
-    limits = slo.of_a_request
-    outputs = sum(request.num_output for request in workload.requests) / len(workload.requests)
-    stay = min(limits.get("e2e", 3600.0), limits.get("ttft", 1.0) + limits.get("tpot", 0.05) * outputs)
-    needed = min(MOST_REQUESTS, max(DEFAULT_COUNT, ceil(STAYS * stay * workload.rate / 100) * 100))
-    return redrawn(workload, seed=workload.drawn.seed, count=needed) or workload
 
 
 def question_of(
@@ -50,7 +34,6 @@ def question_of(
     quantizations: Sequence[str] = ("none",),
     drafts: Mapping[str, Any] | None = None,
     varies: bool = False,
-    is_counted: bool = True,
     max_model_len: int | None = None,
     **others: Any,
 ) -> Question:
@@ -58,8 +41,7 @@ def question_of(
 
     ``draw`` makes the requests, of at most so many tokens. Every candidate is told the longest sequence that it is to
     serve, and requests are drawn within it, as `simulate` would draw them for any of them. ``drafts``: settings of
-    speculative decoding; ``varies``: settings are tried by name. Where it is not said how many requests there are
-    (``is_counted``), they are as many as the SLO needs.
+    speculative decoding; ``varies``: settings are tried by name.
     """
     given, chosen = facility or Facility(), tuple(engine_named(name).name for name in engines)
     prices = [tariff.price(name, given) for name in gpus]
@@ -73,7 +55,7 @@ def question_of(
         workload = draw(max_model_len)
     return Question(
         model=model,
-        workload=workload if is_counted else long_enough(workload, slo),
+        workload=workload,
         slo=slo,
         gpus=tuple(gpus),
         engines=chosen,

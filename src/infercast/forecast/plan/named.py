@@ -54,7 +54,6 @@ def plan(
         tariff=price if isinstance(price, Tariff) else Tariff(per_gpu_hour=price),
         facility=facility,
         quantizations=quantizations,
-        is_counted=workload is not None or "count" in load,
         max_gpus=max_gpus,
         budget=budget,
         max_model_len=max_model_len,

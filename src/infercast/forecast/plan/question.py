@@ -21,6 +21,7 @@ from infercast.forecast.system import DEFAULT_LINK
 from infercast.forecast.wall import Facility
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import MOST_ENGINES
+from infercast.serve.workload.redraw import redrawn_with
 
 USUAL_LENGTHS = 8192
 """Tokens that the longest allowed sequence has at least, where a model has as many positions."""
@@ -186,6 +187,9 @@ class Question:
         """The same with requests that come so many times as fast."""
         if factor == 1.0:
             return self
-        requests = tuple(replace(each, arrival=each.arrival / factor) for each in self.workload.requests)
         rate = None if self.workload.rate is None else self.workload.rate * factor
-        return replace(self, workload=replace(self.workload, requests=requests, rate=rate, drawn=None))
+        if self.workload.open_ended and (drawn := redrawn_with(self.workload, rate=rate)) is not None:
+            return replace(self, workload=drawn)
+        requests = tuple(replace(each, arrival=each.arrival / factor) for each in self.workload.requests)
+        found = replace(self.workload, requests=requests, rate=rate, drawn=None, open_ended=False)
+        return replace(self, workload=found)

@@ -72,7 +72,8 @@ class Figures:
     @property
     def holds(self) -> bool:
         """Whether the SLO does, by the forecast's own numbers, as surely as it is asked for, and within the budgets."""
-        kept = self.state != "overloaded" and self.headroom > 1.0 and (self.odds or 0.0) >= self.asked_odds
+        is_steady = self.state not in ("overloaded", "filling")
+        kept = is_steady and self.headroom > 1.0 and (self.odds or 0.0) >= self.asked_odds
         return kept and not self.beyond
 
 

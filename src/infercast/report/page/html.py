@@ -26,7 +26,7 @@ from infercast.report.forecast import (
     pool_title,
     system_facts,
 )
-from infercast.report.intervals import format_interval, format_rates
+from infercast.report.intervals import format_interval, format_rates, rest_rows
 from infercast.report.page import charts
 from infercast.report.page.elements import Card, Section, cards, facts_list, part_sections, plain_table, table
 from infercast.report.page.latency_chart import latency_chart
@@ -114,7 +114,8 @@ def _latency(overview: Overview) -> str:
         cells = [f"{escape(cell)}{end}" for cell, end in zip(latency_cells(values), ends, strict=True)]
         rows.append([escape(latency.title.replace("  ", "\u2003")), *cells])
     note = '<p class="note">The grey bar of a percentile is its 80 % interval.</p>'
-    return latency_chart(overview) + note + table(["", *NAMES], rows)
+    rests = facts_list(rest_rows(overview.intervals))
+    return latency_chart(overview) + note + table(["", *NAMES], rows) + rests
 
 
 def _decision(overview: Overview) -> list[Section]:

@@ -76,7 +76,7 @@ class Holding:
 
     __slots__ = (
         "earlier", "exported", "first", "index", "junction", "left_behind", "length", "named", "num_input",
-        "num_states", "path", "shared", "spans", "tails", "whole",
+        "num_output", "num_states", "path", "shared", "spans", "tails", "whole",
     )  # fmt: skip
 
     def __init__(self, index: int, path: Path, num_input: int, num_groups: int) -> None:
@@ -85,7 +85,7 @@ class Holding:
         """Of the leading blocks that other requests may have in common with it ..."""
         self.shared = path[-1][2] if path else 0
         """... and how many these are."""
-        self.num_input = num_input
+        self.num_input, self.num_output = num_input, 0
         self.length = 0
         """Blocks of each group up to here are held ..."""
         self.first = [0] * num_groups
@@ -114,9 +114,15 @@ class Holding:
         """Where blocks lie that are not shared."""
         return -1 - self.index
 
-    def pieces(self) -> Path:
-        """Its path, and its own edge where it may find something there."""
-        return (*self.path, (self.own_edge, self.shared, 1 << 60)) if self.left_behind else self.path
+    def pieces(self, ratio: int = 1) -> Path:
+        """Its path, and its own edge where it may find something there; in blocks that are so many times as long.
+
+        A longer block lies where its last tokens do.
+        """
+        path = (*self.path, (self.own_edge, self.shared, 1 << 60)) if self.left_behind else self.path
+        if ratio == 1:
+            return path
+        return tuple((edge, first // ratio, end // ratio) for edge, first, end in path if first // ratio < end // ratio)
 
     def kept(self, group: int, start: int, end: int) -> list[tuple[int, int]]:
         """Parts of these blocks that become findable when they are full."""

@@ -22,8 +22,7 @@ class KvCache(BlockPool):
     With ``sparse_windows``, a group with a window that slides keeps only those blocks findable from which the same
     prompt, or one that was seen to begin like it, can go on; and those before every multiple of ``retained_every``
     tokens, if any.
-    With ``drops_last``, the last block of a prefix that is found is computed again; ``states_drop`` says that groups
-    of states are taken to have such a block, too, and ``past_states`` that a state is then looked for a block further.
+    With ``drops_last``, the last block of a prefix that is found is computed again.
     """
 
     def __init__(
@@ -35,15 +34,15 @@ class KvCache(BlockPool):
         sparse_windows: bool = False,
         retained_every: int = 0,
         drops_last: bool = False,
-        states_drop: bool = True,
-        past_states: bool = False,
     ) -> None:
         super().__init__(num_blocks, shape, caching=caching)
         self.shape = shape
         self.sparse_windows = sparse_windows
-        self._segment = retained_every // shape.block_size
-        self._drops_last, self._states_drop, self._past_states = drops_last, states_drop, past_states
-        self.ends = Ends(shape.block_size, drops_last, shape.exports)
+        self._sizes, self._common = shape.sizes, shape.common_size
+        self._is_uneven = len({*shape.sizes}) > 1
+        self._segment = retained_every // self._common
+        self._drops_last = drops_last
+        self.ends = Ends(shape.block_size, drops_last, shape.rules.exports)
         """Where aligned states can be found again."""
         self._block_size = shape.block_size
         self._groups = tuple(map(shape.group, range(self.num_groups)))
@@ -51,7 +50,7 @@ class KvCache(BlockPool):
         self._sparse = tuple(group for group in self._windowed if sparse_windows and not shape.chunked)
         self._is_aligned = shape.aligned and bool(shape.states)
         self._is_plain = self.num_groups == 1 and not self._windowed and not shape.states
-        self.renews = self._is_aligned and sparse_windows
+        self.renews = self._is_aligned and shape.rules.renews
         self._new_states: set[tuple[int, int]] = set()
         """Edges and positions of states that become findable by the step that is being planned."""
         self._paths = PrefixPaths(shape.block_size)
@@ -64,29 +63,35 @@ class KvCache(BlockPool):
         """Tokens of a sequence's beginning that are cached: whole blocks, and never all of its tokens."""
         if not self.caching:
             return 0
-        most = (num_tokens - 1) // self._block_size
+        most, per_block = (num_tokens - 1) // self._common, self._common // self._block_size
         if not holding.left_behind:
-            most = min(most, holding.shared)
+            most = min(most, holding.shared // per_block)
         if self._drops_last:
             # Where groups are looked up together, and windows are sparse, the last block may be full to be dropped.
-            last = num_tokens // self._block_size if self.sparse_windows and self.num_groups > 1 else most
+            last = num_tokens if self.sparse_windows and self.num_groups > 1 else num_tokens - 1
             holding.whole = most
-            hit, longest = self._lookup.dropping(holding, most, last, past_states=self._past_states)
+            hit, longest = self._lookup.dropping(holding, most, last, past_states=self.shape.rules.past_attention)
         else:
             hit, longest = self._lookup(holding, most) if most else (0, 0)
             holding.whole = hit
         holding.junction = longest if longest > hit else 0
-        if self._sparse:
-            last = max(holding.shared, num_tokens // self._block_size)
-            marks = range(self._segment, last + 1, self._segment) if self._segment else ()
-            for group in self._sparse:
-                drops = self._drops_last and group not in self.shape.states
-                needed = self._lookup.window_blocks(group, self._segment) + drops
-                if self._segment and needed >= self._segment:
-                    continue  # every block is before some multiple
-                marked = {holding.junction, *marks}
-                holding.tails[group] = self._lookup.tails(group, holding, marked, drops=self._drops_last)
-        return hit * self._block_size
+        if self._sparse or self._is_uneven:
+            self._mark_tails(holding)
+        return hit * self._common
+
+    def _mark_tails(self, holding: Holding) -> None:
+        """Which blocks of windows are of use to others."""
+        # Where blocks are uneven, prefixes end with the longest ones, whatever else is kept.
+        segment = self._segment if self.sparse_windows else 1
+        last = (holding.num_input + holding.num_output) // self._common
+        marks = range(segment, last + 1, segment) if segment else ()
+        for group in self._sparse if self.sparse_windows else self._windowed:
+            drops = self._drops_last and group not in self.shape.states
+            blocks = segment * (self._common // self._sizes[group])
+            if segment and self._lookup.window_blocks(group, 1 << 30) + drops >= blocks:
+                continue  # every block is before some multiple
+            marked = {holding.junction, *marks} if self.sparse_windows else {*marks}
+            holding.tails[group] = self._lookup.tails(group, holding, marked, drops=self._drops_last)
 
     def admit(
         self,
@@ -102,26 +107,25 @@ class KvCache(BlockPool):
         """Start a sequence with the ``num_cached`` tokens that `longest_prefix` found and room for ``new_tokens``.
 
         It starts only if all the blocks for its ``num_tokens``, computed at most ``chunk`` a step, were free now, and
-        those for the new tokens beside the ``reserved`` ones; in both cases ``spare`` ones would be left. Aligned states
-        need to know what the step computes.
+        those for the new tokens beside the ``reserved`` ones; in both cases ``spare`` ones would be left. Aligned
+        states need to know what the step computes.
         """
-        count = num_cached // self._block_size
+        count = num_cached // self._common
         # A state may be further on than what full attention is to go on from.
         again = (count - holding.whole) * (self.num_groups - len(self._windowed)) if count > holding.whole else 0
-        states = spare + self.shape.state_blocks + again
-        needed = states + self.blocks_to_start(num_cached, new_tokens, num_tokens, chunk, reach)
+        states = self.shape.state_blocks + again
+        needed = spare + states + self.blocks_to_start(num_cached, new_tokens, num_tokens, chunk, reach)
         if reserved:
-            first = states + self._missing(count, self.shape.blocks_for(num_cached + new_tokens))
-            needed = max(needed, first + reserved)
+            first = num_cached // self._block_size, self.shape.blocks_for(num_cached + new_tokens)
+            needed = max(needed, spare + states + self._missing(*first) + reserved)
         if needed > self.num_free:
             return False
         if count:
             if self._new_states and self._is_new(holding, count - 1):
                 return False
-            found = [
-                [*self._lookup.found(holding, group, count if group in self._windowed else min(count, holding.whole))]
-                for group in range(self.num_groups)
-            ]
+            counts = [count if group in self._windowed else min(count, holding.whole) for group in range(self.num_groups)]
+            counts = [each * (self._common // size) for each, size in zip(counts, self._sizes, strict=True)]
+            found = [[*self._lookup.found(holding, group, each)] for group, each in enumerate(counts)]
             for parts in found:
                 for line, start, end in parts:
                     span = line.at(start)
@@ -131,9 +135,9 @@ class KvCache(BlockPool):
                 return False
             holding.spans = [[self._hold(holding, *part) for part in parts] for parts in found]
             holding.first = [
-                parts[0][1] if parts else count * (group in self._windowed) for group, parts in enumerate(found)
+                parts[0][1] if parts else counts[group] * (group in self._windowed) for group, parts in enumerate(found)
             ]
-        holding.named = holding.length = holding.num_states = count
+        holding.named = holding.length = holding.num_states = num_cached // self._block_size
         self.take(states)
         if again:
             holding.named = holding.whole
@@ -161,7 +165,7 @@ class KvCache(BlockPool):
         """Blocks beyond the cached ones that must be free: for the first step, and for the most that are ever held."""
         size = self._block_size
         count, needed = num_cached // size, -(-(num_cached + new_tokens) // size)
-        if not self._windowed:
+        if not self._windowed and not self._is_uneven:
             return (max(needed, -(-num_tokens // size)) - count) * self.num_groups
         # Group by group: a window's few blocks must not make up for what full attention still needs.
         whole = sum([self._most_to_start(group, count, num_tokens, chunk) for group in self._groups])
@@ -175,7 +179,7 @@ class KvCache(BlockPool):
         """Blocks of one group beyond ``count`` cached ones for all the tokens of a sequence."""
         if group.states and group.aligned:
             return 1
-        return max(0, group.most_blocks(num_tokens, chunk) - count)
+        return max(0, group.most_blocks(num_tokens, chunk) - count * self._block_size // group.block_size)
 
     def _missing(self, before: int, after: int, states: int | None = None) -> int:
         """Blocks that all groups together take to grow from so many blocks each to more.
@@ -183,6 +187,8 @@ class KvCache(BlockPool):
         Of aligned states a step takes one in each group, or as many as are said.
         """
         more = after - before if after > before else 0
+        if self._is_uneven:
+            return sum([-(-after // ratio) + -before // ratio for ratio in self._ratios]) if more else 0
         if not self._is_aligned:
             return more * self.num_groups
         count = len(self.shape.states)
@@ -236,8 +242,8 @@ class KvCache(BlockPool):
         self._new_states.clear()
 
     def renew(self, holding: Holding, num_tokens: int) -> None:
-        """Where windows are sparse, the last state of a prompt counts as new as long as its sequence holds it."""
-        if self._drops_last and self._states_drop and num_tokens % self._block_size:
+        """The last state of use of a prompt counts as new as long as its sequence holds it and computes with it."""
+        if self._drops_last and self.shape.rules.drop and num_tokens % self._block_size:
             return
         last = num_tokens // self._block_size
         if last and last == self.ends.last(holding.num_input) // self._block_size and last <= holding.shared:
@@ -255,13 +261,16 @@ class KvCache(BlockPool):
 
     def name(self, holding: Holding, num_tokens: int) -> None:
         """Let others find the blocks that these tokens fill, already while they are being computed."""
-        full = num_tokens // self._block_size
+        full = num_tokens // self._common * (self._common // self._block_size)
         before = holding.named
         if full <= before or not self.caching:
             return
         holding.named = full
         # Nobody else looks for what is not shared: that has a name only once it is left behind.
         if before >= holding.shared or (self._is_plain and self._lengthen(holding, before, full)):
+            return
+        if self._is_uneven:
+            self._name_uneven(holding, before, full)
             return
         for edge, first, end in holding.path:
             start, stop = max(before, first), min(full, end)
@@ -275,20 +284,30 @@ class KvCache(BlockPool):
                     if is_state:
                         self._new_states |= {(edge, position) for position in range(*part)}
 
+    def _name_uneven(self, holding: Holding, before: int, full: int) -> None:
+        """The same where groups have blocks of different sizes."""
+        for group, ratio in enumerate(self._ratios):
+            for edge, first, end in holding.path:
+                start = max(before // ratio, first // ratio, holding.first[group])
+                for part in holding.kept(group, start, min(full, end) // ratio):
+                    self._add(holding, self._lookup.line(edge, group), *part)
+
     def slide(self, holding: Holding, computed: int, unsure: int = 0) -> None:
         """Release the blocks that no token after ``computed`` ones looks at; the last of them is forgotten first.
 
         States are released as if the last ``unsure`` tokens had not been computed.
         """
-        window = end = -1
+        window, end = (-1, 0), -1
         behind = computed - unsure if computed > unsure else 0
         earlier = self._earlier(holding, behind) if holding.earlier else ()
         for group in self._windowed:
             is_state = group in self.shape.states
-            if self.shape.windows[group] != window:  # groups with the same window stand side by side
-                window = self.shape.windows[group]
+            kind = self.shape.windows[group], self._sizes[group]
+            if kind != window:  # groups with the same window stand side by side
+                window = kind
                 end = self.shape.first_in_window(group, behind if is_state else computed)
-                end = min(end, holding.num_states if is_state and self._is_aligned else holding.length)
+                length = -(-holding.length // self._ratios[group]) if self._is_uneven else holding.length
+                end = min(end, holding.num_states if is_state and self._is_aligned else length)
             start = holding.first[group]
             pieces: Pieces = ((start, end),) if end > start else ()
             if earlier and is_state:
@@ -314,7 +333,7 @@ class KvCache(BlockPool):
             self._num_blank += self.shape.state_blocks
         for group, first in enumerate(holding.first):
             is_state = self._is_aligned and group in self.shape.states
-            length = holding.num_states if is_state else holding.length
+            length = holding.num_states if is_state else -(-holding.length // self._ratios[group])
             if length > first:
                 pieces: Pieces = ((first, length),)
                 if holding.earlier and is_state:

@@ -109,7 +109,9 @@ class RunningPool:
             count=len(self.engines),
             cache_tokens=first.num_blocks * shape.block_size // len(shape.windows),
             block_size=shape.block_size,
-            publish_counts=pool.lockstep,
+            publish_counts=pool.lockstep or first.tells_load,
+            weighs_cache=first.tells_load,
+            usage=lambda number: self.engines[number].loop.scheduler.cache.num_held / first.num_blocks,
         )
         self._choose = make_policy(pool.router, engines)
 

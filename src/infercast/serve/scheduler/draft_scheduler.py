@@ -115,6 +115,7 @@ class DraftScheduler(DraftBooks):
         new_tokens = min(new_tokens, longest - computed - 1)
         if self._is_aligned and new_tokens:
             new_tokens = self._aligned(sequence, computed, new_tokens)
+        new_tokens = self._readable(sequence.num_tokens - computed, new_tokens)
         if not new_tokens:
             return True
         slots = min(computed + new_tokens + self._lookahead, longest)
@@ -139,6 +140,7 @@ class DraftScheduler(DraftBooks):
         new_tokens = self.policy.first_chunk(missing, self._budget, alone=self._is_alone())
         if self._is_aligned:
             new_tokens = self._aligned(sequence, num_cached, new_tokens)
+        new_tokens = self._readable(num_tokens - num_cached, new_tokens)
         slots = min(num_cached + new_tokens + self._lookahead, self._longest) - num_cached
         if not new_tokens:
             return 0
@@ -147,6 +149,12 @@ class DraftScheduler(DraftBooks):
             return 0
         sequence.num_computed = sequence.num_cached = num_cached
         return new_tokens
+
+    def _readable(self, missing: int, new_tokens: int) -> int:
+        """Fewer tokens of a prompt, if the next step has to have as many as whoever drafts reads ahead."""
+        left = missing - new_tokens
+        ahead = self._speculation.read_ahead
+        return max(0, new_tokens - (ahead - left)) if 0 < left < ahead else new_tokens
 
     def _padding(self, num_cached: int) -> int:
         """Dummy drafts of a start with one token, which would keep the others from a graph without them."""

@@ -100,9 +100,8 @@ class PriorityScheduler(Scheduler):
             sequence = order[position]
             new_tokens = self._next_tokens(sequence) if sequence in alone else 0
             if new_tokens:
-                if self._is_windowed:
-                    self.cache.slide(sequence, sequence.num_computed - sequence.num_under_way)
-                while not self.cache.grow(sequence, sequence.num_computed + new_tokens):
+                reach = self._move_on(sequence, new_tokens)
+                while not self.cache.grow(sequence, sequence.num_computed + new_tokens, reach):
                     victim = self._preempt(plan)
                     place = order.index(victim)
                     del order[place]

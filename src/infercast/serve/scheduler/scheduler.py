@@ -161,14 +161,18 @@ class Scheduler(Running):
 
     def _make_room(self, sequence: Sequence, new_tokens: int, plan: Plan, ahead: int = 0) -> bool:
         """Blocks for the new tokens and some ahead of them, for which others give way until there are enough."""
-        computed = sequence.num_computed
-        if self._is_windowed:
-            self.cache.slide(sequence, computed - sequence.num_under_way, self._unsure)
-        reach = self._reach(sequence, computed, new_tokens) if self._is_aligned else None
-        while not self.cache.grow(sequence, computed + new_tokens + ahead, reach):
+        reach = self._move_on(sequence, new_tokens)
+        while not self.cache.grow(sequence, sequence.num_computed + new_tokens + ahead, reach):
             if self._preempt(plan) is sequence:
                 return False
         return True
+
+    def _move_on(self, sequence: Sequence, new_tokens: int) -> Reach | None:
+        """Let its windows leave behind what no step looks at; tells what states have to know of the next."""
+        computed = sequence.num_computed
+        if self._is_windowed:
+            self.cache.slide(sequence, computed - sequence.num_under_way, self._unsure)
+        return self._reach(sequence, computed, new_tokens) if self._is_aligned else None
 
     def _preempt(self, plan: Plan) -> Sequence:
         """Somebody gives way, and will compute its tokens again, before anyone else who waits."""

@@ -20,7 +20,7 @@ class Sequence(Holding):
 
     __slots__ = (
         "adapter", "joined", "last_step", "last_token", "not_before", "num_cached", "num_computed", "num_most",
-        "num_output", "num_preemptions", "num_produced", "num_promised", "num_tokens", "num_under_way", "place", "rank",
+        "num_preemptions", "num_produced", "num_promised", "num_tokens", "num_under_way", "place", "rank",
     )  # fmt: skip
 
     def __init__(self, index: int, request: Request, path: Path = (), num_groups: int = 1) -> None:

@@ -80,6 +80,7 @@ class Draw:
     seed: int
     declared_length: int | None = None
     ignore_eos: bool = True
+    spread_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,13 @@ class Workload(Answer):
     """Of the requests that name one."""
     adapters: Adapters | None = None
     """Where chance chose the adapter of each request."""
+    open_ended: bool = False
+    """Whether whoever serves it decides how many requests a steady result takes; these are the first of them, and
+    `extended` draws more."""
+    cut: tuple[str, int] | None = None
+    """What is done with random requests of more than so many tokens: ``truncate`` or ``skip``."""
+    every: int = 1
+    """These are every so-many-th request of what was drawn."""
     in_turns: bool = False
     """Whether a request of a session is sent only after the answer before it (`Clients`). With a concurrency
     it is sessions that are counted then: one begins when another one has ended."""
