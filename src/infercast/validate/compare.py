@@ -17,6 +17,7 @@ from infercast.engines.timer import KernelTimer
 from infercast.forecast.deploy import ModelOptions, deploy, load_model
 from infercast.forecast.intervals.intervals import half_widths
 from infercast.forecast.intervals.odds import slower_by
+from infercast.forecast.intervals.results import chance_in, smoothed_of
 from infercast.forecast.intervals.uncertainty import EIGHTY, uncertainty_of
 from infercast.hardware import gpu_from_driver_name
 from infercast.serve import Record, Replica, simulate
@@ -26,7 +27,7 @@ from infercast.validate.joules import compare_joules, energy_of_record
 from infercast.validate.measured import WARM_UP, MeasuredFile, MeasuredRun
 from infercast.validate.parts import Comparison, FileParts, Parts, parts_of
 from infercast.validate.scatter import Scatter, scatter_of
-from infercast.validate.summaries import chances_of, measured_summary, summary_of
+from infercast.validate.summaries import IN_RESULTS, measured_summary, summary_of
 
 SET_BELOW = 0.8
 """An engine with fewer KV blocks than this share of what fits was told how many, though its file may not say so."""
@@ -251,9 +252,9 @@ def _half_widths(replica: Replica, deployment: Deployment, run: MeasuredRun, rec
     """How far each of these may be off; the engine is as it was before the run."""
     uncertainty = uncertainty_of(deployment, record)
     widths = half_widths(
-        replica, uncertainty, lambda engine: summary_of(simulate(engine, run.workload)), chances_of(record)
+        replica, uncertainty, lambda engine: smoothed_of(simulate(engine, run.workload)), chance_in(record)
     )
-    return [float(each) for each in widths.together]
+    return [float(widths.together[each]) for each in IN_RESULTS]
 
 
 def _compare(

@@ -73,7 +73,7 @@ NEW_RUNNER_SPREAD = 0.08
 without graphs took 62 ms by vLLM's newer runner and 62 to 72 by the older (docs/log.md)."""
 ELSEWHERE = Spread(prompts=0.04, decodes=0.02)
 """What steps on several GPUs or behind a server have beyond those of measured engines, which have neither."""
-CLOSE_RELEASE = Spread(prompts=0.04, decodes=0.03, host=0.05)
+CLOSE_RELEASE = Spread(prompts=0.04, decodes=0.03, host=0.03)
 """What is added in squares for a release that was not measured and is close to one that was. Published runs of vLLM
 0.22 with the costs of 0.25: 4 % off in TTFT and 2 % in TPOT (median), four of five within 10 and 5 %."""
 OLDER_RELEASE = Spread(prompts=0.6, decodes=0.15, host=0.47)
