@@ -147,7 +147,7 @@ def _random(load: dict[str, Any], longest: int) -> Workload:
     asked = load.get("input_lengths", INPUT_LEN), load.get("output_lengths", OUTPUT_LEN)
     if all(isinstance(each, (str, int)) for each in asked):
         room = longest - load.get("prefix_length", 0)
-        load["input_lengths"], load["output_lengths"], _ = lengths_within(*map(str, asked), room)
+        load["input_lengths"], load["output_lengths"], _ = lengths_within(str(asked[0]), str(asked[1]), room)
     return synthetic_workload(**load)
 
 

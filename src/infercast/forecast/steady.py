@@ -45,8 +45,8 @@ GROUPS = 20
 PRECISION, TAIL_PRECISION, LIMIT_PRECISION = 0.02, 0.25, 0.04
 """Standard errors that a run goes on for: of the medians of TTFT and TPOT, of their 99th percentiles, and of what an
 SLO limits unless it is clear on which side of its limit it lies ..."""
-CLEAR = 2.5
-"""... by so many standard errors."""
+CLEAR, RATE_PRECISION = 2.5, 0.007
+"""... by so many standard errors; and of tokens a second, where requests do not come at a rate of their own."""
 MOST_REQUESTS, MOST_STRETCHES = 50_000, 400_000
 """A run is cut at so many requests, or batches that were planned."""
 NEARLY, LEAST_TIMES, MOST_TIMES = 1.3, 1.5, 6.0
@@ -143,6 +143,7 @@ def _for_medians(batches: Batches) -> Iterator[float]:
     for name in ("ttft", "tpot"):
         for fraction, target in ((0.5, PRECISION), (0.99, TAIL_PRECISION)):
             yield (batches.error(name, fraction) / target) ** 2
+    yield (batches.rate_error() / RATE_PRECISION) ** 2
 
 
 def _for_slo(batches: Batches, slo: Slo) -> Iterator[float]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infercast.engines.engine import Launch
+from infercast.engines.engine import HostModel
 from infercast.engines.registry import engine_named
 from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu
@@ -25,8 +25,8 @@ from infercast.shown import Shown
 
 Array = npt.NDArray[Any]
 Sizes = dict[str, Array]
-LIKE, LARGEST_GRAPH = "llama-3.1-8b", 512
-"""A model like these, and the sequences of the largest CUDA graph: what a host needs to know."""
+LIKE = "llama-3.1-8b"
+"""A model like these, for what a host needs to know."""
 NAMES = ("layers", "hidden", "heads", "kv_heads", "inter", "head_dim", "vocabulary")
 
 
@@ -88,16 +88,17 @@ def estimate_variants(
 
 def _host(batch: int, layers: Array, gpu: Gpu) -> tuple[Array, float]:
     """What the GPU idles between kernels, by layers, and what the default engine's host takes for a step."""
-    engine, gaps = engine_named(), {}
-    model, host = read_model(LIKE), engine.default_host().behind_server()
-    for count in np.unique(layers).tolist():
-        stacks = (replace(model.stacks[0], layers=count),)
-        known = engine.host_model(host, replace(model, stacks=stacks), ParallelLayout(), gpu)
-        gaps[count] = known.gap_seconds
-    launch = Launch.FULL_GRAPH if batch <= LARGEST_GRAPH else Launch.PIECEWISE_GRAPHS
-    cost = engine.host_model(host, model, ParallelLayout(), gpu).cost(launch, batch, batch, 0)
+    engine, model, layout = engine_named(), read_model(LIKE), ParallelLayout()
+    host, settings = engine.default_host().behind_server(), engine.resolve(engine.settings(), model, layout, gpu)
+
+    def of(count: int) -> HostModel:
+        deep = replace(model, stacks=(replace(model.stacks[0], layers=count),))
+        return engine.host_model(host, deep, layout, gpu, settings)
+
     values, where = np.unique(layers, return_inverse=True)
-    return np.array([gaps[count] for count in values.tolist()])[where].reshape(layers.shape), cost.total
+    gaps = np.array([of(count).gap_seconds for count in values.tolist()])
+    launch, _ = engine.graphs(settings).launch(batch, is_decode=True)
+    return gaps[where].reshape(layers.shape), of(int(values[0])).cost(launch, batch, batch, 0).total
 
 
 Build = Callable[..., Op]

@@ -27,6 +27,7 @@ OLDEST = (7, 5)
 """Compute capability below which SGLang's kernels (FlashInfer's, Triton's) are not built."""
 TRIED = (
     (),
+    (("chunked_prefill_size", 512),),
     (("chunked_prefill_size", 2048),),
     (("chunked_prefill_size", 16384),),
     (("max_running_requests", 128),),

@@ -47,6 +47,7 @@ FUSING_KERNELS = ("hopper", "blackwell")
 """Where FlashInfer has a kernel for all-reduces that carry a norm, which vLLM then uses."""
 TRIED = (
     (),
+    (("max_num_batched_tokens", 512),),
     (("max_num_batched_tokens", 2048),),
     (("max_num_batched_tokens", 16384),),
     (("max_num_seqs", 128),),

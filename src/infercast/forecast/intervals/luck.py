@@ -109,6 +109,22 @@ class Batches:
         error = self._error(scored, self._places[several], self._strata[several] if self.is_spread_out else None)
         return error if fraction is None else _around(np.sort(values), fraction, error)
 
+    @cached_property
+    def gaps(self) -> tuple[Array, Array, Array]:
+        """The batch in time of each time between tokens, and the times and how often each occurred."""
+        ended, gaps, counts = self._served.timed_gaps
+        inside = (ended > self.begin) & (ended <= self.end)
+        places = ((ended[inside] - self.begin) / (self.end - self.begin) * BATCHES).astype(np.int64)
+        return np.minimum(places, BATCHES - 1), gaps[inside], counts[inside]
+
+    def rate_error(self) -> float:
+        """The standard error of tokens a second; none where as much is served as comes, at a rate that is known."""
+        if self.is_spread_out and self._workload.rate is not None:
+            return 0.0
+        places, _, counts = self.gaps
+        tokens = np.bincount(places, counts, BATCHES)
+        return error_of_mean(tokens / max(float(tokens.mean()), 1e-30))
+
     def _error(self, scored: Array, places: Array, strata: Array | None) -> float:
         sizes = np.maximum(np.bincount(places, minlength=BATCHES), 1)
         means = np.bincount(places, scored, BATCHES) / sizes
@@ -143,17 +159,9 @@ def steady_luck(served: Record | Served, workload: Workload, begin: float, end: 
     """Half widths of 80 % intervals (logarithms) of what an endless run would show, from a steady part of this one."""
     batches, fractions = Batches(served, workload, begin, end), (None, *FRACTIONS)
     ttft, tpot, whole = ([batches.error(name, each) for each in fractions] for name in ("ttft", "tpot", "e2e"))
-    ended, gaps, counts = served.timed_gaps
-    inside = (ended > begin) & (ended <= end)
-    places = np.minimum(((ended[inside] - begin) / (end - begin) * BATCHES).astype(np.int64), BATCHES - 1)
-    of_tokens = [_gaps_error(gaps[inside], counts[inside], places, each) for each in fractions]
-    tokens = np.bincount(places, counts[inside], BATCHES)
-    # At a steady rate of arrivals as much is served as comes.
-    rate = (
-        0.0
-        if batches.is_spread_out and workload.rate is not None
-        else error_of_mean(tokens / max(float(tokens.mean()), 1e-30))
-    )
+    places, gaps, counts = batches.gaps
+    of_tokens = [_gaps_error(gaps, counts, places, each) for each in fractions]
+    rate = batches.rate_error()
     return STUDENT_OF_BATCHES * np.array([*ttft, *tpot, *of_tokens, *whole, rate])
 
 
