@@ -44,7 +44,7 @@ from infercast.units import format_seconds
 Array = npt.NDArray[Any]
 
 LEVEL = 0.8
-MOST_REQUESTS = 256
+MOST_REQUESTS = 512
 """A longer run's response is that of its first requests: it is a ratio, which does not need as many."""
 MOST_STEP_BY_STEP = 64
 """The same where no stretch of steps can be jumped over, which takes ten times as long."""
