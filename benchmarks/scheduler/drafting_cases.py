@@ -4,8 +4,9 @@ import random
 from typing import Any
 
 import numpy as np
-from scheduling_cases import LONGEST, STATE, Case, conversations, most_blocks, short_requests
+from scheduling_cases import LONGEST, STATE, Case, conversations, most_blocks, short_requests, with_stops
 
+from infercast.engines.vllm.versions import rules_of
 from infercast.serve.speculation import ACCEPTED, MATCHED, Draws, Speculation
 
 MODES = {
@@ -24,6 +25,9 @@ MODES = {
     "drafts-hybrid": "full attention and windows",
     "drafts-states-off": "recurrent layers without prefix caching",
     "drafts-windows": "windows of two lengths, with and without full attention",
+    "drafts-states": "recurrent layers with prefix caching, some of which leave a state before a step's end, too",
+    "drafts-heads": "several prediction heads, which read ahead of a step, with windows or without",
+    "drafts-stops": "answers that end by EOS",
 }
 
 
@@ -51,7 +55,7 @@ def drafts_of(case: Case) -> tuple[Speculation, Draws]:
     return speculation, AnyDraws(speculation)
 
 
-def draw(version: str, mode: str, seed: int) -> Case:
+def draw(version: str, mode: str, seed: int) -> Case:  # noqa: PLR0912 - a branch for each mode
     """The case of a seed."""
     rng = random.Random(f"{mode}:{seed}")
     size, seqs = rng.choice([4, 16]), rng.choice([2, 4, 8, 64])
@@ -59,8 +63,10 @@ def draw(version: str, mode: str, seed: int) -> Case:
     method = {"drafts-model": "draft_model", "drafts-lookup": "ngram"}.get(mode, "eagle")
     if mode in ("drafts-starts", "drafts-talk", "drafts-window", "drafts-windows"):
         method = rng.choice(["eagle", "draft_model", "ngram"])
+    if mode == "drafts-states":
+        method = rng.choice(["mtp", "mtp", "eagle", "ngram"])
     case.is_async = mode not in ("drafts-sync", "drafts-lookup") and method != "ngram"
-    if mode in ("drafts-model", "drafts-no-cache", "drafts-by-batch"):
+    if mode in ("drafts-model", "drafts-no-cache", "drafts-by-batch", "drafts-heads"):
         case.is_async = rng.random() < 0.5
     window = rng.choice([size, 2 * size + 3, 5 * size, 37])
     if mode == "drafts-no-cache":
@@ -69,6 +75,10 @@ def draw(version: str, mode: str, seed: int) -> Case:
         case.chunked, case.max_num_batched_tokens = False, LONGEST
     elif mode == "drafts-threshold":
         case.threshold = rng.choice([7, 16, 50])
+    elif mode == "drafts-heads":
+        case.windows = rng.choice([(0,), (0,), (window,), (0, window), (window, 0, 3 * window)])
+        case.caching = rng.random() < 0.8
+        case.threshold = rng.choice([0, 0, 16, 50])
     elif mode == "drafts-window":
         case.windows = (window,)
     elif mode == "drafts-hybrid":
@@ -78,15 +88,26 @@ def draw(version: str, mode: str, seed: int) -> Case:
     elif mode == "drafts-states-off":
         case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
         case.states, case.caching = "none", False
+    elif mode == "drafts-states":
+        case.windows = rng.choice([(0, STATE), (STATE, STATE, STATE, 0), (STATE, 0), (STATE, 0, STATE)])
+        case.block_size = size = rng.choice([8, 16, 32])  # a state is no smaller than a step with all its drafts
+        case.states, case.is_async = "align", method != "ngram" and rng.random() < 0.7
+        case.checkpoints = int(rules_of(version).exports_states and rng.random() < 0.4)
+        case.max_num_batched_tokens = max(case.max_num_batched_tokens, 2 * size)
+        if rules_of(version).sparse_windows and rng.random() < 0.2:
+            case.retention = rng.choice([None, size, 4 * size])
     case.speculation = _speculation(rng, version, mode, method, seqs)
     case.max_num_batched_tokens += case.speculation["slots_taken"] * seqs
     if mode == "drafts-starts":
         case.requests = _one_token_starts(rng, size)
     else:
-        case.requests = conversations(rng, size) if mode == "drafts-talk" else short_requests(rng, size)
+        talks = mode == "drafts-talk" or (mode == "drafts-states" and rng.random() < 0.5)
+        case.requests = conversations(rng, size) if talks else short_requests(rng, size)
     longest = max(request["input"] + request["output"] for request in case.requests)
     if mode == "drafts-short":
         case.max_model_len = longest + rng.choice([0, 0, 1, 3])
+    if mode == "drafts-stops":
+        with_stops(case, rng)
     most = most_blocks(case, longest + case.speculation["num_drafts"] + case.speculation["lookahead"])
     case.num_blocks = 1 + most + rng.choice([1, rng.randint(0, most), rng.randint(0, 6 * most), 5000])
     return case
@@ -94,8 +115,11 @@ def draw(version: str, mode: str, seed: int) -> Case:
 
 def _speculation(rng: random.Random, version: str, mode: str, method: str, seqs: int) -> dict[str, Any]:
     count = rng.choice([1, 2, 3, 5, 7])
-    if mode == "drafts-threshold":
+    if mode in ("drafts-threshold", "drafts-heads"):
         count = min(count, 5)
+    # Blocks that hold fewer tokens than are read ahead are refused.
+    read_ahead = min(max(count, 2), 4) if mode == "drafts-heads" and version != "0.25" else 0
+    count = read_ahead or count
     by_batch: list[tuple[int, int]] = []
     if mode == "drafts-by-batch":
         starts = sorted({1, *(rng.randint(1, seqs) for _ in range(3))})
@@ -107,11 +131,12 @@ def _speculation(rng: random.Random, version: str, mode: str, method: str, seqs:
         "acceptance": rates,
         "match": 0.5 if method == "ngram" else 1.0,
         "lookahead": 0 if method == "ngram" else count,
-        "drops_block": method == "eagle",
+        "drops_block": method in ("eagle", "mtp"),
         "slots_taken": int(method == "draft_model"),
         "slots_by_step": version != "0.25",
         "pads_new": True,
         "pads_first": version != "0.25",
+        "read_ahead": read_ahead,
         "by_batch": by_batch,
         "seed": rng.randint(0, 1 << 30),
     }

@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace as Namespace
 from typing import Any
 
@@ -10,11 +11,14 @@ import torch
 from drafting_cases import drafts_of
 from scheduling_cases import LONGEST, STATE, Case
 from vllm.config import CacheConfig, SchedulerConfig
+from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
+from vllm.model_executor.layers.mamba.short_conv import ShortConv
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
@@ -23,6 +27,8 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
+
+from infercast.engines.vllm.versions import rules_of
 
 OWN, ANSWERED = 10_000_000_000, 20_000_000_000
 """Where token numbers begin that belong to one request alone."""
@@ -44,7 +50,7 @@ class Real:
         self.scheduler = scheduler or scheduler_of(case)
         self.num_added = 0
         self.speculation, self.draws = drafts_of(case) if case.speculation is not None else (None, None)
-        self.hasher = get_request_block_hasher(case.block_size, fast_hash) if case.caching else None
+        self.hasher = get_request_block_hasher(min(case.block_sizes, default=case.block_size), fast_hash) if case.caching else None
 
     def add(self, index: int) -> None:
         """A client sends a request."""
@@ -52,7 +58,10 @@ class Real:
         self.num_added += 1
         tokens = [content * 100_003 + k for content, count in request["prefix"] for k in range(count)]
         tokens += [OWN + index * 100_003 + k for k in range(len(tokens), request["input"])]
-        sampling = SamplingParams(max_tokens=request["output"], ignore_eos=True, temperature=0.0)
+        most = request.get("most", request["output"])
+        sampling = SamplingParams(max_tokens=most, ignore_eos=True, temperature=0.0)
+        if most > request["output"]:
+            sampling.stop_token_ids = [self._token(index, request["output"] - 1)]
         self.scheduler.add_request(
             Request(
                 request_id=str(index),
@@ -112,10 +121,14 @@ class Real:
         started = {each.req_id for each in output.scheduled_new_reqs} | {*output.scheduled_cached_reqs.resumed_req_ids}
         accepted = 0
         if self.draws is not None and drafts and key not in started:
-            accepted = min(drafts, self.draws.accepted(number, request.max_tokens)[position])
-        answer = self.case.requests[number]["answer"]
-        first = (ANSWERED + number * 100_003 if answer is None else answer * 100_003) + position
+            accepted = min(drafts, self.draws.accepted(number, self.case.requests[number]["output"])[position])
+        first = self._token(number, position)
         return [*range(first, first + 1 + accepted)]
+
+    def _token(self, number: int, position: int) -> int:
+        """A token of an answer."""
+        answer = self.case.requests[number]["answer"]
+        return (ANSWERED + number * 100_003 if answer is None else answer * 100_003) + position
 
     def _drafts(self, key: str, output: Any) -> list[int]:
         """Drafts for the next step of a request, where they are known before it is planned."""
@@ -124,7 +137,8 @@ class Real:
             return []
         count = output.num_spec_tokens_to_schedule
         if self.speculation.match < 1.0 and not request.is_prefill_chunk:
-            count = self.draws.drafted(int(key), request.max_tokens)[request.num_output_tokens]
+            output = self.case.requests[int(key)]["output"]
+            count = self.draws.drafted(int(key), output)[request.num_output_tokens]
         return [7] * count
 
 
@@ -143,6 +157,8 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
         async_scheduling=case.is_async,
         is_encoder_decoder=False,
         policy="priority" if case.by_priority else "fcfs",
+        watermark=case.watermark,
+        scheduler_reserve_full_isl=case.reserves_prompts,
     )
     if case.speculation is not None:
         taken = 0 if case.speculation["slots_by_step"] else case.speculation["slots_taken"] * case.max_num_seqs
@@ -151,6 +167,11 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
     caching = CacheConfig(block_size=case.block_size, enable_prefix_caching=case.caching, **mode)
     caching.num_gpu_blocks = case.num_blocks
     groups = [KVCacheGroupSpec([f"layer{i}"], _spec(case, window)) for i, window in enumerate(case.windows)]
+    for group, size in zip(groups, case.block_sizes, strict=False):
+        group.kv_cache_spec = replace(group.kv_cache_spec, block_size=size)
+    if case.speculation is not None and case.speculation["method"] == "mtp" and rules_of(case.version).knows_drafts:
+        # Layers of the drafts come last, and are like the last of the target.
+        groups[max(number for number, window in enumerate(case.windows) if window != STATE)].is_eagle_group = True
     blocks = KVCacheConfig(num_blocks=case.num_blocks, kv_cache_tensors=[*tensors], kv_cache_groups=groups)
     if hasattr(caching, "prefix_cache_retention_interval"):
         blocks.prefix_cache_retention_interval = case.retention
@@ -163,25 +184,41 @@ def scheduler_of(case: Case, tensors: Sequence[Any] = (), **settings: Any) -> Sc
             accept_tokens=lambda *_: True,
             validate_tokens=lambda request, tokens, *_: tokens,
         ),
-        block_size=LONGEST if case.states == "none" else case.block_size,
+        block_size=LONGEST if case.states == "none" else max(case.block_sizes, default=case.block_size),
+        **({"hash_block_size": min(case.block_sizes)} if case.block_sizes else {}),
         mm_registry=Namespace(supports_multimodal_inputs=lambda model: False),
         log_stats=False,
     )
 
 
-def _spec(case: Case, window: int) -> FullAttentionSpec | SlidingWindowSpec | MambaSpec:
+def _spec(case: Case, window: int) -> Any:
     if window == STATE:
-        size = LONGEST if case.states == "none" else case.block_size
-        drafts = case.speculation["num_drafts"] if case.speculation else 0
-        return MambaSpec(
-            block_size=size,
-            shapes=((size,),),
-            dtypes=(torch.float32,),
-            mamba_cache_mode=case.states,
-            num_speculative_blocks=drafts,
-        )
+        return _state_spec(case)
     shape = {"block_size": case.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
-    return SlidingWindowSpec(**shape, sliding_window=window) if window else FullAttentionSpec(**shape)
+    if case.chunklocal and window:
+        return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=window)
+    ahead = case.speculation.get("read_ahead", 0) if case.speculation else 0
+    kept = {"extra_retained_tokens": ahead - 1} if ahead else {}
+    return SlidingWindowSpec(**shape, **kept, sliding_window=window) if window else FullAttentionSpec(**shape)
+
+
+def _state_spec(case: Case) -> MambaSpec:
+    """What a recurrent layer of vLLM says of its cache: Mamba2, or one that leaves no state before a step's end."""
+    size = LONGEST if case.states == "none" else case.block_size
+    settings = Namespace(
+        cache_config=Namespace(
+            mamba_block_size=size, mamba_page_size_padded=None, mamba_cache_mode=case.states, use_replayssm=False
+        ),
+        speculative_config=_drafting(case),
+        num_speculative_tokens=case.speculation["num_drafts"] if case.speculation else 0,
+        model_config=Namespace(hf_config=Namespace(model_type="")),
+    )
+    kind = MambaMixer2 if case.checkpoints else ShortConv
+    made = {"get_state_shape": lambda _: ((size,),), "get_state_dtype": lambda _: (torch.float32,)}
+    layer = object.__new__(type(kind.__name__, (kind,), made))
+    spec: MambaSpec = layer.get_kv_cache_spec(settings)
+    assert getattr(spec, "num_prefill_checkpoint_blocks", 0) == case.checkpoints
+    return spec
 
 
 def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig, settings: dict[str, Any]) -> Namespace:
@@ -190,11 +227,12 @@ def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig, setti
         is_encoder_decoder=False, max_model_len=case.max_model_len, is_diffusion=False,
         enable_return_routed_experts=False,
         is_multimodal_model=False, uses_mrope=False, runner_type="generate", supports_multimodal_inputs=False,
-        return_sampling_mask=False, is_hybrid=False,
+        return_sampling_mask=False, is_hybrid=False, use_mla=False, dtype="bfloat16", model="",
     )  # fmt: skip
     parallel = Namespace(
         data_parallel_index=0, data_parallel_rank=0, decode_context_parallel_size=1, prefill_context_parallel_size=1,
-        pipeline_parallel_size=case.pipeline, world_size=1,
+        pipeline_parallel_size=case.pipeline, world_size=1, rank=0, tensor_parallel_size=1, data_parallel_size=1,
+        data_parallel_rank_local=0,
     )  # fmt: skip
     observability = Namespace(
         kv_cache_metrics=False, enable_mfu_metrics=False, kv_cache_metrics_sample=0.01,
@@ -210,12 +248,19 @@ def _config(case: Case, scheduling: SchedulerConfig, caching: CacheConfig, setti
         use_v2_model_runner=case.v2_runner, max_concurrent_batches=case.steps_under_way, is_mm_encoder_only=False,
         is_encoder_only=False,
         num_lookahead_tokens=case.speculation["lookahead"] if case.speculation else 0,
-        num_prefill_lookahead_tokens=0, reasoning_config=None,
+        num_prefill_lookahead_tokens=_read_ahead(case), reasoning_config=None,
         max_in_flight_tokens=case.max_num_batched_tokens * case.steps_under_way,
         aux_output_config=Namespace(enabled=False),
         ec_manager_config=Namespace(get_encoder_cache_manager_obj=lambda: None),
     )  # fmt: skip
     return Namespace(**{**needed, **settings})
+
+
+def _read_ahead(case: Case) -> int:
+    """Tokens of a prompt beyond a step that drafts need: of an EAGLE head one, of several prediction heads as many."""
+    if case.speculation is None or case.speculation["method"] != "eagle":
+        return 0
+    return case.speculation.get("read_ahead", 0) or 1
 
 
 def _drafting(case: Case) -> Namespace | None:
@@ -229,8 +274,8 @@ def _drafting(case: Case) -> Namespace | None:
         method=method,
         num_speculative_tokens=drafts["num_drafts"],
         num_speculative_tokens_per_batch_size=ranges or None,
-        use_eagle=lambda: method == "eagle",
-        use_eagle_block_drop=lambda: method == "eagle",
+        use_eagle=lambda: drafts["drops_block"],
+        use_eagle_block_drop=lambda: drafts["drops_block"],
         uses_draft_model=lambda: method == "draft_model",
         use_dflash=lambda: False,
         use_dspark=lambda: False,

@@ -7,6 +7,8 @@ import re
 
 MILLI = 1e-3
 MICRO = 1e-6
+NOTHING = 1e-12
+"""Seconds that are shown as none."""
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
@@ -38,6 +40,8 @@ def format_seconds(seconds: float) -> str:
     for unit, scale in (("s", 1.0), ("ms", MILLI)):
         if _reaches(seconds, scale):
             return f"{_three_digits(seconds / scale)} {unit}"
+    if abs(seconds) < NOTHING:  # what is left of two numbers that are equal
+        return "0 us"
     return f"{_three_digits(seconds / MICRO)} us"
 
 

@@ -178,9 +178,9 @@ class PlainCache:
         return min(1, after - before) if self.shape.aligned and group in self.shape.states else after - before
 
     def renew(self, holding: Holding, num_tokens: int) -> None:
-        """The last state of a prompt counts as new as long as its sequence holds it, where windows are sparse."""
+        """The last state of a prompt counts as new as long as its sequence holds it, by some engines' rules."""
         last = num_tokens // self.shape.block_size
-        if not (self.sparse_windows and self.shape.aligned and self.caching):
+        if not (self.shape.rules.renews and self.shape.aligned and self.caching):
             return
         if not last or last != (holding.num_input - 1) // self.shape.block_size:
             return

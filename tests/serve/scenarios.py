@@ -8,7 +8,7 @@ from math import sqrt
 from random import Random
 from typing import Any
 
-from infercast.serve.cache.shape import KvShape
+from infercast.serve.cache.shape import KvShape, StateRules
 from infercast.serve.first_use import FirstUses
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.prefill_first import PrefillFirst
@@ -127,7 +127,9 @@ def states(seed: object, **changes: Any) -> Scenario:
     groups = tuple(group for group, window in enumerate(windows) if window)
     is_new = rng.random() < 0.4
     kind: dict[str, Any] = {
-        "kv_shape": KvShape(size, windows, states=groups, aligned=is_new or rng.random() < 0.6),
+        "kv_shape": KvShape(
+            size, windows, states=groups, aligned=is_new or rng.random() < 0.6, rules=StateRules(renews=is_new)
+        ),
         "prefix_caching": True,
         "chunked_prefill": True,
         "settles": is_new,
@@ -137,6 +139,19 @@ def states(seed: object, **changes: Any) -> Scenario:
     }
     make = rng.choice([small, tree, tree, crowd])
     return make(rng.random(), **kind, **changes)
+
+
+def stops(seed: object) -> Scenario:
+    """Answers of which the engine learns with their last token that they have ended."""
+    rng = Random(f"stops {seed}")
+    replica, workload = rng.choice([small, small, crowd, tree, states, pipeline])(rng.random())
+    declared = [rng.choice([None, None, each.num_output + rng.randint(0, 9)]) for each in workload.requests]
+    requests = tuple(
+        replace(each, stops=rng.random() < 0.8, declared=most)
+        for each, most in zip(workload.requests, declared, strict=True)
+    )
+    longer = rng.choice([0, 0, 1, 50])
+    return replace(replica, max_model_len=(replica.max_model_len or 0) + longer), replace(workload, requests=requests)
 
 
 def prefill(seed: object) -> Scenario:
@@ -235,5 +250,5 @@ def _scenario(rng: Random, requests: Sequence[Request], changes: dict[str, Any])
 
 KINDS = {
     "small": small, "crowd": crowd, "tree": tree, "pipeline": pipeline, "states": states, "prefill": prefill,
-    "talk": talk,
+    "stops": stops, "talk": talk,
 }  # fmt: skip

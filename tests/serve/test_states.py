@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from infercast.serve.cache.kv_cache import KvCache
-from infercast.serve.cache.shape import STATE_WINDOW, KvShape
+from infercast.serve.cache.shape import STATE_WINDOW, Ends, KvShape, StateRules
 from infercast.serve.scheduler.alignment import Prompt, opened_blocks, whole_blocks
 from infercast.serve.scheduler.policy import FirstCome
 from infercast.serve.scheduler.scheduler import Scheduler
@@ -47,7 +47,7 @@ def step(scheduler: Scheduler) -> list[tuple[int, int, int]]:
     ],
 )
 def test_steps_of_whole_blocks(computed: int, new: int, known: int, parts_at: int, expected: int) -> None:
-    assert whole_blocks(Prompt(computed, min(known, 30), known, parts_at), new, 4) == expected
+    assert whole_blocks(Prompt(computed, min(known, 30), known, parts_at), new, Ends(4)) == expected
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,43 @@ def test_steps_of_whole_blocks(computed: int, new: int, known: int, parts_at: in
     ],
 )
 def test_blocks_too_large_for_a_step_are_computed_in_several(computed: int, new: int, size: int, expected: int) -> None:
-    assert opened_blocks(Prompt(computed, 28, 28), new, size, most=11) == expected
+    assert opened_blocks(Prompt(computed, 28, 28), new, Ends(size), most=11) == expected
+
+
+@pytest.mark.parametrize(
+    ("computed", "new", "drops", "expected"),
+    [
+        (0, 30, False, 30),  # the state after 28 tokens is left from within
+        (0, 29, False, 28),  # but not by a step that does not end the prompt
+        (26, 4, False, 2),  # nor by one that begins within a block
+        (28, 2, False, 2),
+        (0, 30, True, 30),  # the state after 24
+        (20, 10, True, 10),
+        (24, 6, True, 6),
+    ],
+)
+def test_a_step_that_leaves_a_state_within_is_not_cut(computed: int, new: int, drops: bool, expected: int) -> None:
+    assert opened_blocks(Prompt(computed, 30, 30), new, Ends(4, drops, exports=True), most=64) == expected
+    cut = opened_blocks(Prompt(computed, 30, 30), new, Ends(4, drops), most=64)
+    assert computed + cut in {24 if drops and computed < 24 else 28 if computed < 28 else 30, 30}
+
+
+def test_the_state_before_a_prompt_s_end_takes_a_block_more_and_is_found() -> None:
+    shape = ALIGNED._replace(rules=StateRules(exports=True))
+    scheduler = scheduler_of(shape, settles=True, opens_blocks=True)
+    scheduler.add(0, Request(0.0, 14, 1, (Segment(7, 14),)))
+    assert step(scheduler) == [(0, 14, 0)]
+    assert scheduler.cache.num_held == 0  # it is done
+    scheduler.add(1, Request(0.0, 14, 2, (Segment(7, 14),)))
+    assert step(scheduler) == [(1, 2, 12)]
+    # Four blocks of tokens, the state it began with and its own.
+    assert scheduler.cache.num_held == 4 + 2
 
 
 def test_a_prompt_that_arrives_computed_is_not_cut() -> None:
     policy = FirstCome(64, 8).of_computed_prompts()
-    assert policy.align(Prompt(0, 30, 30), 30, 4, starts=True) == 30
-    assert FirstCome(64, 8).align(Prompt(0, 30, 30), 30, 4, starts=True) == 28
+    assert policy.align(Prompt(0, 30, 30), 30, Ends(4), starts=True) == 30
+    assert FirstCome(64, 8).align(Prompt(0, 30, 30), 30, Ends(4), starts=True) == 28
 
 
 def test_an_aligned_sequence_holds_one_state_and_the_one_its_step_began_with() -> None:

@@ -79,7 +79,7 @@ class Memory(NamedTuple):
     @property
     def num_tokens(self) -> int:
         """Tokens that all blocks hold, without states, of sequences that no window has cut anything off."""
-        shape = self.kv.shape.of_tokens.even
+        shape = self.kv.shape.of_tokens.of_one_size
         return self.num_blocks * shape.block_size // max(1, len(shape.windows))
 
     def most_sequences(self, num_tokens: int, chunk: int) -> int:

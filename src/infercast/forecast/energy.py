@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.energy import StepsEnergy
+from infercast.engines.engine import Version
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.intervals.uncertainty import Spread
 from infercast.forecast.pool_energy import PoolEnergy, pool_energy
 from infercast.predict.estimate import SOURCES
 from infercast.serve import Record, Workload
@@ -41,7 +41,9 @@ class PhaseEnergy:
     tokens: int
     joules: float
     watts: float
-    """Per GPU, while kernels ran."""
+    """Per GPU while kernels ran, as a meter shows it: at most the board's limit."""
+    burst_watts: float
+    """The same within the steps: for milliseconds, before its clock is down, a board draws more than its limit."""
 
     @property
     def joules_per_token(self) -> float:
@@ -129,13 +131,13 @@ def energy_of_pools(
     workload: Workload,
     clients: Record | Served,
     duration: float,
-    spread: Spread | None = None,
+    version: Version = (),
     rates: tuple[float, float] | None = None,
 ) -> Energy | None:
-    """The same of pools by what their replicas did in so many seconds; ``spread``: how far an engine may be off, where
-    it is not that of its deployment; ``rates``: requests and output tokens a second, where not all of a run counts.
+    """The same of pools by what their replicas did in so many seconds; ``version``: of the release that the engine's
+    stands in for; ``rates``: requests and output tokens a second, where not all of a run counts.
     """
-    drawn = [pool_energy(*pool, workload, duration, spread) for pool in pools]
+    drawn = [pool_energy(*pool, workload, duration, version) for pool in pools]
     joules = sum(pool.joules for pool in drawn)
     if joules <= 0:
         return None
@@ -174,6 +176,8 @@ def energy_of_pools(
 def _phases(pools: Iterable[PoolEnergy]) -> Iterable[PhaseEnergy]:
     """Steps with prompts and steps without, of all replicas of all pools."""
     found: dict[str, list[tuple[int, PhaseTotals, StepsEnergy]]] = {}
+    pools = list(pools)
+    limit = max((pool.board.limit_watts for pool in pools), default=0.0)
     for pool in pools:
         for name, several in pool.phases.items():
             found.setdefault(name, []).extend((pool.tensor, *each) for each in several)
@@ -181,4 +185,5 @@ def _phases(pools: Iterable[PoolEnergy]) -> Iterable[PhaseEnergy]:
         joules = sum(tensor * energy.joules for tensor, _, energy in of_all)
         seconds = sum(tensor * energy.kernel_seconds for tensor, _, energy in of_all)
         steps, tokens = (sum(getattr(totals, what) for _, totals, _ in of_all) for what in ("steps", "tokens"))
-        yield PhaseEnergy(name, steps, tokens, joules, joules / max(seconds, 1e-12))
+        watts = joules / max(seconds, 1e-12)
+        yield PhaseEnergy(name, steps, tokens, joules, min(watts, limit), watts)

@@ -25,7 +25,7 @@ from infercast.forecast.deploy import (
     load_device,
     load_model,
 )
-from infercast.forecast.intervals.uncertainty import gain_of, uncertainty_of
+from infercast.forecast.intervals.uncertainty import gains_of, uncertainty_of
 from infercast.forecast.layout_cost import LayoutCost, Layouts
 from infercast.forecast.money import Tariff
 from infercast.forecast.result import Forecast
@@ -175,12 +175,12 @@ def _simulate(
         saturation=forecast.saturation,
         ttft_width=prompts,
         tpot_width=all_steps,
-        gain=gain_of(deployment, busiest(forecast.records)),
+        gain=max(gains_of(deployment, busiest(forecast.records))),
         source=basis_of(
             (family.source, family.seconds) for phase in forecast.phases for family in phase.families if family.source
         ),
         verdict=forecast.verdict,
-        price=forecast.tariff.price(gpu.name),
+        price=forecast.tariff.price(gpu.name, forecast.facility),
         cost=forecast.cost,
         energy=forecast.energy,
         wall=forecast.wall,

@@ -10,8 +10,9 @@ import numpy as np
 
 from infercast.engines.deployment import Deployment
 from infercast.engines.energy import Batch, StepsEnergy, steps_energy
+from infercast.engines.engine import Version
 from infercast.engines.timer import KernelTimer
-from infercast.forecast.intervals.uncertainty import EIGHTY, Spread, uncertainty_of
+from infercast.forecast.intervals.uncertainty import EIGHTY, uncertainty_of
 from infercast.forecast.system import busiest
 from infercast.predict.adjust.power import board_under
 from infercast.predict.energy.model import BoardPower
@@ -58,7 +59,7 @@ def pool_energy(
     records: Sequence[Record],
     workload: Workload,
     duration: float,
-    spread: Spread | None,
+    version: Version,
 ) -> PoolEnergy:
     """What the replicas of one pool drew."""
     board, layout = board_under(deployment.gpu), deployment.layout
@@ -86,14 +87,14 @@ def pool_energy(
     # Joules follow the time that kernels take: of kernels that keep the chip busy, and where clients wait for answers,
     # of all that is drawn meanwhile.
     follows = BUSY_SHARE + (parts[STATIC] / joules if workload.rate is None else 0.0)
-    half = hypot(half, follows * _by_times(deployment, records, spread))
+    half = hypot(half, follows * _by_times(deployment, records, version))
     gpus = len(records) * layout.replica_gpus
     return PoolEnergy(board, gpus, parts, phases, layout.tensor, max(peaks, default=board.idle_watts), half)
 
 
-def _by_times(deployment: Deployment, records: Sequence[Record], spread: Spread | None) -> float:
+def _by_times(deployment: Deployment, records: Sequence[Record], version: Version) -> float:
     """How far the seconds of kernels may be off, as a logarithm."""
-    about = uncertainty_of(deployment, busiest(records), spread)
+    about = uncertainty_of(deployment, busiest(records), version)
     return max(about.prompts, about.decodes)
 
 

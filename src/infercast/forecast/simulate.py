@@ -196,7 +196,9 @@ def _slowest_part(system: System, workload: Workload) -> float:
     assert wire is not None
     second = receiving(decode[0])
     mix = typical(workload, second)
-    prompts = replace(mix, requests=tuple(replace(each, num_output=1) for each in mix.requests))
+    prompts = replace(
+        mix, requests=tuple(replace(each, num_output=1, declared=None, stops=False) for each in mix.requests)
+    )
     size = float(np.array(system.sequence_sizes(workload)).mean())
     return min(
         len(prefill) * full_rate(prefill[0], prompts),

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from infercast.errors import InputError
 from infercast.forecast.intervals.odds import odds_within, slower_by
+from infercast.forecast.intervals.uncertainty import EIGHTY
 from infercast.forecast.latency import FRACTIONS, NAMES, Percentiles
 from infercast.serve import Record
 from infercast.serve.fleet.served import Served
@@ -182,10 +183,12 @@ def _slower(forecast: Forecast) -> float:
 def chance_below(limit: float, value: float, low: float, high: float, *, slower: float = 0.0) -> float:
     """The probability of at most ``limit`` where ``value`` is forecast and 80 % lie between ``low`` and ``high``.
 
-    Each side has its own width; ``slower`` moves the middle (`odds_within`).
+    Each side of the middle, which is slower than the value by so much (`odds_within`), has its own width.
     """
-    room = log(limit / value)
-    return float(odds_within(room, log(high / value) if room >= 0 else log(value / low), slower))
+    room, longer = log(limit / value), log(high / value)
+    middle = longer * slower / (EIGHTY + slower)
+    beyond = room - middle
+    return float(odds_within(beyond, longer - middle if beyond >= 0 else middle - log(low / value)))
 
 
 def value_of(forecast: Forecast, limit: Limit) -> float:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from infercast.errors import InputError
 from infercast.forecast.day.day import plan_day
 from infercast.forecast.day.outcome import Goal
 from infercast.forecast.day.traffic import made_up_day
-from infercast.forecast.plan.asked import drafts_tried, formats_of
-from infercast.forecast.plan.question import Question
+from infercast.forecast.plan.asked import question_of
 from infercast.forecast.plan.search import plan
 from infercast.forecast.slo import Slo
 from infercast.forecast.sweep.axis import parse_numbers
@@ -32,23 +32,22 @@ def plan_of(asked: Asked, tell: Tell) -> dict[str, Any]:
     model, gpus = str(asked.model), tuple(known_gpu(name) for name in state["gpus"])
     if not gpus:
         raise InputError("gpus is empty; a plan needs at least one kind of GPU to choose from")
-    prices = [asked.tariff.price(gpu) for gpu in gpus]
     drafts = {name: state[name] for name in ("acceptance", "speculative_config")}
     if drafts["speculative_config"] is not None:
         check_draft(drafts["speculative_config"])
-    question = Question(
-        model=model,
-        workload=workload_of(asked),
-        slo=slo,
+    question = question_of(
+        model,
+        partial(workload_of, asked),
+        slo,
         gpus=gpus,
         engines=(asked.engine.name,),
-        prices=tuple(None if price is None else price.per_hour for price in prices),
+        tariff=asked.tariff,
+        facility=asked.facility,
+        quantizations=state["quantizations"],
+        drafts=drafts,
         max_gpus=state["max_gpus"],
         budget=state["budget"],
         power_budget=None if state["power_budget"] is None else 1000.0 * state["power_budget"],
-        facility=asked.facility,
-        quantizations=formats_of(model, state["quantizations"]),
-        settings=drafts_tried((asked.engine.name,), drafts),
         max_model_len=state["max_model_len"],
         disaggregate=state["disaggregate"],
         objective=state["objective"],

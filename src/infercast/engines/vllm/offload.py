@@ -102,7 +102,7 @@ def offload_of(
     holders_first: bool,
 ) -> Offload:
     """The tier; ``whole``: a block of all layers lies in one piece; ``holders_first`` as `Offload` has it."""
-    shape, block_bytes = kv.shape.even, kv.block_bytes
+    shape, block_bytes = kv.shape.of_one_size, kv.block_bytes
     if shape.states or shape.state_blocks:
         raise InputError("kv_offloading_size is not modelled for models with recurrent layers; leave it out")
     size = asked.block_size or shape.block_size

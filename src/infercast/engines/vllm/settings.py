@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from infercast.engines.speculation import Drafting
+from infercast.engines.speculation import MTP, Drafting
 from infercast.engines.vllm.block_size import DATACENTER_BLACKWELL, UNIT
 from infercast.engines.vllm.checks import DENSE, check_settings
 from infercast.engines.vllm.graphs import MODES, Graphs, capture_sizes
@@ -14,6 +14,7 @@ from infercast.engines.vllm.verify_graphs import VerifyGraphs, rounded_sizes, wi
 from infercast.engines.vllm.versions import NEWEST, EngineVersion, engine_version
 from infercast.errors import InputError
 from infercast.hardware import Gpu
+from infercast.serve.cache.shape import StateRules
 from infercast.shown import Chosen
 from infercast.units import GIB
 
@@ -75,6 +76,10 @@ class EngineSettings(Chosen):
     prefix_cache_retention_interval: str | None = None
     """Windows and states are kept before every multiple of so many tokens; 0: only where they are known to be of use,
     ``none``: everywhere."""
+    watermark: float = 0.0
+    """Share of the KV blocks that is kept free where a request starts beside others, from 0 to below 1."""
+    scheduler_reserve_full_isl: bool = True
+    """A request starts only if all of its prompt has room in the KV cache, not just its first chunk."""
     kv_offloading_size: float | None = None
     """GiB of the host's memory that a second tier of the KV cache takes, for all GPUs of an engine together."""
     kv_offloading_backend: str = BACKENDS[0]
@@ -112,13 +117,24 @@ class ResolvedSettings(EngineSettings):
     @property
     def state_blocks(self) -> StateBlocks:
         """How states of recurrent layers are cached."""
-        drafts = 0 if self.drafting is None else self.drafting.num_drafts
-        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts)
+        drafts, version = 0 if self.drafting is None else self.drafting.num_drafts, self.version
+        rules = StateRules(
+            exports=version.exports_states,
+            renews=version.renews_states,
+            drop=not (version.knows_drafts and self.drafting is not None and self.drafting.method == MTP),
+            past_attention=version.past_attention,
+        )
+        return StateBlocks(self.mamba_cache_mode, self.mamba_block_size or 0, drafts, rules)
 
     @property
     def tier(self) -> TierSettings | None:
         """A tier of the KV cache in the host's memory."""
         return tier_settings(self.kv_offloading_size, self.kv_offloading_backend, self.kv_transfer_config)
+
+    @property
+    def read_ahead(self) -> int:
+        """Tokens of a prompt beyond a step that drafts are made from."""
+        return 0 if self.drafting is None else self.drafting.read_ahead
 
     @property
     def most_running(self) -> int:

@@ -13,6 +13,7 @@ from infercast.engines.vllm.versions import EngineVersion
 from infercast.errors import InputError, UnknownNameError
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
+from infercast.serve.cache.shape import StateRules
 
 NONE, ALIGN, ALL = "none", "align", "all"
 MODES = (NONE, ALIGN, ALL)
@@ -33,6 +34,8 @@ class StateBlocks(NamedTuple):
     """Tokens whose multiples a block has where a state is written at the end of each; 0: the layer's own chunk."""
     drafts: int = 0
     """States of each sequence beside the one that it goes on from: after each draft that may be wrong."""
+    rules: StateRules = StateRules()
+    """Those of the release."""
 
 
 ONE_STATE = StateBlocks()

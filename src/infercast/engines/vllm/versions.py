@@ -35,8 +35,21 @@ class EngineVersion(NamedTuple):
     """Some models' kernels write a state at the end of every block (``mamba_cache_mode`` of ``all``)."""
     needs_whole_blocks: bool = True
     """Where states are kept at the end of steps that end with a block, a step has to have room for one."""
+    exports_states: bool = False
+    """There, kernels of some layers leave the last state of use before the end of a prompt's last step."""
+    renews_states: bool = False
+    """There, the last state of use of a prompt counts as new in every step that its request computes with it."""
+    knows_drafts: bool = False
+    """Groups of layers that MTP drafts with are told from others, which drop no block of a prefix that is found."""
+    past_attention: bool = True
+    """There, with drafts, a state is looked for a block past what attention found, and gone on from."""
     parts_last: bool = False
     """There, the last token of a prompt that ends with a block is in a step after it."""
+    reads_ahead: bool = False
+    """Several prediction heads read as many tokens of a prompt ahead, for which steps of prompts leave enough."""
+    weighs_cache: bool = False
+    """Before data-parallel engines: requests in flight are counted at the least, waiting ones by how full the KV cache
+    is; and engines of dense models tell their counts, too."""
     slots_by_step: bool = False
     """Tokens that a draft model takes off the budget are those of a step's sequences, not of ``max_num_seqs``."""
     pads_first: bool = False

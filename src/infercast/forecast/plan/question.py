@@ -10,7 +10,8 @@ from math import inf
 from infercast.engines.registry import engine_named
 from infercast.errors import InputError, UnknownNameError
 from infercast.forecast.calibration.record import Calibration
-from infercast.forecast.plan.axes import AXES, Axis, check_power_limits, model_of
+from infercast.forecast.deploy import load_model
+from infercast.forecast.plan.axes import AXES, Axis, check_power_limits
 from infercast.forecast.plan.candidate import Candidate, Settings
 from infercast.forecast.plan.deployed import Site
 from infercast.forecast.plan.objectives import OBJECTIVES, Objective
@@ -24,6 +25,12 @@ from infercast.serve.workload.redraw import redrawn_with
 
 USUAL_LENGTHS = 8192
 """Tokens that the longest allowed sequence has at least, where a model has as many positions."""
+
+
+def length_for(model: str, workload: Workload) -> int:
+    """Tokens of the longest sequence that a workload needs, rounded up to a power of two."""
+    longest = max(request.num_input + request.num_output for request in workload.requests)
+    return min(max(USUAL_LENGTHS, 1 << (longest - 1).bit_length()), load_model(model).max_positions)
 
 
 @dataclass(frozen=True)
@@ -118,10 +125,7 @@ class Question:
     @cached_property
     def model_len(self) -> int:
         """Tokens of the longest sequence that every candidate is told to serve."""
-        config = model_of(self.model, None, "auto", self.engines[0])
-        assert config is not None
-        needed = max(USUAL_LENGTHS, 1 << (self.longest - 1).bit_length())
-        return self.max_model_len or min(needed, config.max_positions)
+        return self.max_model_len or length_for(self.model, self.workload)
 
     @cached_property
     def site(self) -> Site:

@@ -167,7 +167,7 @@ def _along_setting(
 def _price(point: Point) -> GpuPrice | None:
     """What an hour of one GPU costs."""
     run = point.forecast
-    return None if run is None else run.tariff.price(run.deployment.gpu.name)
+    return None if run is None else run.tariff.price(run.deployment.gpu.name, run.facility)
 
 
 def _light_ttft(system: System, workload: Workload, capacity: float) -> float:

@@ -21,6 +21,8 @@ class Cache(NamedTuple):
     """Tokens in a block where kernels leave the engine no choice; 0: it has one."""
     chunk: int = 0
     """Of a state: tokens of a prompt that are scanned at once, after which kernels may write it."""
+    exported: bool = False
+    """Of a state: newer kernels leave it at the end of a block within a step, too."""
 
     def bytes_for(self, num_tokens: int) -> float:
         """What a sequence of so many tokens takes."""

@@ -105,6 +105,10 @@ class GatedDeltaNet(RecurrentMixer):
         return [Call("scan_inputs", inputs, layers), Call("scan_output", written, layers)]
 
 
+FLASH_KDA_HEAD = 128
+"""The width of heads that FlashKDA's kernels are built for."""
+
+
 @dataclass(frozen=True, slots=True)
 class KimiDeltaAttention(RecurrentMixer):
     """Kimi delta attention: as many heads of queries and keys as of values, and a gate for each channel of a key."""
@@ -132,6 +136,11 @@ class KimiDeltaAttention(RecurrentMixer):
     @property
     def _width(self) -> int:
         return self.heads * self.head_dim
+
+    @property
+    def exported(self) -> bool:
+        """By FlashKDA, which takes Kimi-K3's heads."""
+        return self.full_rank_gate and self.head_dim == FLASH_KDA_HEAD
 
     @property
     def update_convolutions(self) -> int:

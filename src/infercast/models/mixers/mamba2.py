@@ -44,6 +44,11 @@ class Mamba2(RecurrentMixer):
     copies = 1  # the scan starts from zero in most prompts
 
     @property
+    def exported(self) -> bool:
+        """By the scan's own kernel."""
+        return True
+
+    @property
     def label(self) -> str:
         """Heads and their width."""
         return f"SSM {self.heads} x {self.head_dim}"

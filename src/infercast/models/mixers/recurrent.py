@@ -71,6 +71,11 @@ class RecurrentMixer(Mixer):
     """Copies of a prompt's state, out of the cache and back."""
 
     @property
+    def exported(self) -> bool:
+        """Whether newer kernels leave a state within a step, too."""
+        return False
+
+    @property
     def update_convolutions(self) -> int:
         """Those that convolve one new token of each sequence."""
         return self.convolutions
@@ -83,7 +88,8 @@ class RecurrentMixer(Mixer):
         """The last tokens of each channel in the model's own format, and the matrices."""
         state = self.state(shard)
         convolved = state.channels * (state.taps - 1) * bytes_of(shard.weights.base)
-        return (Cache(bytes_per_sequence=convolved + state.values * bytes_of(state.dtype), chunk=self.chunk),)
+        whole = convolved + state.values * bytes_of(state.dtype)
+        return (Cache(bytes_per_sequence=whole, chunk=self.chunk, exported=self.exported),)
 
     def sequence_calls(
         self, shard: Shard, layers: int, queries: Lengths, keys: Lengths, sequences: Lengths | int = 1

@@ -75,8 +75,8 @@ class Holding:
     """What one sequence holds of the cache."""
 
     __slots__ = (
-        "earlier", "first", "index", "junction", "left_behind", "length", "named", "num_input", "path", "shared",
-        "spans", "tails",
+        "earlier", "exported", "first", "index", "junction", "left_behind", "length", "named", "num_input",
+        "num_output", "num_states", "path", "shared", "spans", "tails", "whole",
     )  # fmt: skip
 
     def __init__(self, index: int, path: Path, num_input: int, num_groups: int) -> None:
@@ -85,19 +85,25 @@ class Holding:
         """Of the leading blocks that other requests may have in common with it ..."""
         self.shared = path[-1][2] if path else 0
         """... and how many these are."""
-        self.num_input = num_input
+        self.num_input, self.num_output = num_input, 0
         self.length = 0
         """Blocks of each group up to here are held ..."""
         self.first = [0] * num_groups
         """... but for those that have fallen out of a group's window."""
+        self.num_states = 0
+        """The same of groups of aligned states, which need no blocks for tokens to come ..."""
         self.earlier: list[int] = []
-        """Blocks before these that groups of aligned states hold: those that the last step began with."""
+        """... and blocks before these that they hold: those that the last step began with, or left before its end."""
+        self.exported = -1
+        """One of them that stands where the next block would, and is held as long."""
         self.named = 0
         """Leading blocks that are full and known."""
         self.spans: list[list[Span]] | None = None
         """Of each group, what it holds that others can find, in order; None: nothing."""
         self.left_behind = False
         """Whether some of its own blocks may still be findable from before it was preempted."""
+        self.whole = 0
+        """Of the blocks that a prefix was found to have, those that full attention has."""
         self.junction = 0
         """Blocks up to where some layers found it, and others have forgotten it; 0: nothing beyond what all have."""
         self.tails: dict[int, SequenceOf[range]] = {}
@@ -108,9 +114,15 @@ class Holding:
         """Where blocks lie that are not shared."""
         return -1 - self.index
 
-    def pieces(self) -> Path:
-        """Its path, and its own edge where it may find something there."""
-        return (*self.path, (self.own_edge, self.shared, 1 << 60)) if self.left_behind else self.path
+    def pieces(self, ratio: int = 1) -> Path:
+        """Its path, and its own edge where it may find something there; in blocks that are so many times as long.
+
+        A longer block lies where its last tokens do.
+        """
+        path = (*self.path, (self.own_edge, self.shared, 1 << 60)) if self.left_behind else self.path
+        if ratio == 1:
+            return path
+        return tuple((edge, first // ratio, end // ratio) for edge, first, end in path if first // ratio < end // ratio)
 
     def kept(self, group: int, start: int, end: int) -> list[tuple[int, int]]:
         """Parts of these blocks that become findable when they are full."""

@@ -35,6 +35,8 @@ class BlockPool:
         self._unused: OrderedDict[Bundle | int, int] = OrderedDict()
         self._num_runs = 0
         self._lookup = Lookup(shape)
+        self._ratios = tuple(size // shape.block_size for size in shape.sizes)
+        """How many times as long as the shortest a block of each group is."""
 
     @property
     def num_free(self) -> int:
@@ -111,11 +113,12 @@ class BlockPool:
                 released.append(span)
         self.num_held -= freed
         # Its own blocks come after what it shares; those that it found again have a name already.
-        own = max(start, holding.shared, released[-1].end if released and released[-1].line.edge < 0 else 0)
+        shared, known = holding.shared // self._ratios[group], holding.named // self._ratios[group]
+        own = max(start, shared, released[-1].end if released and released[-1].line.edge < 0 else 0)
         parts: list[tuple[int, int]] = []
-        if self.caching and holding.named > own:
+        if self.caching and known > own:
             for begin, stop in pieces:
-                parts += holding.kept(group, max(own, begin), min(stop, holding.named))
+                parts += holding.kept(group, max(own, begin), min(stop, known))
         if named:
             for part in parts:
                 span = Span(self._lookup.line(holding.own_edge, group), *part)

@@ -9,6 +9,47 @@ STATE_WINDOW = 2
 """A state stands for all tokens before it: the next token looks at the block that ends, or is under way, before it."""
 
 
+class Ends(NamedTuple):
+    """Where states are left that can be found again: at the ends of blocks of ``size`` tokens."""
+
+    size: int
+    drops: bool = False
+    """The last block of what attention finds is computed again, so the state before it is the one of use."""
+    exports: bool = False
+    """A step that ends a prompt leaves the last state of use, too, and need not end there."""
+
+    def last(self, num_tokens: int) -> int:
+        """Where the last state lies that the same tokens, sent again, can begin with; 0: nowhere."""
+        size = self.size
+        return max(0, num_tokens // size * size - size) if self.drops else (num_tokens - 1) // size * size
+
+    def is_left(self, start: int, end: int, place: int) -> bool:
+        """Whether a step from one token to another leaves the state at a place between them."""
+        return self.exports and start % self.size == 0 and start + self.size <= place < end
+
+
+class StateRules(NamedTuple):
+    """How an engine goes about aligned states."""
+
+    exports: bool = False
+    """Kernels leave one before the end of a step: see `Ends`."""
+    renews: bool = False
+    """The last state of use of a prompt counts as new in every step that its sequence computes with it."""
+    drop: bool = True
+    """Where attention drops the last block of what it finds, groups of states are taken to do so ..."""
+    past_attention: bool = False
+    """... and a state is looked for a block further, from which a sequence then goes on."""
+
+
+class Reach(NamedTuple):
+    """Tokens that a step computes of a sequence, drafts among them."""
+
+    start: int
+    end: int
+    prompt_end: int
+    """Where its prompt ends, or what it had of its answer before it gave way."""
+
+
 class KvShape(NamedTuple):
     """Blocks of ``block_size`` tokens; ``windows`` has one entry a group of layers, 0 for full attention."""
 
@@ -25,6 +66,9 @@ class KvShape(NamedTuple):
     """Groups whose blocks are states, each as it is where the block ends; their window is `STATE_WINDOW`."""
     aligned: bool = False
     """A step leaves one state, which can be found again if it ends with a block; or each of its blocks has one."""
+    rules: StateRules = StateRules()
+    retained: int = 0
+    """Tokens before a window that are kept with it: several prediction heads look back as much further."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -60,7 +104,12 @@ class KvShape(NamedTuple):
 
     @property
     def even(self) -> KvShape:
-        """The same cache with blocks of one size: a group whose blocks hold half as many tokens counts as two.
+        """The same cache; where all groups have blocks of one size, that is said once."""
+        return self if len({*self.sizes}) > 1 else self._replace(block_size=self.sizes[0], block_sizes=())
+
+    @property
+    def of_one_size(self) -> KvShape:
+        """About the same cache with blocks of one size: a group whose blocks hold half as many tokens counts as two.
 
         A window shorter than such a block (those of DeepSeek-V4) is as many blocks as a decoding sequence has of it.
         """
@@ -81,8 +130,12 @@ class KvShape(NamedTuple):
     def group(self, number: int) -> KvShape:
         """One group alone."""
         states = (0,) if number in self.states else ()
-        return KvShape(
-            self.sizes[number], (self.windows[number],), chunked=self.chunked, states=states, aligned=self.aligned
+        return self._replace(
+            block_size=self.sizes[number],
+            windows=(self.windows[number],),
+            block_sizes=(),
+            states=states,
+            state_blocks=0,
         )
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -94,7 +147,7 @@ class KvShape(NamedTuple):
         window = self.windows[group]
         if not window:
             return 0
-        first = computed // window * window if self.chunked else max(0, computed - window + 1)
+        first = computed // window * window if self.chunked else max(0, computed - window + 1 - self._before(group))
         return first // (self.block_sizes[group] if self.block_sizes else self.block_size)
 
     def most_blocks(self, num_tokens: int, chunk: int) -> int:
@@ -105,10 +158,13 @@ class KvShape(NamedTuple):
         window, size = self.windows[group], self.sizes[group]
         whole = -(-num_tokens // size)
         if group in self.states:
-            return min(whole, 2) if self.aligned else whole
+            return min(whole, 2 + self.rules.exports) if self.aligned else whole
         if not window:
             return whole
         if self.chunked:
             return min(whole, -(-(window + chunk) // size))
         # A window seldom starts at a block's edge, so it can touch one block more than its length says.
-        return min(whole, -(-(window - 1 + chunk) // size) + 1)
+        return min(whole, -(-(window - 1 + self.retained + chunk) // size) + 1)
+
+    def _before(self, group: int) -> int:
+        return 0 if group in self.states else self.retained

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from infercast.serve.cache.kv_cache import KvCache
+from infercast.serve.cache.shape import Ends
 from infercast.serve.scheduler.alignment import Prompt, opened_blocks, whole_blocks
 from infercast.serve.scheduler.sequence import Sequence
 
@@ -74,11 +75,14 @@ class MixingPolicy(Policy, Protocol):
     def first_chunk(self, missing: int, budget: int, *, alone: bool) -> int:
         """The same for one that starts; 0: it has to wait."""
 
-    def align(self, prompt: Prompt, new_tokens: int, block_size: int, *, starts: bool) -> int:
+    def align(self, prompt: Prompt, new_tokens: int, ends: Ends, *, starts: bool) -> int:
         """As many of these tokens as end where the state of recurrent layers can be found again; 0: none now."""
 
     def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:
         """Tokens for which there must be room when a sequence starts with ``num_tokens`` to compute."""
+
+    def kept_free(self, num_blocks: int) -> int:
+        """Of so many blocks, those that a sequence which starts beside others has to leave free."""
 
     def victim(self, running: Iterable[Sequence]) -> Sequence:
         """Who gives way; ``running`` tells who started last first."""
@@ -109,6 +113,10 @@ class FirstCome:
     """Who was passed in the queue stands before those who give way, in a queue of its own."""
     last_apart: bool = True
     """The same: the last token of a prompt that ends with a block is in a step of its own."""
+    watermark: float = 0.0
+    """The share of all blocks that is left free where a request starts beside others."""
+    reserves_prompts: bool = True
+    """A request starts only if all of its prompt has room, not just the first chunk."""
 
     @property
     def repeats(self) -> bool:
@@ -133,19 +141,23 @@ class FirstCome:
             return 0
         return self.chunk(missing, budget, alone=alone)
 
-    def align(self, prompt: Prompt, new_tokens: int, block_size: int, *, starts: bool) -> int:
+    def align(self, prompt: Prompt, new_tokens: int, ends: Ends, *, starts: bool) -> int:
         """By one of two rules; the first one looks for where prompts part when one ``starts``, and no more after."""
         if self.max_num_batched_tokens == WHOLE_PROMPT:  # it arrives with its state
             return new_tokens
         if self.opens_blocks:
             threshold = self.long_prefill_token_threshold or self.max_num_batched_tokens
             most = min(threshold, self.max_num_batched_tokens)
-            return opened_blocks(prompt, new_tokens, block_size, most, last_apart=self.last_apart)
-        return whole_blocks(prompt if starts else prompt._replace(parts_at=0), new_tokens, block_size)
+            return opened_blocks(prompt, new_tokens, ends, most, last_apart=self.last_apart)
+        return whole_blocks(prompt if starts else prompt._replace(parts_at=0), new_tokens, ends)
 
     def promised_tokens(self, sequence: Sequence, num_tokens: int) -> int:
-        """The prompt and what was produced before; nothing for tokens to come."""
-        return num_tokens
+        """The prompt and what was produced before, or just what a step computes; nothing for tokens to come."""
+        return num_tokens if self.reserves_prompts else 0
+
+    def kept_free(self, num_blocks: int) -> int:
+        """A share of them, with the one block that vLLM keeps for itself."""
+        return int(self.watermark * (num_blocks + 1))
 
     def of_computed_prompts(self) -> FirstCome:
         """Whole prompts are taken in at once."""

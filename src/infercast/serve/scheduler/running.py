@@ -31,9 +31,12 @@ class Running:
         # One step under way never sees the difference, two only in windows.
         self._settles = policy.settles and steps_under_way > (1 if self._is_windowed else 2)
         self._deep = steps_under_way > 2
+        self._unsure = 0
+        """Tokens in front that may be taken back, where an engine goes by what is planned."""
         # With several batches under way, or prompts before everything, sequences do not decode step by step.
         in_turn = policy.steps_between_tokens > 1 or (policy.waits_for_tokens and steps_under_way > 1)
         is_single = policy.decode_tokens == (1, 1)
+        in_turn |= len({*cache.shape.sizes}) > 1  # nor do they begin blocks of all groups together
         self._decode_together = decode_together and is_single and not (self._deep or policy.prompts_first or in_turn)
         self.cohort = Cohort(cache, steps_under_way - 1, settles=self._settles)
         self._apart: list[Sequence] = []
@@ -124,7 +127,10 @@ class Running:
         if member.joined < self.cohort.steps:
             self.just_left.append(member)
             if self._under_way:
-                self._under_way[-1].left.append(member)
+                last = self._under_way[-1]
+                last.left.append(member)
+                if member in self.cohort.late:  # it is one of those who left
+                    last.ending = [each for each in last.ending if each is not member]
         self.cohort.leave(member)
 
     def _give_up(self, victim: Sequence) -> None:

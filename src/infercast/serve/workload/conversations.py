@@ -21,9 +21,9 @@ from infercast.serve.workload.request import Draw, Request, Segment, Workload
 from infercast.serve.workload.synthetic import (
     as_lengths,
     checked_loop,
-    declaring,
     describe_arrivals,
     describe_prefixes,
+    ended,
     first_count,
 )
 
@@ -61,6 +61,7 @@ def session_workload(
     prefix_length: int = 0,
     prefix_groups: int = 1,
     declared_length: int | None = None,
+    ignore_eos: bool = True,
     seed: int = 0,
     spread_out: bool = False,
 ) -> Workload:
@@ -99,7 +100,7 @@ def session_workload(
     requests, num_sessions = _drawn(drawn)
     words = _described(drawn, num_sessions)
     workload = Workload(requests, concurrency, rate, words, drawn, open_ended=is_open, in_turns=True)
-    return workload if declared_length is None else declaring(workload, declared_length)
+    return ended(workload, declared_length, None if ignore_eos else False)
 
 
 def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:

@@ -35,6 +35,7 @@ def synthetic_workload(
     prefix_length: int = 0,
     prefix_groups: int = 1,
     declared_length: int | None = None,
+    ignore_eos: bool = True,
     seed: int = 0,
     spread_out: bool = False,
 ) -> Workload:
@@ -48,7 +49,8 @@ def synthetic_workload(
 
     Lengths are written as for `parse_lengths`. With ``prefix_length``, each prompt starts with one of ``prefix_groups``
     shared prefixes of that many tokens, chosen uniformly; the sampled input length comes after it. Every request
-    declares an answer of ``declared_length`` tokens, or of as many as it produces if these are more.
+    declares an answer of ``declared_length`` tokens, or of as many as it produces if these are more. Answers end at
+    what they declare, as in a benchmark with ``ignore_eos``; those that are shorter, and all without it, end by EOS.
 
     Arrivals, inputs, outputs and prefixes each have a random stream of their own: changing one leaves the others as
     they were, so two workloads differ only in what was changed.
@@ -93,7 +95,7 @@ def synthetic_workload(
         ),
         open_ended=is_open,
     )
-    return workload if declared_length is None else declaring(workload, declared_length)
+    return ended(workload, declared_length, None if ignore_eos else False)
 
 
 def first_count(count: int | None, concurrency: int | None, arrival: str) -> int:
@@ -134,6 +136,27 @@ def _check_kinds(kind: type, words: str, **values: object) -> None:
     for name, value in values.items():
         if value is not None and not isinstance(value, kind):
             raise InputError(f"{name} must be {words}, not {value!r}")
+
+
+def ended(workload: Workload, declared: int | None, ignore_eos: bool | None) -> Workload:
+    """The same requests as clients send them: with a longest answer, and with answers that end by EOS or do not.
+
+    None, and they are as before.
+    """
+    if declared is not None:
+        if ignore_eos:
+            raise InputError(
+                f"with ignore_eos an answer has as many tokens as it declares, not {declared}; leave one of the two out"
+            )
+        workload = declaring(workload, declared)
+    if ignore_eos is None:
+        return workload
+    stops, drawn = not ignore_eos, workload.drawn
+    return replace(
+        workload,
+        requests=tuple(each if each.stops == stops else replace(each, stops=stops) for each in workload.requests),
+        drawn=None if drawn is None else replace(drawn, ignore_eos=ignore_eos),
+    )
 
 
 def declaring(workload: Workload, tokens: int) -> Workload:
