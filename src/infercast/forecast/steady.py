@@ -76,7 +76,7 @@ class SteadyState(NamedTuple):
     settled: bool = False
     """Whether requests came and went evenly, however few they were."""
     filled: bool = False
-    """Whether the number in the system had stopped growing when the last request came, as far as so few of them tell."""
+    """Whether the number in the system had stopped growing when the last request came, as far as so few tell."""
     stopped: str = ASKED
     """Why the run has as many requests as it has: one of the four words above."""
 
