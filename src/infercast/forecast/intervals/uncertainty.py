@@ -203,7 +203,7 @@ def widened(prompts: float, decodes: float, spread: Spread, release: Spread | No
     added = [EIGHTY * each for each in release or Spread()]
     ends = [hypot(each, more) for each, more in zip(others, added, strict=True)]
     shares = [(more / end) ** 2 if end else 0.0 for more, end in zip(added, ends, strict=True)]
-    return Uncertainty(*ends, by_release=Spread(*shares))
+    return Uncertainty(ends[0], ends[1], ends[2], by_release=Spread(*shares))
 
 
 def _of_phase(deployment: Deployment, totals: PhaseTotals) -> float:
