@@ -25,7 +25,9 @@ from scheduling_cases import Case, is_run
 COUNT, LONGEST, FIRST_SEED = 20, 150, 1_000_000
 COUNT_DRAFTS, LONGEST_DRAFTS = 4, 60
 APART = ("offload", "drafts", "priority")
-"""Modes that have a file of their own."""
+"""Words of modes that have a file of their own ..."""
+CACHES = ("chunks", "sizes", "states-export", "drafts-states")
+"""... and those of ``--about caches``: caches of kinds that fewer models have."""
 
 
 def record(version: str, about: str) -> list[dict[str, Any]]:
@@ -36,6 +38,7 @@ def record(version: str, about: str) -> list[dict[str, Any]]:
     found = []
     modes = [*scheduling_cases.MODES, *drafting_cases.MODES]
     chosen = [mode for mode in modes if (about in mode if about else not any(word in mode for word in APART))]
+    chosen = [*CACHES] if about == "caches" else [mode for mode in chosen if mode not in CACHES]
     for mode in (mode for mode in chosen if is_run(mode, version)):
         drafts = mode in drafting_cases.MODES
         cases = drafting_cases if drafts else scheduling_cases
